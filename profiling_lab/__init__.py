@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which line of my Python costs this GPU time, forward and backward, why, and did my change help?
+
+Importing this package loads neither torch nor a compiled part; each is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profiling_lab.recording import record
+    from profiling_lab.trace import Trace
+
+__all__ = ["Trace", "__version__", "record"]
+
+_LAZY = {"Trace": "profiling_lab.trace", "record": "profiling_lab.recording"}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("profiling-lab")
+    raise AttributeError(f"module 'profiling_lab' has no attribute {name!r}")

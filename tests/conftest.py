@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Markers, the GPU gate and the paths every test may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+SHARED_DATA = REPO.parent / "shared" / "data"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail, instead of skipping, every test that needs a GPU where there is none",
+    )
+
+
+def _gpus() -> tuple[int, str]:
+    """How many GPUs torch can use, and the reason where it is none."""
+    try:
+        import torch
+    except ImportError:
+        return 0, "torch is not installed"
+    if torch.version.cuda is None:
+        return 0, f"torch {torch.__version__} is a CPU build"
+    count = torch.cuda.device_count()
+    return count, "" if count else "no NVIDIA GPU was found"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = {"gpu": 1, "multigpu": 2}
+    if not any(item.get_closest_marker(name) for item in items for name in wanted):
+        return
+    count, reason = _gpus()
+    for item in items:
+        need = max((n for name, n in wanted.items() if item.get_closest_marker(name)), default=0)
+        if need > count and not config.getoption("--require-gpu"):
+            item.add_marker(pytest.mark.skip(reason=reason or f"needs {need} GPUs, found {count}"))
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The checkout the tests belong to."""
+    return REPO
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Third-party traces that are too large for this repository."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("../shared/data is not beside this checkout")
+    return SHARED_DATA
