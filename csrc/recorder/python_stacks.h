@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python frames of the calling thread, taken without the GIL.
+//
+// A CUDA call runs inside C code: its thread's own frame chain cannot change under it, so the chain can be
+// walked while other threads hold the interpreter lock. Taking that lock here could deadlock (a thread that
+// holds it may wait for an allocator lock held by the launching thread), so capture() never does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace plab::recorder {
+
+// A node of the trie of all stacks seen: the innermost frame of a stack, `parent` being its caller's node.
+using StackId = uint32_t;  // 0: no Python frames
+
+struct StackNode {
+  uint32_t parent;     // the caller's node, 0 for an outermost frame
+  uint32_t file;       // index for string()
+  uint32_t function;   // index for string(); the qualified name (3.10: the plain name)
+  int32_t line;        // the executing line; 0: unknown (not resolved yet, or the instruction has no line)
+  int32_t first_line;  // the line of the `def`
+  uint32_t depth;      // 1 for an outermost frame
+};
+
+namespace python_stacks {
+
+// Deeper stacks keep their innermost frames; an extra outermost frame named "<truncated>" says so.
+inline constexpr uint32_t kMaxDepth = 512;
+
+// GIL held. Compares the walk with sys._getframe on known shapes and watches for dying code objects.
+// False: stacks stay off and every capture() returns 0; `*why_not` then holds one sentence.
+bool start(std::string* why_not);
+
+// Any thread, with or without the GIL. Never throws, never blocks on Python, allocates nothing for a stack
+// that was seen before.
+StackId capture() noexcept;
+
+// GIL held. Turns instruction offsets seen since the last call into lines (and keeps code objects alive
+// where the interpreter cannot tell when they die: 3.10 and 3.11). Call it now and then, and before reading.
+void resolve();
+
+// What was captured so far; nodes keep their ids from start() to the next start().
+size_t node_count();  // ids run from 1 to node_count()
+StackNode node(StackId id);
+size_t string_count();
+const std::string& string(uint32_t index);  // index 0 is ""
+
+// GIL held. No more captures; what was captured stays readable.
+void stop();
+
+// In a forked child: no more captures there, and no lock of the parent is touched.
+void after_fork_child() noexcept;
+
+}  // namespace python_stacks
+}  // namespace plab::recorder
