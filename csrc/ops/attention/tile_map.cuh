@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "ops/attention/attention.h"
+
+// Which tile of which head of which sequence a thread block works on, and which part of the other axis it can see.
+// The grid is one-dimensional, so that neither heads nor batch meet a 65535 limit, and its size follows from shapes
+// alone: with cu_seqlens it is an upper bound, and surplus blocks find no tile. Nothing is read back to the host.
+namespace plab::ops::attention {
+
+struct TileGrid {
+  int tile_rows;    // rows of the axis a block owns
+  int tiles;        // tiles per group; with cu_seqlens an upper bound over all sequences
+  int groups;       // heads x batch; with cu_seqlens heads
+  int section;      // groups that run side by side, so that what they share stays in L2
+  bool last_first;  // hand out the last tiles first: under a causal mask the longest work must not start last
+};
+
+inline TileGrid make_tile_grid(const Problem& p, bool own_queries, int tile_rows, int64_t bytes_per_group) {
+  const int64_t rows = own_queries ? p.q_len : p.k_len;
+  const int heads = own_queries ? p.heads : p.kv_heads;
+  TileGrid grid{};
+  grid.tile_rows = tile_rows;
+  grid.tiles = static_cast<int>(p.cu_seqlens_q ? rows / tile_rows + p.batch : (rows + tile_rows - 1) / tile_rows);
+  grid.groups = p.cu_seqlens_q ? heads : heads * p.batch;
+  constexpr int64_t kL2Budget = 32 << 20;
+  const int64_t fit = kL2Budget / (bytes_per_group > 0 ? bytes_per_group : 1);
+  grid.section = static_cast<int>(fit < 1 ? 1 : fit < grid.groups ? fit : grid.groups);
+  grid.last_first = own_queries && p.window_right >= 0;
+  return grid;
+}
+
+inline int64_t blocks(const TileGrid& grid) { return int64_t{grid.tiles} * grid.groups; }
+
+struct Tile {
+  int batch, head;      // batch indexes views (0 with cu_seqlens); head counts on the axis the block owns
+  int row;              // first row of the tile within its sequence
+  int q_len, k_len;     // of this sequence
+  int64_t q_row, k_row;  // first row of the sequence within its tensor
+  bool valid;
+};
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ Tile find_tile(const Problem& p, const TileGrid& grid, bool own_queries, uint32_t index) {
+  const uint32_t per_section = uint32_t(grid.tiles) * uint32_t(grid.section);
+  const uint32_t section = index / per_section, within = index - section * per_section;
+  const int first = int(section) * grid.section;
+  const int width = min(grid.section, grid.groups - first);
+  int number = int(within / uint32_t(width));
+  const int group = first + int(within) - number * width;
+  if (grid.last_first) number = grid.tiles - 1 - number;
+  Tile tile{};
+  if (p.cu_seqlens_q == nullptr) {
+    const int heads = own_queries ? p.heads : p.kv_heads;
+    tile.batch = group / heads;
+    tile.head = group - tile.batch * heads;
+    tile.row = number * grid.tile_rows;
+    tile.q_len = int(p.q_len);
+    tile.k_len = int(p.k_len);
+    tile.valid = true;
+    return tile;
+  }
+  // Sequence by sequence, 32 at a time: how many tiles do the ones before hold?
+  const int32_t* cu = own_queries ? p.cu_seqlens_q : p.cu_seqlens_k;
+  const int lane = int(threadIdx.x & 31);
+  tile.head = group;
+  for (int base = 0; base < p.batch; base += 32) {
+    const int b = base + lane;
+    const int count = b < p.batch ? (cu[b + 1] - cu[b] + grid.tile_rows - 1) / grid.tile_rows : 0;
+    int upto = count;
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(~0u, upto, step);
+      if (lane >= step) upto += before;
+    }
+    const uint32_t holds = __ballot_sync(~0u, upto > number);
+    if (holds) {
+      const int owner = __ffs(int(holds)) - 1;
+      number -= __shfl_sync(~0u, upto - count, owner);
+      const int sequence = base + owner;
+      tile.row = number * grid.tile_rows;
+      tile.q_row = p.cu_seqlens_q[sequence];
+      tile.k_row = p.cu_seqlens_k[sequence];
+      tile.q_len = p.cu_seqlens_q[sequence + 1] - p.cu_seqlens_q[sequence];
+      tile.k_len = p.cu_seqlens_k[sequence + 1] - p.cu_seqlens_k[sequence];
+      tile.valid = true;
+      return tile;
+    }
+    number -= __shfl_sync(~0u, upto, 31);
+  }
+  return tile;
+}
+
+// The keys that query rows [first, last] can see, as a half-open range; empty ranges have begin >= end.
+struct Visible {
+  int shift, left, right;  // right and left: INT_MAX/2-like where unbounded
+  __device__ __forceinline__ Visible(const Problem& p, const Tile& t)
+      : shift(t.k_len - t.q_len),
+        left(p.window_left < 0 || p.window_left > kFar ? kFar : int(p.window_left)),
+        right(p.window_right < 0 || p.window_right > kFar ? kFar : int(p.window_right)) {}
+  // One bound per side of a row: key j is visible where low(i) <= j < high(i).
+  __device__ __forceinline__ int low(int i) const { return left == kFar ? 0 : max(0, i + shift - left); }
+  __device__ __forceinline__ int high(int i, int k_len) const {
+    return right == kFar ? k_len : max(0, min(k_len, i + shift + right + 1));
+  }
+  // Queries that see key j: low_query(j) <= i < high_query(j).
+  __device__ __forceinline__ int low_query(int j) const { return right == kFar ? 0 : max(0, j - shift - right); }
+  __device__ __forceinline__ int high_query(int j, int q_len) const {
+    return left == kFar ? q_len : max(0, min(q_len, j - shift + left + 1));
+  }
+  static constexpr int kFar = 1 << 30;
+};
+
+template <class Element>
+__device__ __forceinline__ Element* row_pointer(const View& view, int batch, int64_t row, int head) {
+  return static_cast<Element*>(view.data) + batch * view.batch + row * view.row + head * view.head;
+}
+
+#endif
+
+}  // namespace plab::ops::attention

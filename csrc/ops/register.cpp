@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library's two doors: pl_init finds torch and registers every op, pl_build_info says what was built.
+#include <mutex>
+#include <string>
+
+#include "ops/registry.h"
+#include "torch_abi/abi.h"
+#include "torch_abi/library.h"
+
+namespace plab::ops {
+namespace {
+
+std::string register_all() {
+#ifdef PLAB_HAS_CUDA
+  const bool cuda = torch_abi::torch_has_cuda();
+#else
+  const bool cuda = false;
+#endif
+  return torch_abi::register_ops("profiling_lab", op_groups(), cuda);
+}
+
+// Both doors may be opened by several threads and several times; the ops are registered once.
+std::string initialise(const char* torch_c_path) noexcept {
+  static std::mutex mutex;
+  static bool done = false;
+  try {
+    const std::lock_guard lock(mutex);
+    if (done) return "";
+    std::string error =
+        torch_c_path != nullptr ? torch_abi::load(torch_c_path) : torch_abi::load_from_process();
+    if (error.empty()) error = register_all();
+    done = error.empty();
+    return error;
+  } catch (...) {
+    return "profiling_lab.ops could not be registered: out of memory";
+  }
+}
+
+// For torch.ops.load_library() and for C++ programs: where libtorch is already loaded, loading us is enough.
+// Anything wrong here is reported by pl_init, never by an exception that would end the process.
+[[gnu::constructor]] void on_load() { initialise(nullptr); }
+
+}  // namespace
+}  // namespace plab::ops
+
+extern "C" {
+
+// Registers the ops with the torch whose torch._C lies at `torch_c_path`. Returns "" or one sentence why not;
+// the text lives until the thread's next call.
+[[gnu::visibility("default")]] const char* pl_init(const char* torch_c_path) {
+  thread_local std::string error;
+  error = plab::ops::initialise(torch_c_path);
+  return error.c_str();
+}
+
+// What this binary is, as JSON.
+[[gnu::visibility("default")]] const char* pl_build_info() { return PLAB_BUILD_INFO; }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_abi/abi.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+namespace plab::torch_abi {
+
+Functions torch;
+
+namespace {
+
+constexpr const char* kNeeds = "profiling_lab.ops needs PyTorch 2.10 or newer";
+
+std::string version_text(uint64_t packed) {
+  return std::to_string(packed >> 56) + "." + std::to_string((packed >> 48) & 0xff) + "." +
+         std::to_string((packed >> 40) & 0xff);
+}
+
+// Only libraries that are already loaded count: loading a second libtorch would be a disaster.
+class LoadedLibraries {
+ public:
+  bool add(const char* path) {
+    void* handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    if (handle != nullptr) handles_.push_back(handle);
+    return handle != nullptr;
+  }
+
+  void* find(const char* name) const {
+    for (void* handle : handles_) {
+      if (void* symbol = dlsym(handle, name)) return symbol;
+    }
+    return nullptr;
+  }
+
+ private:
+  std::vector<void*> handles_;  // never closed: the functions must stay valid for the life of the process
+};
+
+std::string fill_table(const LoadedLibraries& libraries, const std::string& where) {
+  Functions found;
+  const char* missing = nullptr;
+#define PLAB_TORCH_FIND(result, name, parameters) \
+  found.name = reinterpret_cast<decltype(found.name)>(libraries.find(#name));
+#define PLAB_TORCH_NEED(result, name, parameters) \
+  PLAB_TORCH_FIND(result, name, parameters)       \
+  if (found.name == nullptr && missing == nullptr) missing = #name;
+  PLAB_TORCH_REQUIRED(PLAB_TORCH_NEED)
+  PLAB_TORCH_OPTIONAL(PLAB_TORCH_FIND)
+#undef PLAB_TORCH_NEED
+#undef PLAB_TORCH_FIND
+  if (found.aoti_torch_abi_version != nullptr) {
+    const uint64_t version = found.aoti_torch_abi_version();
+    if (version < kTorchFloor) return std::string(kNeeds) + "; found torch " + version_text(version) + ".";
+  }
+  if (missing != nullptr) return std::string(kNeeds) + "; " + where + " lacks " + missing + ".";
+  torch = found;
+  return "";
+}
+
+}  // namespace
+
+std::string load(const char* torch_c_path) {
+  LoadedLibraries libraries;
+  if (!libraries.add(torch_c_path)) {
+    return std::string(kNeeds) + "; " + torch_c_path + " is not loaded in this process.";
+  }
+  libraries.add("libtorch_cuda.so");  // where it is not a dependency of torch._C
+  return fill_table(libraries, "the loaded torch");
+}
+
+std::string load_from_process() {
+  std::vector<std::string> paths;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        const char* name = std::strrchr(info->dlpi_name, '/');
+        name = name != nullptr ? name + 1 : info->dlpi_name;
+        if (std::strncmp(name, "libtorch_cpu.so", 15) == 0 ||
+            std::strncmp(name, "libtorch_cuda.so", 16) == 0) {
+          static_cast<std::vector<std::string>*>(out)->push_back(info->dlpi_name);
+        }
+        return 0;
+      },
+      &paths);
+  LoadedLibraries libraries;
+  for (const std::string& path : paths) libraries.add(path.c_str());
+  if (paths.empty()) return std::string(kNeeds) + "; no libtorch is loaded in this process.";
+  return fill_table(libraries, "the loaded libtorch");
+}
+
+void throw_torch_error(const char* function) {
+  if (torch.torch_exception_get_what_without_backtrace != nullptr) {
+    const char* what = torch.torch_exception_get_what_without_backtrace();
+    if (what != nullptr && *what != '\0') throw std::runtime_error(what);
+  }
+  throw std::runtime_error(std::string("libtorch call failed: ") + function);
+}
+
+}  // namespace plab::torch_abi

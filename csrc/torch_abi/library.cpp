@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_abi/library.h"
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+namespace plab::torch_abi {
+
+namespace {
+
+// Deleting the handle takes the registrations back, which is what a half-finished attempt must do.
+class Library {
+ public:
+  explicit Library(const char* ns) {
+    PLAB_TORCH(aoti_torch_library_init_def, ns, __FILE__, __LINE__, &handle_);
+  }
+  Library(const char* ns, const char* key) {
+    PLAB_TORCH(aoti_torch_library_init_impl, ns, key, __FILE__, __LINE__, &handle_);
+  }
+  Library(Library&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Library& operator=(Library&&) = delete;
+  ~Library() {
+    if (handle_ != nullptr) torch.aoti_torch_delete_library_object(handle_);
+  }
+
+  void define(const OpDef& op) { PLAB_TORCH(aoti_torch_library_def, handle_, op.schema); }
+  void implement(const OpDef& op) {
+    const std::string schema = op.schema;
+    const std::string name = schema.substr(0, schema.find('('));
+    PLAB_TORCH(torch_library_impl, handle_, name.c_str(), op.kernel, kTorchFloor);
+  }
+  void keep() { handle_ = nullptr; }
+
+ private:
+  LibraryHandle handle_ = nullptr;
+};
+
+}  // namespace
+
+std::string register_ops(const char* ns, std::span<const std::span<const OpDef>> groups, bool cuda) {
+  try {
+    std::vector<Library> libraries;
+    libraries.emplace_back(ns);
+    libraries.emplace_back(ns, "CPU");
+    if (cuda) libraries.emplace_back(ns, "CUDA");
+    for (const auto& group : groups) {
+      for (const OpDef& op : group) {
+        libraries[0].define(op);
+        for (size_t i = 1; i < libraries.size(); ++i) libraries[i].implement(op);
+      }
+    }
+    for (Library& library : libraries) library.keep();
+    return "";
+  } catch (const std::exception& error) {
+    return std::string("torch refused the ops of namespace ") + ns + ": " + error.what();
+  }
+}
+
+}  // namespace plab::torch_abi

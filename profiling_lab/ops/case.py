@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an op says about itself, so that tests, benchmarks and rooflines need no knowledge of any one op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to compute the op: a choice of implementation, or of a mathematical option."""
+
+    name: str
+    call: Callable[..., torch.Tensor]
+    """The public function with the option bound: takes what `make_inputs` returns, gives the output."""
+    reference: Callable[..., torch.Tensor]
+    """The same in plain torch, for any dtype: in float64 it is the truth, in the tested dtype the yardstick."""
+    custom: bool = True
+    """False where the variant is itself plain torch (a teaching baseline), so that there is nothing to dispatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestShape:
+    """A shape and why it is tested."""
+
+    __test__ = False  # not a test class, whatever its name says to pytest
+    reason: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class OpCase:
+    """One op. `shape` is always the shape of the first input; everything else follows from it."""
+
+    slug: str
+    variants: tuple[Variant, ...]
+    make_inputs: Callable[[Shape, torch.dtype, torch.device, torch.Generator], tuple[torch.Tensor, ...]]
+    """All differentiable inputs, random, well scaled, without requires_grad. The generator lives on the CPU."""
+    dispatcher_calls: Callable[[tuple[torch.Tensor, ...]], tuple[tuple[str, tuple[Any, ...]], ...]]
+    """Every dispatcher op of this slug, by name without namespace, with positional arguments made from the inputs."""
+    flops: Callable[[Shape], int]
+    """Of the forward; by the useful arithmetic, whatever an implementation really does."""
+    bytes: Callable[[Shape, torch.dtype], int]
+    """Of the forward: each input and output moved once."""
+    test_shapes: tuple[TestShape, ...]
+    bench_shapes: tuple[Shape, ...]
+    module: Callable[..., torch.nn.Module]
+    """The nn.Module: module(shape[-1], device=..., dtype=...) applies to a tensor of that last dimension."""
+    cpu_dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
+    cuda_dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
