@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder/cupti_library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstring>
+
+namespace plab::recorder {
+namespace {
+
+struct Search {
+  const char* prefix;
+  std::string found;
+};
+
+int visit(dl_phdr_info* info, size_t, void* data) {
+  auto* search = static_cast<Search*>(data);
+  const char* name = info->dlpi_name ? info->dlpi_name : "";
+  const char* slash = std::strrchr(name, '/');
+  if (std::strncmp(slash ? slash + 1 : name, search->prefix, std::strlen(search->prefix)) != 0) return 0;
+  search->found = name;
+  return 1;
+}
+
+// Returns "" or why this file cannot serve.
+std::string bind(const std::string& path, int extra_flags, CuptiFunctions* functions) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | extra_flags);
+  if (!library) {
+    const char* error = dlerror();
+    return error ? error : path + " cannot be loaded";
+  }
+  CuptiFunctions found;
+  const char* missing = nullptr;
+#define PLAB_BIND(name, parameters) \
+  found.name = reinterpret_cast<decltype(found.name)>(dlsym(library, "cupti" #name));
+#define PLAB_BIND_REQUIRED(name, parameters) \
+  PLAB_BIND(name, parameters)                \
+  if (!found.name) missing = "cupti" #name;
+  PLAB_CUPTI_REQUIRED(PLAB_BIND_REQUIRED)
+  PLAB_CUPTI_OPTIONAL(PLAB_BIND)
+#undef PLAB_BIND_REQUIRED
+#undef PLAB_BIND
+  if (missing) return path + " has no " + missing;
+  if (found.GetVersion(&found.version) != cupti::kSuccess) return path + " does not tell its version";
+  found.path = path;
+  *functions = found;
+  return "";
+}
+
+}  // namespace
+
+std::string find_mapped_library(const char* prefix) {
+  Search search{prefix, ""};
+  dl_iterate_phdr(visit, &search);
+  return search.found;
+}
+
+std::string CuptiFunctions::describe(cupti::Result result) const {
+  const char* text = nullptr;
+  if (GetResultString) GetResultString(result, &text);
+  return std::string(text ? text : "unknown error") + " (" + std::to_string(result) + ")";
+}
+
+std::string load_cupti(const std::string& override_path, const std::vector<std::string>& candidates,
+                       CuptiFunctions* functions) {
+  if (!override_path.empty()) {
+    const std::string why = bind(override_path, 0, functions);
+    return why.empty() ? "" : "PROFILING_LAB_CUPTI cannot be used: " + why;
+  }
+  if (const std::string mapped = find_mapped_library("libcupti.so"); !mapped.empty()) {
+    return bind(mapped, RTLD_NOLOAD, functions);
+  }
+  std::string reasons;
+  for (const std::string& path : candidates) {
+    const std::string why = bind(path, 0, functions);
+    if (why.empty()) return "";
+    reasons += (reasons.empty() ? "" : "; ") + why;
+  }
+  return "libcupti was not found (pip's CUDA build of torch brings it, so does the CUDA toolkit)" +
+         (reasons.empty() ? "" : ": " + reasons);
+}
+
+}  // namespace plab::recorder

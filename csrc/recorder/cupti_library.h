@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds libcupti at run time and holds its functions. Never links it, never loads a second copy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "recorder/cupti_abi.h"
+
+namespace plab::recorder {
+
+// The path of a mapped library whose file name starts with `prefix`; "" if none is.
+std::string find_mapped_library(const char* prefix);
+
+struct CuptiFunctions {
+#define PLAB_DECLARE(name, parameters) cupti::Result(*name) parameters = nullptr;
+  PLAB_CUPTI_REQUIRED(PLAB_DECLARE)
+  PLAB_CUPTI_OPTIONAL(PLAB_DECLARE)
+#undef PLAB_DECLARE
+  uint32_t version = 0;
+  std::string path;
+
+  // The text of an error code.
+  std::string describe(cupti::Result result) const;
+};
+
+// In this order: `override_path` if not empty (then nothing else), the copy that is mapped already (torch
+// brings one), then `candidates`. Returns "" or one sentence; each library is tried once per process and
+// stays loaded, because CUPTI may keep pointers into itself.
+std::string load_cupti(const std::string& override_path, const std::vector<std::string>& candidates,
+                       CuptiFunctions* functions);
+
+}  // namespace plab::recorder
