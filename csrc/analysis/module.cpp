@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// _analysis: the analyses as Python functions over numpy columns. Arrays come in as they lie and go out
+// without a copy; the interpreter lock is released while an analysis runs.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "analysis/aggregate.h"
+#include "analysis/attribution.h"
+#include "analysis/autograd_link.h"
+#include "analysis/containment.h"
+#include "analysis/correlate.h"
+#include "analysis/intervals.h"
+
+namespace py = pybind11;
+using plab::trace::Column;
+
+namespace {
+
+// No forcecast: an array of another type is an error of ours, not something to convert behind the caller's
+// back.
+template <class T>
+using In = py::array_t<T, py::array::c_style>;
+
+template <class T>
+Column<T> view(const In<T>& array) {
+  if (array.ndim() != 1) throw std::invalid_argument("a column is one-dimensional");
+  return {array.data(), static_cast<size_t>(array.size())};
+}
+
+template <class First, class... Rest>
+void same_length(const First& first, const Rest&... rest) {
+  if (!((first.size() == rest.size()) && ...))
+    throw std::invalid_argument("columns of one table differ in length");
+}
+
+// Every key must be in [lowest, limit): the analyses index with it.
+void in_range(Column<int32_t> keys, int64_t lowest, int64_t limit, const char* what) {
+  for (const int32_t key : keys) {
+    if (key < lowest || key >= limit) {
+      throw std::invalid_argument(std::string(what) + " " + std::to_string(key) + " is not in [" +
+                                  std::to_string(lowest) + ", " + std::to_string(limit) + ")");
+    }
+  }
+}
+
+template <class T>
+py::array_t<T> give(std::vector<T>&& values) {
+  auto* owner = new std::vector<T>(std::move(values));
+  py::capsule release(owner, [](void* p) { delete static_cast<std::vector<T>*>(p); });
+  return py::array_t<T>(static_cast<py::ssize_t>(owner->size()), owner->data(), release);
+}
+
+template <class Work>
+auto unlocked(Work work) {
+  py::gil_scoped_release release;
+  return work();
+}
+
+using I64 = In<int64_t>;
+using I32 = In<int32_t>;
+using U8 = In<uint8_t>;
+
+py::tuple merged(const I64& start_ns, const I64& end_ns) {
+  same_length(start_ns, end_ns);
+  auto out = unlocked([s = view(start_ns), e = view(end_ns)] { return plab::analysis::merged(s, e); });
+  return py::make_tuple(give(std::move(out.start_ns)), give(std::move(out.end_ns)));
+}
+
+py::array_t<int64_t> busy_ns(const I64& start_ns, const I64& end_ns, const I32& track, int32_t tracks) {
+  same_length(start_ns, end_ns, track);
+  in_range(view(track), 0, tracks, "track");
+  const plab::trace::Ranges ranges{view(start_ns), view(end_ns), view(track)};
+  return give(unlocked([&] { return plab::analysis::busy_ns(ranges, tracks); }));
+}
+
+py::tuple contain(const I64& start_ns, const I64& end_ns, const I32& track, const I64& time_ns,
+                  const I32& time_track, int64_t tolerance_ns) {
+  same_length(start_ns, end_ns, track);
+  same_length(time_ns, time_track);
+  const plab::trace::Ranges ranges{view(start_ns), view(end_ns), view(track)};
+  const plab::trace::Moments moments{view(time_ns), view(time_track)};
+  auto out = unlocked([&] { return plab::analysis::contain(ranges, moments, tolerance_ns); });
+  return py::make_tuple(give(std::move(out.parent)), give(std::move(out.innermost)), out.dropped);
+}
+
+py::array_t<int32_t> call_of(const I32& op_process, const I64& op_correlation, const I32& call_process,
+                             const I64& call_correlation, const I64& call_start_ns) {
+  same_length(op_process, op_correlation);
+  same_length(call_process, call_correlation, call_start_ns);
+  const plab::trace::Correlations operations{view(op_process), view(op_correlation)};
+  const plab::trace::Correlations calls{view(call_process), view(call_correlation)};
+  const auto start = view(call_start_ns);
+  return give(unlocked([&] { return plab::analysis::call_of(operations, calls, start); }));
+}
+
+py::tuple give(plab::analysis::Links&& links) {
+  return py::make_tuple(give(std::move(links.phase)), give(std::move(links.match)),
+                        give(std::move(links.forward_row)));
+}
+
+py::tuple link_by_counter(const I64& start_ns, const I32& thread, const I64& next_sequence,
+                          const I64& node_sequence, const I32& node_thread, const U8& traits) {
+  same_length(start_ns, thread, next_sequence, node_sequence, node_thread, traits);
+  const plab::analysis::LaunchProbes launches{view(start_ns),      view(thread),      view(next_sequence),
+                                              view(node_sequence), view(node_thread), view(traits)};
+  return give(unlocked([&] { return plab::analysis::link_by_counter(launches); }));
+}
+
+py::tuple link_by_ranges(const I64& start_ns, const I64& end_ns, const I32& track, const I64& sequence,
+                         const U8& evaluates, const I32& process, const I64& launch_ns,
+                         const I32& launch_track, const U8& has_stack, const U8& traits,
+                         int64_t tolerance_ns) {
+  same_length(start_ns, end_ns, track, sequence, evaluates, process);
+  same_length(launch_ns, launch_track, has_stack, traits);
+  const plab::analysis::OperatorRanges operators{
+      {view(start_ns), view(end_ns), view(track)}, view(sequence), view(evaluates), view(process)};
+  const plab::trace::Moments launches{view(launch_ns), view(launch_track)};
+  const auto stacks = view(has_stack), flags = view(traits);
+  auto out = unlocked(
+      [&] { return plab::analysis::link_by_ranges(operators, launches, stacks, flags, tolerance_ns); });
+  return py::make_tuple(give(std::move(out.links)), give(std::move(out.range)),
+                        give(std::move(out.forward_range)), out.dropped_ranges);
+}
+
+py::tuple attribute(const I32& call, const I32& stack, const U8& phase, const U8& match,
+                    const I32& forward_row, const U8& traits) {
+  same_length(stack, phase, match, forward_row, traits);
+  in_range(view(call), plab::trace::kNone, stack.size(), "call");
+  in_range(view(forward_row), plab::trace::kNone, stack.size(), "forward row");
+  const plab::analysis::CallAnswers answers{view(stack), view(phase), view(match), view(forward_row),
+                                            view(traits)};
+  const auto calls = view(call);
+  auto out = unlocked([&] { return plab::analysis::attribute(calls, answers); });
+  return py::make_tuple(give(std::move(out.stack)), give(std::move(out.phase)), give(std::move(out.match)),
+                        give(std::move(out.reason)));
+}
+
+py::tuple sum_by_key(const I32& key, const I64& value, int32_t keys) {
+  same_length(key, value);
+  in_range(view(key), INT32_MIN, keys, "key");
+  auto out =
+      unlocked([k = view(key), v = view(value), keys] { return plab::analysis::sum_by_key(k, v, keys); });
+  return py::make_tuple(give(std::move(out.total)), give(std::move(out.count)));
+}
+
+py::array_t<int32_t> nearest_marked(const I32& parent, const U8& marked) {
+  same_length(parent, marked);
+  return give(
+      unlocked([p = view(parent), m = view(marked)] { return plab::analysis::nearest_marked(p, m); }));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_analysis, m) {
+  m.doc() = "Analyses over the columns of a trace.";
+  m.attr("NO_SEQUENCE") = plab::trace::kNoSequence;
+  m.def("merged", &merged);
+  m.def("busy_ns", &busy_ns);
+  m.def("contain", &contain);
+  m.def("call_of", &call_of);
+  m.def("link_by_counter", &link_by_counter);
+  m.def("link_by_ranges", &link_by_ranges);
+  m.def("attribute", &attribute);
+  m.def("sum_by_key", &sum_by_key);
+  m.def("nearest_marked", &nearest_marked);
+}
