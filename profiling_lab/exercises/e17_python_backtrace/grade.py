@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grade E17. The right answers are computed from the learner's own recording; nothing is looked up.
+
+The planted layer is known to the grader for one purpose only: to notice a recording of something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePath
+
+from profiling_lab.errors import LabError, UsageError
+from profiling_lab.exercises.answers import Answers
+from profiling_lab.exercises.e17_python_backtrace import repair
+from profiling_lab.exercises.exercise import Check, Exercise, Mistake, Need, Status, Verdict
+from profiling_lab.report import bottleneck
+from profiling_lab.report.bottleneck import Bottleneck, Layer
+from profiling_lab.trace import Trace
+
+FOLDER = Path(__file__).parent
+RECORDED = FOLDER / "recorded" / "demo_h200.sqlite"
+PLANTED = "HeavyLayer"
+SHARE_TOLERANCE = 5.0  # per cent of all GPU time: repeated recordings differ by less
+ALSO_RIGHT_FRAC = 0.5  # a kernel or line with at least this part of the layer's largest is an answer too
+SPEEDUP_TOLERANCE_FRAC = 0.3
+
+
+def grade(workspace: Path, answers: Answers) -> Verdict:
+    """All checks, in the order of the steps. A recording that cannot be used leaves the findings unchecked."""
+    trace, found = _recording(workspace, answers)
+    checks = [trace]
+    if found is None:
+        checks += [
+            Check(name, Status.NOT_CHECKED, "there is no usable recording to check it against")
+            for name in ("layer", "kernel", "line", "share")
+        ]
+    else:
+        truth = found.layers[0]
+        checks += [
+            _layer(answers, found, truth),
+            _kernel(answers, found, truth),
+            _line(answers, truth),
+            _share(answers, truth),
+        ]
+    checks.append(_explanation(answers))
+    checks += repair.checks(workspace, answers)
+    return Verdict(tuple(checks))
+
+
+def _recording(workspace: Path, answers: Answers) -> tuple[Check, Bottleneck | None]:
+    given = answers.text("trace")
+    path = workspace / given if given else RECORDED
+    try:
+        found = bottleneck.find(Trace.open(path), sources=FOLDER)
+    except LabError as error:
+        return Check("recording", Status.FAILED, f"{error}. Step 2 of README.md makes one"), None
+    if not found.is_covered:
+        return Check("recording", Status.FAILED, f"{bottleneck.conclusion(found)} Step 2 of README.md makes one that is better"), None
+    if found.layers[0].name != PLANTED:
+        return (
+            Check("recording", Status.FAILED, "this recording does not show the problem. Was it made after the repair, "
+                  "or with --heavy fast? Record the untouched folder with --heavy slow or --heavy loop"),
+            None,
+        )  # fmt: skip
+    share = found.coverage.attributed_ns / found.coverage.gpu_ns
+    source = "your own" if given else "the one that came with the exercise"
+    return Check("recording", Status.PASSED, f"{source}; {share:.0%} of its GPU time has a Python line"), found
+
+
+def _layer(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
+    given = answers.text("finding.layer")
+    if given is None:
+        return _unanswered("layer", "`profiling-lab lines FILE --by function` ranks the candidates")
+    name = given.removesuffix("()").removesuffix(".forward").rpartition(":")[2]
+    if name.removeprefix("model.") == truth.name:
+        return Check("layer", Status.PASSED, f"{truth.name} costs most")
+    known = {layer.name for layer in found.layers}
+    if name not in known:
+        return Check("layer", Status.FAILED, f"nothing called {given!r} launches a kernel in this recording; write the class or function as model.py spells it")
+    return Check("layer", Status.FAILED, f"{given} is in the recording, but something else costs more, once forward and backward of all its kernels are added up")
+
+
+def _kernel(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
+    given = answers.text("finding.kernel")
+    if given is None:
+        return _unanswered("kernel", "`profiling-lab kernels FILE` shows who launched each")
+    times = found.kernels_of(truth.name)
+    largest = max(times.values())
+    right = {name for name, ns in times.items() if ns >= ALSO_RIGHT_FRAC * largest}
+    matches = {row.name for row in found.by_kernel.rows if given in row.name or given == row.short_name}
+    if not matches:
+        return Check("kernel", Status.FAILED, f"no kernel of this recording has {given!r} in its name")
+    if matches & right and all(name in times for name in matches):
+        return Check("kernel", Status.PASSED, "the costly kernel of the costly layer")
+    if matches & set(times) and not all(name in times for name in matches):
+        return Check("kernel", Status.FAILED, f"{given!r} also fits kernels of other layers; give more of the name")
+    if matches & set(times):
+        return Check("kernel", Status.FAILED, "the layer that costs most does launch that kernel, but another one of it takes far more time")
+    return Check("kernel", Status.FAILED, "that kernel is launched from elsewhere; read the stack below it, innermost frame of model.py first")
+
+
+def _line(answers: Answers, truth: Layer) -> Check:
+    file, line = answers.text("finding.file"), answers.integer("finding.line")
+    if file is None or line is None:
+        return _unanswered("line", "the innermost frame of your own code below the kernel")
+    largest = truth.rows[0].forward_ns + truth.rows[0].backward_ns
+    right = {
+        (PurePath(row.file).name, row.line)
+        for row in truth.rows
+        if row.forward_ns + row.backward_ns >= ALSO_RIGHT_FRAC * largest
+    }
+    if (PurePath(file).name, line) in right:
+        return Check("line", Status.PASSED, f"{PurePath(file).name} line {line} launches it")
+    if PurePath(file).name not in {name for name, _ in right}:
+        return Check("line", Status.FAILED, f"{file} is not where that kernel's innermost frame of your own code is")
+    near = any(abs(line - other) <= 8 for _, other in right)
+    hint = "close, but the stack names the executing line, not the `def` above it" if near else "another line launches it: the callers are further out in the stack"
+    return Check("line", Status.FAILED, hint)
+
+
+def _share(answers: Answers, truth: Layer) -> Check:
+    given = answers.number("finding.share")
+    if given is None:
+        return _unanswered("share", "in per cent of all GPU time")
+    actual = 100 * truth.share_frac
+    if abs(given - actual) <= SHARE_TOLERANCE:
+        return Check("share", Status.PASSED, f"{given:.0f} % (recomputed: {actual:.1f} %)")
+    forward = 100 * truth.share_frac * truth.forward_ns / truth.total_ns
+    if abs(given - forward) <= SHARE_TOLERANCE:
+        return Check("share", Status.FAILED, "that is the forward part alone; a layer's backward kernels are its cost too")
+    if abs(given - actual / 100) <= SHARE_TOLERANCE / 100:
+        return Check("share", Status.FAILED, "give it in per cent, not as a fraction")
+    return Check("share", Status.FAILED, "not this layer's part of all GPU time; add its lines up, forward and backward")
+
+
+def _explanation(answers: Answers) -> Check:
+    missing = [key for key in ("cause", "change") if answers.text(f"fix.{key}") is None]
+    if missing:
+        return _unanswered("explanation", f"[fix] {' and '.join(missing)} in your own words")
+    return Check("explanation", Status.PASSED, "cause and change are written down (their wording is yours to judge)")
+
+
+def _unanswered(name: str, hint: str) -> Check:
+    return Check(name, Status.FAILED, f"not answered yet: {hint}")
+
+
+EXERCISE = Exercise(
+    number=17,
+    slug="python-backtrace",
+    title="Python backtraces",
+    question="Which Python line launched the kernel that costs most?",
+    needs=(Need.GPU, Need.NSYS),
+    aliases=("05-advanced-nsight/ex01-python-backtrace", "06-advanced-nsight/ex01-python-backtrace", "ex01-python-backtrace"),
+    starter=(
+        "README.md",
+        "train_model.py",
+        "model.py",
+        "profile_basic.sh",
+        "profile_python.sh",
+        "analyze_results.py",
+        "answer.toml",
+        "recorded",
+    ),
+    grade=grade,
+    mistakes=(
+        Mistake("the layer with the most kernels of well-known names", {"finding.layer": "attention_layer"}, "layer"),
+        Mistake("the caller instead of the layer", {"finding.layer": "training_step"}, "layer"),
+        Mistake("a name that is nowhere", {"finding.layer": "SlowLayer"}, "layer"),
+        Mistake("an invented kernel", {"finding.kernel": "ampere_sgemm_128x64_tn"}, "kernel"),
+        Mistake("a word that every kernel's name contains", {"finding.kernel": "e"}, "kernel"),
+        Mistake("the def line", {"finding.line": 64}, "line"),
+        Mistake("the right line of the wrong file", {"finding.file": "train_model.py"}, "line"),
+        Mistake("everything", {"finding.share": 100.0}, "share"),
+        Mistake("a fraction in the place of per cent", {"finding.share": 0.45}, "share"),
+        Mistake("nothing said about the cause", {"fix.cause": ""}, "explanation"),
+    ),
+)
