@@ -19,7 +19,7 @@ struct StackNode {
   uint32_t parent;     // the caller's node, 0 for an outermost frame
   uint32_t file;       // index for string()
   uint32_t function;   // index for string(); the qualified name (3.10: the plain name)
-  int32_t line;        // the executing line; 0: unknown (not resolved yet, or the instruction has no line)
+  int32_t line;        // the executing line; 0: the instruction has none
   int32_t first_line;  // the line of the `def`
   uint32_t depth;      // 1 for an outermost frame
 };
@@ -37,11 +37,21 @@ bool start(std::string* why_not);
 // that was seen before.
 StackId capture() noexcept;
 
-// GIL held. Turns instruction offsets seen since the last call into lines (and keeps code objects alive
-// where the interpreter cannot tell when they die: 3.10 and 3.11). Call it now and then, and before reading.
+// GIL held. 3.10 and 3.11: keeps the code objects that are executing alive, so that captures need not compare
+// their content any more; worth calling now and then. Nothing to do from 3.12 on. Lines are known from the
+// capture on.
 void resolve();
 
-// What was captured so far; nodes keep their ids from start() to the next start().
+// Captures that are less than a whole stack, since the process began.
+struct Losses {
+  uint64_t truncated;          // deeper than kMaxDepth
+  uint64_t other_interpreter;  // on a thread of a sub-interpreter: returned 0
+  uint64_t failed;             // out of memory: returned 0
+};
+Losses losses();
+
+// What was captured so far, over all recordings of the process: an id never comes to mean another stack. A
+// writer keeps the nodes that its own recording used, and their parents.
 size_t node_count();  // ids run from 1 to node_count()
 StackNode node(StackId id);
 size_t string_count();
