@@ -2,21 +2,37 @@
 // Loops on torch's own threads, so that torch.set_num_threads holds for us too.
 #pragma once
 
-#include <type_traits>
+#include <exception>
+#include <mutex>
 
 #include "torch_abi/abi.h"
 
 namespace plab::torch_abi {
 
-// Calls body(begin, end) on pieces of [0, count) of at least `grain` items each. The body must not throw.
+// Calls body(begin, end) on pieces of [0, count), on a single thread if there are no more than `grain` items.
+// What the body throws (first, if several do) is thrown again here: libtorch's C interface would end the
+// process.
 template <class Body>
-void parallel_for(int64_t count, int64_t grain, Body&& body) {
-  using Plain = std::remove_reference_t<Body>;
+void parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;
+  struct Context {
+    const Body& body;
+    std::mutex mutex;
+    std::exception_ptr error;
+  } context{body, {}, nullptr};
   PLAB_TORCH(
       torch_parallel_for, 0, count, grain > 0 ? grain : 1,
-      [](int64_t begin, int64_t end, void* context) { (*static_cast<Plain*>(context))(begin, end); },
-      const_cast<void*>(static_cast<const void*>(&body)));
+      [](int64_t begin, int64_t end, void* opaque) {
+        auto& shared = *static_cast<Context*>(opaque);
+        try {
+          shared.body(begin, end);
+        } catch (...) {
+          const std::lock_guard lock(shared.mutex);
+          if (!shared.error) shared.error = std::current_exception();
+        }
+      },
+      &context);
+  if (context.error) std::rethrow_exception(context.error);
 }
 
 }  // namespace plab::torch_abi

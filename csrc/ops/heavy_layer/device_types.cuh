@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// From an element type to the CUDA type of the same bits.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/launch.h"
+#include "ops/element_type.h"
+
+namespace plab::ops {
+
+template <class Function>
+void dispatch_device(ElementType type, Function&& function) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return function(Tag<float>{});
+    case ElementType::kBFloat16:
+      return function(Tag<__nv_bfloat16>{});
+    case ElementType::kFloat16:
+      return function(Tag<__half>{});
+    default:
+      throw Error("there is no CUDA kernel for float64");
+  }
+}
+
+}  // namespace plab::ops

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// heavy_layer_slow: Y = tanh(X W1 W2 W3 + b) in one kernel that is right and slow, on purpose: it is the
+// kernel that the exercise python-backtrace lets a profiler find. Every defect is real, common, and marked;
+// README.md says what each costs.
+//
+// Mapping   one block per row; the threads of a block share out the d columns of each of the three products.
+// Bytes     what it must move: (2 rows d + 3 d^2 + d) elements. What it moves through L2: 3 d^2 elements per
+// row. Flops     6 rows d^2 + 2 rows d, on the ordinary fp32 units. Roof      at rows 4096, d 512, fp32: 6.4
+// GFLOP over 19 MB, so compute: 0.1 ms at 67 TFLOP/s. This kernel needs some
+//           hundred times that, waiting for one load at a time.
+// Contract  contiguous, rows > 0, 0 < d <= kSlowMaxWidth; checked in heavy_layer.cpp.
+#include "cuda/launch.h"
+#include "cuda/vec.cuh"
+#include "ops/heavy_layer/device_types.cuh"
+#include "ops/heavy_layer/heavy_layer.h"
+
+namespace plab::ops {
+
+namespace {
+
+// The two knobs. The time goes as 1 / kThreads, because the kernel waits for latency and never for a unit;
+// kColumnStride is the distance of neighbouring threads' columns: 1 would be coalesced, 32 touches 16 cache
+// lines a load at d = 512.
+constexpr int kThreads = 128;
+constexpr int kColumnStride = 32;
+
+template <class Element>
+__device__ void row_times_matrix(const float* in, const Element* __restrict__ w, float* out, int d) {
+  const int bands = (d + kColumnStride - 1) / kColumnStride;
+  for (int i = static_cast<int>(threadIdx.x); i < bands * kColumnStride; i += kThreads) {
+    // DEFECT(2): uncoalesced. Neighbouring threads read columns kColumnStride apart, so one load of a warp
+    // touches 16 cache lines where one would do.
+    const int column = (i % bands) * kColumnStride + i / bands;
+    if (column >= d) continue;
+    // DEFECT(3): one accumulator in a loop that is not unrolled. The next load waits for the last sum, so
+    // every thread has one load in flight and the multiply-add units idle through the latency of L2.
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int k = 0; k < d; ++k)
+      sum = fmaf(in[k], cuda::to_float(w[static_cast<int64_t>(k) * d + column]), sum);
+    out[column] = sum;
+  }
+}
+
+template <class Element>
+__global__ void __launch_bounds__(kThreads) heavy_layer_slow_kernel(const HeavyLayerSlowParams p) {
+  // DEFECT(4): shared memory for the widest row there may ever be, whatever d is. 48 KB a block let only four
+  // blocks of kThreads threads onto a multiprocessor, so few warps are there to hide the latency of
+  // DEFECT(3).
+  __shared__ float buffer[2][kSlowMaxWidth];
+  // DEFECT(1): one row per block. All three matrices are read again for every row: no tile of rows shares
+  // them.
+  const int64_t row = blockIdx.x;
+  const int d = static_cast<int>(p.d);
+  const Element* x = static_cast<const Element*>(p.x) + row * d;
+  const Element* b = static_cast<const Element*>(p.b);
+  Element* y = static_cast<Element*>(p.y) + row * d;
+
+  for (int i = static_cast<int>(threadIdx.x); i < d; i += kThreads) buffer[0][i] = cuda::to_float(x[i]);
+  __syncthreads();
+  // DEFECT(5): scalar multiply-adds. The tensor cores, made for products of matrices, are not used in any
+  // precision.
+  row_times_matrix(buffer[0], static_cast<const Element*>(p.w1), buffer[1], d);
+  __syncthreads();
+  row_times_matrix(buffer[1], static_cast<const Element*>(p.w2), buffer[0], d);
+  __syncthreads();
+  row_times_matrix(buffer[0], static_cast<const Element*>(p.w3), buffer[1], d);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < d; i += kThreads) {
+    y[i] = cuda::from_float<Element>(tanhf(buffer[1][i] + cuda::to_float(b[i])));
+  }
+}
+
+}  // namespace
+
+void launch_heavy_layer_slow(const HeavyLayerSlowParams& params, cudaStream_t stream) {
+  dispatch_device(params.type, [&](auto tag) {
+    using Element = typename decltype(tag)::type;
+    heavy_layer_slow_kernel<Element><<<static_cast<unsigned>(params.rows), kThreads, 0, stream>>>(params);
+    PLAB_CHECK_LAUNCH();
+  });
+}
+
+}  // namespace plab::ops
