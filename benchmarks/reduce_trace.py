@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a small, shareable copy of a recording (ours or an nsys SQLite export), without anything about the machine's owner.
+
+    python benchmarks/reduce_trace.py python_profile.sqlite small.sqlite --strip /path/to/the/exercise
+
+Kept: GPU operations, the API calls that belong to them, NVTX ranges, Python stacks, and what names the GPU and the versions.
+Dropped: environment, arguments, other processes, native call chains, CPU samples, scheduling, the GPU's serial number. Folders
+in front of packages, of the standard library and of the stripped program are cut off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+KEPT = (
+    "StringIds",
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS",
+    "NVTX_PAYLOAD_SCHEMAS",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES",
+    "NVTX_PAYLOAD_ENUMS",
+    "NVTX_PAYLOAD_ENUM_ENTRIES",
+    "ThreadNames",
+    "PROCESSES",
+    "TARGET_INFO_GPU",
+    "TARGET_INFO_CUDA_DEVICE",
+    "TARGET_INFO_CUDA_CONTEXT_INFO",
+    "TARGET_INFO_CUDA_STREAM",
+    "TARGET_INFO_SESSION_START_TIME",
+    "ANALYSIS_DETAILS",
+    "META_DATA_EXPORT",
+    "PYREC_FRAME",
+    "PYREC_STACK",
+    "PYREC_LAUNCH",
+    "PYREC_META",
+    "ENUM_NSYS_EVENT_TYPE",
+    "ENUM_NSYS_EVENT_CLASS",
+    "ENUM_CUDA_MEMCPY_OPER",
+    "ENUM_CUDA_MEM_KIND",
+    "ENUM_CUPTI_SYNC_TYPE",
+)
+# Every column that holds a row number of StringIds.
+STRING_COLUMNS = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName", "mangledName"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
+    "NVTX_EVENTS": ("textId", "jsonTextId"),
+    "ThreadNames": ("nameId",),
+    "PYREC_FRAME": ("functionId", "fileId"),
+    "PYREC_LAUNCH": ("nodeNameId",),
+}
+NATIVE_CALL_CHAIN = 67  # eventClass of the extra row that carries one
+PYTHON_STACK = 34  # eventType of an NVTX row whose JSON is a Python stack
+PYTHON_STACK_KEY = "Python Backtrace on CUDA"
+HOME = re.compile(r"^.*(?=/(?:site|dist)-packages/)")
+STANDARD_LIBRARY = re.compile(r"^.*(?=/lib(?:64)?/python3)")
+OUR_PACKAGE = re.compile(r"^/.*/(?=profiling_lab/)")
+SIZE_LIMIT_BYTES = 1_000_000
+
+
+def reduce(source: Path, target: Path, strip: tuple[str, ...] = ()) -> int:
+    """Write the small copy and return its size in bytes. The source is not touched."""
+    shutil.copyfile(source, target)
+    with sqlite3.connect(target) as file:
+        tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            if table not in KEPT:
+                file.execute(f'DROP TABLE "{table}"')
+        have = [table for table in tables if table in KEPT]
+        drop_rows(file, have)
+        intern_stacks(file, have)
+        drop_strings(file, have)
+        shorten_paths(file, strip)
+    file.execute("VACUUM")
+    file.close()
+    return target.stat().st_size
+
+
+def drop_rows(file: sqlite3.Connection, have: list[str]) -> None:
+    """Rows that say nothing about this program's GPU work, and facts that identify a machine."""
+    if "CUPTI_ACTIVITY_KIND_RUNTIME" in have:
+        file.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET callchainId = NULL")
+        used = [
+            f"SELECT correlationId FROM {table} WHERE correlationId IS NOT NULL"
+            for table in have
+            if table.startswith("CUPTI_ACTIVITY_KIND_") and table != "CUPTI_ACTIVITY_KIND_RUNTIME"
+        ]
+        if used:
+            file.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId NOT IN ({' UNION '.join(used)})")
+    if {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"} <= set(have):
+        # In an nsys export the extra row is also the bridge from a Python stack to its call: only it has the same start.
+        same = "n.start = r.start AND n.globalTid = r.globalTid"
+        file.execute("CREATE TEMP TABLE calls AS SELECT DISTINCT start, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+        file.execute("CREATE INDEX temp.calls_by_start ON calls (start, globalTid)")
+        file.execute(
+            f"DELETE FROM NVTX_EVENTS AS n WHERE eventType = {PYTHON_STACK}"
+            f" AND NOT EXISTS (SELECT 1 FROM temp.calls r WHERE {same})"
+        )
+        file.execute("CREATE TEMP TABLE stacks AS SELECT DISTINCT start, globalTid FROM NVTX_EVENTS"
+                     f" WHERE eventType = {PYTHON_STACK}")  # fmt: skip
+        file.execute("CREATE INDEX temp.stacks_by_start ON stacks (start, globalTid)")
+        file.execute(
+            f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r WHERE eventClass = {NATIVE_CALL_CHAIN}"
+            f" AND NOT EXISTS (SELECT 1 FROM temp.stacks n WHERE {same})"
+        )
+    if "TARGET_INFO_GPU" in have:
+        file.execute("UPDATE TARGET_INFO_GPU SET uuid = NULL, busLocation = NULL")
+    if "TARGET_INFO_CUDA_DEVICE" in have and "uuid" in columns(file, "TARGET_INFO_CUDA_DEVICE"):
+        file.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET uuid = NULL")
+    if "META_DATA_EXPORT" in have:
+        file.execute(
+            "DELETE FROM META_DATA_EXPORT WHERE name NOT LIKE 'EXPORT_SCHEMA_%' AND name NOT LIKE 'EXPORT_PRODUCT_%'"
+            " AND name != 'EXPORT_PARAM_EXPORT_TYPE'"
+        )
+    if "PROCESSES" in have:
+        threads = " UNION ".join(
+            f"SELECT globalTid / 16777216 FROM {table}"
+            for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+            if table in have
+        )
+        file.execute(f"DELETE FROM PROCESSES WHERE globalPid / 16777216 NOT IN ({threads or 'NULL'})")
+        file.execute("UPDATE PROCESSES SET name = 'python'")
+
+
+def columns(file: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in file.execute(f"PRAGMA table_info({table})")]
+
+
+def intern_stacks(file: sqlite3.Connection, have: list[str]) -> None:
+    """Equal stacks are stored once, through jsonTextId: inline they are most of the file."""
+    if "NVTX_EVENTS" not in have:
+        return
+    number = file.execute("SELECT ifnull(max(id), 0) FROM StringIds").fetchone()[0]
+    texts = file.execute("SELECT DISTINCT jsonText FROM NVTX_EVENTS WHERE jsonText IS NOT NULL").fetchall()
+    for number, (text,) in enumerate(texts, number + 1):
+        file.execute("INSERT INTO StringIds VALUES (?, ?)", (number, text))
+        file.execute("UPDATE NVTX_EVENTS SET jsonTextId = ?, jsonText = NULL WHERE jsonText = ?", (number, text))
+
+
+def drop_strings(file: sqlite3.Connection, have: list[str]) -> None:
+    """Strings that no kept row names any more: of foreign processes, native symbols, libraries."""
+    used: set[int] = set()
+    for table, names in STRING_COLUMNS.items():
+        for column in names if table in have else ():
+            used |= {row[0] for row in file.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL")}
+    if "NVTX_EVENTS" in have:
+        rows = file.execute("SELECT s.value FROM StringIds s WHERE s.id IN (SELECT jsonTextId FROM NVTX_EVENTS)")
+        for (text,) in rows:
+            for frame in json.loads(text).get(PYTHON_STACK_KEY, {}).get("Frames", ()):
+                used |= {frame["Function"], frame["File"]}
+    unused = {row[0] for row in file.execute("SELECT id FROM StringIds")} - used
+    file.executemany("DELETE FROM StringIds WHERE id = ?", [(number,) for number in unused])
+
+
+def shorten_paths(file: sqlite3.Connection, strip: tuple[str, ...]) -> None:
+    """Cut off the folders that tell about a machine; what says whose code it is stays."""
+
+    def shortened(text: str) -> str:
+        for folder in strip:
+            if text.startswith(folder.rstrip("/") + "/"):
+                return text[len(folder.rstrip("/")) + 1 :]
+        text = OUR_PACKAGE.sub("/site-packages/", text) if "-packages/" not in text else text
+        return STANDARD_LIBRARY.sub("", HOME.sub("", text))
+
+    changed = [
+        (shortened(text), number)
+        for number, text in file.execute("SELECT id, value FROM StringIds WHERE value LIKE '/%.py'")
+        if shortened(text) != text
+    ]
+    file.executemany("UPDATE StringIds SET value = ? WHERE id = ?", changed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make a small, shareable copy of a recording.")
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--strip", action="append", default=[], help="folder to cut off from the program's own files")
+    args = parser.parse_args()
+    size = reduce(args.source, args.target, tuple(args.strip))
+    print(f"{args.target}: {size} bytes, from {args.source.stat().st_size}", file=sys.stderr)
+    return 0 if size < SIZE_LIMIT_BYTES else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
