@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
@@ -171,7 +172,8 @@ StackId capture() noexcept {
   if (mine == nullptr) return 0;
   const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
   int truncated = 0;
-  const int count = plab_walk_frames(thread, mine->frames, kMaxDepth, &truncated);
+  int count = plab_walk_frames(thread, mine->frames, kMaxDepth, &truncated);
+  if (!truncated) count = std::max(0, count - mine->hidden);  // else the hidden ones were not reached
   bool unpinned = false;
   StackId stack = 0;
   try {
@@ -194,6 +196,14 @@ StackId capture() noexcept {
     if (Py_AddPendingCall(pin_when_asked, nullptr) != 0) g_pin_requested = false;  // the queue is full
   }
   return stack;
+}
+
+void hide_callers() {
+  if (g_active.load() == nullptr) return;
+  if (ThreadStacks* mine = this_thread_stacks()) {
+    int truncated = 0;
+    mine->hidden = plab_walk_frames(PyThreadState_Get(), mine->frames, kMaxDepth, &truncated);
+  }
 }
 
 void resolve() {

@@ -72,6 +72,8 @@ void bind_python_stacks(py::module_& parent) {
   m.attr("MAX_DEPTH") = python_stacks::kMaxDepth;
   m.def("start", &start, "Turn captures on; RuntimeError says why they cannot be.");
   m.def("stop", &python_stacks::stop, "Turn captures off; what was captured stays readable.");
+  m.def("hide_callers", &python_stacks::hide_callers,
+        "Leave the running frames out of this thread's stacks.");
   m.def("resolve", &python_stacks::resolve, "Keep running code objects alive (3.10 and 3.11).");
   m.def("capture_here", &capture_here, py::arg("release_gil") = true, "Id of the caller's stack; 0: none.");
   m.def("capture_in_native_thread", &capture_in_native_thread, "Capture on a thread Python never saw.");
