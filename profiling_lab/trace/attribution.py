@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Python stack answers for each GPU operation, in which phase, and why none does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, NvtxRanges, Operations, full
+
+# Timestamps of nested ranges may bleed past each other by less than this.
+BLEED_NS = 1000
+_EVALUATE = "autograd::engine::evaluate_function: "
+
+
+class Phase(IntEnum):
+    """`FORWARD` is everything outside of backward: the optimizer and copies too."""
+
+    FORWARD = 0
+    BACKWARD = 1
+
+
+class Match(IntEnum):
+    """How sure a stack is, the surest first (csrc/analysis/autograd_link.h)."""
+
+    OWN = 0
+    EXACT = 1
+    INFERRED = 2
+    NEAREST = 3
+    NO_NUMBER = 4
+    UNKNOWN = 5
+
+
+class Reason(IntEnum):
+    """Why an operation has no stack (csrc/analysis/attribution.h)."""
+
+    ATTRIBUTED = 0
+    NO_CALL = 1
+    NO_STACK = 2
+    NO_SEQUENCE = 3
+    FORWARD_UNKNOWN = 4
+    FORWARD_WITHOUT_STACK = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """One row per GPU operation."""
+
+    call: I32
+    """row of the launching call, -1 if it was not recorded"""
+    stack: I32
+    """row of Trace.stacks; 0 where `reason` says why"""
+    phase: U8
+    match: U8
+    reason: U8
+    range: I32
+    """row of the innermost NVTX range around the launch, in backward of the forward operator it belongs to; -1 none"""
+    link: str
+    """how backward was joined with forward: 'counter', 'ranges' or '' for not at all"""
+    dropped_ranges: int
+    """NVTX ranges that overlap another without nesting in it"""
+
+
+def attribute(operations: Operations, calls: Calls, ranges: NvtxRanges) -> Attribution:
+    call = _analysis.call_of(
+        operations.process, operations.correlation, calls.process, calls.correlation, calls.start_ns
+    )
+    (phase, match, forward_row), range_of_call, link, dropped = _link(calls, ranges)
+    stack, op_phase, op_match, reason = _analysis.attribute(call, calls.stack, phase, match, forward_row, calls.traits)
+    op_range = full(len(call), -1, np.int32)
+    launched = call >= 0
+    op_range[launched] = range_of_call[call[launched]]
+    return Attribution(call, stack, op_phase, op_match, reason, op_range, link, dropped)
+
+
+def _link(calls: Calls, ranges: NvtxRanges) -> tuple[tuple[U8, U8, I32], I32, str, int]:
+    """The links, the range per call, how they were made, and how many ranges had to be dropped."""
+    has_counter = bool(np.any(calls.next_sequence != NO_SEQUENCE))
+    by_counter = _analysis.link_by_counter(
+        calls.start_ns, calls.counter, calls.next_sequence, calls.node_sequence, calls.node_counter, calls.traits
+    )
+    nested = _nested(ranges)
+    if not len(nested):
+        return by_counter, full(len(calls), -1, np.int32), "counter" if has_counter else "", 0
+    name_evaluates = np.array([name.startswith(_EVALUATE) for name in ranges.names] or [False], dtype=np.uint8)
+    evaluates = name_evaluates[ranges.name[nested]]
+    by_ranges, around, forward_range, dropped = _analysis.link_by_ranges(
+        ranges.start_ns[nested], ranges.end_ns[nested], ranges.thread[nested], ranges.sequence[nested], evaluates,
+        ranges.process[nested], calls.start_ns, calls.thread, (calls.stack > 0).astype(np.uint8), calls.traits, BLEED_NS,
+    )  # fmt: skip
+    use_ranges = not has_counter and bool(evaluates.any())
+    chosen = forward_range if use_ranges else around
+    range_of_call = np.where(chosen >= 0, nested[chosen], -1).astype(np.int32)
+    if use_ranges:
+        return by_ranges, range_of_call, "ranges", dropped
+    return by_counter, range_of_call, "counter" if has_counter else "", dropped
+
+
+def _nested(ranges: NvtxRanges) -> np.ndarray:
+    """Rows of the default domain: the ranges of libraries (NCCL) live in domains of their own and nest on their own."""
+    return np.flatnonzero(ranges.domain == 0)

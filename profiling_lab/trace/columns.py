@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a trace as numpy columns, the same whoever recorded it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+I32: TypeAlias = npt.NDArray[np.int32]
+I64: TypeAlias = npt.NDArray[np.int64]
+U8: TypeAlias = npt.NDArray[np.uint8]
+
+NO_SEQUENCE = int(np.iinfo(np.int64).min)
+"""A sequence number that is not there; -1 belongs to autograd nodes without a number."""
+
+
+class OperationKind(IntEnum):
+    """What the GPU did."""
+
+    KERNEL = 0
+    COPY = 1
+    SET = 2
+    GRAPH = 3
+
+
+class Trait(IntEnum):
+    """What a call knows about itself beyond its numbers (bits; csrc/analysis/autograd_link.h says why each exists)."""
+
+    IS_BACKWARD = 1
+    OWN_STACK_ANSWERS = 2
+    STARTS_BACKWARD = 4
+    NODE_MADE_LATE = 8
+    FRAMES_INSIDE_NODE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """One row per operation of a GPU: kernels, copies, sets, and whole graphs where only those were recorded."""
+
+    kind: U8
+    """OperationKind"""
+    start_ns: I64
+    end_ns: I64
+    process: I32
+    """row of Trace.processes"""
+    device: I32
+    """CUDA ordinal in the process"""
+    stream: I64
+    correlation: I64
+    """-1 where the file has none"""
+    name: I32
+    """row of `names` and `short_names`"""
+    size_bytes: I64
+    """of copies and sets, 0 for kernels"""
+    names: tuple[str, ...]
+    short_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def duration_ns(self) -> I64:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """One row per call of the CUDA runtime or driver API."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I32
+    thread: I32
+    """row of Trace.threads"""
+    correlation: I64
+    name: I32
+    """row of `names`"""
+    names: tuple[str, ...]
+    stack: I32
+    """row of Trace.stacks, 0 without Python frames"""
+    next_sequence: I64
+    """the autograd counter of this thread at the call; NO_SEQUENCE where unknown"""
+    node_sequence: I64
+    """the autograd node being evaluated; NO_SEQUENCE outside of backward, -1 for nodes without a number"""
+    counter: I32
+    """which counter `next_sequence` was read from, a dense number; -1 where unknown"""
+    node_counter: I32
+    """which counter the node took its number from"""
+    node_name: I32
+    """row of `node_names`, -1 where unknown"""
+    node_names: tuple[str, ...]
+    traits: U8
+    """bits of Trait"""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class NvtxRanges:
+    """Push/pop and start/end ranges. A range that was open when the recording stopped ends at int64's maximum."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I32
+    thread: I32
+    name: I32
+    """row of `names`: the text without `, seq = ..` and what follows it"""
+    names: tuple[str, ...]
+    sequence: I64
+    """N of `, seq = N`, else NO_SEQUENCE"""
+    domain: I64
+    domains: dict[int, str]
+    """names of the domains that have one"""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def dense(values: npt.NDArray[Any]) -> tuple[I32, npt.NDArray[Any]]:
+    """Number the distinct values 0 .. n-1 in order of appearance: (number per row, the distinct values).
+
+    Hashing, not sorting: the columns of a trace have millions of rows and few distinct values.
+    """
+    import pyarrow as pa
+
+    coded = pa.array(values).dictionary_encode()
+    return coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False), coded.dictionary.to_numpy()
+
+
+def full(size: int, value: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
+    return np.full(size, value, dtype=dtype)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the GPU time a table speaks about, and why the rest has no line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.trace.attribution import Match, Phase, Reason
+from profiling_lab.trace.columns import I32, OperationKind, dense
+from profiling_lab.trace.trace import Trace
+
+NO_OWN_FRAME = "only library frames in the stack"
+
+_SENTENCES = {
+    Reason.NO_CALL: "launched before the recording began, or its call was not recorded",
+    Reason.NO_STACK: "no Python stack recorded for the call",
+    Reason.NO_SEQUENCE: "AccumulateGrad and autograd hooks: they belong to no forward line",
+    Reason.FORWARD_UNKNOWN: "backward of a forward call that is not in the recording",
+    Reason.FORWARD_WITHOUT_STACK: "backward of a call without a Python stack",
+}
+_UNLINKED = "backward without a sequence number that leads to its forward line"
+
+
+class Unattributed(NamedTuple):
+    """GPU time without a line of the user's code."""
+
+    reason: str
+    ns: int
+    kernels: int
+    """GPU operations of any kind"""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """GPU time is the sum of the durations of all operations; `busy_ns` counts overlapping ones once, per device."""
+
+    gpu_ns: int
+    busy_ns: int
+    span_ns: int
+    """from the first operation's start to the last one's end"""
+    operations: int
+    kernels: int
+    devices: int
+    attributed_ns: int
+    """GPU time with a line of the user's code"""
+    linked_ns: int
+    """backward GPU time joined with its forward line"""
+    inferred_ns: int
+    """part of `linked_ns` whose line was inferred from the launches around it, not seen"""
+    unattributed: tuple[Unattributed, ...]
+    """the largest first; with `attributed_ns` they sum to `gpu_ns` exactly"""
+    notes: tuple[str, ...]
+    """what limits this recording, and what would have recorded more"""
+
+    @property
+    def attributed_frac(self) -> float:
+        return self.attributed_ns / self.gpu_ns if self.gpu_ns else 0.0
+
+
+def coverage(trace: Trace, own_row: I32) -> Coverage:
+    """`own_row`: per stack the row of its innermost own frame, 0 without one (Stacks.own_rows)."""
+    operations, found = trace.operations, trace.attribution
+    duration = operations.duration_ns
+    has_line = own_row[found.stack] > 0
+    # One number per reason; stacks without an own frame come after the reasons of the attribution.
+    why = np.where(has_line, 0, np.where(found.stack > 0, len(Reason), found.reason)).astype(np.int32)
+    total, count = _analysis.sum_by_key(why, duration, len(Reason) + 1)
+    unattributed = [
+        Unattributed(_sentence(trace, number), int(total[number]), int(count[number]))
+        for number in range(1, len(Reason) + 1)
+        if count[number]
+    ]
+    linked = has_line & (found.phase == Phase.BACKWARD) & (found.match != Match.OWN)
+    inferred = linked & (found.match != Match.EXACT)
+    device, _ = dense(operations.process.astype(np.int64) << 32 | operations.device)
+    devices = int(device.max()) + 1 if len(device) else 0
+    return Coverage(
+        gpu_ns=int(duration.sum()),
+        busy_ns=int(_analysis.busy_ns(operations.start_ns, operations.end_ns, device, devices).sum()),
+        span_ns=int(operations.end_ns.max() - operations.start_ns.min()) if len(operations) else 0,
+        operations=len(operations),
+        kernels=int((operations.kind == OperationKind.KERNEL).sum()),
+        devices=devices,
+        attributed_ns=int(total[0]),
+        linked_ns=int(duration[linked].sum()),
+        inferred_ns=int(duration[inferred].sum()),
+        unattributed=tuple(sorted(unattributed, key=lambda u: (-u.ns, u.reason))),
+        notes=notes(trace),
+    )
+
+
+def _sentence(trace: Trace, number: int) -> str:
+    if number == len(Reason):
+        return NO_OWN_FRAME
+    reason = Reason(number)
+    if reason is Reason.FORWARD_UNKNOWN and not trace.attribution.link:
+        return _UNLINKED
+    if reason is Reason.NO_STACK:
+        # Which calls: nsys never takes stacks for some of them, whatever its options.
+        found = trace.attribution
+        rows = found.call[(found.reason == Reason.NO_STACK) & (found.call >= 0)]
+        names = Counter({trace.calls.names[i]: n for i, n in enumerate(np.bincount(trace.calls.name[rows])) if n})
+        listed = ", ".join(name for name, _ in names.most_common(2)) + (", ..." if len(names) > 2 else "")
+        return f"{_SENTENCES[reason]} ({listed})"
+    return _SENTENCES[reason]
+
+
+NSYS_STACK_FLAGS = "--python-backtrace=cuda --cudabacktrace=all:0 (with CPU sampling on)"
+
+
+def notes(trace: Trace) -> tuple[str, ...]:
+    """What limits this recording, each with what to do about it."""
+    found, link = trace.stacks_found, trace.attribution.link
+    out = []
+    if found.without_payload:
+        out.append(
+            f"{found.without_payload} Python stacks were recorded but their frames were left out of the export: "
+            "export with --include-json=true"
+        )
+    if found.without_call:
+        out.append(f"{found.without_call} Python stacks have no call in the file")
+    if not link and np.any(trace.attribution.phase == Phase.BACKWARD):
+        how = "" if trace.is_ours else ": record with --pytorch=autograd-nvtx, or with profiling-lab record"
+        out.append(f"backward cannot be joined with its forward lines, the file has no sequence numbers{how}")
+    if trace.attribution.dropped_ranges:
+        out.append(f"{trace.attribution.dropped_ranges} NVTX ranges overlap others without nesting and were left out")
+    for what, count in trace.repairs.items():
+        out.append(f"{count} {what}")
+    return tuple(out)

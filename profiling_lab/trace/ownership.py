@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counts as the user's own code: the frames that a line of a table may name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_INSTALLED = re.compile(r"/(site|dist)-packages/")
+_STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d(\.\d+)?t?/|/python\d+\.zip/")
+# torch from a source checkout lies outside of site-packages.
+_TORCH = re.compile(
+    r"/torch/(_\w+|nn|autograd|optim|utils|cuda|distributed|amp|fx|jit|library|functional|overrides|compiler|"
+    r"fft|linalg|special|sparse|export|func|backends|distributions|onnx|profiler|quantization|ao|masked|nested)(/|\.py$)"
+)
+# Code that programs wrote: Inductor's kernels, and what exec and dataclasses compile from strings.
+_GENERATED = re.compile(r"/torchinductor_[^/]*/|^<eval_with_key>|^<(frozen |__array_function__)")
+# This package is a library too, but the models and exercises in it stand for the user's program.
+_THIS_PACKAGE = re.compile(r"/profiling_lab/(?!models/|exercises/e\d)")
+_TAUGHT = re.compile(r"/profiling_lab/(models/|exercises/e\d)")
+_LAUNCHER = re.compile(r"/bin/[^/.]+$")
+_INTERACTIVE = re.compile(r"^<(stdin|ipython-input.*)>$")
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Tells own files from libraries.
+
+    `paths` are files, folders or trailing parts of them (`model.py`, `src/model`); files under them are own and nothing
+    else is. Without paths a file is own unless it lies in site-packages or dist-packages, in the standard
+    library, in torch, in generated code, or is built in.
+    """
+
+    paths: tuple[str, ...] = ()
+
+    def is_own(self, file: str, main_is_string: bool = False) -> bool:
+        """`main_is_string`: the program itself came as a string (python -c), so `<string>` is the user's."""
+        if self.paths:
+            return any(_under(file, path) for path in self.paths)
+        if file == "<string>":
+            return main_is_string
+        if not file or (file.startswith("<") and not _INTERACTIVE.match(file)):
+            return False
+        if _TAUGHT.search(file):
+            return True
+        if _LAUNCHER.search(file):
+            return False
+        return not any(p.search(file) for p in (_INSTALLED, _STANDARD_LIBRARY, _TORCH, _GENERATED, _THIS_PACKAGE))
+
+
+def _under(file: str, path: str) -> bool:
+    wanted = str(Path(path).resolve()) if path in ("", ".", "..") or path.startswith("../") else str(Path(path))
+    if wanted.startswith("/"):
+        return file == wanted or file.startswith(wanted.rstrip("/") + "/")
+    # The trace may come from another machine: a relative path names trailing parts.
+    return f"/{wanted}/" in f"/{file}/"

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""API calls from the nsys schema, joined with the Python stack and the autograd facts of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Trait, dense
+from profiling_lab.trace.process_ids import Registry, process_part
+from profiling_lab.trace.python_stacks import CallRows, CallStacks, read_call_stacks
+from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.stacks import Stacks
+from profiling_lab.trace.strings import Strings
+
+CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
+BACKTRACE_CLASS = 67  # an extra row per call that carries the native call chain; never a call of its own
+_VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
+_LATE_NODES = ("CopySlices",)
+# A stack that ends here is in the engine, not in a node: it prepares the first gradient, or waits for a backward pass.
+_ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
+_ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
+
+
+@dataclass(frozen=True, slots=True)
+class CallTable:
+    """The calls of a file, and what their Python stacks are."""
+
+    calls: Calls
+    stacks: Stacks
+    found: CallStacks
+
+
+def read_calls(
+    file: SqliteFile, strings: Strings, processes: Registry, threads: Registry, thread_names: dict[int, str]
+) -> CallTable:
+    table = file.newest(CALL_TABLE)
+    wanted: dict[str, int | str] = {
+        "start": 0, "end": 0, "eventClass": 0, "globalTid": 0, "correlationId": -1, "nameId": 0, "callchainId": -1,
+    }  # fmt: skip
+    rows = file.select(table, wanted) if table else {name: np.empty(0, dtype=np.int64) for name in wanted}
+    process = processes.number(process_part(rows["globalTid"]))
+    thread = threads.number(rows["globalTid"])
+    is_call = rows["eventClass"] != BACKTRACE_CLASS
+    every = CallRows(rows["start"], rows["end"], process, thread, rows["correlationId"], is_call, rows["callchainId"])
+    found = read_call_stacks(file, strings, every, processes, threads)
+
+    kept = np.flatnonzero(is_call)
+    names, name_ids = dense(rows["nameId"][kept])
+    calls = Calls(
+        start_ns=rows["start"][kept],
+        end_ns=np.maximum(rows["start"], rows["end"])[kept],
+        process=process[kept],
+        thread=thread[kept],
+        correlation=rows["correlationId"][kept],
+        name=names,
+        names=tuple(_VERSION.sub("", strings[i]) for i in name_ids.tolist()),
+        stack=found.stack,
+        next_sequence=found.next_sequence,
+        node_sequence=found.node_sequence,
+        counter=found.counter,
+        node_counter=found.node_counter,
+        node_name=found.node_name,
+        node_names=found.node_names,
+        traits=_traits(found, thread[kept], threads, thread_names),
+    )
+    return CallTable(calls, found.stacks, found)
+
+
+def _traits(found: CallStacks, thread: I32, threads: Registry, thread_names: dict[int, str]) -> U8:
+    """What the numbers, the stack and the thread of each call say about it."""
+    stacks = found.stacks
+    leaf_is_engine = stacks.passes_through(_ENGINE_FILES, _ENGINE_FUNCTIONS) == np.arange(len(stacks))
+    recomputes = stacks.passes_through(("torch/utils/checkpoint.py",))
+    recomputes = (recomputes > 0) & (recomputes != np.arange(len(stacks)))
+
+    on_engine_thread = np.array(
+        [thread_names.get(i, "").startswith("pt_autograd") for i in threads.ids] or [False], dtype=bool
+    )[thread]
+    in_node = found.node_sequence != NO_SEQUENCE
+    has_stack = found.stack > 0
+    engine_leaf = has_stack & leaf_is_engine[found.stack]
+    in_backward = in_node | found.in_engine | on_engine_thread
+    late = np.isin(found.node_name, [i for i, name in enumerate(found.node_names) if name.split("::")[-1] in _LATE_NODES])
+
+    bits = np.zeros(len(thread), dtype=np.uint8)
+    bits[in_backward] |= np.uint8(Trait.IS_BACKWARD)
+    bits[engine_leaf & ~in_node] |= np.uint8(Trait.STARTS_BACKWARD)
+    bits[in_backward & has_stack & recomputes[found.stack]] |= np.uint8(Trait.OWN_STACK_ANSWERS)
+    bits[late] |= np.uint8(Trait.NODE_MADE_LATE)
+    bits[in_backward & has_stack & ~engine_leaf] |= np.uint8(Trait.FRAMES_INSIDE_NODE)
+    return bits
+

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU operations from the activity tables of the nsys schema."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.trace.columns import I64, OperationKind, Operations, dense, full
+from profiling_lab.trace.process_ids import Registry
+from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.strings import Strings
+
+TABLES = {
+    OperationKind.KERNEL: "CUPTI_ACTIVITY_KIND_KERNEL",
+    OperationKind.COPY: "CUPTI_ACTIVITY_KIND_MEMCPY",
+    OperationKind.SET: "CUPTI_ACTIVITY_KIND_MEMSET",
+    OperationKind.GRAPH: "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+}
+
+# Older exports lack the ENUM tables, so the meaning of copyKind is stated here.
+COPY_KINDS = ("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "UVM HtoD",
+              "UVM DtoH", "UVM DtoD")  # fmt: skip
+
+_SHARED = {"start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1}
+
+
+def read_operations(
+    file: SqliteFile, strings: Strings, processes: Registry, only_process: int
+) -> tuple[Operations, dict[str, int]]:
+    """All GPU operations, and how many rows had to be repaired, by what was wrong.
+
+    `only_process` is the process of rows from a schema that does not name one.
+    """
+    parts: list[dict[str, I64]] = []
+    names: list[str] = []
+    short_names: list[str] = []
+    for kind, stem in TABLES.items():
+        table = file.newest(stem)
+        if table is None:
+            continue
+        rows = file.select(table, _SHARED | {"globalPid": only_process} | _details(kind, file.columns(table)))
+        rows["kind"] = full(len(rows["start"]), kind)
+        numbers, kind_names, kind_short = _named(kind, rows, strings)
+        rows["name"] = numbers.astype(np.int64) + len(names)
+        names += kind_names
+        short_names += kind_short
+        parts.append(rows)
+
+    def column(name: str) -> I64:
+        return np.concatenate([np.empty(0, dtype=np.int64), *(part[name] for part in parts)])
+
+    start_ns, end_ns = column("start"), column("end")
+    backward = end_ns < start_ns
+    repairs = {"GPU operations that ended before they started (counted with length 0)": int(backward.sum())}
+    operations = Operations(
+        kind=column("kind").astype(np.uint8),
+        start_ns=start_ns,
+        end_ns=np.maximum(start_ns, end_ns),
+        process=processes.number(column("globalPid")),
+        device=column("deviceId").astype(np.int32),
+        stream=column("streamId"),
+        correlation=column("correlationId"),
+        name=column("name").astype(np.int32),
+        size_bytes=column("bytes"),
+        names=tuple(names),
+        short_names=tuple(short_names),
+    )
+    return operations, {what: count for what, count in repairs.items() if count}
+
+
+def _details(kind: OperationKind, columns: tuple[str, ...]) -> dict[str, int | str]:
+    if kind is OperationKind.KERNEL:
+        short = "shortName" if "shortName" in columns else 0
+        return {"demangledName": short, "shortName": 0, "bytes": 0}
+    return {"copyKind": 0, "bytes": 0}
+
+
+def _named(kind: OperationKind, rows: dict[str, I64], strings: Strings) -> tuple[I64, list[str], list[str]]:
+    """Numbers of the names in these rows, the names, and the short names."""
+    if kind is OperationKind.KERNEL:
+        numbers, distinct = dense((rows["demangledName"] << 32) | (rows["shortName"] & 0xFFFFFFFF))
+        pairs = [(strings[int(pair) >> 32], strings[int(pair) & 0xFFFFFFFF]) for pair in distinct]
+        names = [full_name or short or "unnamed kernel" for full_name, short in pairs]
+        return numbers.astype(np.int64), names, [short or name for name, (_, short) in zip(names, pairs, strict=True)]
+    if kind is OperationKind.COPY:
+        numbers, distinct = dense(rows["copyKind"])
+        names = [f"memcpy {COPY_KINDS[k] if 0 <= k < len(COPY_KINDS) else k}" for k in distinct.tolist()]
+        return numbers.astype(np.int64), names, names
+    name = "memset" if kind is OperationKind.SET else "CUDA graph"
+    return full(len(rows["start"]), 0), [name], [name]

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The string table of a trace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from profiling_lab.trace.sqlite_file import SqliteFile
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """Texts by id; an id that the file does not explain reads as ''."""
+
+    by_id: dict[int, str]
+
+    def __getitem__(self, string_id: int) -> str:
+        return self.by_id.get(string_id, "")
+
+    def ids_matching(self, pattern: str) -> dict[int, re.Match[str]]:
+        compiled = re.compile(pattern)
+        return {i: match for i, text in self.by_id.items() if (match := compiled.search(text))}
+
+
+def read_strings(file: SqliteFile) -> Strings:
+    if not file.columns("StringIds"):
+        return Strings({})
+    columns, texts = file.coded_texts("SELECT CAST(id AS INTEGER), CAST(IFNULL(value, '') AS BLOB) FROM StringIds", 1)
+    return Strings(dict(zip(columns[0].tolist(), (texts[i] for i in columns[1].tolist()), strict=True)))
