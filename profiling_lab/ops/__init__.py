@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Custom PyTorch ops: `from profiling_lab.ops import heavy_layer, HeavyLayer`.
+
+Importing this package loads neither torch nor the compiled library; the first use of an op loads both.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profiling_lab.ops.heavy_layer import HeavyLayer, heavy_layer
+
+__all__ = ["OPS", "HeavyLayer", "heavy_layer"]
+
+OPS: tuple[str, ...] = ("heavy_layer",)
+"""Every op, by the name of its function, its module here and its folder in csrc/ops."""
+
+_HOMES = {
+    "heavy_layer": "heavy_layer",
+    "HeavyLayer": "heavy_layer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Package(ModuleType):
+    """Importing a submodule binds its name in the package; for an op that name shall stay the function's."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_op = name in OPS and isinstance(value, ModuleType)
+        super().__setattr__(name, getattr(value, name) if is_op else value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every op must tell torch, and what torch gets silently wrong where an op does not.
+
+An op without these registrations still runs. It then loses gradients of second order, ignores autocast, or answers
+forward-mode differentiation with zeros, all without an error. So each op says how it behaves, or refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from profiling_lab.ops import _load
+
+_load.load()
+
+NAMESPACE = "profiling_lab"
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_HAS_CUDA_KERNELS = _load.has_cuda_kernels()
+
+CastRule = Callable[[torch.dtype, tuple[Any, ...]], tuple[Any, ...]]
+
+
+def overload(name: str) -> Any:
+    """The op as torch's dispatcher knows it. Looked up once at import: a schema mistake then shows at import too."""
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def refuse_double_backward(name: str, slug: str) -> None:
+    """Makes backward through the backward op `name` an error; without this, terms of the gradient just vanish."""
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        del ctx, inputs, output
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(f"{slug} is not twice differentiable: its backward has no gradient of its own")
+
+    torch.library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=setup_context)
+
+
+def cast_all(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The rule of matrix products: every floating-point tensor is cast to autocast's dtype, float64 stays as it is."""
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64:
+            return value.to(dtype)
+        return value
+
+    return tuple(cast(value) for value in args)
+
+
+def register_autocast(name: str, rule: CastRule) -> None:
+    """Under autocast, `name` gets `rule(autocast dtype, arguments)`, on CUDA and on the CPU."""
+    op = overload(name)
+
+    def kernel_for(device_type: str) -> Callable[..., Any]:
+        def kernel(*args: Any) -> Any:
+            dtype = torch.get_autocast_dtype(device_type)
+            with torch.autocast(device_type, enabled=False):
+                return op(*rule(dtype, args))
+
+        return kernel
+
+    _LIBRARY.impl(name, kernel_for("cuda"), "AutocastCUDA")
+    _LIBRARY.impl(name, kernel_for("cpu"), "AutocastCPU")
+
+
+def check_call(slug: str, *tensors: torch.Tensor) -> None:
+    """Refuses what the compiled op would answer wrongly or with a riddle: no kernels for the device, forward-mode AD."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{slug} expected tensors, got {type(tensor).__name__}")
+    device = tensors[0].device.type
+    if device == "cuda" and not _HAS_CUDA_KERNELS:
+        raise RuntimeError(
+            f"{slug} got a CUDA tensor, but this profiling_lab was built without CUDA kernels: nvcc was not found when it "
+            "was installed; install it again with nvcc on PATH."
+        )
+    if device not in ("cpu", "cuda", "meta"):
+        raise ValueError(f"{slug} runs on the CPU and on CUDA, but x is on {device}")
+    if not torch.compiler.is_compiling():
+        _refuse_forward_mode(slug, tensors)
+
+
+def _refuse_forward_mode(slug: str, tensors: tuple[torch.Tensor, ...]) -> None:
+    # Torch offers custom ops no hook for forward mode and would return a tangent of zeros.
+    forward_ad = torch.autograd.forward_ad
+    if getattr(forward_ad, "_current_level", -1) < 0:
+        return
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise RuntimeError(
+            f"{slug} has no forward-mode derivative (jvp); differentiate its reference in plain torch instead"
+        )

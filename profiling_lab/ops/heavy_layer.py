@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heavy_layer: Y = tanh(X W1 W2 W3 + b), three times: slow on purpose, as a loop of small ops, and fast.
+
+With Z = X W1 W2 W3 + b and G = dY (1 - Y^2), row by row of X:
+    dX = G (W1 W2 W3)^T    dW1 = X^T G (W2 W3)^T    dW2 = (X W1)^T G W3^T    dW3 = (X W1 W2)^T G    db = sum of G
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from profiling_lab.ops import _registration as registration
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+
+Implementation = Literal["slow", "loop", "fast"]
+_IMPLEMENTATIONS = get_args(Implementation)
+
+_SLOW = registration.overload("heavy_layer_slow")
+_FAST = registration.overload("heavy_layer_fast")
+_BACKWARD = registration.overload("heavy_layer_backward")
+
+
+def heavy_layer(
+    x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, *, implementation: Implementation = "fast"
+) -> Tensor:
+    """Return tanh(x @ w1 @ w2 @ w3 + b).
+
+    x is (..., d), w1, w2 and w3 are (d, d), b is (d,); one dtype and one device for all. float32, bfloat16 and float16,
+    on the CPU also float64; sums are kept in float32 (float64 for float64). The result is contiguous, of x's shape.
+
+    implementation: "fast" multiplies the matrices together first where that saves work, then needs one product;
+    "slow" is one CUDA kernel with planted defects (csrc/ops/heavy_layer/README.md), last dimension at most 6144 on CUDA;
+    "loop" runs plain torch ops once per position of the last but one dimension. Gradients of "slow" are the fast ones.
+
+    Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix products.
+    Raises ValueError for shapes, dtypes or devices that do not fit together, RuntimeError for a CUDA tensor where
+    profiling_lab was built without CUDA kernels, for forward-mode and for second-order differentiation.
+    """
+    if implementation == "fast" or implementation == "slow":
+        registration.check_call("heavy_layer", x, w1, w2, w3, b)
+        op = _FAST if implementation == "fast" else _SLOW
+        return cast(Tensor, op(x, w1, w2, w3, b))
+    if implementation != "loop":
+        raise ValueError(
+            f"heavy_layer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
+        )
+    _check(x, w1, w2, w3, b)
+    return _loop(x, w1, w2, w3, b)
+
+
+def _loop(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
+    """One position at a time: no kernel is slow, and yet the launches of all of them take the time."""
+    if x.dim() == 1 or x.shape[-2] == 0:
+        return reference(x, w1, w2, w3, b)
+    outputs = []
+    for position in range(x.shape[-2]):
+        h = x[..., position, :]
+        h = torch.matmul(h, w1)
+        h = torch.matmul(h, w2)
+        h = torch.matmul(h, w3)
+        h = h + b
+        outputs.append(torch.tanh(h))
+    return torch.stack(outputs, dim=-2)
+
+
+def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
+    """The checks of heavy_layer.cpp, in its words, for the paths that never reach it."""
+    named = {"x": x, "w1": w1, "w2": w2, "w3": w3, "b": b}
+    for name, tensor in named.items():
+        if tensor.device != x.device:
+            raise ValueError(f"heavy_layer: {name} is on {tensor.device} but x is on {x.device}")
+        if tensor.dtype != x.dtype:
+            theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
+            raise ValueError(f"heavy_layer: {name} has dtype {theirs} but x has dtype {ours}")
+    if x.dim() == 0:
+        raise ValueError("heavy_layer: x has no dimensions, expected at least one")
+    d = x.shape[-1]
+    for name in ("w1", "w2", "w3"):
+        shape = named[name].shape
+        if len(shape) != 2 or shape[0] != d or shape[1] != d:
+            raise ValueError(f"heavy_layer: {name} has shape {list(shape)} but x has last dimension {d}")
+    if b.dim() != 1 or b.shape[0] != d:
+        raise ValueError(f"heavy_layer: b has shape {list(b.shape)} but x has last dimension {d}")
+
+
+# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors. Results are contiguous.
+
+
+def _forward_fake(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
+    _check(x, w1, w2, w3, b)
+    return x.new_empty(x.shape)
+
+
+def _backward_fake(
+    dy: Tensor, x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, y: Tensor
+) -> tuple[Tensor, ...]:
+    return tuple(tensor.new_empty(tensor.shape) for tensor in (x, w1, w2, w3, b))
+
+
+# Autograd. Y is saved, not Z: the slope of tanh follows from it, and nothing else of the forward is needed.
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs, output)
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
+    return cast("tuple[Tensor, ...]", _BACKWARD(dy, *ctx.saved_tensors))
+
+
+# vmap. A batch of x is just more rows; a batch of weights is so many separate calls.
+
+
+def _vmap_rule(op: Any) -> Any:
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
+        if in_dims[0] is not None and all(dim is None for dim in in_dims[1:]):
+            return op(args[0].movedim(in_dims[0], 0), *args[1:]), 0
+        calls = (
+            [a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)]
+            for i in range(info.batch_size)
+        )
+        return torch.stack([op(*call) for call in calls]), 0
+
+    return rule
+
+
+torch.library.register_fake("profiling_lab::heavy_layer_backward", _backward_fake)
+registration.refuse_double_backward("heavy_layer_backward", "heavy_layer")
+for _name in ("heavy_layer_slow", "heavy_layer_fast"):
+    torch.library.register_fake(f"profiling_lab::{_name}", _forward_fake)
+    torch.library.register_autograd(f"profiling_lab::{_name}", _backward, setup_context=_setup_context)
+    torch.library.register_vmap(f"profiling_lab::{_name}", _vmap_rule(registration.overload(_name)))
+    registration.register_autocast(_name, registration.cast_all)
+
+
+class HeavyLayer(nn.Module):
+    """heavy_layer with its own weights: applies to (..., d_model).
+
+    Weights start normal with standard deviation 1 / sqrt(d_model), so that the size of x survives three products; b at 0.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        implementation: Implementation = "fast",
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if implementation not in _IMPLEMENTATIONS:
+            raise ValueError(
+                f"HeavyLayer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
+            )
+        self.d_model = d_model
+        self.implementation: Implementation = implementation
+        self.w1 = nn.Parameter(torch.empty(d_model, d_model, device=device, dtype=dtype))
+        self.w2 = nn.Parameter(torch.empty(d_model, d_model, device=device, dtype=dtype))
+        self.w3 = nn.Parameter(torch.empty(d_model, d_model, device=device, dtype=dtype))
+        self.b = nn.Parameter(torch.empty(d_model, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights and set the bias to zero."""
+        for weight in (self.w1, self.w2, self.w3):
+            nn.init.normal_(weight, std=1 / math.sqrt(max(self.d_model, 1)))
+        nn.init.zeros_(self.b)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return heavy_layer(x, self.w1, self.w2, self.w3, self.b, implementation=self.implementation)
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.d_model}, implementation={self.implementation!r}"
+
+
+def reference(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
+    """heavy_layer in plain torch, as the formula stands."""
+    return torch.tanh(x @ w1 @ w2 @ w3 + b)
+
+
+# The case
+
+
+def _make_inputs(
+    shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> tuple[Tensor, ...]:
+    d = shape[-1]
+
+    def normal(*size: int, scale: float = 1.0) -> Tensor:
+        values = torch.randn(*size, generator=generator, dtype=torch.float64) * scale
+        return values.to(device=device, dtype=dtype)
+
+    scale = 1 / math.sqrt(max(d, 1))
+    weights = [normal(d, d, scale=scale) for _ in range(3)]
+    return (normal(*shape), *weights, normal(d, scale=0.5))
+
+
+def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    with torch.no_grad():
+        y = reference(*inputs).contiguous()
+    return (
+        ("heavy_layer_slow", inputs),
+        ("heavy_layer_fast", inputs),
+        ("heavy_layer_backward", (torch.ones_like(y), *inputs, y)),
+    )
+
+
+def _flops(shape: Shape) -> int:
+    rows, d = math.prod(shape[:-1]), shape[-1]
+    return (
+        2 * d * d * min(3 * rows, 2 * d + rows)
+    )  # as three products, or as one with W1 W2 W3 multiplied first
+
+
+def _bytes(shape: Shape, dtype: torch.dtype) -> int:
+    rows, d = math.prod(shape[:-1]), shape[-1]
+    return (2 * rows * d + 3 * d * d + d) * dtype.itemsize
+
+
+def _variant(implementation: Implementation) -> Variant:
+    def call(*inputs: Tensor) -> Tensor:
+        return heavy_layer(*inputs, implementation=implementation)
+
+    return Variant(implementation, call, reference, custom=implementation != "loop")
+
+
+CASE = OpCase(
+    slug="heavy_layer",
+    variants=(_variant("slow"), _variant("loop"), _variant("fast")),
+    make_inputs=_make_inputs,
+    dispatcher_calls=_dispatcher_calls,
+    flops=_flops,
+    bytes=_bytes,
+    test_shapes=(
+        TestShape("one row", (1, 16)),
+        TestShape("a vector, no row dimension", (24,)),
+        TestShape("one element", (1, 1)),
+        TestShape("odd width, no vector fits", (5, 37)),
+        TestShape("three dimensions", (2, 7, 48)),
+        TestShape("fewer rows than columns, chain not folded", (9, 64)),
+        TestShape("more rows than columns, matrices folded", (150, 32)),
+        TestShape("rows not a multiple of a chunk", (65, 40)),
+        TestShape("wider than a block of threads", (3, 300)),
+        TestShape("no rows", (0, 16)),
+        TestShape("an empty batch dimension", (3, 0, 16)),
+        TestShape("no columns", (4, 0)),
+    ),
+    bench_shapes=((32, 128, 512), (8, 1024, 1024)),
+    module=HeavyLayer,
+)
