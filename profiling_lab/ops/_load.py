@@ -19,7 +19,7 @@ class OpsUnavailableError(LabError, ImportError):
 
 
 def library_path() -> str:
-    """Where `_ops` lies. The import system is asked, because an editable install keeps it away from the sources."""
+    """Where `_ops` lies, by the import system: an editable install keeps it away from the sources."""
     spec = find_spec("profiling_lab._ops")
     if spec is None or spec.origin is None:
         raise OpsUnavailableError(
@@ -43,7 +43,7 @@ def _library() -> ctypes.CDLL:
 
 
 def build_info() -> dict[str, Any]:
-    """What the library is: version, git, compiler, torch_floor, and cuda (nvcc, architectures, cudart) or None.
+    """Version, git hash, compiler, torch_floor, and cuda: nvcc, architectures and cudart, or None.
 
     Needs no torch. Raises OpsUnavailableError where the library is missing.
     """
@@ -63,7 +63,7 @@ def _release(version: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=1)
 def load() -> None:
-    """Registers the ops as torch.ops.profiling_lab, once. Raises OpsUnavailableError, which is an ImportError too."""
+    """Registers the ops as torch.ops.profiling_lab, once. Raises OpsUnavailableError (an ImportError)."""
     try:
         import torch
     except ImportError as error:

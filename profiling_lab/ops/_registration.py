@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every op must tell torch, and what torch gets silently wrong where an op does not.
 
-An op without these registrations still runs. It then loses gradients of second order, ignores autocast, or answers
-forward-mode differentiation with zeros, all without an error. So each op says how it behaves, or refuses.
+An op without these registrations still runs. It then loses gradients of second order, ignores autocast, or
+answers forward-mode differentiation with zeros, all without an error. So each op says what it does, or refuses.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CastRule = Callable[[torch.dtype, tuple[Any, ...]], tuple[Any, ...]]
 
 
 def overload(name: str) -> Any:
-    """The op as torch's dispatcher knows it. Looked up once at import: a schema mistake then shows at import too."""
+    """The op as torch's dispatcher knows it; looked up at import, so that a wrong schema shows there."""
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
 def refuse_double_backward(name: str, slug: str) -> None:
-    """Makes backward through the backward op `name` an error; without this, terms of the gradient just vanish."""
+    """Makes backward through the backward op `name` an error; otherwise terms of the gradient vanish."""
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         del ctx, inputs, output
@@ -41,7 +41,7 @@ def refuse_double_backward(name: str, slug: str) -> None:
 
 
 def cast_all(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The rule of matrix products: every floating-point tensor is cast to autocast's dtype, float64 stays as it is."""
+    """The rule of matrix products: floating-point tensors are cast to autocast's dtype, except float64."""
 
     def cast(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64:
@@ -68,15 +68,15 @@ def register_autocast(name: str, rule: CastRule) -> None:
 
 
 def check_call(slug: str, *tensors: torch.Tensor) -> None:
-    """Refuses what the compiled op would answer wrongly or with a riddle: no kernels for the device, forward-mode AD."""
+    """Refuses what the op would answer wrongly or with a riddle: devices without kernels, forward-mode AD."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{slug} expected tensors, got {type(tensor).__name__}")
     device = tensors[0].device.type
     if device == "cuda" and not _HAS_CUDA_KERNELS:
         raise RuntimeError(
-            f"{slug} got a CUDA tensor, but this profiling_lab was built without CUDA kernels: nvcc was not found when it "
-            "was installed; install it again with nvcc on PATH."
+            f"{slug} got a CUDA tensor, but this profiling_lab was built without CUDA kernels: nvcc was not found "
+            "when it was installed; install it again with nvcc on PATH"
         )
     if device not in ("cpu", "cuda", "meta"):
         raise ValueError(f"{slug} runs on the CPU and on CUDA, but x is on {device}")

@@ -19,11 +19,11 @@ class Variant:
 
     name: str
     call: Callable[..., torch.Tensor]
-    """The public function with the option bound: takes what `make_inputs` returns, gives the output."""
+    """The public function with the option bound: takes what `make_inputs` returns."""
     reference: Callable[..., torch.Tensor]
-    """The same in plain torch, for any dtype: in float64 it is the truth, in the tested dtype the yardstick."""
+    """The same in plain torch: in float64 it is the truth, in the tested dtype the yardstick."""
     custom: bool = True
-    """False where the variant is itself plain torch (a teaching baseline), so that there is nothing to dispatch."""
+    """False where the variant is itself plain torch (a teaching baseline) and calls no op of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class OpCase:
     slug: str
     variants: tuple[Variant, ...]
     make_inputs: Callable[[Shape, torch.dtype, torch.device, torch.Generator], tuple[torch.Tensor, ...]]
-    """All differentiable inputs, random, well scaled, without requires_grad. The generator lives on the CPU."""
+    """All differentiable inputs, random, well scaled, without requires_grad. A CPU generator."""
     dispatcher_calls: Callable[[tuple[torch.Tensor, ...]], tuple[tuple[str, tuple[Any, ...]], ...]]
-    """Every dispatcher op of this slug, by name without namespace, with positional arguments made from the inputs."""
+    """Every dispatcher op of this slug: its name without namespace, and arguments made from the inputs."""
     flops: Callable[[Shape], int]
     """Of the forward; by the useful arithmetic, whatever an implementation really does."""
     bytes: Callable[[Shape, torch.dtype], int]

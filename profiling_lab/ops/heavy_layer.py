@@ -2,7 +2,7 @@
 """heavy_layer: Y = tanh(X W1 W2 W3 + b), three times: slow on purpose, as a loop of small ops, and fast.
 
 With Z = X W1 W2 W3 + b and G = dY (1 - Y^2), row by row of X:
-    dX = G (W1 W2 W3)^T    dW1 = X^T G (W2 W3)^T    dW2 = (X W1)^T G W3^T    dW3 = (X W1 W2)^T G    db = sum of G
+    dX = G (W1 W2 W3)^T   dW1 = X^T G (W2 W3)^T   dW2 = (X W1)^T G W3^T   dW3 = (X W1 W2)^T G   db = sum of G
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ def heavy_layer(
 ) -> Tensor:
     """Return tanh(x @ w1 @ w2 @ w3 + b).
 
-    x is (..., d), w1, w2 and w3 are (d, d), b is (d,); one dtype and one device for all. float32, bfloat16 and float16,
-    on the CPU also float64; sums are kept in float32 (float64 for float64). The result is contiguous, of x's shape.
+    x is (..., d), w1, w2 and w3 are (d, d), b is (d,); one dtype and one device for all: float32, bfloat16 or
+    float16, on the CPU also float64. The result is contiguous and has x's shape.
 
-    implementation: "fast" multiplies the matrices together first where that saves work, then needs one product;
-    "slow" is one CUDA kernel with planted defects (csrc/ops/heavy_layer/README.md), last dimension at most 6144 on CUDA;
-    "loop" runs plain torch ops once per position of the last but one dimension. Gradients of "slow" are the fast ones.
+    implementation:
+      "fast"  multiplies the matrices together first where that saves work, then needs one product
+      "slow"  is one CUDA kernel with planted defects (csrc/ops/heavy_layer/README.md), d at most 6144 there;
+              its gradients are those of "fast"
+      "loop"  runs plain torch ops, once per position of the last but one dimension
 
     Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix products.
-    Raises ValueError for shapes, dtypes or devices that do not fit together, RuntimeError for a CUDA tensor where
-    profiling_lab was built without CUDA kernels, for forward-mode and for second-order differentiation.
+    Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor where
+    profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """
     if implementation == "fast" or implementation == "slow":
         registration.check_call("heavy_layer", x, w1, w2, w3, b)
@@ -87,7 +89,7 @@ def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
         raise ValueError(f"heavy_layer: b has shape {list(b.shape)} but x has last dimension {d}")
 
 
-# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors. Results are contiguous.
+# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors.
 
 
 def _forward_fake(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
@@ -140,7 +142,8 @@ for _name in ("heavy_layer_slow", "heavy_layer_fast"):
 class HeavyLayer(nn.Module):
     """heavy_layer with its own weights: applies to (..., d_model).
 
-    Weights start normal with standard deviation 1 / sqrt(d_model), so that the size of x survives three products; b at 0.
+    Weights start normal with standard deviation 1 / sqrt(d_model), so that three products keep the size of x;
+    the bias starts at zero.
     """
 
     def __init__(
