@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TraceBuilder: a synthetic trace with known truth in a few lines.
+
+    builder = TraceBuilder()
+    builder.launch("gemm", 1000, stack="train.py:8 main > model.py:5 Net.forward", peek=1)
+    builder.launch("gemm_bwd", 2000, node=0, node_name="MmBackward0", thread=2)
+    path = builder.write(tmp_path / "run.sqlite")
+
+Times are nanoseconds; every launch advances the host's clock, every operation starts when the GPU is free. `form="nsys"`
+writes the stacks as nsys does (NVTX rows with a JSON payload) and no autograd facts.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VM = 1 << 48
+HOST_NS = 5_000  # from one API call to the next
+CALL_NS = 3_000
+FIRST_NS = 1_000_000
+
+Stack = tuple[tuple[str, str, int], ...]  # (function, file, line), outermost first
+
+SCHEMA = {
+    "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
+    "contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, "
+    "globalPid INTEGER, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
+    "contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
+    "bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, srcKind INTEGER, dstKind INTEGER",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
+    "contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
+    "value INTEGER NOT NULL, bytes INTEGER NOT NULL",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, "
+    "globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, "
+    "callchainId INTEGER",
+    "NVTX_EVENTS": "start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, text TEXT, globalTid INTEGER, "
+    "textId INTEGER, domainId INTEGER, jsonTextId INTEGER, jsonText TEXT",
+    "CUDA_CALLCHAINS": "id INTEGER NOT NULL, symbol INTEGER NOT NULL, module INTEGER NOT NULL, unresolved INTEGER, "
+    "originalIP INTEGER, stackDepth INTEGER NOT NULL, PRIMARY KEY (id, stackDepth)",
+    "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
+    "TARGET_INFO_GPU": "vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT",
+    "DIAGNOSTIC_EVENT": "timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL, source INTEGER NOT NULL, "
+    "severity INTEGER NOT NULL, text TEXT NOT NULL, globalPid INTEGER",
+    "META_DATA_CAPTURE": "name TEXT NOT NULL, value TEXT",
+    "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
+    "PYREC_FRAME": "id INTEGER PRIMARY KEY, functionId INTEGER, fileId INTEGER, line INTEGER, firstLine INTEGER",
+    "PYREC_STACK": "id INTEGER PRIMARY KEY, parentId INTEGER, frameId INTEGER, depth INTEGER",
+    "PYREC_LAUNCH": "globalTid INTEGER, correlationId INTEGER, stackId INTEGER, peekSeq INTEGER, nodeSeq INTEGER, "
+    "nodeFwdThread INTEGER, selfThread INTEGER, nodeNameId INTEGER",
+    "PYREC_META": "name TEXT, value TEXT",
+}
+
+
+def parse_stack(text: str) -> Stack:
+    """`train.py:8 main > model.py:5 Net.forward`, outermost first."""
+    frames = []
+    for part in filter(None, (p.strip() for p in text.split(" > "))):
+        where, function = part.split(" ", 1)
+        file, line = where.rsplit(":", 1)
+        frames.append((function, file, int(line)))
+    return tuple(frames)
+
+
+@dataclass
+class TraceBuilder:
+    """Collects the rows of one trace; `write` makes the file."""
+
+    form: str = "recorder"
+    pid: int = 100
+    now_ns: int = FIRST_NS
+    gpu_free_ns: dict[tuple[int, int], int] = field(default_factory=dict)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _strings: dict[str, int] = field(default_factory=dict)
+    _frames: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _nodes: dict[tuple[int, int], int] = field(default_factory=dict)
+    _correlation: int = 0
+
+    def string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings) + 1)
+
+    def row(self, table: str, **values: Any) -> TraceBuilder:
+        """Any row of any table, for what the other methods do not say."""
+        self.rows.setdefault(table, []).append(values)
+        return self
+
+    def gap(self, ns: int) -> TraceBuilder:
+        """Time passes on the host."""
+        self.now_ns += ns
+        return self
+
+    def tid(self, thread: int, pid: int | None = None) -> int:
+        """The global id of a thread; thread 1 is the main thread."""
+        pid = self.pid if pid is None else pid
+        return VM | pid << 24 | (pid + thread - 1)
+
+    def launch(self, kernel: str, gpu_ns: int, *, short_name: str | None = None, **how: Any) -> TraceBuilder:
+        """A kernel and the call that launched it; `how` as for `operation`."""
+        names = {"demangledName": self.string(kernel), "shortName": self.string(short_name or kernel.split("<")[0])}
+        return self.operation("CUPTI_ACTIVITY_KIND_KERNEL", gpu_ns, names, **{"api": "cudaLaunchKernel_v7000"} | how)
+
+    def copy(self, kind: str, gpu_ns: int, *, size_bytes: int = 1 << 20, **how: Any) -> TraceBuilder:
+        """A copy: kind is HtoD, DtoH or DtoD."""
+        details = {"copyKind": {"HtoD": 1, "DtoH": 2, "DtoD": 8}[kind], "bytes": size_bytes}
+        return self.operation("CUPTI_ACTIVITY_KIND_MEMCPY", gpu_ns, details, **{"api": "cudaMemcpyAsync_v3020"} | how)
+
+    def memset(self, gpu_ns: int, **how: Any) -> TraceBuilder:
+        details = {"value": 0, "bytes": 4}
+        return self.operation("CUPTI_ACTIVITY_KIND_MEMSET", gpu_ns, details, **{"api": "cudaMemsetAsync_v3020"} | how)
+
+    def operation(
+        self,
+        table: str,
+        gpu_ns: int,
+        details: dict[str, Any],
+        *,
+        api: str,
+        stack: str | Stack = (),
+        thread: int = 1,
+        pid: int | None = None,
+        device: int = 0,
+        stream: int = 7,
+        start_ns: int | None = None,
+        recorded: bool = True,
+        correlation: int | None = None,
+        **autograd: Any,
+    ) -> TraceBuilder:
+        """A GPU operation and its call. `recorded=False` leaves the call out; `autograd`: see `call`."""
+        if correlation is None:
+            self._correlation += 1
+            correlation = self._correlation
+        pid = self.pid if pid is None else pid
+        earliest = max(self.now_ns + CALL_NS, self.gpu_free_ns.get((device, stream), 0))
+        start_ns = earliest if start_ns is None else start_ns
+        if recorded:
+            self.call(api, stack=stack, thread=thread, pid=pid, correlation=correlation, **autograd)
+        else:
+            self.now_ns += HOST_NS
+        self.gpu_free_ns[device, stream] = start_ns + gpu_ns
+        shared = {"start": start_ns, "end": start_ns + gpu_ns, "deviceId": device, "contextId": 1, "streamId": stream,
+                  "correlationId": correlation, "globalPid": VM | pid << 24}  # fmt: skip
+        return self.row(table, **shared, **details)
+
+    def call(
+        self,
+        api: str,
+        *,
+        stack: str | Stack = (),
+        thread: int = 1,
+        pid: int | None = None,
+        correlation: int | None = None,
+        call_ns: int = CALL_NS,
+        peek: int | None = None,
+        node: int | None = None,
+        node_thread: int = 1,
+        node_name: str | None = None,
+        logical_thread: int | None = None,
+    ) -> TraceBuilder:
+        """An API call. peek: the autograd counter; node, node_thread, node_name: the node being evaluated."""
+        if correlation is None:
+            self._correlation += 1
+            correlation = self._correlation
+        tid = self.tid(thread, pid)
+        start_ns, self.now_ns = self.now_ns, self.now_ns + HOST_NS
+        call = {"end": start_ns + call_ns, "globalTid": tid, "correlationId": correlation}
+        self.row("CUPTI_ACTIVITY_KIND_RUNTIME", start=start_ns, **call, eventClass=0, nameId=self.string(api),
+                 returnValue=0)  # fmt: skip
+        frames = parse_stack(stack) if isinstance(stack, str) else stack
+        if self.form == "recorder":
+            self.row(
+                "PYREC_LAUNCH", globalTid=tid, correlationId=correlation, stackId=self._stack_id(frames), peekSeq=peek,
+                nodeSeq=node, nodeFwdThread=None if node is None else node_thread,
+                selfThread=(logical_thread or thread) if peek is not None or node is not None else None,
+                nodeNameId=self.string(node_name) if node_name else None,
+            )  # fmt: skip
+        elif frames:
+            # nsys hangs the stack on an extra row, a moment wider than the call.
+            chained = {"start": start_ns - 100, "eventClass": 67, "nameId": self.string(api.split("_v")[0]),
+                       "returnValue": 0, "callchainId": None}  # fmt: skip
+            self.row("CUPTI_ACTIVITY_KIND_RUNTIME", **call | chained)
+            self.backtrace(start_ns - 100, tid, frames)
+        return self
+
+    def backtrace(self, start_ns: int, tid: int, frames: Stack, *, by_id: bool = False) -> TraceBuilder:
+        """The NVTX row in which nsys keeps a Python stack. `by_id`: the payload lies in the string table."""
+        listed = [
+            {"Function": self.string(_escaped(function)), "File": self.string(_escaped(file)), "Line": line}
+            for function, file, line in reversed(frames)
+        ]
+        payload = {"Thread state ID": 1, "Thread state": "Running", "Frames count": len(listed), "Frames": listed}
+        text = json.dumps({"Python Backtrace on CUDA": payload}, separators=(",", ":"))
+        kept = {"jsonTextId": self.string(text)} if by_id else {"jsonText": text}
+        return self.row("NVTX_EVENTS", start=start_ns, eventType=34, globalTid=tid, domainId=1, **kept)
+
+    def range(self, text: str, start_ns: int, end_ns: int | None, *, thread: int = 1, **more: Any) -> TraceBuilder:
+        """A push/pop range."""
+        values = {"eventType": 59, "text": text, "globalTid": self.tid(thread), "domainId": 0} | more
+        return self.row("NVTX_EVENTS", start=start_ns, end=end_ns, **values)
+
+    def _stack_id(self, frames: Stack) -> int:
+        node = 0
+        for frame in frames:
+            number = self._frames.setdefault(frame, len(self._frames) + 1)
+            node = self._nodes.setdefault((node, number), len(self._nodes) + 1)
+        return node
+
+    def write(self, path: Path) -> Path:
+        """Write the file and give its path. Only tables with rows exist, as in an export."""
+        for (function, file, line), number in self._frames.items():
+            self.row("PYREC_FRAME", id=number, functionId=self.string(function), fileId=self.string(file), line=line)
+        for (parent, frame), number in self._nodes.items():
+            self.row("PYREC_STACK", id=number, parentId=parent, frameId=frame)
+        if self.form == "recorder":
+            self.row("PYREC_META", name="recorder_version", value="test")
+        self.row("META_DATA_EXPORT", name="EXPORT_SCHEMA_VERSION", value="3.25.0")
+        self.rows["StringIds"] = [{"id": number, "value": text} for text, number in self._strings.items()]
+        with sqlite3.connect(path) as file:
+            for table, rows in self.rows.items():
+                file.execute(f"CREATE TABLE {table} ({SCHEMA[table]})")
+                for row in rows:
+                    names = ", ".join(row)
+                    file.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(row))})", [*row.values()])
+        file.close()
+        return path
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
