@@ -2,7 +2,8 @@
 """What every op must tell torch, and what torch gets silently wrong where an op does not.
 
 An op without these registrations still runs. It then loses gradients of second order, ignores autocast, or
-answers forward-mode differentiation with zeros, all without an error. So each op says what it does, or refuses.
+answers forward-mode differentiation with zeros, all without an error. So each op
+says what it does, or refuses.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def check_call(slug: str, *tensors: torch.Tensor) -> None:
     device = tensors[0].device.type
     if device == "cuda" and not _HAS_CUDA_KERNELS:
         raise RuntimeError(
-            f"{slug} got a CUDA tensor, but this profiling_lab was built without CUDA kernels: nvcc was not found "
-            "when it was installed; install it again with nvcc on PATH"
+            f"{slug} got a CUDA tensor, but this profiling_lab was built without CUDA kernels: nvcc was not "
+            "found when it was installed; install it again with nvcc on PATH"
         )
     if device not in ("cpu", "cuda", "meta"):
         raise ValueError(f"{slug} runs on the CPU and on CUDA, but x is on {device}")

@@ -39,8 +39,8 @@ def heavy_layer(
       "loop"  runs plain torch ops, once per position of the last but one dimension
 
     Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix products.
-    Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor where
-    profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
+    Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
+    where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """
     if implementation == "fast" or implementation == "slow":
         registration.check_call("heavy_layer", x, w1, w2, w3, b)
@@ -139,7 +139,7 @@ for _name in ("heavy_layer_slow", "heavy_layer_fast"):
     registration.register_autocast(_name, registration.cast_all)
 
 
-class HeavyLayer(nn.Module):
+class HeavyLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """heavy_layer with its own weights: applies to (..., d_model).
 
     Weights start normal with standard deviation 1 / sqrt(d_model), so that three products keep the size of x;
@@ -221,7 +221,7 @@ def _flops(shape: Shape) -> int:
 
 def _bytes(shape: Shape, dtype: torch.dtype) -> int:
     rows, d = math.prod(shape[:-1]), shape[-1]
-    return (2 * rows * d + 3 * d * d + d) * dtype.itemsize
+    return (2 * rows * d + 3 * d * d + d) * int(dtype.itemsize)
 
 
 def _variant(implementation: Implementation) -> Variant:
