@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from profiling_lab.ops.heavy_layer import HeavyLayer, heavy_layer
+    from profiling_lab.ops.layer_norm_gelu import LayerNormGelu, layer_norm_gelu
 
-__all__ = ["OPS", "HeavyLayer", "heavy_layer"]
+__all__ = ["OPS", "HeavyLayer", "LayerNormGelu", "heavy_layer", "layer_norm_gelu"]
 
-OPS: tuple[str, ...] = ("heavy_layer",)
+OPS: tuple[str, ...] = ("heavy_layer", "layer_norm_gelu")
 """Every op, by the name of its function, its module here and its folder in csrc/ops."""
 
 _HOMES = {
     "heavy_layer": "heavy_layer",
     "HeavyLayer": "heavy_layer",
+    "layer_norm_gelu": "layer_norm_gelu",
+    "LayerNormGelu": "layer_norm_gelu",
 }
 
 

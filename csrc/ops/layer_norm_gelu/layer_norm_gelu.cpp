@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/layer_norm_gelu/layer_norm_gelu.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "ops/op.h"
+
+namespace plab::ops {
+namespace {
+
+using layer_norm_gelu::BackwardParams;
+using layer_norm_gelu::ForwardParams;
+using layer_norm_gelu::GeluForm;
+using torch_abi::empty;
+using torch_abi::empty_like;
+
+constexpr const char* kOp = "layer_norm_gelu";
+
+struct Problem {
+  int64_t rows, cols;
+  GeluForm form;
+  ElementType element;
+  Dtype statistics;  // of mean, rstd and the sums over rows
+};
+
+GeluForm gelu_form(const std::string& approximate) {
+  if (approximate == "none") return GeluForm::kErf;
+  PLAB_CHECK(approximate == "tanh", kOp, ": approximate is '", approximate, "', expected 'none' or 'tanh'");
+  return GeluForm::kTanh;
+}
+
+void check_vector(const torch_abi::Named& vector, const Tensor& x) {
+  torch_abi::check_alike(kOp, {{"x", x}, vector});
+  const int64_t cols = x.size(-1);
+  const auto shape = vector.tensor.sizes();
+  if (shape.size() == 1 && shape[0] == cols) return;
+  if (shape.size() == 1) {
+    torch_abi::throw_value_error(kOp, ": ", vector.name, " has ", shape[0],
+                                 " elements but x has last dimension ", cols);
+  }
+  torch_abi::throw_value_error(kOp, ": ", vector.name, " has shape ", torch_abi::text(shape),
+                               ", expected one dimension of ", cols, " elements");
+}
+
+Problem check(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+              const std::string& approximate) {
+  const GeluForm form = gelu_form(approximate);
+  PLAB_CHECK(x.dim() >= 1, kOp, ": x has no dimensions, expected at least one");
+  const int64_t cols = x.size(-1);
+  PLAB_CHECK(cols >= 1, kOp, ": x has last dimension 0, and an empty row has no mean");
+  check_vector({"weight", weight}, x);
+  if (bias) check_vector({"bias", *bias}, x);
+  const ElementType element = element_type(kOp, x);
+  const Dtype statistics = element == ElementType::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
+  return {x.numel() / cols, cols, form, element, statistics};
+}
+
+/// A tensor as rows of its last dimension that lie one stride apart: itself where its strides allow, else a
+/// copy.
+struct Rows {
+  Tensor tensor;
+  int64_t stride;
+};
+
+Rows as_rows(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  const int64_t cols = sizes.back();
+  int64_t stride = 0;    // of a row; 0: no dimension seen yet
+  int64_t expected = 0;  // stride of the next dimension outwards
+  bool regular = cols == 1 || strides.back() == 1;
+  for (int64_t i = tensor.dim() - 2; i >= 0 && regular; --i) {
+    if (sizes[i] == 1) continue;
+    if (stride == 0) {
+      stride = strides[i];
+      regular = stride >= cols;  // rows of an expanded tensor share memory and are rare: copied
+    } else {
+      regular = strides[i] == expected;
+    }
+    expected = strides[i] * sizes[i];
+  }
+  if (regular) return {tensor.share(), stride == 0 ? cols : stride};
+  return {torch_abi::contiguous(tensor), cols};
+}
+
+const void* data_or_null(const std::optional<Tensor>& tensor) { return tensor ? tensor->data() : nullptr; }
+
+std::optional<Tensor> contiguous(const std::optional<Tensor>& tensor) {
+  if (!tensor) return std::nullopt;
+  return torch_abi::contiguous(*tensor);
+}
+
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight,
+                                           const std::optional<Tensor>& bias, double eps,
+                                           const std::string& approximate) {
+  const Problem problem = check(x, weight, bias, approximate);
+  Tensor y = empty_like(x);
+  const auto leading = x.sizes().first(x.dim() - 1);
+  Tensor mean = empty(leading, problem.statistics, x.device()),
+         rstd = empty(leading, problem.statistics, x.device());
+  if (problem.rows > 0) {
+    const Rows rows = as_rows(x);
+    const Tensor dense_weight = torch_abi::contiguous(weight);
+    const std::optional<Tensor> dense_bias = contiguous(bias);
+    const ForwardParams params{rows.tensor.data(),
+                               dense_weight.data(),
+                               data_or_null(dense_bias),
+                               y.mutable_data(),
+                               mean.mutable_data(),
+                               rstd.mutable_data(),
+                               problem.rows,
+                               problem.cols,
+                               rows.stride,
+                               eps,
+                               problem.form,
+                               problem.element};
+    if (x.device().is_cpu()) {
+      layer_norm_gelu::forward_cpu(params);
+    } else {
+#ifdef PLAB_HAS_CUDA
+      const CudaScope scope(x);
+      layer_norm_gelu::launch_forward(params, scope.stream());
+#endif
+    }
+  }
+  return {std::move(y), std::move(mean), std::move(rstd)};
+}
+
+void check_saved(const torch_abi::Named& saved, const Tensor& x, const Problem& problem) {
+  const auto expected = x.sizes().first(x.dim() - 1);
+  PLAB_CHECK(saved.tensor.device() == x.device() && saved.tensor.dtype() == problem.statistics &&
+                 std::ranges::equal(saved.tensor.sizes(), expected),
+             kOp, ": ", saved.name, " is not what the forward returned: it has shape ",
+             torch_abi::text(saved.tensor.sizes()), " and dtype ", torch_abi::name(saved.tensor.dtype()),
+             ", expected ", torch_abi::text(expected), " and ", torch_abi::name(problem.statistics));
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
+                                            const std::optional<Tensor>& bias, const Tensor& mean,
+                                            const Tensor& rstd, const std::string& approximate) {
+  const Problem problem = check(x, weight, bias, approximate);
+  torch_abi::check_alike(kOp, {{"x", x}, {"dy", dy}});
+  PLAB_CHECK(std::ranges::equal(dy.sizes(), x.sizes()), kOp, ": dy has shape ", torch_abi::text(dy.sizes()),
+             " but x has shape ", torch_abi::text(x.sizes()));
+  check_saved({"mean", mean}, x, problem);
+  check_saved({"rstd", rstd}, x, problem);
+
+  Tensor dx = empty_like(x), dweight = empty_like(weight), dbias = empty_like(weight);
+  const Rows x_rows = as_rows(x), dy_rows = as_rows(dy);
+  const Tensor dense_weight = torch_abi::contiguous(weight), dense_mean = torch_abi::contiguous(mean),
+               dense_rstd = torch_abi::contiguous(rstd);
+  const std::optional<Tensor> dense_bias = contiguous(bias);
+  BackwardParams params{};
+  params.dy = dy_rows.tensor.data();
+  params.x = x_rows.tensor.data();
+  params.weight = dense_weight.data();
+  params.bias = data_or_null(dense_bias);
+  params.mean = dense_mean.data();
+  params.rstd = dense_rstd.data();
+  params.dx = dx.mutable_data();
+  params.dweight = dweight.mutable_data();
+  params.dbias = dbias.mutable_data();
+  params.rows = problem.rows;
+  params.cols = problem.cols;
+  params.x_row_stride = x_rows.stride;
+  params.dy_row_stride = dy_rows.stride;
+  params.form = problem.form;
+  params.element = problem.element;
+  const auto with_scratch = [&](int64_t partial_rows, auto&& run) {
+    Tensor partial = empty(std::array{partial_rows, 2 * problem.cols}, problem.statistics, x.device());
+    params.partial = partial.mutable_data();
+    params.partial_rows = partial_rows;
+    run();
+  };
+  if (x.device().is_cpu()) {
+    with_scratch(layer_norm_gelu::backward_partial_rows_cpu(params),
+                 [&] { layer_norm_gelu::backward_cpu(params); });
+  } else {
+#ifdef PLAB_HAS_CUDA
+    const CudaScope scope(x);
+    with_scratch(layer_norm_gelu::backward_partial_rows_cuda(params),
+                 [&] { layer_norm_gelu::launch_backward(params, scope.stream()); });
+#endif
+  }
+  return {std::move(dx), std::move(dweight), std::move(dbias)};
+}
+
+}  // namespace
+
+std::span<const OpDef> layer_norm_gelu_ops() {
+  static constexpr OpDef kOps[] = {
+      {"layer_norm_gelu(Tensor x, Tensor weight, Tensor? bias, float eps, str approximate) -> "
+       "(Tensor y, Tensor mean, Tensor rstd)",
+       &Box<&forward>::call},
+      {"layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, Tensor mean, Tensor rstd, "
+       "str approximate) -> (Tensor dx, Tensor dweight, Tensor dbias)",
+       &Box<&backward>::call},
+  };
+  return kOps;
+}
+
+}  // namespace plab::ops

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = gelu(layer_norm(x) * weight + bias) over the last dimension, forward and backward.
+//
+// Contract of every function below (layer_norm_gelu.cpp checks it): x and dy are matrices of `rows` x `cols`
+// whose rows are contiguous and lie `*_row_stride` elements apart; everything else is contiguous. weight and
+// bias have the element type of x. Pointers need only the alignment of their elements. cols >= 1; rows may be
+// 0. Sums are kept in fp32, for fp64 in fp64. mean and rstd are fp32, for fp64 inputs fp64, and are saved for
+// the backward.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/types.h"
+#include "ops/element_type.h"
+
+typedef struct CUstream_st* cudaStream_t;  // as in the CUDA headers, which a build without CUDA lacks
+
+namespace plab::ops::layer_norm_gelu {
+
+using cuda::GeluForm;
+
+struct ForwardParams {
+  const void* x;
+  const void* weight;
+  const void* bias;  // null: zero
+  void* y;
+  void* mean;
+  void* rstd;
+  int64_t rows;
+  int64_t cols;
+  int64_t x_row_stride;
+  double eps;
+  GeluForm form;
+  ElementType element;
+};
+
+struct BackwardParams {
+  const void* dy;
+  const void* x;
+  const void* weight;
+  const void* bias;  // null: zero
+  const void* mean;
+  const void* rstd;
+  void* dx;
+  void* dweight;
+  void* dbias;
+  /// Scratch: `partial_rows` rows of 2 * cols sums (dweight's, then dbias's), of the type of mean; contents
+  /// irrelevant.
+  void* partial;
+  int64_t partial_rows;
+  int64_t rows;
+  int64_t cols;
+  int64_t x_row_stride;
+  int64_t dy_row_stride;
+  GeluForm form;
+  ElementType element;
+};
+
+/// Rows of scratch that the backward wants. The sums over all rows are made per piece of the work and then
+/// added in a fixed order: dweight and dbias have the same bits in every run.
+int64_t backward_partial_rows_cpu(const BackwardParams& params);
+int64_t backward_partial_rows_cuda(const BackwardParams& params);
+
+void forward_cpu(const ForwardParams& params);
+void backward_cpu(const BackwardParams& params);
+
+void launch_forward(const ForwardParams& params, cudaStream_t stream);
+void launch_backward(const BackwardParams& params, cudaStream_t stream);
+
+}  // namespace plab::ops::layer_norm_gelu

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// layer_norm_gelu for rows longer than registers hold.
+// Mapping   one block of 512 threads per row, one element per thread and step; persistent grid.
+// Bytes     forward: X read three times (mean, variance, result), backward: X and dY twice; L2 serves all but
+// the first where
+//           a row per multiprocessor fits it.      Flops as in forward.cuh and backward.cuh, the backward's
+//           gradient twice.
+// Roof      L2 bandwidth, and the latency of a pass that is bound by its barrier for few rows.
+// Contract  layer_norm_gelu.h; no alignment, any number of columns.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/launch.h"
+#include "cuda/math.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/vec.cuh"
+#include "ops/layer_norm_gelu/long_rows.h"
+
+namespace plab::ops::layer_norm_gelu {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kBlocksPerMultiprocessor = 2;
+
+/// Sum of f(column) over the row, in every thread.
+template <class Function>
+__device__ __forceinline__ float row_sum(cuda::BlockGroup& group, int64_t cols, Function&& f) {
+  float sum[1] = {0.0f};
+#pragma unroll 4
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) sum[0] += f(c);
+  group.sum(sum);
+  return sum[0];
+}
+
+template <class Element, GeluForm kForm>
+__global__ void __launch_bounds__(kThreads)
+    forward_long_kernel(const __grid_constant__ ForwardParams params) {
+  __shared__ cuda::BlockGroup::Storage storage;
+  cuda::BlockGroup group(storage);
+  const auto* weight = static_cast<const Element*>(params.weight);
+  const auto* bias = static_cast<const Element*>(params.bias);
+  const int64_t cols = params.cols;
+  const float inverse_cols = 1.0f / static_cast<float>(cols);
+  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
+    const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
+    Element* y = static_cast<Element*>(params.y) + row * cols;
+    float mean = row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]); }) * inverse_cols;
+    // The long sum's own rounding error, measured on the centred row.
+    mean += row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]) - mean; }) * inverse_cols;
+    const float variance = row_sum(group, cols,
+                                   [&](int64_t c) {
+                                     const float d = cuda::to_float(x[c]) - mean;
+                                     return d * d;
+                                   }) *
+                           inverse_cols;
+    const float rstd = rsqrtf(variance + static_cast<float>(params.eps));
+    if (threadIdx.x == 0) {
+      static_cast<float*>(params.mean)[row] = mean;
+      static_cast<float*>(params.rstd)[row] = rstd;
+    }
+#pragma unroll 4
+    for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const float b = bias != nullptr ? cuda::to_float(bias[c]) : 0.0f;
+      const float z = fmaf((cuda::to_float(x[c]) - mean) * rstd, cuda::to_float(weight[c]), b);
+      y[c] = cuda::from_float<Element>(cuda::gelu<Element, kForm>(z));
+    }
+  }
+}
+
+template <class Element, GeluForm kForm>
+__global__ void __launch_bounds__(kThreads)
+    backward_long_kernel(const __grid_constant__ BackwardParams params) {
+  __shared__ cuda::BlockGroup::Storage storage;
+  cuda::BlockGroup group(storage);
+  const auto* weight = static_cast<const Element*>(params.weight);
+  const auto* bias = static_cast<const Element*>(params.bias);
+  const int64_t cols = params.cols;
+  const float inverse_cols = 1.0f / static_cast<float>(cols);
+  float* dweight =
+      static_cast<float*>(params.partial) + blockIdx.x * 2 * cols;  // this block's own, so no atomics
+  float* dbias = dweight + cols;
+  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
+    const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
+    const Element* dy = static_cast<const Element*>(params.dy) + row * params.dy_row_stride;
+    Element* dx = static_cast<Element*>(params.dx) + row * cols;
+    const float mean = static_cast<const float*>(params.mean)[row];
+    const float rstd = static_cast<const float*>(params.rstd)[row];
+    const bool first = row == blockIdx.x;
+    auto gradient = [&](int64_t c, float& h, float& dz) {
+      const float b = bias != nullptr ? cuda::to_float(bias[c]) : 0.0f;
+      h = (cuda::to_float(x[c]) - mean) * rstd;
+      dz = cuda::to_float(dy[c]) *
+           cuda::gelu_derivative<Element, kForm>(fmaf(h, cuda::to_float(weight[c]), b));
+    };
+    float sums[2] = {0.0f, 0.0f};
+    for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      float h, dz;
+      gradient(c, h, dz);
+      dweight[c] = fmaf(dz, h, first ? 0.0f : dweight[c]);
+      dbias[c] = dz + (first ? 0.0f : dbias[c]);
+      const float dh = dz * cuda::to_float(weight[c]);
+      sums[0] += dh;
+      sums[1] = fmaf(dh, h, sums[1]);
+    }
+    group.sum(sums);
+    const float mean_dh = sums[0] * inverse_cols, mean_dh_h = sums[1] * inverse_cols;
+    for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      float h, dz;
+      gradient(c, h, dz);
+      dx[c] =
+          cuda::from_float<Element>(rstd * (fmaf(-h, mean_dh_h, dz * cuda::to_float(weight[c])) - mean_dh));
+    }
+  }
+}
+
+}  // namespace
+
+template <class Element, GeluForm kForm>
+void launch_forward_long(const ForwardParams& params, cudaStream_t stream) {
+  const int blocks = cuda::balanced_grid(params.rows, backward_long_blocks(params.rows));
+  forward_long_kernel<Element, kForm><<<blocks, kThreads, 0, stream>>>(params);
+  PLAB_CHECK_LAUNCH();
+}
+
+int64_t backward_long_blocks(int64_t rows) {
+  const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) * kBlocksPerMultiprocessor;
+  return rows < resident ? rows : cuda::balanced_grid(rows, resident);
+}
+
+template <class Element, GeluForm kForm>
+void launch_backward_long(const BackwardParams& params, cudaStream_t stream) {
+  backward_long_kernel<Element, kForm>
+      <<<static_cast<int>(backward_long_blocks(params.rows)), kThreads, 0, stream>>>(params);
+  PLAB_CHECK_LAUNCH();
+}
+
+#define PLAB_INSTANTIATE(Element, kForm)                                                 \
+  template void launch_forward_long<Element, kForm>(const ForwardParams&, cudaStream_t); \
+  template void launch_backward_long<Element, kForm>(const BackwardParams&, cudaStream_t);
+PLAB_INSTANTIATE(float, GeluForm::kErf)
+PLAB_INSTANTIATE(float, GeluForm::kTanh)
+PLAB_INSTANTIATE(__nv_bfloat16, GeluForm::kErf)
+PLAB_INSTANTIATE(__nv_bfloat16, GeluForm::kTanh)
+PLAB_INSTANTIATE(__half, GeluForm::kErf)
+PLAB_INSTANTIATE(__half, GeluForm::kTanh)
+#undef PLAB_INSTANTIATE
+
+}  // namespace plab::ops::layer_norm_gelu

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of a row that one thread owns, and how it moves: kVecs vectors of 16 bytes, interleaved over the
+// group's threads so that neighbouring threads touch neighbouring addresses.
+#pragma once
+
+#include "cuda/vec.cuh"
+#include "ops/layer_norm_gelu/row_plan.h"
+
+namespace plab::ops::layer_norm_gelu {
+
+/// Where weight and bias wait between rows.
+enum class Weights {
+  kRegisters,  // packed: fewest loads, 8 registers per vector
+  kCached,     // read for each row, from L1 after the first
+};
+
+template <class Element_, int kVecs_, Access kAccess_>
+class RowTile {
+ public:
+  using Element = Element_;
+  static constexpr int kVecs = kVecs_, kVecSize = cuda::kVecSize<Element>, kElements = kVecs * kVecSize;
+  static constexpr Access kAccess = kAccess_;
+  using Floats = float[kVecs][kVecSize];
+  /// A row's elements as they came from memory.
+  struct Packed {
+    cuda::Vec<Element> vec[kVecs];
+  };
+
+  __device__ RowTile(int cols, int thread, int threads) : cols_(cols), thread_(thread), threads_(threads) {}
+
+  /// Column of this thread's element j in vector i.
+  __device__ __forceinline__ int column(int i, int j) const {
+    if constexpr (kAccess == Access::kScalar) return (i * kVecSize + j) * threads_ + thread_;
+    return (i * threads_ + thread_) * kVecSize + j;
+  }
+
+  __device__ __forceinline__ bool owns(int i, int j) const {
+    if constexpr (kAccess == Access::kExact) return true;
+    if constexpr (kAccess == Access::kVector) return column(i, 0) < cols_;
+    return column(i, j) < cols_;
+  }
+
+  /// What lies beyond the row's end is loaded as zero.
+  template <bool kStreaming = true>
+  __device__ __forceinline__ void load(const Element* row, Packed& packed) const {
+#pragma unroll
+    for (int i = 0; i < kVecs; ++i) {
+      packed.vec[i].bits = make_uint4(0, 0, 0, 0);
+      if constexpr (kAccess == Access::kScalar) {
+        auto* elements = reinterpret_cast<Element*>(&packed.vec[i]);
+#pragma unroll
+        for (int j = 0; j < kVecSize; ++j) {
+          if (owns(i, j)) elements[j] = __ldg(row + column(i, j));
+        }
+      } else if (owns(i, 0)) {
+        const Element* address = row + column(i, 0);
+        packed.vec[i] = kStreaming ? cuda::load_streaming(address) : cuda::load_cached(address);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void unpack(const Packed& packed, Floats& f) {
+#pragma unroll
+    for (int i = 0; i < kVecs; ++i) cuda::unpack(packed.vec[i], f[i]);
+  }
+
+  __device__ __forceinline__ void store(Element* row, const Floats& f) const {
+#pragma unroll
+    for (int i = 0; i < kVecs; ++i) {
+      if constexpr (kAccess == Access::kScalar) {
+#pragma unroll
+        for (int j = 0; j < kVecSize; ++j) {
+          if (owns(i, j)) row[column(i, j)] = cuda::from_float<Element>(f[i][j]);
+        }
+      } else if (owns(i, 0)) {
+        cuda::store_streaming(row + column(i, 0), cuda::pack<Element>(f[i]));
+      }
+    }
+  }
+
+ private:
+  int cols_, thread_, threads_;
+};
+
+}  // namespace plab::ops::layer_norm_gelu
