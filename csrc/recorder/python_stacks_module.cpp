@@ -4,10 +4,12 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "recorder/python_code.h"
@@ -54,6 +56,21 @@ double nanoseconds_per_capture(int repeats) {
   return spent.count() / repeats;
 }
 
+// How many captures fit into `seconds`, and the slowest of them in nanoseconds.
+std::pair<int64_t, double> captures_for(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  using Nanoseconds = std::chrono::duration<double, std::nano>;
+  const py::gil_scoped_release released;
+  Nanoseconds slowest{0};
+  int64_t count = 0;
+  for (const auto begin = Clock::now(); Nanoseconds(Clock::now() - begin).count() < seconds * 1e9; ++count) {
+    const auto before = Clock::now();
+    python_stacks::capture();
+    slowest = std::max(slowest, Nanoseconds(Clock::now() - before));
+  }
+  return {count, slowest.count()};
+}
+
 int32_t line_at(const py::object& code, int32_t offset) {
   if (!PyCode_Check(code.ptr())) throw py::type_error("line_at wants a code object");
   return python_code::line(reinterpret_cast<const PyCodeObject*>(code.ptr()), offset);
@@ -88,6 +105,8 @@ void bind_python_stacks(py::module_& parent) {
     return out;
   });
   m.def("nanoseconds_per_capture", &nanoseconds_per_capture, py::arg("repeats"), "Of the caller's stack.");
+  m.def("captures_for", &captures_for, py::arg("seconds"), "(count, slowest in ns) without the GIL.");
+  m.def("after_fork_child", &python_stacks::after_fork_child, "What the recorder calls in a forked child.");
   m.def("line_at", &line_at, py::arg("code"), py::arg("offset"),
         "Line of an instruction, by our own decoder.");
 }

@@ -216,10 +216,22 @@ f'{c.check()} {c.check():>{c.check()}}'
 def long_function(c: Checker) -> None:
     """More than 256 bytes of code and lines far apart: the table needs its long entries."""
     body = "\n".join(f"x{i} = {i} + len(str({i}))" for i in range(300))
-    text = f"def long():\n c.check()\n" + "\n" * 400 + " c.check()\n if c.check():\n" + "".join(
-        f"  {line}\n" for line in body.splitlines()
-    ) + "  return (c.check(),\n" + "\n" * 130 + "    c.check())\nlong()\n"
+    text = (
+        "def long():\n c.check()\n"
+        + "\n" * 400
+        + " c.check()\n if c.check():\n"
+        + "".join(f"  {line}\n" for line in body.splitlines())
+        + "  return (c.check(),\n"
+        + "\n" * 130
+        + "    c.check())\nlong()\n"
+    )
     exec(compile(text, "<long>", "exec"), {"c": c})
+
+
+def names_beyond_ascii(c: Checker) -> None:
+    for name in ("gr\u00f6\u00dfe", "\u5927\u304d\u3055", "\U00010400"):
+        text = f"def {name}():\n  return c.check()\n{name}()\n"
+        exec(compile(text, f"<{name} \U0001f600>", "exec"), {"c": c})
 
 
 def recursion(c: Checker, depth: int = 300) -> None:
@@ -249,6 +261,7 @@ SHAPES: tuple[Callable[[Checker], None], ...] = (
     worker_thread,
     match_and_walrus,
     long_function,
+    names_beyond_ascii,
     recursion,
     truncated_recursion,
 )
@@ -363,7 +376,8 @@ def main() -> None:
         for _ in range(3):  # the second and third time come from the memory of the first
             shape(checker)
             stacks.resolve()
-        report["shapes"][shape.__name__] = {"checked": checker.checked, "differences": checker.differences[:5]}
+        outcome = {"checked": checker.checked, "differences": checker.differences[:5]}
+        report["shapes"][shape.__name__] = outcome
     checker = Checker(stacks)
     report["line_tables"] = line_tables(checker)[:5]
     report["addresses_reused"] = in_waiting_worker(lambda: reused_addresses(checker))

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a Python script in this process as `python script.py ...` would, without a trace of the launcher.
+
+The script is `__main__` (so pickling, multiprocessing and `if __name__ == "__main__"` work), sees its own
+`sys.argv` and `sys.path`, and ends as it would alone: same exit code, same traceback, same Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType, TracebackType
+
+from profiling_lab.errors import UnreadableInputError
+
+_SIGINT_EXIT = 130  # 128 + SIGINT, what a shell reports
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What to run. `facts` become attributes of `__main__`, as Python itself sets them."""
+
+    name: str  # for messages: what the user typed
+    argv0: str
+    folder: str  # goes to sys.path[0]
+    facts: dict[str, object]
+    load: Callable[[], CodeType]  # raises what Python raises for code that cannot be compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a script ended: what the process must do to end in the same way."""
+
+    exit_code: int
+    interrupted: bool = False  # Ctrl-C: the process must die of SIGINT
+    in_child: bool = False  # a forked child came out of the script: it has no recording
+
+
+def find_script(path: str) -> Script:
+    """The script at `path`. Raises UnreadableInputError where there is none that Python could run."""
+    if os.path.isdir(path):
+        raise UnreadableInputError(f"expected a Python script, but {path} is a directory")
+    try:
+        with io.open_code(os.path.abspath(path)) as file:
+            source = file.read()
+    except FileNotFoundError:
+        raise UnreadableInputError(f"there is no script {path} (looked in {os.getcwd()})") from None
+    except OSError as error:
+        raise UnreadableInputError(f"cannot read {path}: {error.strerror}") from None
+    if b"\0" in source:
+        raise UnreadableInputError(f"expected a Python script, but {path} is a binary file")
+    full = os.path.abspath(path)
+    return Script(
+        name=path,
+        argv0=path,
+        folder=os.path.dirname(os.path.realpath(path)),
+        facts={
+            "__file__": full,
+            "__cached__": None,
+            "__loader__": SourceFileLoader("__main__", full),
+            "__package__": None,
+            "__spec__": None,
+        },
+        load=lambda: compile(source, full, "exec", dont_inherit=True),
+    )
+
+
+def find_module(name: str) -> Script:
+    """The module that `python -m name` would run. Imports its parent packages, as Python does."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd()
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name += ".__main__"
+            spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise UnreadableInputError(f"cannot find the module {name}: {error}") from None
+    loader = spec.loader if spec is not None else None
+    if spec is None or loader is None or not hasattr(loader, "get_code"):
+        raise UnreadableInputError(f"there is no module {name} that could be run")
+
+    def load() -> CodeType:
+        code: CodeType | None = loader.get_code(spec.name)
+        if code is None:
+            raise ImportError(f"no code object available for {spec.name}")
+        return code
+
+    return Script(
+        name=name,
+        argv0=spec.origin or name,
+        folder=os.getcwd(),
+        facts={
+            "__file__": spec.origin,
+            "__cached__": spec.cached,
+            "__loader__": loader,
+            "__package__": spec.parent,
+            "__spec__": spec,
+        },
+        load=load,
+    )
+
+
+def run_script(
+    script: Script, arguments: Sequence[str], about_to_run: Callable[[], None] = lambda: None
+) -> Ending:
+    """Runs `script` and reports how it ended. What it printed, raised or left running is as without us.
+
+    `about_to_run` is called from the frame that executes the script: the frames below it are the launcher's.
+    """
+    owner = os.getpid()
+    main = ModuleType("__main__")
+    main.__dict__.update(script.facts, __builtins__=builtins)
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    sys.argv[:] = [script.argv0, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = script.folder
+    try:
+        code = script.load()
+        about_to_run()
+        exec(code, main.__dict__)
+        ending = Ending(0)
+    except SystemExit as stop:
+        ending = Ending(_exit_code(stop.code))
+    except KeyboardInterrupt as error:
+        _show(error)
+        ending = Ending(_SIGINT_EXIT, interrupted=True)
+    except BaseException as error:
+        _show(error)
+        ending = Ending(1)
+    if os.getpid() != owner:
+        return replace(ending, in_child=True)
+    try:
+        _wait_for_threads()
+    except KeyboardInterrupt as error:
+        _show(error)
+        ending = Ending(_SIGINT_EXIT, interrupted=True)
+    return ending
+
+
+def end_process(ending: Ending) -> int:
+    """The process's exit code. After a Ctrl-C it raises instead: Python then dies of SIGINT, in silence."""
+    if ending.interrupted:
+        sys.excepthook = lambda *_: None  # the traceback was shown already
+        raise KeyboardInterrupt
+    return ending.exit_code
+
+
+def _exit_code(asked: object) -> int:
+    """What `sys.exit(asked)` comes to: a text is printed and counts as failure."""
+    if asked is None:
+        return 0
+    if isinstance(asked, int):
+        return asked
+    sys.stderr.write(f"{asked}\n")
+    return 1
+
+
+def _wait_for_threads() -> None:
+    """Python waits for a script's threads before it exits; what they launch belongs to the recording."""
+    pools = sys.modules.get("concurrent.futures.thread")
+    finish_pools = getattr(pools, "_python_exit", None)  # idle pool threads end only when told
+    if finish_pools is not None:
+        finish_pools()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _show(error: BaseException) -> None:
+    """Prints the traceback as Python would, from the script's first frame on."""
+    traceback = _own_frames(error.__traceback__)
+    error.__traceback__ = traceback
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
+    sys.last_exc = error
+    try:
+        sys.excepthook(type(error), error, traceback)
+    except BaseException as second:  # a broken hook of the script
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, traceback)
+
+
+def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Without the leading frames of this file and of the import system."""
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if file != __file__ and not file.startswith("<frozen importlib"):
+            break
+        traceback = traceback.tb_next
+    return traceback
