@@ -9,14 +9,15 @@ one with the longest kernel of all.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from profiling_lab.errors import NotEnoughDataError
-from profiling_lab.trace import Trace
-from profiling_lab.trace.kernels import KernelRow, KernelsResult, top_kernels
-from profiling_lab.trace.lines import Coverage, LineRow, LinesResult, lines
+from profiling_lab.report.source_names import qualified
+from profiling_lab.trace import Frame, Trace
+from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.kernels import KernelRow, top_kernels
+from profiling_lab.trace.lines import LineRow, lines
 
 CLEAR_SHARE_FRAC = 1 / 3  # a layer is called the bottleneck from here on,
 CLEAR_LEAD = 1.25  # and when it costs this many times the next one
@@ -47,7 +48,7 @@ class Layer:
         return sum(row.backward_ns for row in self.rows)
 
     @property
-    def total_ns(self) -> int:
+    def gpu_ns(self) -> int:
         return self.forward_ns + self.backward_ns
 
     @property
@@ -61,34 +62,35 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The layers by cost, the kernels by cost, and how much GPU time both tables leave out."""
+    """The layers by cost, the kernels by cost, and how much GPU time has no line."""
 
     layers: tuple[Layer, ...]
-    by_line: LinesResult
-    by_kernel: KernelsResult
+    lines: tuple[LineRow, ...]
+    kernels: tuple[KernelRow, ...]
+    coverage: Coverage
+    sources: Path | None
 
     @property
-    def coverage(self) -> Coverage:
-        return self.by_line.coverage
+    def is_covered(self) -> bool:
+        """Whether the lines explain enough of the GPU's time to compare them."""
+        return self.coverage.attributed_frac >= ENOUGH_COVERAGE_FRAC
 
     @property
     def is_clear(self) -> bool:
         """Whether the first layer stands out enough to be called the bottleneck."""
         first, *rest = self.layers
-        lead = not rest or first.total_ns >= CLEAR_LEAD * rest[0].total_ns
-        return lead and first.share_frac >= CLEAR_SHARE_FRAC and self.is_covered
+        leads = not rest or first.gpu_ns >= CLEAR_LEAD * rest[0].gpu_ns
+        return leads and first.share_frac >= CLEAR_SHARE_FRAC and self.is_covered
 
-    @property
-    def is_covered(self) -> bool:
-        """Whether the lines explain enough of the GPU's time to compare them."""
-        return self.coverage.attributed_ns >= ENOUGH_COVERAGE_FRAC * self.coverage.gpu_ns
+    def layer_of(self, frame: Frame) -> str:
+        return layer_name(qualified(frame.function, frame.file, frame.line, self.sources))
 
     def kernels_of(self, layer: str) -> dict[str, int]:
-        """GPU nanoseconds of each kernel, by full name, that this layer launched, forward or backward."""
+        """GPU nanoseconds of each kernel, by full name, that this layer launched, forward and backward; longest first."""
         times: dict[str, int] = defaultdict(int)
-        for row in self.by_kernel.rows:
+        for row in self.kernels:
             for stack in row.stacks:
-                if stack.frames and layer_name(stack.frames[0].function) == layer:
+                if stack.frames and self.layer_of(stack.frames[0]) == layer:
                     times[row.name] += stack.gpu_ns
         return dict(sorted(times.items(), key=lambda item: -item[1]))
 
@@ -99,77 +101,87 @@ def layer_name(function: str) -> str:
     return owner if owner and not owner.endswith("<locals>") else function
 
 
-def find(trace: Trace, own: Sequence[str] | None = None) -> Bottleneck:
-    """Rank the layers of a recording. Raises NotEnoughDataError where no kernel has a Python line."""
-    by_line = lines(trace, by="line", own=own)
-    rows: dict[tuple[str, str], list[LineRow]] = defaultdict(list)
-    for row in by_line.rows:
-        rows[row.file, layer_name(row.function)].append(row)
-    if not rows:
+def find(trace: Trace, own: tuple[str, ...] | None = None, sources: Path | None = None) -> Bottleneck:
+    """Rank the layers of a recording. Raises NotEnoughDataError where no kernel has a Python line.
+
+    own: what counts as the user's code (see `lines`). sources: a folder with the files as they were when recorded, for
+    recordings that know only a function's bare name.
+    """
+    result = lines(trace, by="line", own=own)
+    groups: dict[tuple[str, str], list[LineRow]] = defaultdict(list)
+    for row in result.rows:
+        groups[row.file, layer_name(qualified(row.function, row.file, row.line, sources))].append(row)
+    if not groups:
         raise NotEnoughDataError(
-            "no kernel of this recording has a Python line: it was made without Python stacks, or none of them is in your own code"
+            f"{trace.path}: no GPU time of this recording leads to a line of your own code, so there is nothing to rank"
         )
-    layers = [Layer(name, tuple(sorted(group, key=_cost))) for (_, name), group in rows.items()]
-    return Bottleneck(tuple(sorted(layers, key=lambda layer: -layer.total_ns)), by_line, top_kernels(trace, own=own))
+    layers = [Layer(name, tuple(sorted(rows, key=lambda row: -row.gpu_ns))) for (_, name), rows in groups.items()]
+    kernels = [row for row in top_kernels(trace, own=own).rows if row.kind in ("kernel", "graph")]
+    return Bottleneck(
+        layers=tuple(sorted(layers, key=lambda layer: -layer.gpu_ns)),
+        lines=result.rows,
+        kernels=tuple(kernels),
+        coverage=result.coverage,
+        sources=sources,
+    )
 
 
-def _cost(row: LineRow) -> int:
-    return -(row.forward_ns + row.backward_ns)
-
-
-def place(function: str, file: str, line: int) -> str:
+def place(found: Bottleneck, frame: Frame) -> str:
     """ "model.py:HeavyLayer.forward() line 65" """
-    return f"{PurePath(file).name}:{function}() line {line}"
+    function = qualified(frame.function, frame.file, frame.line, found.sources)
+    return f"{PurePath(frame.file).name}:{function}() line {frame.line}"
 
 
 def kernel_tree(found: Bottleneck, limit: int = 5, depth: int = 6, module: str | None = None) -> list[str]:
     """The kernels by time, each above the frames that launched most of it, the innermost one first."""
     text = []
-    for number, row in enumerate(found.by_kernel.rows[:limit], 1):
-        text.append(f"{number}. {row.short_name} ({row.share_frac:.0%} of GPU time, {_launches(row)})")
-        text += ["   " + line for line in _stack(row, depth, module)]
+    for number, row in enumerate(found.kernels[:limit], 1):
+        launches = f"{row.count:,} launch{'es' * (row.count > 1)}, {row.average_ns / 1e6:.3f} ms each"
+        text.append(f"{number}. {shortened(row.short_name)} ({row.share_frac:.0%} of GPU time; {launches})")
+        text += ["   " + line for line in _stack(found, row, depth, module)]
     return text
 
 
-def _launches(row: KernelRow) -> str:
-    each_ms = row.total_ns / row.count / 1e6
-    return f"{row.count} launch{'es' * (row.count > 1)}, {each_ms:.3f} ms each"
+def shortened(name: str, width: int = 60) -> str:
+    """Library kernels have names of 150 letters, which differ at both ends."""
+    if len(name) <= width:
+        return name
+    head = width * 2 // 3
+    return f"{name[:head]}...{name[head + 3 - width :]}"
 
 
-def _stack(row: KernelRow, depth: int, module: str | None) -> list[str]:
+def _stack(found: Bottleneck, row: KernelRow, depth: int, module: str | None) -> list[str]:
     if not row.stacks or not row.stacks[0].frames:
         return ["└── no Python line"]
-    widest = row.stacks[0]
-    frames = [f for f in widest.frames if module is None or f.file.endswith(module)][:depth]
-    text = [
-        f"{'    ' * level}└── Python: {place(frame.function, frame.file, frame.line)}"
-        for level, frame in enumerate(frames)
-    ]
-    if not text:
+    first, *others = row.stacks
+    frames = [frame for frame in first.frames if module is None or frame.file.endswith(module)][:depth]
+    if not frames:
         return [f"└── no frame in {module}"]
-    if widest.phase == "backward":
+    text = [f"{'    ' * level}└── Python: {place(found, frame)}" for level, frame in enumerate(frames)]
+    if first.phase == "backward":
         text[0] += ", its backward"
-    if len(row.stacks) > 1:
-        rest_frac = 1 - widest.gpu_ns / row.total_ns
-        text.append(f"(and {len(row.stacks) - 1} more places, {rest_frac:.0%} of this kernel's time)")
+    if others:
+        rest_frac = 1 - first.gpu_ns / row.total_ns
+        text.append(f"(and {len(others)} other place{'s' * (len(others) > 1)} with {rest_frac:.0%} of this kernel's time)")
     return text
 
 
 def conclusion(found: Bottleneck) -> str:
-    """What the two tables allow to say, in one or two sentences; no layer's name is known beforehand."""
+    """What the tables allow to say, in one or two sentences. No layer's name is known beforehand."""
     first = found.layers[0]
-    where = f"{PurePath(first.file).name} line {first.line}"
+    cost = f"{first.share_frac:.0%} of GPU time, at {PurePath(first.file).name} line {first.line}"
     if not found.is_covered:
-        share = found.coverage.attributed_ns / max(1, found.coverage.gpu_ns)
-        return f"none. Only {share:.0%} of the GPU time has a Python line, so no layer can be called the bottleneck."
-    if not found.is_clear:
-        return f"no layer stands out. {first.name} costs most: {first.share_frac:.0%} of GPU time, at {where}."
-    text = f"{first.name} is the bottleneck: {first.share_frac:.0%} of GPU time, at {where}."
-    longest = found.by_kernel.rows[0]
-    frames = longest.stacks[0].frames if longest.stacks else ()
-    if frames and layer_name(frames[0].function) != first.name:
-        text += (
-            f" The kernel with the most time is not its own ({longest.short_name} belongs to "
-            f"{layer_name(frames[0].function)}): {first.name} is {first.kernels} kernels that only add up by line."
+        return (
+            f"none. Only {found.coverage.attributed_frac:.0%} of the GPU time has a Python line, "
+            "too little to call anything the bottleneck."
         )
-    return text
+    if not found.is_clear:
+        return f"no layer stands out. {first.name} costs most: {cost}."
+    longest = found.kernels[0]
+    frames = longest.stacks[0].frames if longest.stacks else ()
+    if frames and found.layer_of(frames[0]) != first.name:
+        return (
+            f"{first.name} is the bottleneck: {cost}. No single kernel shows it: {shortened(longest.short_name)}, the one with the most time, "
+            f"belongs to {found.layer_of(frames[0])}; the {first.kernels:,} kernels of {first.name} only add up by line."
+        )
+    return f"{first.name} is the bottleneck: {cost}."

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab kernels`: the most expensive kernels and the Python frames that launched them."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "the most expensive kernels and copies, each with the Python frames that launched it"
+EXAMPLES = """\
+  profiling-lab kernels run.sqlite
+  profiling-lab kernels run.sqlite --depth 0                  no stacks
+  profiling-lab kernels run.sqlite --limit 0 --format csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    shared.add_own(parser)
+    parser.add_argument(
+        "--depth", metavar="N", type=int, default=4, help="how many frames of each stack to show (default: 4)"
+    )
+    parser.add_argument(
+        "--stacks", metavar="N", type=int, default=3, help="how many stacks to show under a kernel (default: 3)"
+    )
+    shared.add_limit(parser, 10)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.kernels import kernels_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.kernels import top_kernels
+
+    with Trace.open(args.trace) as trace:
+        result = top_kernels(trace, args.limit or None, tuple(args.own))
+        write(kernels_report(trace, result, stacks=args.stacks if args.depth > 0 else 0, depth=args.depth), args.format)
+    return 0

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How results look: tables as text, markdown, CSV and JSON."""

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers for people. The only place that rounds: files and JSON keep integer nanoseconds and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_TIME_UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
+_SIZE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+
+
+def time_unit(values_ns: Iterable[int]) -> tuple[str, int]:
+    """The unit in which a column of times reads best: never seconds, so that tables of two runs compare by eye."""
+    largest = max((abs(value) for value in values_ns), default=0)
+    return next(((unit, size) for unit, size in _TIME_UNITS[1:] if largest >= size), _TIME_UNITS[-1])
+
+
+def in_unit(value: int, size: int) -> str:
+    """A value in a unit of `size`, three digits behind the point where the unit has parts; a zero stays bare."""
+    if size == 1 or value == 0:
+        return str(value)
+    return f"{value / size:,.3f}" if abs(value) < 1000 * size else f"{value / size:,.1f}"
+
+
+def time(value_ns: int) -> str:
+    """`1.235 ms`"""
+    unit, size = next(((u, s) for u, s in _TIME_UNITS if abs(value_ns) >= s), _TIME_UNITS[-1])
+    return f"{in_unit(value_ns, size)} {unit}"
+
+
+def size(value_bytes: int) -> str:
+    """`1.5 MiB`"""
+    unit, factor = next(((u, s) for u, s in _SIZE_UNITS if abs(value_bytes) >= s), _SIZE_UNITS[-1])
+    return f"{value_bytes} B" if factor == 1 else f"{value_bytes / factor:,.1f} {unit}"
+
+
+def share(value_frac: float) -> str:
+    """`12.3 %`; a small part is not nothing."""
+    if 0 < value_frac < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * value_frac:.1f} %"
+
+
+def count(value: int) -> str:
+    return f"{value:,}"

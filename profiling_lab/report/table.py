@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One table, four forms: text for a terminal, markdown, CSV, and JSON in a versioned envelope."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TextIO
+
+import msgspec
+
+from profiling_lab.report import numbers
+
+SCHEMA = "profiling-lab/1"
+FORMATS = ("table", "json", "csv", "md")
+
+Value = str | int | float | None
+
+
+class Unit(Enum):
+    """What the values of a column are; it decides how people see them and on which side they stand."""
+
+    TEXT = "text"
+    COUNT = "count"
+    NS = "ns"
+    BYTES = "bytes"
+    FRAC = "frac"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`name` is the stable key of JSON and CSV (with its unit: `gpu_ns`), `title` what people read."""
+
+    name: str
+    title: str
+    unit: Unit = Unit.TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows in order, each with one value per column. None is unknown and shows as `-`; it is never 0.
+
+    `details` are lines under a row, for people only; `data` is what JSON holds instead of the columns of a row.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    total_matched: int
+    details: tuple[tuple[str, ...], ...] = ()
+    data: tuple[dict[str, Any], ...] | None = None
+
+    @property
+    def truncated(self) -> bool:
+        return self.total_matched > len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a command prints: its headline and coverage, and its table."""
+
+    command: str
+    trace: dict[str, Any]
+    header: tuple[str, ...]
+    table: Table
+    coverage: dict[str, Any]
+
+
+def write(report: Report, form: str, stream: TextIO | None = None) -> None:
+    """Print a report in one of FORMATS on `stream` (default: standard output)."""
+    writers: dict[str, Callable[[Report, TextIO], None]] = {
+        "table": _write_text, "json": _write_json, "csv": _write_csv, "md": _write_markdown,
+    }  # fmt: skip
+    writers[form](report, stream or sys.stdout)
+
+
+def _titles_and_cells(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Titles with the unit of their column, and every value as people read it."""
+    titles: list[str] = []
+    shown: list[list[str]] = []
+    for i, column in enumerate(table.columns):
+        values = [row[i] for row in table.rows]
+        title, cell = _cells_of(column, values)
+        titles.append(title)
+        shown.append(["-" if value is None else cell(value) for value in values])
+    return titles, [list(row) for row in zip(*shown, strict=True)] if shown else []
+
+
+def _cells_of(column: Column, values: Sequence[Value]) -> tuple[str, Callable[[Any], str]]:
+    if column.unit is Unit.NS:
+        unit, size = numbers.time_unit(int(v) for v in values if v is not None)
+        return f"{column.title} {unit}", lambda value: numbers.in_unit(value, size)
+    cell: Callable[[Any], str] = {
+        Unit.TEXT: str, Unit.COUNT: numbers.count, Unit.BYTES: numbers.size, Unit.FRAC: numbers.share,
+    }[column.unit]  # fmt: skip
+    return column.title, cell
+
+
+def _footer(table: Table) -> str:
+    if not table.truncated:
+        return ""
+    return f"{len(table.rows)} of {table.total_matched} rows; --limit 0 shows all"
+
+
+def _write_text(report: Report, stream: TextIO) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    # In a pipe nothing is cut: the reader has no other way to see the rest. On a terminal rich honours COLUMNS.
+    on_terminal = stream.isatty()
+    text = io.StringIO()
+    console = Console(
+        file=stream if on_terminal else text, width=None if on_terminal else 100_000, highlight=False, emoji=False
+    )
+    for line in report.header:
+        console.print(Text(line))
+    if report.header and report.table.rows:
+        console.print()
+    if report.table.rows:
+        console.print(_rich_table(report.table, fold=on_terminal))
+    if footer := _footer(report.table):
+        console.print(Text(f"\n{footer}", style="dim"))
+    # Cells are padded to the width of their column; behind the last one that is nothing but noise in a file.
+    stream.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+
+
+def _rich_table(table: Table, fold: bool) -> Any:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    titles, cells = _titles_and_cells(table)
+    out = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column, title in zip(table.columns, titles, strict=True):
+        is_text = column.unit is Unit.TEXT
+        out.add_column(
+            Text(title), justify="left" if is_text else "right", no_wrap=not (fold and is_text), overflow="fold"
+        )
+    details = table.details or ((),) * len(cells)
+    for row, below in zip(cells, details, strict=True):
+        out.add_row(*(Text(cell) for cell in row))
+        for line in below:
+            # Lines below a row stand in its first text column.
+            at = next((i for i, column in enumerate(table.columns) if column.unit is Unit.TEXT), 0)
+            out.add_row(*("" for _ in range(at)), Text(f"  {line}", style="dim"))
+    return out
+
+
+def _write_markdown(report: Report, stream: TextIO) -> None:
+    titles, cells = _titles_and_cells(report.table)
+    for line in report.header:
+        stream.write(f"{_markdown(line.strip())}\n\n" if not line.startswith(" ") else f"- {_markdown(line.strip())}\n")
+    if report.header and report.header[-1].startswith(" "):
+        stream.write("\n")
+    if cells:
+        stream.write("| " + " | ".join(map(_markdown, titles)) + " |\n")
+        marks = ["---" if column.unit is Unit.TEXT else "---:" for column in report.table.columns]
+        stream.write("| " + " | ".join(marks) + " |\n")
+        details = report.table.details or ((),) * len(cells)
+        at = next((i for i, column in enumerate(report.table.columns) if column.unit is Unit.TEXT), 0)
+        for row, below in zip(cells, details, strict=True):
+            shown = [_markdown(cell) for cell in row]
+            shown[at] = "<br>".join([shown[at], *(_markdown(line) for line in below)])
+            stream.write("| " + " | ".join(shown) + " |\n")
+    if footer := _footer(report.table):
+        stream.write(f"\n{footer}\n")
+
+
+def _markdown(text: str) -> str:
+    for mark in "\\|<>*_`":
+        text = text.replace(mark, {"<": "&lt;", ">": "&gt;"}.get(mark, f"\\{mark}"))
+    return text
+
+
+def _data(table: Table) -> tuple[dict[str, Any], ...]:
+    """Rows for machines: under stable names, as they are, not as people read them."""
+    if table.data is not None:
+        return table.data
+    names = [column.name for column in table.columns]
+    return tuple(dict(zip(names, row, strict=True)) for row in table.rows)
+
+
+def _write_csv(report: Report, stream: TextIO) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    rows = [{name: v for name, v in row.items() if not isinstance(v, list | dict)} for row in _data(report.table)]
+    writer.writerow(rows[0] if rows else [column.name for column in report.table.columns])
+    writer.writerows(["" if value is None else value for value in row.values()] for row in rows)
+    stream.write(buffer.getvalue())
+
+
+def _write_json(report: Report, stream: TextIO) -> None:
+    table = report.table
+    envelope = {
+        "schema": SCHEMA,
+        "command": report.command,
+        "trace": report.trace,
+        "data": {"rows": list(_data(table)), "total_matched": table.total_matched, "truncated": table.truncated},
+        "coverage": report.coverage,
+    }
+    stream.write(msgspec.json.format(msgspec.json.encode(envelope), indent=2).decode() + "\n")
