@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's two doors: pl_init finds torch and registers every op, pl_build_info says what was built.
+#include <dlfcn.h>
+#include <link.h>
+
 #include <mutex>
 #include <string>
 
@@ -10,13 +13,43 @@
 namespace plab::ops {
 namespace {
 
+// Where this very library lies.
+std::string own_path() {
+  Dl_info info{};
+  return dladdr(reinterpret_cast<void*>(&own_path), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname
+                                                                                             : "";
+}
+
+// The path of another loaded file of the same name, or "".
+std::string other_copy(const std::string& own) {
+  struct Search {
+    const std::string& own;
+    std::string name, found;
+  } search{own, own.substr(own.rfind('/') + 1), ""};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* opaque) {
+        auto& s = *static_cast<Search*>(opaque);
+        const std::string path = info->dlpi_name;
+        if (path != s.own && path.substr(path.rfind('/') + 1) == s.name) s.found = path;
+        return 0;
+      },
+      &search);
+  return search.found;
+}
+
 std::string register_all() {
 #ifdef PLAB_HAS_CUDA
   const bool cuda = torch_abi::torch_has_cuda();
 #else
   const bool cuda = false;
 #endif
-  return torch_abi::register_ops("profiling_lab", op_groups(), cuda);
+  const std::string own = own_path();
+  const std::string error = torch_abi::register_ops("profiling_lab", op_groups(), cuda, own.c_str());
+  if (error.empty()) return "";
+  const std::string other = other_copy(own);
+  if (other.empty()) return error;
+  return "two copies of profiling_lab are loaded: " + other + " has registered the ops, so " + own +
+         " cannot.";
 }
 
 // Both doors may be opened by several threads and several times; the ops are registered once.

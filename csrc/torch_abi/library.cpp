@@ -12,11 +12,11 @@ namespace {
 // Deleting the handle takes the registrations back, which is what a half-finished attempt must do.
 class Library {
  public:
-  explicit Library(const char* ns) {
-    PLAB_TORCH(aoti_torch_library_init_def, ns, __FILE__, __LINE__, &handle_);
+  Library(const char* ns, const char* origin) {
+    PLAB_TORCH(aoti_torch_library_init_def, ns, origin, 0, &handle_);
   }
-  Library(const char* ns, const char* key) {
-    PLAB_TORCH(aoti_torch_library_init_impl, ns, key, __FILE__, __LINE__, &handle_);
+  Library(const char* ns, const char* key, const char* origin) {
+    PLAB_TORCH(aoti_torch_library_init_impl, ns, key, origin, 0, &handle_);
   }
   Library(Library&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   Library& operator=(Library&&) = delete;
@@ -38,12 +38,13 @@ class Library {
 
 }  // namespace
 
-std::string register_ops(const char* ns, std::span<const std::span<const OpDef>> groups, bool cuda) {
+std::string register_ops(const char* ns, std::span<const std::span<const OpDef>> groups, bool cuda,
+                         const char* origin) {
   try {
     std::vector<Library> libraries;
-    libraries.emplace_back(ns);
-    libraries.emplace_back(ns, "CPU");
-    if (cuda) libraries.emplace_back(ns, "CUDA");
+    libraries.emplace_back(ns, origin);
+    libraries.emplace_back(ns, "CPU", origin);
+    if (cuda) libraries.emplace_back(ns, "CUDA", origin);
     for (const auto& group : groups) {
       for (const OpDef& op : group) {
         libraries[0].define(op);

@@ -2,8 +2,8 @@
 """What every op must tell torch, and what torch gets silently wrong where an op does not.
 
 An op without these registrations still runs. It then loses gradients of second order, ignores autocast, or
-answers forward-mode differentiation with zeros, all without an error. So each op
-says what it does, or refuses.
+answers forward-mode differentiation with zeros, all without an error. So each op says what it does, or
+refuses.
 """
 
 from __future__ import annotations
