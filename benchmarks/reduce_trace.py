@@ -62,6 +62,7 @@ NATIVE_CALL_CHAIN = 67  # eventClass of the extra row that carries one
 PYTHON_STACK = 34  # eventType of an NVTX row whose JSON is a Python stack
 PYTHON_STACK_KEY = "Python Backtrace on CUDA"
 HOME = re.compile(r"^.*(?=/(?:site|dist)-packages/)")
+EXERCISE_COPY = re.compile(r"^.*/profiling-lab-demo-[^/]*/")
 STANDARD_LIBRARY = re.compile(r"^.*(?=/lib(?:64)?/python3)")
 OUR_PACKAGE = re.compile(r"^/.*/(?=profiling_lab/)")
 SIZE_LIMIT_BYTES = 1_000_000
@@ -168,6 +169,8 @@ def shorten_paths(file: sqlite3.Connection, strip: tuple[str, ...]) -> None:
         for folder in strip:
             if text.startswith(folder.rstrip("/") + "/"):
                 return text[len(folder.rstrip("/")) + 1 :]
+        if EXERCISE_COPY.match(text):
+            return EXERCISE_COPY.sub("", text)
         text = OUR_PACKAGE.sub("/site-packages/", text) if "-packages/" not in text else text
         return STANDARD_LIBRARY.sub("", HOME.sub("", text))
 

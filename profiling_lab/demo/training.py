@@ -7,32 +7,17 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+from profiling_lab.demo.cost import Cost, write_cost
 from profiling_lab.exercises import find, workspace
 
 ROUNDS = 5
 STEPS = 10  # per round, after one that is not timed
 
 TINY = ["--batch-size", "4", "--seq-len", "32", "--vocab-size", "200", "--d-model", "64", "--nhead", "4", "--num-layers", "2"]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The time of one training step without and with the recorder: medians over rounds that took turns."""
-
-    plain_step_ns: int
-    recorded_step_ns: int
-    rounds: int
-    steps: int
-    """per round"""
-
-    @property
-    def overhead_frac(self) -> float:
-        return self.recorded_step_ns / self.plain_step_ns - 1
 
 
 @contextmanager
@@ -56,8 +41,8 @@ def training_script() -> Iterator[ModuleType]:
             sys.modules.update(hidden)
 
 
-def record_training(path: Path, heavy: str, progress: Callable[[str], None]) -> Cost:
-    """Train on the GPU in rounds, in turns without and with the recorder; `path` keeps the last round's recording."""
+def record_training(path: Path, heavy: str, progress: Callable[[str], None], steps: int = STEPS) -> Cost:
+    """Train on the GPU in rounds, in turns without and with the recorder; `path` keeps the last round and the cost."""
     import torch
 
     from profiling_lab.recording import record
@@ -65,26 +50,30 @@ def record_training(path: Path, heavy: str, progress: Callable[[str], None]) -> 
     with training_script() as script:
         training = script.build(script.parse_arguments(["--heavy", heavy, "--device", "cuda"]))
 
-        def step_ms(steps: int) -> float:
-            milliseconds: float = script.train_epoch(*training, steps)[1]
+        def step_ms(count: int) -> float:
+            milliseconds: float = script.train_epoch(*training, count)[1]
             return milliseconds
 
         progress(f"train_model.py --heavy {heavy} on {torch.cuda.get_device_name()}: warming up")
-        step_ms(STEPS)
+        step_ms(steps)
         plain_ms, recorded_ms = [], []
         for number in range(1, ROUNDS + 1):
-            progress(f"round {number} of {ROUNDS}: {STEPS} steps without the recorder, {STEPS} with it")
+            progress(f"round {number} of {ROUNDS}: {steps} steps without the recorder, {steps} with it")
             step_ms(1)
-            plain_ms.append(step_ms(STEPS))
+            plain_ms.append(step_ms(steps))
             with record(path):
                 step_ms(1)
-                recorded_ms.append(step_ms(STEPS))
-    return Cost(
+                recorded_ms.append(step_ms(steps))
+    cost = Cost(
+        heavy=heavy,
+        recorded_steps=steps + 1,
         plain_step_ns=round(statistics.median(plain_ms) * 1e6),
         recorded_step_ns=round(statistics.median(recorded_ms) * 1e6),
         rounds=ROUNDS,
-        steps=STEPS,
+        steps_per_round=steps,
     )
+    write_cost(path, cost)
+    return cost
 
 
 def train_on_cpu(heavy: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from profiling_lab.exercises import answers, find
 from profiling_lab.exercises.exercise import Exercise, Verdict
 
 SOLUTIONS = "solutions"
+NOTES = "analysis_notes.md"
 
 
 def start(exercise: Exercise, target: Path) -> Path:
@@ -34,9 +36,22 @@ def copy_starter(exercise: Exercise, target: Path) -> None:
 
 def copy_solution(exercise: Exercise, target: Path) -> None:
     """Lay the worked solution over a copy of the starter."""
-    for source in sorted((exercise.folder / SOLUTIONS).iterdir()):
-        if source.is_file():
-            shutil.copy(source, target / source.name)
+    for source in solved_files(exercise):
+        shutil.copy(source, target / source.name)
+
+
+def solved_files(exercise: Exercise) -> list[Path]:
+    """The files of the solution that stand for one of the starter's."""
+    return [path for path in sorted((exercise.folder / SOLUTIONS).iterdir()) if path.name in exercise.starter]
+
+
+def worked_answer(exercise: Exercise) -> str:
+    """The notes of the solution and what it changes in the starter's code."""
+    parts = [(exercise.folder / SOLUTIONS / NOTES).read_text()]
+    for path in solved_files(exercise):
+        before, after = ((folder / path.name).read_text().splitlines(True) for folder in (exercise.folder, path.parent))
+        parts.append("".join(difflib.unified_diff(before, after, f"starter/{path.name}", f"solved/{path.name}")))
+    return "\n".join(parts)
 
 
 def check(folder: Path) -> tuple[Exercise, Verdict]:

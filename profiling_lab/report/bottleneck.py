@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.report import numbers
+from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.source_names import qualified
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.coverage import Coverage
@@ -136,14 +138,16 @@ def kernel_tree(found: Bottleneck, limit: int = 5, depth: int = 6, module: str |
     """The kernels by time, each above the frames that launched most of it, the innermost one first."""
     text = []
     for number, row in enumerate(found.kernels[:limit], 1):
-        launches = f"{row.count:,} launch{'es' * (row.count > 1)}, {row.average_ns / 1e6:.3f} ms each"
-        text.append(f"{number}. {shortened(row.short_name)} ({row.share_frac:.0%} of GPU time; {launches})")
+        launches = "1 launch" if row.count == 1 else f"{numbers.count(row.count)} launches"
+        cost = f"{numbers.share(row.share_frac)} of GPU time; {launches}, {numbers.time(row.average_ns)} each"
+        text.append(f"{number}. {shown_name(row)} ({cost})")
         text += ["   " + line for line in _stack(found, row, depth, module)]
     return text
 
 
-def shortened(name: str, width: int = 60) -> str:
-    """Library kernels have names of 150 letters, which differ at both ends."""
+def shown_name(row: KernelRow, width: int = 60) -> str:
+    """A kernel's name as a line can hold it. Library kernels have names of 150 letters, which differ at both ends."""
+    name = readable(row.name, row.short_name)
     if len(name) <= width:
         return name
     head = width * 2 // 3
@@ -161,18 +165,18 @@ def _stack(found: Bottleneck, row: KernelRow, depth: int, module: str | None) ->
     if first.phase == "backward":
         text[0] += ", its backward"
     if others:
-        rest_frac = 1 - first.gpu_ns / row.total_ns
-        text.append(f"(and {len(others)} other place{'s' * (len(others) > 1)} with {rest_frac:.0%} of this kernel's time)")
+        rest = numbers.share(1 - first.gpu_ns / row.total_ns)
+        text.append(f"(and {len(others)} other place{'s' * (len(others) > 1)} with {rest} of this kernel's time)")
     return text
 
 
 def conclusion(found: Bottleneck) -> str:
     """What the tables allow to say, in one or two sentences. No layer's name is known beforehand."""
     first = found.layers[0]
-    cost = f"{first.share_frac:.0%} of GPU time, at {PurePath(first.file).name} line {first.line}"
+    cost = f"{numbers.share(first.share_frac)} of GPU time, at {PurePath(first.file).name} line {first.line}"
     if not found.is_covered:
         return (
-            f"none. Only {found.coverage.attributed_frac:.0%} of the GPU time has a Python line, "
+            f"none. Only {numbers.share(found.coverage.attributed_frac)} of the GPU time has a Python line, "
             "too little to call anything the bottleneck."
         )
     if not found.is_clear:
@@ -181,7 +185,7 @@ def conclusion(found: Bottleneck) -> str:
     frames = longest.stacks[0].frames if longest.stacks else ()
     if frames and found.layer_of(frames[0]) != first.name:
         return (
-            f"{first.name} is the bottleneck: {cost}. No single kernel shows it: {shortened(longest.short_name)}, the one with the most time, "
+            f"{first.name} is the bottleneck: {cost}. No single kernel shows it: {shown_name(longest)}, the one with the most time, "
             f"belongs to {found.layer_of(frames[0])}; the {first.kernels:,} kernels of {first.name} only add up by line."
         )
     return f"{first.name} is the bottleneck: {cost}."

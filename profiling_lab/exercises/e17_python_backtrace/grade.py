@@ -11,7 +11,6 @@ from pathlib import Path, PurePath
 
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.exercises.answers import Answers
-from profiling_lab.exercises.e17_python_backtrace import repair
 from profiling_lab.exercises.exercise import Check, Exercise, Mistake, Need, Status, Verdict
 from profiling_lab.report import bottleneck
 from profiling_lab.report.bottleneck import Bottleneck, Layer
@@ -27,6 +26,8 @@ SPEEDUP_TOLERANCE_FRAC = 0.3
 
 def grade(workspace: Path, answers: Answers) -> Verdict:
     """All checks, in the order of the steps. A recording that cannot be used leaves the findings unchecked."""
+    from profiling_lab.exercises.e17_python_backtrace import repair  # imports torch, which listing exercises need not
+
     trace, found = _recording(workspace, answers)
     checks = [trace]
     if found is None:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording cost, kept inside the recording: a table of times without it is half a measurement."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from profiling_lab.trace import Trace
+
+PREFIX = "demo:"  # of our names in PYREC_META
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The time of one training step without and with the recorder: medians over rounds that took turns."""
+
+    heavy: str
+    """which implementation of HeavyLayer was trained"""
+    recorded_steps: int
+    plain_step_ns: int
+    recorded_step_ns: int
+    rounds: int
+    steps_per_round: int
+
+    @property
+    def overhead_frac(self) -> float:
+        return self.recorded_step_ns / self.plain_step_ns - 1
+
+
+def write_cost(path: Path, cost: Cost) -> None:
+    """Add the cost to a recording of ours, which nobody else has yet."""
+    rows = [(PREFIX + name, str(value)) for name, value in asdict(cost).items()]
+    with sqlite3.connect(path) as file:
+        file.executemany("INSERT INTO PYREC_META (name, value) VALUES (?, ?)", rows)
+    file.close()
+
+
+def read_cost(trace: Trace) -> Cost | None:
+    """The cost that the recording carries; None for a recording of something else."""
+    if not trace.file.columns("PYREC_META"):
+        return None
+    rows = trace.file.texts(
+        f"SELECT CAST(name AS TEXT), CAST(value AS TEXT) FROM PYREC_META WHERE name LIKE '{PREFIX}%'"
+    )
+    found = {name.removeprefix(PREFIX): value for name, value in rows}
+    if not found:
+        return None
+    return Cost(**{field.name: found[field.name] if field.type == "str" else int(found[field.name]) for field in fields(Cost)})

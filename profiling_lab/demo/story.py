@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording of the training script tells, in the order in which a person asks: as text and as data."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any, TextIO
+
+import msgspec
+
+from profiling_lab.demo.cost import Cost, read_cost
+from profiling_lab.report import bottleneck, numbers
+from profiling_lab.report.bottleneck import Bottleneck
+from profiling_lab.report.coverage_text import coverage_data
+from profiling_lab.report.kernels import kernels_report
+from profiling_lab.report.lines import lines_report
+from profiling_lab.report.table import SCHEMA, Column, Report, Table, Unit, write
+from profiling_lab.trace import Trace
+from profiling_lab.trace.kernels import top_kernels
+from profiling_lab.trace.lines import lines
+
+KERNELS = 3
+FRAMES = 4
+LINES = 10
+
+COLUMNS = (
+    Column("line", "line"),
+    Column("function", "function"),
+    Column("forward_ns", "forward", Unit.NS),
+    Column("backward_ns", "backward", Unit.NS),
+    Column("kernels", "kernels", Unit.COUNT),
+    Column("share_frac", "of GPU time", Unit.FRAC),
+)
+
+
+def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> None:
+    """Print the story of a recording: what it is and cost, kernels, lines, what has no line, and the conclusion.
+
+    form: "table" for people, "json" for machines. Raises NotEnoughDataError where no kernel has a Python line.
+    """
+    stream = stream or sys.stdout
+    found, cost = bottleneck.find(trace), read_cost(trace)
+    if form == "json":
+        stream.write(msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n")
+        return
+    _print(stream, _recorded(trace, found, cost))
+    _print(stream, ["", "Top CUDA kernels by time", *bottleneck.kernel_tree(found, KERNELS, FRAMES)])
+    _print(stream, ["", "GPU time by line, over the whole recording"])
+    write(Report("demo", {}, (), _line_table(found), {}), "table", stream)
+    _print(stream, _rest(found))
+    _print(stream, ["", f"Conclusion: {bottleneck.conclusion(found)}"])
+
+
+def gpu_name(trace: Trace) -> str:
+    """The GPU that the recording names."""
+    if not trace.file.columns("TARGET_INFO_GPU"):
+        return "an unnamed GPU"
+    names = {name for (name,) in trace.file.texts("SELECT CAST(name AS TEXT) FROM TARGET_INFO_GPU")}
+    return ", ".join(sorted(names)) or "an unnamed GPU"
+
+
+def _print(stream: TextIO, text: list[str]) -> None:
+    stream.write("\n".join(text) + "\n")
+
+
+def _recorded(trace: Trace, found: Bottleneck, cost: Cost | None) -> list[str]:
+    kernels = f"{numbers.count(found.coverage.kernels)} kernels, {numbers.time(found.coverage.gpu_ns)} of GPU time"
+    if cost is None:
+        return [f"Recorded: {trace.path.name} on {gpu_name(trace)}: {kernels}"]
+    return [
+        f"Recorded: {cost.recorded_steps} steps of train_model.py --heavy {cost.heavy} on {gpu_name(trace)}: {kernels}",
+        f"Cost:     {cost.plain_step_ns / 1e6:.2f} ms per step without the recorder, {cost.recorded_step_ns / 1e6:.2f} ms with it "
+        f"({100 * cost.overhead_frac:+.1f} %; medians of {cost.rounds} rounds of {cost.steps_per_round} steps, in turns)",
+    ]
+
+
+def _line_table(found: Bottleneck) -> Table:
+    rows = tuple(
+        (f"{PurePath(row.file).name}:{row.line}", row.function, row.forward_ns, row.backward_ns, row.kernels, row.share_frac)
+        for row in found.lines[:LINES]
+    )
+    return Table(COLUMNS, rows, len(rows))
+
+
+def _rest(found: Bottleneck) -> list[str]:
+    """The GPU time that the table leaves out, with the reason."""
+    more, coverage = found.lines[LINES:], found.coverage
+    text = []
+    if more:
+        share = numbers.share(sum(row.share_frac for row in more))
+        text.append(f"and {len(more)} more lines with {share} together")
+    text.append(f"{numbers.share(coverage.attributed_frac)} of the GPU time has a line of Python." + " Without one:" * bool(coverage.unattributed))
+    text += [f"  {numbers.time(part.ns)} ({numbers.share(part.ns / coverage.gpu_ns)}): {part.reason}" for part in coverage.unattributed]
+    return text + [f"  note: {note}" for note in coverage.notes]
+
+
+def _data(trace: Trace, found: Bottleneck, cost: Cost | None) -> dict[str, Any]:
+    first = found.layers[0]
+    return {
+        "schema": SCHEMA,
+        "command": "demo",
+        "trace": {"path": str(trace.path), "gpu": gpu_name(trace)},
+        "data": {
+            "cost": asdict(cost) | {"overhead_frac": round(cost.overhead_frac, 6)} if cost else None,
+            "kernels": kernels_report(trace, top_kernels(trace)).table.data,
+            "lines": lines_report(trace, lines(trace)).table.data,
+            "layers": [
+                {"key": layer.name, "file": layer.file, "line": layer.line, "forward_ns": layer.forward_ns,
+                 "backward_ns": layer.backward_ns, "kernels": layer.kernels, "share_frac": round(layer.share_frac, 6)}
+                for layer in found.layers
+            ],
+            "conclusion": {"layer": first.name, "is_bottleneck": found.is_clear, "text": bottleneck.conclusion(found)},
+        },
+        "coverage": coverage_data(found.coverage),
+    }  # fmt: skip
