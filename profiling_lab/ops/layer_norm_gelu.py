@@ -34,17 +34,18 @@ def layer_norm_gelu(
 ) -> Tensor:
     """Return gelu(layer_norm(x) * weight + bias), normalised over the last dimension.
 
-    x is (..., d), weight and bias are (d,); one dtype and one device for all. float32, bfloat16 and float16, on the CPU also
-    float64; statistics and sums are kept in float32 (float64 for float64). Rows of x may lie any stride apart without being
-    copied. The result is contiguous, of x's shape.
+    x is (..., d), weight and bias are (d,); one dtype and one device for all. float32, bfloat16 and float16,
+    on the CPU also float64; statistics and sums are kept in float32 (float64 for float64). Rows of x may lie
+    any stride apart without being copied. The result is contiguous, of x's shape.
 
-    approximate: "none" is z * Phi(z), "tanh" its usual approximation, as in torch.nn.functional.gelu. The result is accurate
-    relative to its size, also where z is far below zero; infinite z give NaN.
+    approximate: "none" is z * Phi(z), "tanh" its usual approximation, as in torch.nn.functional.gelu. The
+    result is accurate relative to its size, also where z is far below zero; infinite z give NaN.
 
-    Differentiable once, in reverse mode; the gradients of weight and bias have the same bits in every run. Under autocast
-    weight and bias are cast to x's dtype and x stays as it is.
-    Raises ValueError for shapes, dtypes, devices or options that do not fit together, RuntimeError for a CUDA tensor where
-    profiling_lab was built without CUDA kernels, for forward-mode and for second-order differentiation.
+    Differentiable once, in reverse mode; the gradients of weight and bias have the same bits in every run.
+    Under autocast weight and bias are cast to x's dtype and x stays as it is.
+    Raises ValueError for shapes, dtypes, devices or options that do not fit together, RuntimeError for a
+    CUDA tensor where profiling_lab was built without CUDA kernels, for forward-mode and for second-order
+    differentiation.
     """
     tensors = (x, weight) if bias is None else (x, weight, bias)
     registration.check_call("layer_norm_gelu", *tensors)
@@ -79,7 +80,8 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
             )
 
 
-# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors. Results are contiguous.
+# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors. Results are
+# contiguous.
 
 
 def _forward_fake(
@@ -145,7 +147,9 @@ registration.register_autocast("layer_norm_gelu", _align_with_x)
 
 
 class LayerNormGelu(nn.Module):
-    """layer_norm_gelu with its own weight, 1 at first, and bias, 0 at first (None for bias=False): applies to (..., d)."""
+    """layer_norm_gelu with its own weight, 1 at first, and bias, 0 at first (None for bias=False): applies
+    to (..., d).
+    """
 
     def __init__(
         self,

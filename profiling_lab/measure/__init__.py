@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing, machine facts and result files. Nothing else in this project times anything.
+
+    timings = compare({"ours": lambda: f(x), "eager": lambda: g(x)}, device="cuda")
+    timings["ours"].median_ns, timings["ours"].iqr_frac, ratio(timings["eager"], timings["ours"])
+
+Importing this package loads no torch; measuring on CUDA does.
+"""
+
+from __future__ import annotations
+
+from profiling_lab.measure.device import Machine, machine
+from profiling_lab.measure.peaks import copy_rate, matmul_rate
+from profiling_lab.measure.results import ResultsFile
+from profiling_lab.measure.steps import compare_steps, interleaved, step_time
+from profiling_lab.measure.timing import Timing, compare, ratio
+
+__all__ = [
+    "Machine",
+    "ResultsFile",
+    "Timing",
+    "compare",
+    "compare_steps",
+    "copy_rate",
+    "interleaved",
+    "machine",
+    "matmul_rate",
+    "ratio",
+    "step_time",
+]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a measurement was made on. Facts that cannot be found out are None, never guessed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+GIT_VARIABLE = "PROFILING_LAB_GIT"
+GIT_FILE = ".git-commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The columns that every result carries. `gpu` is the CPU's name where the measurement was made there."""
+
+    gpu: str | None
+    driver: str | None
+    torch: str | None
+    cudnn: str | None
+    cuda: str | None
+    git: str | None
+    date: str
+
+
+def machine(device: str = "cuda") -> Machine:
+    """The facts for a measurement on `device`, now (UTC)."""
+    import torch
+
+    on_cuda = device.startswith("cuda")
+    cudnn = torch.backends.cudnn.version() if on_cuda else None
+    return Machine(
+        gpu=torch.cuda.get_device_name(torch.device(device)) if on_cuda else _cpu_name(),
+        driver=_driver_version() if on_cuda else None,
+        torch=torch.__version__,
+        cudnn=None if cudnn is None else str(cudnn),
+        cuda=torch.version.cuda if on_cuda else None,
+        git=git_commit(),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+
+
+def git_commit(repository: Path = _REPOSITORY) -> str | None:
+    """The commit that is measured, with "+changes" if tracked files differ from it.
+
+    Machines that get the files without the repository say it with the environment variable PROFILING_LAB_GIT
+    or with a file .git-commit in the top folder; both come before git itself.
+    """
+    if os.environ.get(GIT_VARIABLE):
+        return os.environ[GIT_VARIABLE]
+    note = repository / GIT_FILE
+    if note.is_file():
+        return note.read_text().strip() or None
+    try:
+        commit = _git(repository, "rev-parse", "--short=12", "HEAD")
+        changed = _git(repository, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("+changes" if changed else "")
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(repository), *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def _driver_version() -> str | None:
+    try:
+        match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", _DRIVER_FILE.read_text())
+    except OSError:
+        match = None
+    if match:
+        return match.group(1)
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.splitlines()[0].strip() or None
+
+
+def _cpu_name() -> str | None:
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        return None
+    return match.group(1) if match else None

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times variants of the same work against each other: interleaved, warm, behind a filled queue, L2 cold.
+
+Absolute times move by several per cent from run to run with clocks and temperature, so only variants that
+took turns in one process are comparable. Hence there is no function that times one thing: `compare` times
+all of them, in changing order, round after round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from profiling_lab.errors import UsageError
+
+Call = Callable[[], object]
+Mode = Literal["events", "graph", "stream", "host"]
+
+_FLUSH_L2_TIMES = 4
+"""The flush reads this many times the L2 cache: replacement is not exactly least-recently-used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The samples of one variant, in the order they were taken: sample i of every variant belongs to round
+    i.
+    """
+
+    name: str
+    samples_ns: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.samples_ns)
+
+    @property
+    def median_ns(self) -> float:
+        return statistics.median(self.samples_ns)
+
+    @property
+    def iqr_ns(self) -> float:
+        """Between the first and the third quartile lies half of the samples; 0 for a single sample."""
+        if self.n < 2:
+            return 0.0
+        first, _, third = statistics.quantiles(self.samples_ns, n=4, method="inclusive")
+        return third - first
+
+    @property
+    def iqr_frac(self) -> float:
+        return self.iqr_ns / self.median_ns if self.median_ns else 0.0
+
+
+def ratio(numerator: Timing, denominator: Timing) -> float:
+    """How many times longer the first takes: the median over rounds of the two samples of a round.
+
+    Samples of one round share the clock and the temperature; the ratio of two medians would not use that.
+    """
+    pairs = zip(numerator.samples_ns, denominator.samples_ns, strict=True)
+    return statistics.median(a / b for a, b in pairs)
+
+
+def compare(
+    variants: Mapping[str, Call | Sequence[Call]],
+    *,
+    device: str = "cuda",
+    mode: Mode | None = None,
+    rounds: int = 30,
+    warmup_s: float = 0.1,
+    cold: bool = True,
+    calls_per_sample: int = 1,
+) -> dict[str, Timing]:
+    """Time the variants against each other and return one Timing per name; a sample is the time of one call.
+
+    A variant is a function without arguments, or several that do the same work on different buffers and take
+    turns.
+
+    mode  "events"  GPU time of each call between two CUDA events (the default on CUDA). The calls of a round
+    are queued
+                    behind work that keeps the GPU busy, so that short kernels are not timed by the CPU's
+                    launches.
+          "graph"   GPU time of `calls_per_sample` calls captured in one CUDA graph, divided by their number:
+          for
+                    kernels of a few microseconds, whose launch takes longer than they do. Calls must be
+                    capturable.
+          "stream"  `calls_per_sample` calls in a row between two events, divided by their number: what a
+          loop in
+                    Python gets, the launches included where they are slower than the kernels.
+          "host"    the wall clock around each call, for work on the CPU (the default there).
+    cold  read a buffer of several times the L2 cache before each sample, so that no input waits in the
+    cache. It is
+          read, not written: what a flush leaves dirty would be written back at the sample's expense.
+
+    warmup_s is per variant and contains at least two calls. Raises UsageError for an empty comparison.
+    """
+    if not variants:
+        raise UsageError("compare expected at least one variant, got none")
+    if rounds < 1 or calls_per_sample < 1:
+        raise UsageError(f"compare expected at least one round and call, got {rounds} and {calls_per_sample}")
+    on_cuda = device.startswith("cuda")
+    if mode is None:
+        mode = "events" if on_cuda else "host"
+    if not on_cuda and mode != "host":
+        raise UsageError(f"compare: mode {mode!r} times CUDA work, but device is {device!r}")
+    calls = {name: [v] if callable(v) else list(v) for name, v in variants.items()}
+    for name, turns in calls.items():
+        if not turns:
+            raise UsageError(f"compare: variant {name!r} has no function to call")
+        _warm_up(turns, warmup_s, _synchronize if on_cuda else None)
+    if mode == "host":
+        samples = _on_host(calls, rounds, calls_per_sample, _synchronize if on_cuda else None)
+    else:
+        samples = _on_cuda(calls, mode, rounds, calls_per_sample, cold)
+    return {name: Timing(name, tuple(times)) for name, times in samples.items()}
+
+
+def _synchronize() -> None:
+    import torch
+
+    torch.cuda.synchronize()
+
+
+def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> None:
+    """By time, not by number: compilation, caches and clocks all settle with time. Every buffer is
+    touched.
+    """
+    end = time.perf_counter() + seconds
+    done = 0
+    while done < max(2, len(turns)) or time.perf_counter() < end:
+        turns[done % len(turns)]()
+        done += 1
+        if synchronize is not None:
+            synchronize()
+
+
+def _order(names: list[str], round_number: int) -> list[str]:
+    """Each round starts with another variant, and every second round runs backwards: nobody always follows
+    the same.
+    """
+    shift = round_number % len(names)
+    turned = names[shift:] + names[:shift]
+    return turned[::-1] if round_number % 2 else turned
+
+
+def _on_host(
+    calls: dict[str, list[Call]], rounds: int, per_sample: int, synchronize: Call | None
+) -> dict[str, list[int]]:
+    samples: dict[str, list[int]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in _order(list(calls), number):
+            turns = calls[name]
+            if synchronize is not None:
+                synchronize()
+            start = time.perf_counter_ns()
+            for i in range(per_sample):
+                turns[(number * per_sample + i) % len(turns)]()
+            if synchronize is not None:
+                synchronize()
+            samples[name].append((time.perf_counter_ns() - start) // per_sample)
+    return samples
+
+
+def _on_cuda(
+    calls: dict[str, list[Call]], mode: Mode, rounds: int, per_sample: int, cold: bool
+) -> dict[str, list[int]]:
+    import torch
+
+    if mode == "events":
+        per_sample = 1
+    flush = _Flush()
+    graphs = {name: _capture(turns, per_sample) for name, turns in calls.items()} if mode == "graph" else {}
+    samples: dict[str, list[int]] = {name: [] for name in calls}
+    for number in range(rounds):
+        spans: dict[str, tuple[Any, Any]] = {}
+        flush()  # the queue starts with work: the CPU is ahead when the first event is reached
+        for name in _order(list(calls), number):
+            turns = calls[name]
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if cold:
+                flush()
+            begin.record()
+            if mode == "graph":
+                graphs[name].replay()
+            else:
+                for i in range(per_sample):
+                    turns[(number * per_sample + i) % len(turns)]()
+            end.record()
+            spans[name] = (begin, end)
+        torch.cuda.synchronize()
+        for name, (begin, end) in spans.items():
+            samples[name].append(round(begin.elapsed_time(end) * 1e6 / per_sample))
+    return samples
+
+
+def _capture(turns: list[Call], count: int) -> Any:
+    """A graph of `count` calls. What they allocate lives in the graph's pool, which the graph keeps."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(count):
+            turns[i % len(turns)]()
+    graph.replay()
+    return graph
+
+
+class _Flush:
+    """Fills the L2 cache with clean lines of a buffer of its own."""
+
+    def __init__(self) -> None:
+        import torch
+
+        l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        self._buffer = torch.zeros(_FLUSH_L2_TIMES * l2_bytes // 4, dtype=torch.float32, device="cuda")
+        self._result = torch.zeros((), dtype=torch.float32, device="cuda")
+
+    def __call__(self) -> None:
+        import torch
+
+        torch.amax(self._buffer, dim=0, out=self._result)

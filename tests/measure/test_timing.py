@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The harness on the CPU: order, samples, statistics, refusals. Its CUDA modes against work of known
+length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from profiling_lab.errors import UsageError
+from profiling_lab.measure import Timing, compare, compare_steps, interleaved, ratio, step_time
+
+
+def sleeper(seconds: float) -> Callable[[], None]:
+    return lambda: time.sleep(seconds)
+
+
+def test_median_and_spread() -> None:
+    timing = Timing("a", (10, 20, 30, 40, 1000))
+    assert (timing.n, timing.median_ns, timing.iqr_ns) == (5, 30, 20)
+    assert timing.iqr_frac == pytest.approx(2 / 3)
+    assert Timing("one", (7,)).iqr_ns == 0
+
+
+def test_ratio_pairs_samples_of_a_round() -> None:
+    # The clock halves in the second half: the medians' ratio would be 2 as well, but only pairing is exact
+    # for each.
+    slow, fast = Timing("slow", (200, 220, 400, 440)), Timing("fast", (100, 110, 200, 220))
+    assert ratio(slow, fast) == 2.0
+
+
+def test_compare_orders_by_length() -> None:
+    timings = compare({"long": sleeper(0.004), "short": sleeper(0.001)}, device="cpu", rounds=5, warmup_s=0)
+    assert list(timings) == ["long", "short"]
+    assert timings["long"].n == timings["short"].n == 5
+    assert timings["long"].median_ns >= 4_000_000 > timings["short"].median_ns >= 1_000_000
+    assert ratio(timings["long"], timings["short"]) > 1.5
+
+
+def test_variants_take_turns_and_no_order_repeats_at_once() -> None:
+    calls: list[str] = []
+    names = ("a", "b", "c")
+    compare({n: lambda n=n: calls.append(n) for n in names}, device="cpu", rounds=6, warmup_s=0)
+    measured = calls[-18:]
+    rounds = [tuple(measured[i : i + 3]) for i in range(0, 18, 3)]
+    assert all(sorted(r) == ["a", "b", "c"] for r in rounds)
+    assert len({r[0] for r in rounds}) == 3, "each variant is first in some round"
+    assert all(one != two for one, two in pairwise(rounds))
+
+
+def test_buffers_take_turns() -> None:
+    used: list[int] = []
+    compare({"v": [lambda i=i: used.append(i) for i in range(3)]}, device="cpu", rounds=6, warmup_s=0)
+    assert used[-6:] == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_sample_is_one_call_even_if_many_are_made() -> None:
+    timings = compare({"v": sleeper(0.001)}, device="cpu", rounds=3, warmup_s=0, calls_per_sample=4)
+    assert 1_000_000 <= timings["v"].median_ns < 3_000_000
+
+
+def test_step_times() -> None:
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        time.sleep(0.001)
+
+    timing = step_time(step, steps_per_block=3, warmup=2, blocks=4, device="cpu")
+    assert done == 2 + 3 * 4
+    assert timing.n == 4 and timing.median_ns >= 1_000_000
+
+
+def test_interleaved_runs_abba() -> None:
+    order: list[str] = []
+    timings = interleaved(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")},
+        steps_per_block=2, warmup=0, blocks=2, device="cpu",
+    )  # fmt: skip
+    assert "".join(order) == "aabb" + "bbaa"
+    assert {t.n for t in timings.values()} == {2}
+
+
+def test_compare_steps_enters_a_fresh_context_for_each_block_and_does_not_time_it() -> None:
+    entered: list[str] = []
+
+    @contextlib.contextmanager
+    def slow_to_enter() -> Iterator[None]:
+        entered.append("in")
+        time.sleep(0.02)
+        yield
+        entered.append("out")
+
+    timings = compare_steps(
+        sleeper(0.001), {"plain": contextlib.nullcontext, "costly": slow_to_enter},
+        steps_per_block=2, warmup=1, blocks=3, device="cpu",
+    )  # fmt: skip
+    assert entered == ["in", "out"] * 3
+    assert timings["costly"].median_ns < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"variants": {}, "device": "cpu"}, "at least one variant"),
+        ({"variants": {"v": []}, "device": "cpu"}, "no function to call"),
+        ({"variants": {"v": print}, "device": "cpu", "rounds": 0}, "at least one round"),
+        ({"variants": {"v": print}, "device": "cpu", "mode": "graph"}, "times CUDA work"),
+    ],
+)
+def test_refusals(arguments: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        compare(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["events", "graph", "stream"])
+def test_cuda_modes_see_the_length_of_a_kernel(mode: str) -> None:
+    """A copy twice as long takes twice the time in every mode; a CPU that launches slowly must not hide
+    it.
+    """
+    import torch
+
+    long, short = (torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1 << 30, 1 << 29))
+    long_to, short_to = torch.empty_like(long), torch.empty_like(short)
+    timings = compare(
+        {"long": lambda: long_to.copy_(long), "short": lambda: short_to.copy_(short)},
+        mode=mode, rounds=10, calls_per_sample=3,
+    )  # type: ignore[arg-type]  # fmt: skip
+    assert ratio(timings["long"], timings["short"]) == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.gpu
+def test_short_kernels_are_not_timed_by_their_launch() -> None:
+    import torch
+
+    x = torch.ones(1024, device="cuda")
+    timing = compare({"add": lambda: x.add_(1)}, mode="events")["add"]
+    assert timing.median_ns < 8_000, "a launch from Python alone takes about that long"
+
+
+@pytest.mark.gpu
+def test_flush_makes_reads_cold() -> None:
+    """A buffer that fits the L2 cache several times over reads faster from it than from memory."""
+    import torch
+
+    x = torch.ones(2 << 20, device="cuda")
+    out = torch.zeros((), device="cuda")
+    read = {"read": lambda: torch.amax(x, dim=0, out=out)}
+    warm = compare(read, cold=False)["read"].median_ns
+    assert compare(read, cold=True)["read"].median_ns > 1.1 * warm
