@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -354,6 +355,40 @@ def disturbed(c: Checker, seconds: float = 1.0) -> int:
     return c.checked
 
 
+def sub_interpreter(c: Checker, module_file: str) -> str:
+    """What happens to a capture on a thread that runs another interpreter."""
+    try:
+        if sys.version_info >= (3, 13):
+            interpreters = importlib.import_module("_interpreters")
+            other = interpreters.create("legacy")
+            run = interpreters.run_string
+        else:
+            interpreters = importlib.import_module("_xxsubinterpreters")
+            other = interpreters.create(isolated=False)
+            run = interpreters.run_string
+    except (ImportError, TypeError):
+        return "not available"
+    before = c.stacks.losses()["other_interpreter"]
+    with tempfile.NamedTemporaryFile() as answer:
+        program = f"""
+import ctypes
+stack = ctypes.CDLL({module_file!r}).plab_test_capture()
+open({answer.name!r}, "w").write(str(stack))
+"""
+        run(other, program)
+        line = sys._getframe().f_lineno - 1
+        text = answer.read().decode()
+    interpreters.destroy(other)
+    if not text:
+        return "not available"
+    if text == "0" and c.stacks.losses()["other_interpreter"] == before + 1:
+        return "counted and left out"
+    frames = c.stacks.stack(int(text))
+    if sys.version_info < (3, 12) and frames[0][1:3] == ("sub_interpreter", line):
+        return "the line that entered it"
+    return f"wrong: {frames[:2]}"
+
+
 def cost_ns(c: Checker, depth: int) -> float:
     """Nanoseconds per capture of one and the same stack, best of five."""
 
@@ -387,6 +422,7 @@ def main() -> None:
     report["disturbed"] = disturbed(disturbance)
     report["disturbed_differences"] = disturbance.differences[:5]
     report["cost_ns"] = {depth: cost_ns(Checker(stacks), depth) for depth in (10, 30)}
+    report["sub_interpreter"] = sub_interpreter(Checker(stacks), module.__file__)
     stacks.stop()
     print(json.dumps(report))
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -108,6 +109,7 @@ def test_never_waits_for_the_gil() -> None:
     results: list[tuple[int, float]] = []
     worker = threading.Thread(target=lambda: results.append(stacks.captures_for(0.6)))
     worker.start()
+    time.sleep(0.1)  # it runs without the GIL by now
     ctypes.PyDLL(None).usleep(1_000_000)  # PyDLL keeps the GIL
     worker.join()
     ((count, slowest_ns),) = results

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks as a table: one row each, and below it what to do."""
+
+from __future__ import annotations
+
+from profiling_lab.doctor import verdict
+from profiling_lab.doctor.check import Check
+from profiling_lab.report.table import Column, Report, Table
+
+
+def doctor_report(checks: tuple[Check, ...]) -> Report:
+    conclusion = verdict(checks)
+    table = Table(
+        columns=(Column("name", "what"), Column("status", "status"), Column("found", "found")),
+        rows=tuple((check.name, check.status.value, check.found) for check in checks),
+        total_matched=len(checks),
+        details=tuple((f"-> {check.advice}",) if check.advice else () for check in checks),
+        data=tuple(
+            {"name": c.name, "status": c.status.value, "found": c.found, "advice": c.advice} for c in checks
+        ),
+    )
+    return Report(
+        command="doctor",
+        trace={},
+        header=(conclusion.sentence,),
+        table=table,
+        coverage={"verdict": conclusion.sentence, "exit_code": conclusion.exit_code},
+    )

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every CPython lays out its frames differently: the stacks are built and checked for each one found here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+SOURCES = REPO / "csrc" / "recorder"
+SHAPES = Path(__file__).with_name("python_stack_shapes.py")
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+
+C_SOURCES = sorted(SOURCES.glob("python_frames_*.c"))
+CPP_SOURCES = [
+    *sorted(SOURCES.glob("python_*.cpp")),
+    *(SOURCES / name for name in ("code_lines.cpp", "stack_trie.cpp", "thread_stacks.cpp")),
+    Path(__file__).with_name("stacks_only.cpp"),
+]
+
+
+def interpreters(version: str) -> Iterator[Path]:
+    """Pythons of this version on PATH and under pyenv, newest first."""
+    if on_path := shutil.which(f"python{version}"):
+        yield Path(on_path)
+    pyenv = Path.home() / ".pyenv" / "versions"
+    yield from sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)
+
+
+def facts(python: Path) -> dict[str, Any] | None:
+    """Include folder and module suffix; None where this is a free-threaded build or has no headers."""
+    program = (
+        "import json, sysconfig; c = sysconfig.get_config_var; "
+        "print(json.dumps([sysconfig.get_paths()['include'], c('EXT_SUFFIX'), bool(c('Py_GIL_DISABLED'))]))"
+    )
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True)
+    if done.returncode != 0:
+        return None
+    include, suffix, free_threaded = json.loads(done.stdout)
+    if free_threaded or not (Path(include) / "Python.h").is_file():
+        return None
+    return {"include": include, "suffix": suffix}
+
+
+def build(about: dict[str, Any], folder: Path) -> None:
+    pybind11 = pytest.importorskip(
+        "pybind11", reason="pybind11 is needed to build the stacks for another Python"
+    )
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden"]
+    flags += [f"-I{REPO / 'csrc'}", f"-isystem{about['include']}", f"-isystem{pybind11.get_include()}"]
+    objects = []
+    for source in [*C_SOURCES, *CPP_SOURCES]:
+        compiler = ["gcc"] if source.suffix == ".c" else ["g++", "-std=c++20"]
+        made = folder / f"{source.name}.o"
+        subprocess.run([*compiler, *flags, "-c", source, "-o", made], check=True)
+        objects.append(made)
+    subprocess.run(["g++", "-shared", *objects, "-o", folder / f"stacks_only{about['suffix']}"], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is needed to build the stacks for another Python")
+    usable = ((python, about) for python in interpreters(version) if (about := facts(python)) is not None)
+    python, about = next(usable, (None, None))
+    if python is None or about is None:
+        pytest.skip(f"Python {version} with its headers is not installed here")
+    build(about, tmp_path)
+    done = subprocess.run(
+        [python, SHAPES, tmp_path, "stacks_only"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["python"].startswith(version)
+    wrong = {name: shape["differences"] for name, shape in report["shapes"].items() if shape["differences"]}
+    assert wrong == {}
+    assert all(shape["checked"] >= 3 for shape in report["shapes"].values())
+    assert report["line_tables"] == []
+    assert report["addresses_reused"] > 1000
+    assert report["reuse_differences"] == []
+    assert report["disturbed"] > 1000
+    assert report["disturbed_differences"] == []
+    assert report["sub_interpreter"] in ("counted and left out", "the line that entered it", "not available")
+    assert all(nanoseconds < 5000 for nanoseconds in report["cost_ns"].values())
+
+
+def test_the_running_python_is_among_the_versions() -> None:
+    assert sysconfig.get_python_version() in VERSIONS
