@@ -55,3 +55,5 @@ class OpCase:
     """The nn.Module: module(shape[-1], device=..., dtype=...) applies to a tensor of that last dimension."""
     cpu_dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
     cuda_dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    function: str = ""
+    """The public function's name as error texts give it, where it is not the slug."""

@@ -13,12 +13,19 @@ namespace plab::ops {
 
 namespace {
 
+constexpr int64_t kSpan = 32;  // sums are formed in spans, so that rounding errors do not pile up over d
+
 // out = in * W for one row. Each column is summed from top to bottom: steps of d elements through memory.
 template <class T>
 void row_times_matrix(const Accum<T>* in, const T* w, Accum<T>* out, int64_t d) {
   for (int64_t column = 0; column < d; ++column) {
     Accum<T> sum = 0;
-    for (int64_t k = 0; k < d; ++k) sum += in[k] * static_cast<Accum<T>>(w[k * d + column]);
+    for (int64_t first = 0; first < d; first += kSpan) {
+      const int64_t last = std::min(first + kSpan, d);
+      Accum<T> part = 0;
+      for (int64_t k = first; k < last; ++k) part += in[k] * static_cast<Accum<T>>(w[k * d + column]);
+      sum += part;
+    }
     out[column] = sum;
   }
 }

@@ -24,6 +24,9 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kColumnStride = 32;
 
+// Sums are formed in spans, so that rounding errors do not pile up over d: the kernel is slow, not wrong.
+constexpr int kSpan = 32;
+
 template <class Element>
 __device__ void row_times_matrix(const float* in, const Element* __restrict__ w, float* out, int d) {
   const int bands = (d + kColumnStride - 1) / kColumnStride;
@@ -35,9 +38,15 @@ __device__ void row_times_matrix(const float* in, const Element* __restrict__ w,
     // DEFECT(3): one accumulator in a loop that is not unrolled. The next load waits for the last sum, so
     // every thread has one load in flight and the multiply-add units idle through the latency of L2.
     float sum = 0.0f;
+    for (int first = 0; first < d; first += kSpan) {
+      const int last = min(first + kSpan, d);
+      float part = 0.0f;
 #pragma unroll 1
-    for (int k = 0; k < d; ++k)
-      sum = fmaf(in[k], cuda::to_float(w[static_cast<int64_t>(k) * d + column]), sum);
+      for (int k = first; k < last; ++k) {
+        part = fmaf(in[k], cuda::to_float(w[static_cast<int64_t>(k) * d + column]), part);
+      }
+      sum += part;
+    }
     out[column] = sum;
   }
 }
