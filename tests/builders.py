@@ -6,7 +6,8 @@
     builder.launch("gemm_bwd", 2000, node=0, node_name="MmBackward0", thread=2)
     path = builder.write(tmp_path / "run.sqlite")
 
-Times are nanoseconds; every launch advances the host's clock, every operation starts when the GPU is free. `form="nsys"`
+Times are nanoseconds; every launch advances the host's clock, every operation starts when the GPU is free.
+`form="nsys"`
 writes the stacks as nsys does (NVTX rows with a JSON payload) and no autograd facts.
 """
 
@@ -25,36 +26,43 @@ FIRST_NS = 1_000_000
 
 Stack = tuple[tuple[str, str, int], ...]  # (function, file, line), outermost first
 
+_OPERATION = "start! end! deviceId! contextId! streamId! correlationId globalPid"
+
+# The columns this builder writes, of those that an export has; `!` marks NOT NULL, `:text` a text.
 SCHEMA = {
-    "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
-    "contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, "
-    "globalPid INTEGER, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
-    "contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
-    "bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, srcKind INTEGER, dstKind INTEGER",
-    "CUPTI_ACTIVITY_KIND_MEMSET": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
-    "contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
-    "value INTEGER NOT NULL, bytes INTEGER NOT NULL",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, "
-    "globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, "
-    "callchainId INTEGER",
-    "NVTX_EVENTS": "start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, text TEXT, globalTid INTEGER, "
-    "textId INTEGER, domainId INTEGER, jsonTextId INTEGER, jsonText TEXT",
-    "CUDA_CALLCHAINS": "id INTEGER NOT NULL, symbol INTEGER NOT NULL, module INTEGER NOT NULL, unresolved INTEGER, "
-    "originalIP INTEGER, stackDepth INTEGER NOT NULL, PRIMARY KEY (id, stackDepth)",
-    "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
-    "TARGET_INFO_GPU": "vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT",
-    "DIAGNOSTIC_EVENT": "timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL, source INTEGER NOT NULL, "
-    "severity INTEGER NOT NULL, text TEXT NOT NULL, globalPid INTEGER",
-    "META_DATA_CAPTURE": "name TEXT NOT NULL, value TEXT",
-    "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
-    "PYREC_FRAME": "id INTEGER PRIMARY KEY, functionId INTEGER, fileId INTEGER, line INTEGER, firstLine INTEGER",
-    "PYREC_STACK": "id INTEGER PRIMARY KEY, parentId INTEGER, frameId INTEGER, depth INTEGER",
-    "PYREC_LAUNCH": "globalTid INTEGER, correlationId INTEGER, stackId INTEGER, peekSeq INTEGER, nodeSeq INTEGER, "
-    "nodeFwdThread INTEGER, selfThread INTEGER, nodeNameId INTEGER",
-    "PYREC_META": "name TEXT, value TEXT",
+    "StringIds": "id! value:text!",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OPERATION} greenContextId demangledName! shortName!",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OPERATION} bytes! copyKind! srcKind dstKind",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION} value! bytes!",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OPERATION} graphId!",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! "
+    "callchainId",
+    "NVTX_EVENTS": "start! end eventType! text:text globalTid textId domainId jsonTextId jsonText:text",
+    "CUDA_CALLCHAINS": "id! symbol! module! unresolved originalIP stackDepth!",
+    "PROFILER_OVERHEAD": "start! end! globalTid nameId! overheadType!",
+    "ThreadNames": "nameId! priority globalTid",
+    "PROCESSES": "globalPid pid name:text",
+    "TARGET_INFO_GPU": "vmId! id! name:text smCount totalMemory computeMajor computeMinor",
+    "TARGET_INFO_SYSTEM_ENV": "globalVid devStateName:text! name:text! nameEnum! value:text!",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs utcTime:text localTime:text",
+    "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
+    "DIAGNOSTIC_EVENT": "timestamp! timestampType! source! severity! text:text! globalPid",
+    "META_DATA_CAPTURE": "name:text! value:text",
+    "META_DATA_EXPORT": "name:text! value:text",
+    "PYREC_FRAME": "id functionId fileId line firstLine",
+    "PYREC_STACK": "id parentId frameId depth",
+    "PYREC_LAUNCH": "globalTid correlationId stackId peekSeq nodeSeq nodeFwdThread selfThread nodeNameId",
+    "PYREC_META": "name:text value:text",
 }
+
+
+def create_table(table: str) -> str:
+    """`CREATE TABLE` for one of SCHEMA, with the types of an export."""
+    columns = []
+    for column in SCHEMA[table].split():
+        name, _, kind = column.rstrip("!").partition(":")
+        columns.append(f"{name} {kind.upper() or 'INTEGER'}{' NOT NULL' if column.endswith('!') else ''}")
+    return f"CREATE TABLE {table} ({', '.join(columns)})"
 
 
 def parse_stack(text: str) -> Stack:
@@ -101,17 +109,26 @@ class TraceBuilder:
 
     def launch(self, kernel: str, gpu_ns: int, *, short_name: str | None = None, **how: Any) -> TraceBuilder:
         """A kernel and the call that launched it; `how` as for `operation`."""
-        names = {"demangledName": self.string(kernel), "shortName": self.string(short_name or kernel.split("<")[0])}
-        return self.operation("CUPTI_ACTIVITY_KIND_KERNEL", gpu_ns, names, **{"api": "cudaLaunchKernel_v7000"} | how)
+        names = {
+            "demangledName": self.string(kernel),
+            "shortName": self.string(short_name or kernel.split("<")[0]),
+        }
+        return self.operation(
+            "CUPTI_ACTIVITY_KIND_KERNEL", gpu_ns, names, **{"api": "cudaLaunchKernel_v7000"} | how
+        )
 
     def copy(self, kind: str, gpu_ns: int, *, size_bytes: int = 1 << 20, **how: Any) -> TraceBuilder:
         """A copy: kind is HtoD, DtoH or DtoD."""
         details = {"copyKind": {"HtoD": 1, "DtoH": 2, "DtoD": 8}[kind], "bytes": size_bytes}
-        return self.operation("CUPTI_ACTIVITY_KIND_MEMCPY", gpu_ns, details, **{"api": "cudaMemcpyAsync_v3020"} | how)
+        return self.operation(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", gpu_ns, details, **{"api": "cudaMemcpyAsync_v3020"} | how
+        )
 
     def memset(self, gpu_ns: int, **how: Any) -> TraceBuilder:
         details = {"value": 0, "bytes": 4}
-        return self.operation("CUPTI_ACTIVITY_KIND_MEMSET", gpu_ns, details, **{"api": "cudaMemsetAsync_v3020"} | how)
+        return self.operation(
+            "CUPTI_ACTIVITY_KIND_MEMSET", gpu_ns, details, **{"api": "cudaMemsetAsync_v3020"} | how
+        )
 
     def operation(
         self,
@@ -142,8 +159,15 @@ class TraceBuilder:
         else:
             self.now_ns += HOST_NS
         self.gpu_free_ns[device, stream] = start_ns + gpu_ns
-        shared = {"start": start_ns, "end": start_ns + gpu_ns, "deviceId": device, "contextId": 1, "streamId": stream,
-                  "correlationId": correlation, "globalPid": VM | pid << 24}  # fmt: skip
+        shared = {
+            "start": start_ns,
+            "end": start_ns + gpu_ns,
+            "deviceId": device,
+            "contextId": 1,
+            "streamId": stream,
+            "correlationId": correlation,
+            "globalPid": VM | pid << 24,
+        }
         return self.row(table, **shared, **details)
 
     def call(
@@ -168,20 +192,36 @@ class TraceBuilder:
         tid = self.tid(thread, pid)
         start_ns, self.now_ns = self.now_ns, self.now_ns + HOST_NS
         call = {"end": start_ns + call_ns, "globalTid": tid, "correlationId": correlation}
-        self.row("CUPTI_ACTIVITY_KIND_RUNTIME", start=start_ns, **call, eventClass=0, nameId=self.string(api),
-                 returnValue=0)  # fmt: skip
+        self.row(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=start_ns,
+            **call,
+            eventClass=0,
+            nameId=self.string(api),
+            returnValue=0,
+        )
         frames = parse_stack(stack) if isinstance(stack, str) else stack
         if self.form == "recorder":
             self.row(
-                "PYREC_LAUNCH", globalTid=tid, correlationId=correlation, stackId=self._stack_id(frames), peekSeq=peek,
-                nodeSeq=node, nodeFwdThread=None if node is None else node_thread,
+                "PYREC_LAUNCH",
+                globalTid=tid,
+                correlationId=correlation,
+                stackId=self._stack_id(frames),
+                peekSeq=peek,
+                nodeSeq=node,
+                nodeFwdThread=None if node is None else node_thread,
                 selfThread=(logical_thread or thread) if peek is not None or node is not None else None,
                 nodeNameId=self.string(node_name) if node_name else None,
-            )  # fmt: skip
+            )
         elif frames:
             # nsys hangs the stack on an extra row, a moment wider than the call.
-            chained = {"start": start_ns - 100, "eventClass": 67, "nameId": self.string(api.split("_v")[0]),
-                       "returnValue": 0, "callchainId": None}  # fmt: skip
+            chained = {
+                "start": start_ns - 100,
+                "eventClass": 67,
+                "nameId": self.string(api.split("_v")[0]),
+                "returnValue": 0,
+                "callchainId": None,
+            }
             self.row("CUPTI_ACTIVITY_KIND_RUNTIME", **call | chained)
             self.backtrace(start_ns - 100, tid, frames)
         return self
@@ -192,12 +232,19 @@ class TraceBuilder:
             {"Function": self.string(_escaped(function)), "File": self.string(_escaped(file)), "Line": line}
             for function, file, line in reversed(frames)
         ]
-        payload = {"Thread state ID": 1, "Thread state": "Running", "Frames count": len(listed), "Frames": listed}
+        payload = {
+            "Thread state ID": 1,
+            "Thread state": "Running",
+            "Frames count": len(listed),
+            "Frames": listed,
+        }
         text = json.dumps({"Python Backtrace on CUDA": payload}, separators=(",", ":"))
         kept = {"jsonTextId": self.string(text)} if by_id else {"jsonText": text}
         return self.row("NVTX_EVENTS", start=start_ns, eventType=34, globalTid=tid, domainId=1, **kept)
 
-    def range(self, text: str, start_ns: int, end_ns: int | None, *, thread: int = 1, **more: Any) -> TraceBuilder:
+    def range(
+        self, text: str, start_ns: int, end_ns: int | None, *, thread: int = 1, **more: Any
+    ) -> TraceBuilder:
         """A push/pop range."""
         values = {"eventType": 59, "text": text, "globalTid": self.tid(thread), "domainId": 0} | more
         return self.row("NVTX_EVENTS", start=start_ns, end=end_ns, **values)
@@ -212,7 +259,13 @@ class TraceBuilder:
     def write(self, path: Path) -> Path:
         """Write the file and give its path. Only tables with rows exist, as in an export."""
         for (function, file, line), number in self._frames.items():
-            self.row("PYREC_FRAME", id=number, functionId=self.string(function), fileId=self.string(file), line=line)
+            self.row(
+                "PYREC_FRAME",
+                id=number,
+                functionId=self.string(function),
+                fileId=self.string(file),
+                line=line,
+            )
         for (parent, frame), number in self._nodes.items():
             self.row("PYREC_STACK", id=number, parentId=parent, frameId=frame)
         if self.form == "recorder":
@@ -221,10 +274,12 @@ class TraceBuilder:
         self.rows["StringIds"] = [{"id": number, "value": text} for text, number in self._strings.items()]
         with sqlite3.connect(path) as file:
             for table, rows in self.rows.items():
-                file.execute(f"CREATE TABLE {table} ({SCHEMA[table]})")
+                file.execute(create_table(table))
                 for row in rows:
                     names = ", ".join(row)
-                    file.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(row))})", [*row.values()])
+                    file.execute(
+                        f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(row))})", [*row.values()]
+                    )
         file.close()
         return path
 

@@ -12,21 +12,31 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
 
 def add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format", choices=("table", "json", "csv", "md"), default="table", help="how to print it (default: table)"
+        "--format",
+        choices=("table", "json", "csv", "md"),
+        default="table",
+        help="how to print it (default: table)",
     )
 
 
 def add_own(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--own", metavar="PATH", action="append", default=[],
-        help="what counts as your code: this file, folder or trailing part of a path, and nothing else; may be given "
-        "several times (default: what is not in site-packages, the standard library or torch)",
-    )  # fmt: skip
+        "--own",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="what counts as your code: this file, folder or trailing part of a path, and nothing else; may "
+        "be given several times (default: what is not in site-packages, the standard library or torch)",
+    )
 
 
 def add_limit(parser: argparse.ArgumentParser, default: int) -> None:
     parser.add_argument(
-        "--limit", metavar="N", type=_not_negative, default=default, help=f"at most N rows, 0 for all (default: {default})"
+        "--limit",
+        metavar="N",
+        type=_not_negative,
+        default=default,
+        help=f"at most N rows, 0 for all (default: {default})",
     )
 
 

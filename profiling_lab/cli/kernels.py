@@ -22,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--depth", metavar="N", type=int, default=4, help="how many frames of each stack to show (default: 4)"
     )
     parser.add_argument(
-        "--stacks", metavar="N", type=int, default=3, help="how many stacks to show under a kernel (default: 3)"
+        "--stacks",
+        metavar="N",
+        type=int,
+        default=3,
+        help="how many stacks to show under a kernel (default: 3)",
     )
     shared.add_limit(parser, 10)
     shared.add_format(parser)
@@ -36,5 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     with Trace.open(args.trace) as trace:
         result = top_kernels(trace, args.limit or None, tuple(args.own))
-        write(kernels_report(trace, result, stacks=args.stacks if args.depth > 0 else 0, depth=args.depth), args.format)
+        write(
+            kernels_report(trace, result, stacks=args.stacks if args.depth > 0 else 0, depth=args.depth),
+            args.format,
+        )
     return 0

@@ -21,18 +21,24 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
     parser.add_argument(
-        "--by", choices=("line", "function", "file", "module", "kernel", "range"), default="line",
+        "--by",
+        choices=("line", "function", "file", "module", "kernel", "range"),
+        default="line",
         help="what a row is (default: line); module is the nn.Module whose forward ran, range an NVTX range",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--phase", choices=("forward", "backward", "all"), default="all",
+        "--phase",
+        choices=("forward", "backward", "all"),
+        default="all",
         help="forward is everything outside of backward, the optimizer too (default: all)",
-    )  # fmt: skip
+    )
     shared.add_own(parser)
     parser.add_argument(
-        "--depth", metavar="N", type=shared.positive,
-        help="how many of your frames tell rows apart: 1 is the line alone, 2 the line and its caller (default: 1)",
-    )  # fmt: skip
+        "--depth",
+        metavar="N",
+        type=shared.positive,
+        help="how many of your frames tell rows apart: 1 the line, 2 the line and its caller (default: 1)",
+    )
     shared.add_limit(parser, 30)
     shared.add_format(parser)
 

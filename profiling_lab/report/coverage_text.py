@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from profiling_lab.report import numbers
@@ -13,21 +12,32 @@ from profiling_lab.trace.coverage import Coverage
 
 def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
     """Lines for people; indented ones belong to the line above them."""
-    idle = f"busy {numbers.time(coverage.busy_ns)} of {numbers.time(coverage.span_ns)}"
+    busy, span = numbers.time(coverage.busy_ns), numbers.time(coverage.span_ns)
+    idle = f"busy {busy} of {span}"
     if coverage.devices > 1:
-        idle = f"{coverage.devices} devices together busy {numbers.time(coverage.busy_ns)}, {numbers.time(coverage.span_ns)} from first to last"
+        idle = f"{coverage.devices} devices together busy {busy}, {span} from first to last"
+    total = f"{numbers.time(coverage.gpu_ns)} of GPU time in {numbers.count(coverage.operations)} operations"
     lines = [
-        f"{Path(trace.path).name}: {numbers.time(coverage.gpu_ns)} of GPU time in {numbers.count(coverage.operations)} "
-        f"operations (sum of their durations); {idle}",
-        f"{numbers.share(coverage.attributed_frac)} has a line of your code"
-        + (f"; {numbers.share(coverage.linked_ns / coverage.gpu_ns)} is backward joined with its forward line" if coverage.linked_ns else "")
-        + (f" ({numbers.share(coverage.inferred_ns / coverage.gpu_ns)} inferred from neighbouring launches)" if coverage.inferred_ns else ""),
-    ]  # fmt: skip
+        f"{trace.path.name}: {total}, summed; {idle}",
+        f"{numbers.share(coverage.attributed_frac)} has a line of your code{_linked(coverage)}",
+    ]
     lines += [
-        f"  {numbers.share(part.ns / coverage.gpu_ns if coverage.gpu_ns else 0.0)} without a line: {part.reason}"
-        for part in coverage.unattributed
+        f"  {_share(part.ns, coverage)} without a line: {part.reason}" for part in coverage.unattributed
     ]
     return (*lines, *(f"  note: {note}" for note in coverage.notes))
+
+
+def _share(part_ns: int, coverage: Coverage) -> str:
+    return numbers.share(part_ns / coverage.gpu_ns if coverage.gpu_ns else 0.0)
+
+
+def _linked(coverage: Coverage) -> str:
+    if not coverage.linked_ns:
+        return ""
+    linked = f"; {_share(coverage.linked_ns, coverage)} is backward joined with its forward line"
+    if not coverage.inferred_ns:
+        return linked
+    return f"{linked} ({_share(coverage.inferred_ns, coverage)} inferred from launches around it)"
 
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:
@@ -44,7 +54,8 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
         "linked_ns": coverage.linked_ns,
         "inferred_ns": coverage.inferred_ns,
         "unattributed": [
-            {"reason": part.reason, "gpu_ns": part.ns, "operations": part.kernels} for part in coverage.unattributed
+            {"reason": part.reason, "gpu_ns": part.ns, "operations": part.kernels}
+            for part in coverage.unattributed
         ],
         "notes": list(coverage.notes),
     }

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel names that fit a table. Templates of one library share a base name, so the part that tells them apart is kept."""
+"""Kernel names that fit a table. Templates of one library share a base name, so the part that tells them
+apart is kept.
+"""
 
 from __future__ import annotations
 

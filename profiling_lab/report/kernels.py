@@ -25,10 +25,17 @@ COLUMNS = (
 def kernels_report(trace: Trace, result: KernelsResult, stacks: int = 3, depth: int = 4) -> Report:
     """Rows of `top_kernels` as a report: under each at most `stacks` stacks of `depth` frames."""
     rows = tuple(
-        (readable(row.name, row.short_name), row.total_ns, row.share_frac, row.count, row.average_ns, row.shortest_ns,
-         row.longest_ns)
+        (
+            readable(row.name, row.short_name),
+            row.total_ns,
+            row.share_frac,
+            row.count,
+            row.average_ns,
+            row.shortest_ns,
+            row.longest_ns,
+        )
         for row in result.rows
-    )  # fmt: skip
+    )
     return Report(
         command="kernels",
         trace={"path": str(trace.path)},

@@ -72,7 +72,10 @@ def shown_path(file: str) -> str:
 
 def _short_kernel_names(trace: Trace) -> dict[str, str]:
     operations = trace.operations
-    return {name: readable(name, short) for name, short in zip(operations.names, operations.short_names, strict=True)}
+    return {
+        name: readable(name, short)
+        for name, short in zip(operations.names, operations.short_names, strict=True)
+    }
 
 
 def _data(row: LineRow) -> dict[str, object]:

@@ -44,7 +44,8 @@ class Column:
 class Table:
     """Rows in order, each with one value per column. None is unknown and shows as `-`; it is never 0.
 
-    `details` are lines under a row, for people only; `data` is what JSON holds instead of the columns of a row.
+    `details` are lines under a row, for people only; `data` is what JSON holds instead of the columns of a
+    row.
     """
 
     columns: tuple[Column, ...]
@@ -72,8 +73,11 @@ class Report:
 def write(report: Report, form: str, stream: TextIO | None = None) -> None:
     """Print a report in one of FORMATS on `stream` (default: standard output)."""
     writers: dict[str, Callable[[Report, TextIO], None]] = {
-        "table": _write_text, "json": _write_json, "csv": _write_csv, "md": _write_markdown,
-    }  # fmt: skip
+        "table": _write_text,
+        "json": _write_json,
+        "csv": _write_csv,
+        "md": _write_markdown,
+    }
     writers[form](report, stream or sys.stdout)
 
 
@@ -93,10 +97,13 @@ def _cells_of(column: Column, values: Sequence[Value]) -> tuple[str, Callable[[A
     if column.unit is Unit.NS:
         unit, size = numbers.time_unit(int(v) for v in values if v is not None)
         return f"{column.title} {unit}", lambda value: numbers.in_unit(value, size)
-    cell: Callable[[Any], str] = {
-        Unit.TEXT: str, Unit.COUNT: numbers.count, Unit.BYTES: numbers.size, Unit.FRAC: numbers.share,
-    }[column.unit]  # fmt: skip
-    return column.title, cell
+    cells: dict[Unit, Callable[[Any], str]] = {
+        Unit.TEXT: str,
+        Unit.COUNT: numbers.count,
+        Unit.BYTES: numbers.size,
+        Unit.FRAC: numbers.share,
+    }
+    return column.title, cells[column.unit]
 
 
 def _footer(table: Table) -> str:
@@ -109,11 +116,15 @@ def _write_text(report: Report, stream: TextIO) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    # In a pipe nothing is cut: the reader has no other way to see the rest. On a terminal rich honours COLUMNS.
+    # In a pipe nothing is cut: the reader has no other way to see the rest. On a terminal rich honours
+    # COLUMNS.
     on_terminal = stream.isatty()
     text = io.StringIO()
     console = Console(
-        file=stream if on_terminal else text, width=None if on_terminal else 100_000, highlight=False, emoji=False
+        file=stream if on_terminal else text,
+        width=None if on_terminal else 100_000,
+        highlight=False,
+        emoji=False,
     )
     for line in report.header:
         console.print(Text(line))
@@ -136,7 +147,10 @@ def _rich_table(table: Table, fold: bool) -> Any:
     for column, title in zip(table.columns, titles, strict=True):
         is_text = column.unit is Unit.TEXT
         out.add_column(
-            Text(title), justify="left" if is_text else "right", no_wrap=not (fold and is_text), overflow="fold"
+            Text(title),
+            justify="left" if is_text else "right",
+            no_wrap=not (fold and is_text),
+            overflow="fold",
         )
     details = table.details or ((),) * len(cells)
     for row, below in zip(cells, details, strict=True):
@@ -151,7 +165,9 @@ def _rich_table(table: Table, fold: bool) -> Any:
 def _write_markdown(report: Report, stream: TextIO) -> None:
     titles, cells = _titles_and_cells(report.table)
     for line in report.header:
-        stream.write(f"{_markdown(line.strip())}\n\n" if not line.startswith(" ") else f"- {_markdown(line.strip())}\n")
+        stream.write(
+            f"{_markdown(line.strip())}\n\n" if not line.startswith(" ") else f"- {_markdown(line.strip())}\n"
+        )
     if report.header and report.header[-1].startswith(" "):
         stream.write("\n")
     if cells:
@@ -185,7 +201,9 @@ def _data(table: Table) -> tuple[dict[str, Any], ...]:
 def _write_csv(report: Report, stream: TextIO) -> None:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    rows = [{name: v for name, v in row.items() if not isinstance(v, list | dict)} for row in _data(report.table)]
+    rows = [
+        {name: v for name, v in row.items() if not isinstance(v, list | dict)} for row in _data(report.table)
+    ]
     writer.writerow(rows[0] if rows else [column.name for column in report.table.columns])
     writer.writerows(["" if value is None else value for value in row.values()] for row in rows)
     stream.write(buffer.getvalue())
@@ -197,7 +215,11 @@ def _write_json(report: Report, stream: TextIO) -> None:
         "schema": SCHEMA,
         "command": report.command,
         "trace": report.trace,
-        "data": {"rows": list(_data(table)), "total_matched": table.total_matched, "truncated": table.truncated},
+        "data": {
+            "rows": list(_data(table)),
+            "total_matched": table.total_matched,
+            "truncated": table.truncated,
+        },
         "coverage": report.coverage,
     }
     stream.write(msgspec.json.format(msgspec.json.encode(envelope), indent=2).decode() + "\n")

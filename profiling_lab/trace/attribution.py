@@ -57,7 +57,9 @@ class Attribution:
     match: U8
     reason: U8
     range: I32
-    """row of the innermost NVTX range around the launch, in backward of the forward operator it belongs to; -1 none"""
+    """row of the innermost NVTX range around the launch, in backward of the forward operator it belongs
+    to; -1 none
+    """
     link: str
     """how backward was joined with forward: 'counter', 'ranges' or '' for not at all"""
     dropped_ranges: int
@@ -69,7 +71,9 @@ def attribute(operations: Operations, calls: Calls, ranges: NvtxRanges) -> Attri
         operations.process, operations.correlation, calls.process, calls.correlation, calls.start_ns
     )
     (phase, match, forward_row), range_of_call, link, dropped = _link(calls, ranges)
-    stack, op_phase, op_match, reason = _analysis.attribute(call, calls.stack, phase, match, forward_row, calls.traits)
+    stack, op_phase, op_match, reason = _analysis.attribute(
+        call, calls.stack, phase, match, forward_row, calls.traits
+    )
     op_range = full(len(call), -1, np.int32)
     launched = call >= 0
     op_range[launched] = range_of_call[call[launched]]
@@ -80,17 +84,33 @@ def _link(calls: Calls, ranges: NvtxRanges) -> tuple[tuple[U8, U8, I32], I32, st
     """The links, the range per call, how they were made, and how many ranges had to be dropped."""
     has_counter = bool(np.any(calls.next_sequence != NO_SEQUENCE))
     by_counter = _analysis.link_by_counter(
-        calls.start_ns, calls.counter, calls.next_sequence, calls.node_sequence, calls.node_counter, calls.traits
+        calls.start_ns,
+        calls.counter,
+        calls.next_sequence,
+        calls.node_sequence,
+        calls.node_counter,
+        calls.traits,
     )
     nested = _nested(ranges)
     if not len(nested):
         return by_counter, full(len(calls), -1, np.int32), "counter" if has_counter else "", 0
-    name_evaluates = np.array([name.startswith(_EVALUATE) for name in ranges.names] or [False], dtype=np.uint8)
+    name_evaluates = np.array(
+        [name.startswith(_EVALUATE) for name in ranges.names] or [False], dtype=np.uint8
+    )
     evaluates = name_evaluates[ranges.name[nested]]
     by_ranges, around, forward_range, dropped = _analysis.link_by_ranges(
-        ranges.start_ns[nested], ranges.end_ns[nested], ranges.thread[nested], ranges.sequence[nested], evaluates,
-        ranges.process[nested], calls.start_ns, calls.thread, (calls.stack > 0).astype(np.uint8), calls.traits, BLEED_NS,
-    )  # fmt: skip
+        ranges.start_ns[nested],
+        ranges.end_ns[nested],
+        ranges.thread[nested],
+        ranges.sequence[nested],
+        evaluates,
+        ranges.process[nested],
+        calls.start_ns,
+        calls.thread,
+        (calls.stack > 0).astype(np.uint8),
+        calls.traits,
+        BLEED_NS,
+    )
     use_ranges = not has_counter and bool(evaluates.any())
     chosen = forward_range if use_ranges else around
     range_of_call = np.where(chosen >= 0, nested[chosen], -1).astype(np.int32)
@@ -100,5 +120,7 @@ def _link(calls: Calls, ranges: NvtxRanges) -> tuple[tuple[U8, U8, I32], I32, st
 
 
 def _nested(ranges: NvtxRanges) -> np.ndarray:
-    """Rows of the default domain: the ranges of libraries (NCCL) live in domains of their own and nest on their own."""
+    """Rows of the default domain: the ranges of libraries (NCCL) live in domains of their own and nest on
+    their own.
+    """
     return np.flatnonzero(ranges.domain == 0)

@@ -28,7 +28,9 @@ class OperationKind(IntEnum):
 
 
 class Trait(IntEnum):
-    """What a call knows about itself beyond its numbers (bits; csrc/analysis/autograd_link.h says why each exists)."""
+    """What a call knows about itself beyond its numbers (bits; csrc/analysis/autograd_link.h says why each
+    exists).
+    """
 
     IS_BACKWARD = 1
     OWN_STACK_ANSWERS = 2
@@ -39,7 +41,9 @@ class Trait(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """One row per operation of a GPU: kernels, copies, sets, and whole graphs where only those were recorded."""
+    """One row per operation of a GPU: kernels, copies, sets, and whole graphs where only those were
+    recorded.
+    """
 
     kind: U8
     """OperationKind"""
@@ -102,7 +106,9 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class NvtxRanges:
-    """Push/pop and start/end ranges. A range that was open when the recording stopped ends at int64's maximum."""
+    """Push/pop and start/end ranges. A range that was open when the recording stopped ends at int64's
+    maximum.
+    """
 
     start_ns: I64
     end_ns: I64
@@ -129,7 +135,9 @@ def dense(values: npt.NDArray[Any]) -> tuple[I32, npt.NDArray[Any]]:
     import pyarrow as pa
 
     coded = pa.array(values).dictionary_encode()
-    return coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False), coded.dictionary.to_numpy()
+    return coded.indices.to_numpy(zero_copy_only=False).astype(
+        np.int32, copy=False
+    ), coded.dictionary.to_numpy()
 
 
 def full(size: int, value: int, dtype: Any = np.int64) -> npt.NDArray[Any]:

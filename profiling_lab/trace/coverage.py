@@ -37,7 +37,9 @@ class Unattributed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """GPU time is the sum of the durations of all operations; `busy_ns` counts overlapping ones once, per device."""
+    """GPU time is the sum of the durations of all operations; `busy_ns` counts overlapping ones once, per
+    device.
+    """
 
     gpu_ns: int
     busy_ns: int
@@ -104,7 +106,9 @@ def _sentence(trace: Trace, number: int) -> str:
         # Which calls: nsys never takes stacks for some of them, whatever its options.
         found = trace.attribution
         rows = found.call[(found.reason == Reason.NO_STACK) & (found.call >= 0)]
-        names = Counter({trace.calls.names[i]: n for i, n in enumerate(np.bincount(trace.calls.name[rows])) if n})
+        names = Counter(
+            {trace.calls.names[i]: n for i, n in enumerate(np.bincount(trace.calls.name[rows])) if n}
+        )
         listed = ", ".join(name for name, _ in names.most_common(2)) + (", ..." if len(names) > 2 else "")
         return f"{_SENTENCES[reason]} ({listed})"
     return _SENTENCES[reason]
@@ -119,7 +123,7 @@ def notes(trace: Trace) -> tuple[str, ...]:
     out = []
     if found.without_payload:
         out.append(
-            f"{found.without_payload} Python stacks were recorded but their frames were left out of the export: "
+            f"{found.without_payload} Python stacks were recorded, their frames left out of the export: "
             "export with --include-json=true"
         )
     if found.without_call:
@@ -128,7 +132,9 @@ def notes(trace: Trace) -> tuple[str, ...]:
         how = "" if trace.is_ours else ": record with --pytorch=autograd-nvtx, or with profiling-lab record"
         out.append(f"backward cannot be joined with its forward lines, the file has no sequence numbers{how}")
     if trace.attribution.dropped_ranges:
-        out.append(f"{trace.attribution.dropped_ranges} NVTX ranges overlap others without nesting and were left out")
+        out.append(
+            f"{trace.attribution.dropped_ranges} NVTX ranges overlap others without nesting and were left out"
+        )
     for what, count in trace.repairs.items():
         out.append(f"{count} {what}")
     return tuple(out)

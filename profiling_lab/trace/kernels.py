@@ -73,7 +73,7 @@ def top_kernels(trace: Trace, limit: int | None = None, own: tuple[str, ...] | N
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    operations, found = trace.operations, trace.attribution
+    operations = trace.operations
     own_row = trace.stacks.own_rows(Ownership(own or ()))
     duration = operations.duration_ns
     gpu_ns = int(duration.sum())
@@ -138,5 +138,6 @@ def _launch_stacks(
     for (kernel, frames, phase), (ns, launches) in sums.items():
         by_kernel.setdefault(kernel, []).append(LaunchStack(frames, Phase(phase).name.lower(), ns, launches))
     return {
-        kernel: tuple(sorted(found, key=lambda s: (-s.gpu_ns, s.phase, s.frames))) for kernel, found in by_kernel.items()
+        kernel: tuple(sorted(found, key=lambda s: (-s.gpu_ns, s.phase, s.frames)))
+        for kernel, found in by_kernel.items()
     }

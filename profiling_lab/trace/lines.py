@@ -26,7 +26,9 @@ _NEEDS_STACKS = ("line", "function", "file", "module")
 
 @dataclass(frozen=True, slots=True)
 class LineRow:
-    """GPU time of one line (or function, file, module, kernel, NVTX range: then the other fields are '' and 0)."""
+    """GPU time of one line (or function, file, module, kernel, NVTX range: then the other fields are ''
+    and 0).
+    """
 
     key: str
     """stable over runs of the same program: what `diff` aligns by"""
@@ -83,12 +85,15 @@ def lines(
     depth: int | None = None,
     limit: int | None = None,
 ) -> LinesResult:
-    """Sum GPU time by the user's line that launched it; backward is charged to the forward line it is the backward of.
+    """Sum GPU time by the user's line that launched it; backward is charged to the forward line it is the
+    backward of.
 
-    own: files and folders that are the user's code (see Ownership); depth: how many of the user's frames tell rows
+    own: files and folders that are the user's code (see Ownership); depth: how many of the user's frames
+    tell rows
     apart (1: the line alone, 2: the line and its caller, ...); limit: at most so many rows.
 
-    Raises UsageError for an unknown `by` or `phase`, NotEnoughDataError if the trace has no GPU operation or lacks what
+    Raises UsageError for an unknown `by` or `phase`, NotEnoughDataError if the trace has no GPU operation
+    or lacks what
     `by` needs.
     """
     if by not in GROUPINGS:
@@ -104,7 +109,11 @@ def lines(
         raise NotEnoughDataError(f"{trace.path} holds no Python stacks: {_how_to_record_stacks(trace)}")
     own_row = trace.stacks.own_rows(Ownership(own or ()))
     group, labels = _groups(trace, by, own_row, depth or 1)
-    wanted = {"all": group >= 0, "forward": found.phase == Phase.FORWARD, "backward": found.phase == Phase.BACKWARD}
+    wanted = {
+        "all": group >= 0,
+        "forward": found.phase == Phase.FORWARD,
+        "backward": found.phase == Phase.BACKWARD,
+    }
     group = np.where(wanted[phase], group, -1).astype(np.int32)
     rows = _rows(trace, group, labels)
     return LinesResult(
@@ -137,7 +146,10 @@ def _rows(trace: Trace, group: I32, labels: list[_Label]) -> list[LineRow]:
     rows = []
     for i, label in enumerate(labels):
         forward, backward = int(total[2 * i]), int(total[2 * i + 1])
-        operations_here, kernels_here = int(count[2 * i : 2 * i + 2].sum()), int(kernels[2 * i : 2 * i + 2].sum())
+        operations_here, kernels_here = (
+            int(count[2 * i : 2 * i + 2].sum()),
+            int(kernels[2 * i : 2 * i + 2].sum()),
+        )
         if operations_here:
             rows.append(
                 LineRow(

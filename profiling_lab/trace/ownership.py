@@ -27,7 +27,8 @@ _INTERACTIVE = re.compile(r"^<(stdin|ipython-input.*)>$")
 class Ownership:
     """Tells own files from libraries.
 
-    `paths` are files, folders or trailing parts of them (`model.py`, `src/model`); files under them are own and nothing
+    `paths` are files, folders or trailing parts of them (`model.py`, `src/model`); files under them are own
+    and nothing
     else is. Without paths a file is own unless it lies in site-packages or dist-packages, in the standard
     library, in torch, in generated code, or is built in.
     """
@@ -46,11 +47,15 @@ class Ownership:
             return True
         if _LAUNCHER.search(file):
             return False
-        return not any(p.search(file) for p in (_INSTALLED, _STANDARD_LIBRARY, _TORCH, _GENERATED, _THIS_PACKAGE))
+        return not any(
+            p.search(file) for p in (_INSTALLED, _STANDARD_LIBRARY, _TORCH, _GENERATED, _THIS_PACKAGE)
+        )
 
 
 def _under(file: str, path: str) -> bool:
-    wanted = str(Path(path).resolve()) if path in ("", ".", "..") or path.startswith("../") else str(Path(path))
+    wanted = (
+        str(Path(path).resolve()) if path in ("", ".", "..") or path.startswith("../") else str(Path(path))
+    )
     if wanted.startswith("/"):
         return file == wanted or file.startswith(wanted.rstrip("/") + "/")
     # The trace may come from another machine: a relative path names trailing parts.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Global thread ids: hardware, virtual machine, process and thread packed into one 64-bit number.
 
-The number is unsigned but stored as a signed integer, so it may be negative; masks see the bits, comparisons would not.
+The number is unsigned but stored as a signed integer, so it may be negative; masks see the bits,
+comparisons would not.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _empty(rows: CallRows, stacks: Stacks) -> dict[str, Any]:
     }
 
 
-# Our own tables ---------------------------------------------------------------------------------------------------
+# Our own tables
 
 
 def _from_recorder(file: SqliteFile, strings: Strings, rows: CallRows, processes: Registry) -> CallStacks:
@@ -96,10 +96,16 @@ def _from_recorder(file: SqliteFile, strings: Strings, rows: CallRows, processes
     facts = file.select(
         "PYREC_LAUNCH",
         {
-            "globalTid": 0, "correlationId": -1, "stackId": 0, "peekSeq": NO_SEQUENCE, "nodeSeq": NO_SEQUENCE,
-            "nodeFwdThread": -1, "selfThread": -1, "nodeNameId": -1,
+            "globalTid": 0,
+            "correlationId": -1,
+            "stackId": 0,
+            "peekSeq": NO_SEQUENCE,
+            "nodeSeq": NO_SEQUENCE,
+            "nodeFwdThread": -1,
+            "selfThread": -1,
+            "nodeNameId": -1,
         },
-    )  # fmt: skip
+    )
     process = processes.number(process_part(facts["globalTid"]))
     calls = np.flatnonzero(rows.is_call)
     call = _analysis.call_of(
@@ -135,7 +141,10 @@ def _recorder_stacks(file: SqliteFile, strings: Strings) -> tuple[Stacks, Any]:
     frames = [
         Frame(strings[function], strings[path], line)
         for function, path, line in zip(
-            frame_rows["functionId"].tolist(), frame_rows["fileId"].tolist(), frame_rows["line"].tolist(), strict=True
+            frame_rows["functionId"].tolist(),
+            frame_rows["fileId"].tolist(),
+            frame_rows["line"].tolist(),
+            strict=True,
         )
     ]
     frame_of_id = _rows_by_id(frame_rows["id"])
@@ -161,18 +170,21 @@ def _rows_by_id(ids: I64, first: int = 0) -> Any:
     return rows
 
 
-# nsys -------------------------------------------------------------------------------------------------------------
+# The form of nsys
 
 
 def _from_nsys(file: SqliteFile, strings: Strings, rows: CallRows, threads: Registry) -> CallStacks:
     builder = StackBuilder()
     row_stack = full(len(rows.start_ns), 0, np.int32)
-    marks, texts, without_payload = _backtrace_marks(file)
+    marks, texts = _backtrace_marks(file)
+    without_payload = marks_without_payload(file, BACKTRACE_SCHEMA)
     form = ""
     without_call = 0
     if len(marks["start"]):
         form = "nsys"
-        stack_of_text = np.array([builder.add(_payload_frames(text, strings)) for text in texts], dtype=np.int32)
+        stack_of_text = np.array(
+            [builder.add(_payload_frames(text, strings)) for text in texts], dtype=np.int32
+        )
         row = _row_of_mark(rows, threads.number(marks["globalTid"]), marks["start"])
         without_call = int((row < 0).sum())
         row_stack[row[row >= 0]] = stack_of_text[marks["text"][row >= 0]]
@@ -198,41 +210,47 @@ def _from_nsys(file: SqliteFile, strings: Strings, rows: CallRows, threads: Regi
     return CallStacks(**out)
 
 
-def _backtrace_marks(file: SqliteFile) -> tuple[dict[str, I64], list[str], int]:
-    """Start, thread and text number of every readable stack mark, the texts, and how many marks have no text."""
+def payload_sql(file: SqliteFile, table: str) -> tuple[str, str]:
+    """The JSON payload of a mark `n` as an SQL expression, and the join it needs. An export may leave it
+    out ('').
+    """
+    columns = file.columns(table)
+    terms = ['n."jsonText"'] if "jsonText" in columns else []
+    if "jsonTextId" not in columns or not file.columns("StringIds"):
+        return f"COALESCE({', '.join([*terms, 'NULL'])}, '')", ""
+    return f"COALESCE({', '.join([*terms, 's.value'])}, '')", "LEFT JOIN StringIds s ON s.id = n.jsonTextId"
+
+
+def marks_without_payload(file: SqliteFile, schema: str) -> int:
+    """Stacks that were recorded under this schema and exported without their frames."""
     table = file.newest("NVTX_EVENTS")
-    columns = file.columns(table) if table else ()
-    none = {"start": np.empty(0, dtype=np.int64), "globalTid": np.empty(0, dtype=np.int64),
-            "text": np.empty(0, dtype=np.int64)}  # fmt: skip
-    if table is None:
-        return none, [], 0
-    texts = [f'n."{name}"' for name in ("jsonText",) if name in columns]
-    by_id = "jsonTextId" in columns and bool(file.columns("StringIds"))
-    texts += ["s.value"] if by_id else []
-    join = "LEFT JOIN StringIds s ON s.id = n.jsonTextId" if by_id else ""
-    payload = f"CAST(COALESCE({', '.join(texts)}, '') AS BLOB)" if texts else "CAST('' AS BLOB)"
+    if table is None or not {"domainId", "text"} <= set(file.columns(table)):
+        return 0
+    payload, join = payload_sql(file, table)
     query = (
-        f"SELECT CAST(n.start AS INTEGER), IFNULL(n.globalTid, 0), {payload}"
-        f' FROM "{table}" n {join} WHERE n.eventType = {_MARK}'
+        f'SELECT count(*) FROM "{table}" n {join}'
+        f" WHERE n.eventType = {_MARK} AND {payload} = '' AND n.domainId IN"
+        f" (SELECT domainId FROM \"{table}\" WHERE eventType = {_DOMAIN} AND text = '{schema}')"
     )
-    columns_read, found = file.coded_texts(query, 2)
-    is_stack = np.array([text.startswith('{"' + BACKTRACE_SCHEMA) for text in found] or [False], dtype=bool)
-    keep = is_stack[columns_read[2]] if found else np.zeros(0, dtype=bool)
-    missing = 0
-    if "" in found and _has_domain(file, table, BACKTRACE_SCHEMA):
-        missing = int((columns_read[2] == found.index("")).sum())
-    marks = {name: column[keep] for name, column in zip(none, columns_read, strict=True)}
-    return marks, found, missing
+    return int(file.integers(query, 1)[0][0])
 
 
-def _has_domain(file: SqliteFile, table: str, name: str) -> bool:
-    query = f"SELECT CAST(COALESCE(text, '') AS BLOB) FROM \"{table}\" WHERE eventType = {_DOMAIN}"
-    return any(text == name for (text,) in file.texts(query))
+def _backtrace_marks(file: SqliteFile) -> tuple[dict[str, I64], list[str]]:
+    """Start, thread and text number of every readable stack mark, and the texts."""
+    table = file.newest("NVTX_EVENTS")
+    names = ("start", "globalTid", "text")
+    if table is None:
+        return {name: np.empty(0, dtype=np.int64) for name in names}, []
+    payload, join = payload_sql(file, table)
+    columns, texts = file.coded_texts(
+        f"SELECT CAST(n.start AS INTEGER), IFNULL(n.globalTid, 0), CAST({payload} AS BLOB)"
+        f' FROM "{table}" n {join} WHERE n.eventType = {_MARK} AND {payload} LIKE \'{{"{BACKTRACE_SCHEMA}%\'',
+        2,
+    )
+    return dict(zip(names, columns, strict=True)), texts
 
 
 def _payload_frames(text: str, strings: Strings) -> tuple[Frame, ...]:
-    if not text.startswith('{"' + BACKTRACE_SCHEMA):
-        return ()
     try:
         frames = msgspec.json.decode(text.encode())[BACKTRACE_SCHEMA]["Frames"]
         return tuple(
@@ -249,7 +267,9 @@ def _text(value: Any, strings: Strings) -> str:
 
 
 def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:
-    """The call row that a mark belongs to: the one that started with it on its thread, else the one around it."""
+    """The call row that a mark belongs to: the one that started with it on its thread, else the one around
+    it.
+    """
     row: I32 = _analysis.call_of(thread, start_ns, rows.thread, rows.start_ns, rows.start_ns)
     lost = np.flatnonzero(row < 0)
     if len(lost):
@@ -261,24 +281,32 @@ def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:
 
 
 def _to_calls(rows: CallRows, value: I32) -> I32:
-    """A value per row as a value per call: the row's own, else that of the extra row with its thread and id."""
+    """A value per row as a value per call: the row's own, else that of the extra row with its thread and
+    id.
+    """
     calls = np.flatnonzero(rows.is_call)
     out = value[calls]
     extra = np.flatnonzero(~rows.is_call & (value != 0))
     if len(extra):
         call = _analysis.call_of(
-            rows.thread[extra], rows.correlation[extra], rows.thread[calls], rows.correlation[calls], rows.start_ns[calls]
+            rows.thread[extra],
+            rows.correlation[extra],
+            rows.thread[calls],
+            rows.correlation[calls],
+            rows.start_ns[calls],
         )
         found = call >= 0
         out[call[found]] = np.where(out[call[found]] == 0, value[extra][found], out[call[found]])
     return out
 
 
-# Call chains ------------------------------------------------------------------------------------------------------
+# Call chains as a source of last resort
 
 
 def _python_chains(file: SqliteFile, strings: Strings, builder: StackBuilder) -> dict[int, int]:
-    """Stacks by chain id, where a recorder wrote Python frames as call chains: symbol = function, module = file:line."""
+    """Stacks by chain id, where a recorder wrote Python frames as call chains: symbol = function, module =
+    file:line.
+    """
     if not file.columns("CUDA_CALLCHAINS"):
         return {}
     modules = strings.ids_matching(r"^(?P<file>.+\.py)(:(?P<line>\d+))?$")
@@ -304,19 +332,25 @@ def _python_chains(file: SqliteFile, strings: Strings, builder: StackBuilder) ->
 def _engine_chains(
     file: SqliteFile, strings: Strings, rows: CallRows
 ) -> tuple[npt.NDArray[np.bool_], I32, tuple[str, ...]]:
-    """Rows whose native chain passes through the autograd engine, and the class of the node it was in (-1 unknown)."""
+    """Rows whose native chain passes through the autograd engine, and the class of the node it was in (-1
+    unknown).
+    """
     in_engine = np.zeros(len(rows.start_ns), dtype=bool)
     node = full(len(rows.start_ns), -1, np.int32)
     if not file.columns("CUDA_CALLCHAINS"):
         return in_engine, node, ()
-    engine = strings.ids_matching(r"^torch::autograd::(python::Python)?Engine::(thread_main|evaluate_function)")
+    engine = strings.ids_matching(
+        r"^torch::autograd::(python::Python)?Engine::(thread_main|evaluate_function)"
+    )
     applied = strings.ids_matching(r"^torch::autograd::generated::(\w+)::apply\(")
     if not engine:
         return in_engine, node, ()
     names = tuple(sorted({match[1] for match in applied.values()}))
     listed = ", ".join(str(i) for i in (*engine, *applied))
     chain_id, symbol = file.integers(
-        f"SELECT CAST(id AS INTEGER), CAST(symbol AS INTEGER) FROM CUDA_CALLCHAINS WHERE symbol IN ({listed})", 2
+        "SELECT CAST(id AS INTEGER), CAST(symbol AS INTEGER) FROM CUDA_CALLCHAINS"
+        f" WHERE symbol IN ({listed})",
+        2,
     )
     node_of_symbol = {i: names.index(match[1]) for i, match in applied.items()}
     is_engine = np.isin(symbol, list(engine))

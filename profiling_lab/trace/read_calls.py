@@ -19,7 +19,8 @@ CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 BACKTRACE_CLASS = 67  # an extra row per call that carries the native call chain; never a call of its own
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 _LATE_NODES = ("CopySlices",)
-# A stack that ends here is in the engine, not in a node: it prepares the first gradient, or waits for a backward pass.
+# A stack that ends here is in the engine, not in a node: it prepares the first gradient, or waits for a
+# backward pass.
 _ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 _ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
 
@@ -38,13 +39,21 @@ def read_calls(
 ) -> CallTable:
     table = file.newest(CALL_TABLE)
     wanted: dict[str, int | str] = {
-        "start": 0, "end": 0, "eventClass": 0, "globalTid": 0, "correlationId": -1, "nameId": 0, "callchainId": -1,
-    }  # fmt: skip
+        "start": 0,
+        "end": 0,
+        "eventClass": 0,
+        "globalTid": 0,
+        "correlationId": -1,
+        "nameId": 0,
+        "callchainId": -1,
+    }
     rows = file.select(table, wanted) if table else {name: np.empty(0, dtype=np.int64) for name in wanted}
     process = processes.number(process_part(rows["globalTid"]))
     thread = threads.number(rows["globalTid"])
     is_call = rows["eventClass"] != BACKTRACE_CLASS
-    every = CallRows(rows["start"], rows["end"], process, thread, rows["correlationId"], is_call, rows["callchainId"])
+    every = CallRows(
+        rows["start"], rows["end"], process, thread, rows["correlationId"], is_call, rows["callchainId"]
+    )
     found = read_call_stacks(file, strings, every, processes, threads)
 
     kept = np.flatnonzero(is_call)
@@ -83,7 +92,9 @@ def _traits(found: CallStacks, thread: I32, threads: Registry, thread_names: dic
     has_stack = found.stack > 0
     engine_leaf = has_stack & leaf_is_engine[found.stack]
     in_backward = in_node | found.in_engine | on_engine_thread
-    late = np.isin(found.node_name, [i for i, name in enumerate(found.node_names) if name.split("::")[-1] in _LATE_NODES])
+    late = np.isin(
+        found.node_name, [i for i, name in enumerate(found.node_names) if name.split("::")[-1] in _LATE_NODES]
+    )
 
     bits = np.zeros(len(thread), dtype=np.uint8)
     bits[in_backward] |= np.uint8(Trait.IS_BACKWARD)
@@ -92,4 +103,3 @@ def _traits(found: CallStacks, thread: I32, threads: Registry, thread_names: dic
     bits[late] |= np.uint8(Trait.NODE_MADE_LATE)
     bits[in_backward & has_stack & ~engine_leaf] |= np.uint8(Trait.FRAMES_INSIDE_NODE)
     return bits
-

@@ -18,10 +18,24 @@ TABLES = {
 }
 
 # Older exports lack the ENUM tables, so the meaning of copyKind is stated here.
-COPY_KINDS = ("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "UVM HtoD",
-              "UVM DtoH", "UVM DtoD")  # fmt: skip
+COPY_KINDS = (
+    "unknown",
+    "HtoD",
+    "DtoH",
+    "HtoA",
+    "AtoH",
+    "AtoA",
+    "AtoD",
+    "DtoA",
+    "DtoD",
+    "HtoH",
+    "PtoP",
+    "UVM HtoD",
+    "UVM DtoH",
+    "UVM DtoD",
+)
 
-_SHARED = {"start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1}
+_SHARED: dict[str, int | str] = {"start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1}
 
 
 def read_operations(
@@ -81,7 +95,11 @@ def _named(kind: OperationKind, rows: dict[str, I64], strings: Strings) -> tuple
         numbers, distinct = dense((rows["demangledName"] << 32) | (rows["shortName"] & 0xFFFFFFFF))
         pairs = [(strings[int(pair) >> 32], strings[int(pair) & 0xFFFFFFFF]) for pair in distinct]
         names = [full_name or short or "unnamed kernel" for full_name, short in pairs]
-        return numbers.astype(np.int64), names, [short or name for name, (_, short) in zip(names, pairs, strict=True)]
+        return (
+            numbers.astype(np.int64),
+            names,
+            [short or name for name, (_, short) in zip(names, pairs, strict=True)],
+        )
     if kind is OperationKind.COPY:
         numbers, distinct = dense(rows["copyKind"])
         names = [f"memcpy {COPY_KINDS[k] if 0 <= k < len(COPY_KINDS) else k}" for k in distinct.tolist()]

@@ -32,21 +32,27 @@ def read_ranges(file: SqliteFile, processes: Registry, threads: Registry) -> Nvt
         f" ELSE {NO_SEQUENCE} END,"
         f" CAST(substr(t, 1, min({cuts}) - 1) AS BLOB)"
         f" FROM (SELECT CAST(n.start AS INTEGER) a, IFNULL(n.end, {OPEN_END}) b, IFNULL(n.globalTid, 0) tid,"
-        f" {domain} domain, {text} t FROM \"{table}\" n {join} WHERE n.eventType IN ({_PUSH_POP}, {_START_END}))",
+        f' {domain} domain, {text} t FROM "{table}" n {join}'
+        f" WHERE n.eventType IN ({_PUSH_POP}, {_START_END}))",
         5,
     )
     named = dict(zip(("start", "end", "globalTid", "domain", "sequence", "name"), columns, strict=True))
     domains = {
         int(number): name
         for number, name in file.texts(
-            f"SELECT CAST({domain} AS TEXT), CAST({text} AS BLOB) FROM \"{table}\" n {join} WHERE n.eventType = {_DOMAIN}"
+            f'SELECT CAST({domain} AS TEXT), CAST({text} AS BLOB) FROM "{table}" n {join}'
+            f" WHERE n.eventType = {_DOMAIN}"
         )
     }
     return _ranges(named, names, processes, threads, domains)
 
 
 def _ranges(
-    columns: dict[str, np.ndarray], names: list[str], processes: Registry, threads: Registry, domains: dict[int, str]
+    columns: dict[str, np.ndarray],
+    names: list[str],
+    processes: Registry,
+    threads: Registry,
+    domains: dict[int, str],
 ) -> NvtxRanges:
     none = np.empty(0, dtype=np.int64)
     tid = columns.get("globalTid", none)

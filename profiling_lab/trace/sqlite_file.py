@@ -71,7 +71,8 @@ class SqliteFile:
     def _read_columns(self) -> dict[str, tuple[str, ...]]:
         names: dict[str, list[str]] = {}
         rows = self._batches(
-            "SELECT CAST(m.name AS TEXT), CAST(c.name AS TEXT) FROM sqlite_master m JOIN pragma_table_info(m.name) c"
+            "SELECT CAST(m.name AS TEXT), CAST(c.name AS TEXT)"
+            " FROM sqlite_master m JOIN pragma_table_info(m.name) c"
             " WHERE m.type IN ('table', 'view') ORDER BY m.name, c.cid"
         )
         for batch in rows:
@@ -94,7 +95,9 @@ class SqliteFile:
         return self._columns.get(table, ())
 
     def newest(self, table: str) -> str | None:
-        """The table of that name with the highest `_V<n>` suffix, or None: exporters have renamed tables that way."""
+        """The table of that name with the highest `_V<n>` suffix, or None: exporters have renamed tables
+        that way.
+        """
         found = [
             (int(match[1] or 1), name)
             for name in self._columns
@@ -120,14 +123,17 @@ class SqliteFile:
 
     def _int64(self, column: pa.ChunkedArray) -> I64:
         if column.null_count or column.type != pa.int64():
-            raise UnreadableInputError(f"{self.path} has a value that is no integer where the schema has integers")
+            raise UnreadableInputError(
+                f"{self.path} has a value that is no integer where the schema has integers"
+            )
         array: I64 = column.to_numpy()
         return array
 
     def select(self, table: str, wanted: dict[str, int | str], where: str = "") -> dict[str, I64]:
         """Integer columns of a table, NULL replaced.
 
-        `wanted` maps the column to its value where it is NULL or where this schema lacks it; an SQL expression over
+        `wanted` maps the column to its value where it is NULL or where this schema lacks it; an SQL
+        expression over
         the table may stand there instead of a number.
         """
         have = self.columns(table)
@@ -161,9 +167,13 @@ class SqliteFile:
         try:
             for batch in self._batches(query):
                 coded = batch.column(width).dictionary_encode()
-                local = [numbers.setdefault(bytes(text), len(numbers)) for text in coded.dictionary.to_pylist()]
+                local = [
+                    numbers.setdefault(bytes(text), len(numbers)) for text in coded.dictionary.to_pylist()
+                ]
                 codes = np.asarray(local, dtype=np.int64)[coded.indices.to_numpy(zero_copy_only=False)]
-                parts.append([self._int64(pa.chunked_array([batch.column(i)])) for i in range(width)] + [codes])
+                parts.append(
+                    [self._int64(pa.chunked_array([batch.column(i)])) for i in range(width)] + [codes]
+                )
         except UnreadableInputError:
             raise
         except Exception as error:

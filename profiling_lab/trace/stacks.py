@@ -55,9 +55,14 @@ class Stacks:
         return np.maximum(found, 0)
 
     def passes_through(self, file_ends: tuple[str, ...], functions: tuple[str, ...] = ()) -> U8:
-        """Per stack, the nearest row (itself included) whose frame lies in such a file (and function), else 0."""
+        """Per stack, the nearest row (itself included) whose frame lies in such a file (and function),
+        else 0.
+        """
         hits = np.array(
-            [f.file.endswith(file_ends) and (not functions or f.function.split(".")[-1] in functions) for f in self.frames],
+            [
+                f.file.endswith(file_ends) and (not functions or f.function.split(".")[-1] in functions)
+                for f in self.frames
+            ],
             dtype=np.uint8,
         )
         return np.maximum(_analysis.nearest_marked(self._parents(), self._marks(hits)), 0)
@@ -73,7 +78,9 @@ class Stacks:
         return marks
 
     def _string_modules(self) -> U8:
-        return np.array([f.file == "<string>" and f.function == "<module>" for f in self.frames], dtype=np.uint8)
+        return np.array(
+            [f.file == "<string>" and f.function == "<module>" for f in self.frames], dtype=np.uint8
+        )
 
     def _is(self, frames: U8) -> np.ndarray:
         return self._marks(frames).astype(bool)

@@ -26,5 +26,7 @@ class Strings:
 def read_strings(file: SqliteFile) -> Strings:
     if not file.columns("StringIds"):
         return Strings({})
-    columns, texts = file.coded_texts("SELECT CAST(id AS INTEGER), CAST(IFNULL(value, '') AS BLOB) FROM StringIds", 1)
+    columns, texts = file.coded_texts(
+        "SELECT CAST(id AS INTEGER), CAST(IFNULL(value, '') AS BLOB) FROM StringIds", 1
+    )
     return Strings(dict(zip(columns[0].tolist(), (texts[i] for i in columns[1].tolist()), strict=True)))

@@ -20,13 +20,21 @@ from profiling_lab.trace.stacks import Stacks
 from profiling_lab.trace.strings import Strings, read_strings
 
 # Any of these makes an SQLite file a trace in the nsys schema; tables without rows are not written.
-_MARKS = ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "PYREC_META", CALL_TABLE, *TABLES.values())
+_MARKS = (
+    "META_DATA_EXPORT",
+    "EXPORT_META_DATA",
+    "META_DATA_CAPTURE",
+    "PYREC_META",
+    CALL_TABLE,
+    *TABLES.values(),
+)
 
 
 class Trace:
     """A GPU trace. Open one with `Trace.open`; it is a context manager, and reading never alters the file.
 
-    Rows of `operations`, `calls` and `ranges` keep the order of the file. Times are integer nanoseconds on the file's
+    Rows of `operations`, `calls` and `ranges` keep the order of the file. Times are integer nanoseconds on
+    the file's
     own clock.
     """
 
@@ -36,7 +44,9 @@ class Trace:
         self._processes = Registry()
         self._threads = Registry()
         self.repairs: dict[str, int] = {}
-        """rows that were repaired or skipped, by what was wrong with them; complete once the columns were read"""
+        """rows that were repaired or skipped, by what was wrong with them; complete once the columns were
+        read
+        """
 
     @classmethod
     def open(cls, path: str | Path) -> Trace:
@@ -120,7 +130,9 @@ class Trace:
 
     @cached_property
     def attribution(self) -> Attribution:
-        """Per GPU operation the stack that answers for it. Raises NotEnoughDataError in a trace without operations."""
+        """Per GPU operation the stack that answers for it. Raises NotEnoughDataError in a trace without
+        operations.
+        """
         if not len(self.operations):
             raise NotEnoughDataError(self.why_empty())
         return attribute(self.operations, self.calls, self.ranges)
@@ -167,13 +179,15 @@ def _check_is_trace(path: Path) -> None:
             raise UnreadableInputError(f"{path} looks like gzip but cannot be unpacked") from None
     if b'"traceEvents"' in head or b'"schemaVersion"' in head:
         raise UnreadableInputError(
-            f"{path} is a torch.profiler trace, which is not yet readable here; an SQLite trace was expected, from "
-            "`profiling-lab record` or `nsys export --type=sqlite`"
+            f"{path} is a torch.profiler trace, which is not yet readable here; an SQLite trace was "
+            "expected, from `profiling-lab record` or `nsys export --type=sqlite`"
         )
     if path.suffix in (".nsys-rep", ".qdrep"):
         raise UnreadableInputError(
-            f"{path} is an nsys report; convert it first: nsys export --type=sqlite --include-json=true {path}"
+            f"{path} is an nsys report; convert it first: "
+            f"nsys export --type=sqlite --include-json=true {path}"
         )
     raise UnreadableInputError(
-        f"{path} is no trace: an SQLite file was expected, from `profiling-lab record` or `nsys export --type=sqlite`"
+        f"{path} is no trace: an SQLite file was expected, "
+        "from `profiling-lab record` or `nsys export --type=sqlite`"
     )

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Analyses over the columns of a trace (csrc/analysis). Every array is one-dimensional and contiguous;
+nothing is copied.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+_I32: TypeAlias = npt.NDArray[np.int32]
+_I64: TypeAlias = npt.NDArray[np.int64]
+_U8: TypeAlias = npt.NDArray[np.uint8]
+_Links: TypeAlias = tuple[_U8, _U8, _I32]
+"""per launch: phase, match, and the launch whose stack answers (-1 none)"""
+
+NO_SEQUENCE: int
+
+def merged(start_ns: _I64, end_ns: _I64) -> tuple[_I64, _I64]:
+    """The union of intervals: starts and ends, sorted and disjoint."""
+
+def busy_ns(start_ns: _I64, end_ns: _I64, track: _I32, tracks: int) -> _I64:
+    """The length of the union per track."""
+
+def contain(
+    start_ns: _I64, end_ns: _I64, track: _I32, time_ns: _I64, time_track: _I32, tolerance_ns: int
+) -> tuple[_I32, _I32, int]:
+    """Per range its parent, per moment the innermost range around it (-1 none), and how many ranges did
+    not nest.
+    """
+
+def call_of(
+    op_process: _I32, op_correlation: _I64, call_process: _I32, call_correlation: _I64, call_start_ns: _I64
+) -> _I32:
+    """Per operation the row of the call with its process and correlation id, the earliest one; -1 if there
+    is none.
+    """
+
+def link_by_counter(
+    start_ns: _I64, thread: _I32, next_sequence: _I64, node_sequence: _I64, node_thread: _I32, traits: _U8
+) -> _Links:
+    """Join backward launches with forward launches by replaying the autograd counter."""
+
+def link_by_ranges(
+    start_ns: _I64,
+    end_ns: _I64,
+    track: _I32,
+    sequence: _I64,
+    evaluates: _U8,
+    process: _I32,
+    launch_ns: _I64,
+    launch_track: _I32,
+    has_stack: _U8,
+    traits: _U8,
+    tolerance_ns: int,
+) -> tuple[_Links, _I32, _I32, int]:
+    """The same from operator ranges. Also per launch the innermost range, the forward range, and the
+    ranges dropped.
+    """
+
+def attribute(
+    call: _I32, stack: _I32, phase: _U8, match: _U8, forward_row: _I32, traits: _U8
+) -> tuple[_I32, _U8, _U8, _U8]:
+    """Per operation its stack (0 none), phase, match and reason; `call` is per operation, the others per
+    call.
+    """
+
+def sum_by_key(key: _I32, value: _I64, keys: int) -> tuple[_I64, _I64]:
+    """Exact sums and counts for the keys 0 .. keys-1; rows with a negative key belong to nobody."""
+
+def nearest_marked(parent: _I32, marked: _U8) -> _I32:
+    """Per node of a forest the nearest marked node on its way to the root, itself included; -1 if there is
+    none.
+    """

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab info`: what is in a trace, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "what is in a trace, how it was captured, and what would have recorded the rest"
+EXAMPLES = """\
+  profiling-lab info run.sqlite
+  profiling-lab info nsys_export.sqlite --format json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    shared.add_own(parser)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.info import info_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.coverage import coverage
+    from profiling_lab.trace.info import info
+    from profiling_lab.trace.ownership import Ownership
+
+    with Trace.open(args.trace) as trace:
+        own_row = trace.stacks.own_rows(Ownership(tuple(args.own)))
+        covered = coverage(trace, own_row) if len(trace.operations) else None
+        write(info_report(trace, info(trace), covered), args.format)
+    return 0

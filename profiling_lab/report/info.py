@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace holds, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from profiling_lab.report import numbers
+from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.table import Column, Report, Table, Unit
+from profiling_lab.trace import Trace
+from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.info import TraceInfo
+
+COLUMNS = (
+    Column("what", "what"),
+    Column("rows", "recorded", Unit.COUNT),
+    Column("missing", "what would have recorded it"),
+)
+
+
+def info_report(trace: Trace, facts: TraceInfo, coverage: Coverage | None) -> Report:
+    """`coverage` is None for a trace without GPU operations."""
+    missing = [part.missing if not part.rows else "" for part in facts.recorded]
+    rows = tuple((part.what, part.rows, hint) for part, hint in zip(facts.recorded, missing, strict=True))
+    data = tuple(
+        {"key": part.key, "what": part.what, "rows": part.rows, "missing": hint}
+        for part, hint in zip(facts.recorded, missing, strict=True)
+    )
+    header = (*_header(facts), *(coverage_header(trace, coverage) if coverage else (trace.why_empty(),)))
+    described: dict[str, Any] = asdict(facts)
+    del described["recorded"]
+    described["recorder"] = dict(facts.recorder)
+    return Report(
+        command="info",
+        trace=described,
+        header=header,
+        table=Table(COLUMNS, rows, len(rows), data=data),
+        coverage=coverage_data(coverage) if coverage else {},
+    )
+
+
+def _header(facts: TraceInfo) -> tuple[str, ...]:
+    known = "unknown, the file does not say"
+    gpus = ", ".join(
+        f"{gpu.name}"
+        + (
+            f" (compute {gpu.compute}, {gpu.multiprocessors} SMs, {numbers.size(gpu.memory_bytes)})"
+            if gpu.compute
+            else ""
+        )
+        for gpu in facts.gpus
+    )
+    lines = [
+        f"file       {facts.path}, {numbers.size(facts.file_bytes)}",
+        f"recorded   by {facts.product or known}" + (f", schema {facts.schema}" if facts.schema else ""),
+        f"started    {facts.started_utc or known}",
+        f"duration   {known if facts.duration_ns is None else numbers.time(facts.duration_ns)}",
+        f"GPU        {gpus or known}",
+        f"driver     {facts.driver or known}",
+        f"processes  {', '.join(facts.processes) or known}",
+    ]
+    if facts.overhead_ns is not None:
+        lines.append(
+            f"overhead   {numbers.time(facts.overhead_ns)} of the profiler's own, as far as it noted it"
+        )
+    lines += [f"  recorder {name}: {value}" for name, value in facts.recorder]
+    lines += [f"  warning: {text}" for text in facts.warnings]
+    return tuple(lines)
