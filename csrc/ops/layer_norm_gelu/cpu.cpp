@@ -35,6 +35,21 @@ struct GeluTanh {
   }
 };
 
+/// Sum of f(c) over 0 <= c < count, in blocks: the rounding of one long chain of additions would show in
+/// fp64.
+template <class Function>
+double blocked_sum(int64_t count, Function&& f) {
+  constexpr int64_t kBlock = 64;
+  double total = 0;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t end = begin + kBlock < count ? begin + kBlock : count;
+    double block = 0;
+    for (int64_t c = begin; c < end; ++c) block += f(c);
+    total += block;
+  }
+  return total;
+}
+
 template <class T, class Gelu>
 void forward_rows(const ForwardParams& p, int64_t begin, int64_t end) {
   using A = Accum<T>;
@@ -44,14 +59,14 @@ void forward_rows(const ForwardParams& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T* x = static_cast<const T*>(p.x) + row * p.x_row_stride;
     T* y = static_cast<T*>(p.y) + row * p.cols;
-    double sum = 0, squares = 0;
-    for (int64_t c = 0; c < p.cols; ++c) sum += static_cast<A>(x[c]);
-    const double mean = sum / cols;
-    for (int64_t c = 0; c < p.cols; ++c) {
-      const double d = static_cast<A>(x[c]) - mean;
-      squares += d * d;
-    }
-    const double rstd = 1 / std::sqrt(squares / cols + p.eps);
+    const double mean = blocked_sum(p.cols, [&](int64_t c) { return static_cast<A>(x[c]); }) / cols;
+    const double variance = blocked_sum(p.cols,
+                                        [&](int64_t c) {
+                                          const double d = static_cast<A>(x[c]) - mean;
+                                          return d * d;
+                                        }) /
+                            cols;
+    const double rstd = 1 / std::sqrt(variance + p.eps);
     static_cast<A*>(p.mean)[row] = static_cast<A>(mean);
     static_cast<A*>(p.rstd)[row] = static_cast<A>(rstd);
     for (int64_t c = 0; c < p.cols; ++c) {
@@ -79,7 +94,6 @@ void backward_rows(const BackwardParams& p, int64_t begin, int64_t end, Accum<T>
     const T* dy = static_cast<const T*>(p.dy) + row * p.dy_row_stride;
     T* dx = static_cast<T*>(p.dx) + row * p.cols;
     const A mean = static_cast<const A*>(p.mean)[row], rstd = static_cast<const A*>(p.rstd)[row];
-    double sum_dh = 0, sum_dh_h = 0;
     for (int64_t c = 0; c < p.cols; ++c) {
       const A w = static_cast<A>(weight[c]);
       h[c] = (static_cast<A>(x[c]) - mean) * rstd;
@@ -88,10 +102,9 @@ void backward_rows(const BackwardParams& p, int64_t begin, int64_t end, Accum<T>
       dweight[c] += dz * h[c];
       dbias[c] += dz;
       dh[c] = dz * w;
-      sum_dh += dh[c];
-      sum_dh_h += dh[c] * h[c];
     }
-    const A mean_dh = static_cast<A>(sum_dh / cols), mean_dh_h = static_cast<A>(sum_dh_h / cols);
+    const A mean_dh = static_cast<A>(blocked_sum(p.cols, [&](int64_t c) { return dh[c]; }) / cols);
+    const A mean_dh_h = static_cast<A>(blocked_sum(p.cols, [&](int64_t c) { return dh[c] * h[c]; }) / cols);
     for (int64_t c = 0; c < p.cols; ++c) dx[c] = static_cast<T>(rstd * (dh[c] - mean_dh - h[c] * mean_dh_h));
   }
 }
