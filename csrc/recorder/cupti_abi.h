@@ -39,6 +39,7 @@ enum class ActivityKind : int {
 inline constexpr int kAttributeZeroedBuffer = 5;
 inline constexpr int kThreadIdSystem = 1;  // thread ids are what gettid() says
 inline constexpr uint32_t kFlushForced = 1;
+inline constexpr int kObjectThread = 2;  // what an overhead record is about
 
 // CUPTI's own version numbers: a counter up to 12.9, then major*10000 + minor*100 + update.
 inline constexpr uint32_t kVersionRefusableBuffers = 27;  // before, refusing a buffer crashes
@@ -149,7 +150,7 @@ struct SynchronizationRecord {
 struct OverheadRecord {
   int kind;
   int overhead_kind;
-  int object_kind;  // 2: a thread
+  int object_kind;
   uint32_t process, thread, pad;
   uint64_t start, end;
 };
@@ -180,27 +181,27 @@ using BufferRequested = void (*)(uint8_t** buffer, size_t* size, size_t* max_rec
 using BufferCompleted = void (*)(void* context, uint32_t stream, uint8_t* buffer, size_t size, size_t valid);
 
 // X(name, parameters): functions without which nothing can be recorded.
-#define PLAB_CUPTI_REQUIRED(X)                                                                        \
-  X(GetVersion, (uint32_t * version))                                                                 \
-  X(GetResultString, (Result result, const char** text))                                              \
-  X(GetCallbackName, (Domain domain, uint32_t cbid, const char** name))                               \
-  X(Subscribe, (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata))            \
-  X(Unsubscribe, (SubscriberHandle subscriber))                                                       \
-  X(EnableCallback, (uint32_t enable, SubscriberHandle subscriber, Domain domain, uint32_t cbid))     \
-  X(ActivityEnable, (ActivityKind kind))                                                              \
-  X(ActivityDisable, (ActivityKind kind))                                                             \
-  X(ActivityRegisterCallbacks, (BufferRequested requested, BufferCompleted completed))                \
-  X(ActivityFlushAll, (uint32_t flag))                                                                \
-  X(ActivityGetNextRecord, (uint8_t * buffer, size_t valid_bytes, Record** record))                   \
-  X(ActivityGetNumDroppedRecords, (void* context, uint32_t stream, size_t* dropped))                  \
+#define PLAB_CUPTI_REQUIRED(X)                                                                    \
+  X(GetVersion, (uint32_t* version))                                                              \
+  X(GetResultString, (Result result, const char** text))                                          \
+  X(GetCallbackName, (Domain domain, uint32_t cbid, const char** name))                           \
+  X(Subscribe, (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata))        \
+  X(Unsubscribe, (SubscriberHandle subscriber))                                                   \
+  X(EnableCallback, (uint32_t enable, SubscriberHandle subscriber, Domain domain, uint32_t cbid)) \
+  X(ActivityEnable, (ActivityKind kind))                                                          \
+  X(ActivityDisable, (ActivityKind kind))                                                         \
+  X(ActivityRegisterCallbacks, (BufferRequested requested, BufferCompleted completed))            \
+  X(ActivityFlushAll, (uint32_t flag))                                                            \
+  X(ActivityGetNextRecord, (uint8_t* buffer, size_t valid_bytes, Record** record))                \
+  X(ActivityGetNumDroppedRecords, (void* context, uint32_t stream, size_t* dropped))              \
   X(ActivitySetAttribute, (int attribute, size_t* value_bytes, void* value))
 
 // Functions that newer versions have; without one, its feature stays off.
-#define PLAB_CUPTI_OPTIONAL(X)                                                                        \
-  X(Subscribe_v2, (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata,          \
-                   SubscriberParams* params))                                                         \
-  X(SetThreadIdType, (int type))                                                                      \
-  X(ActivityEnableAndDump, (ActivityKind kind))                                                       \
+#define PLAB_CUPTI_OPTIONAL(X)                                                                            \
+  X(Subscribe_v2,                                                                                         \
+    (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata, SubscriberParams* params)) \
+  X(SetThreadIdType, (int type))                                                                          \
+  X(ActivityEnableAndDump, (ActivityKind kind))                                                           \
   X(ActivityEnableAllSyncRecords, (uint8_t enable))
 
 }  // namespace plab::recorder::cupti

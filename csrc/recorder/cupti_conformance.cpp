@@ -58,8 +58,9 @@ SAME_OFFSET(KernelRecord, shared_executed, Kernel, sharedMemoryExecuted);
 SAME_OFFSET(KernelRecord, graph_node, Kernel, graphNodeId);
 SAME_OFFSET(KernelRecord, shared_limit_config, Kernel, shmemLimitConfig);
 SAME_OFFSET(KernelRecord, graph, Kernel, graphId);
-#define SAME_TAIL(our_field, their_field) \
-  static_assert(sizeof(KernelRecord) + offsetof(KernelClusterTail, our_field) == offsetof(Kernel, their_field))
+#define SAME_TAIL(our_field, their_field)                                        \
+  static_assert(sizeof(KernelRecord) + offsetof(KernelClusterTail, our_field) == \
+                offsetof(Kernel, their_field))
 SAME_TAIL(access_policy, pAccessPolicyWindow);
 SAME_TAIL(cluster, clusterX);
 SAME_TAIL(cluster_scheduling, clusterSchedulingPolicy);
@@ -93,7 +94,7 @@ SAME_OFFSET(OverheadRecord, overhead_kind, CUpti_ActivityOverhead, overheadKind)
 SAME_OFFSET(OverheadRecord, process, CUpti_ActivityOverhead, objectId);
 SAME_OFFSET(OverheadRecord, start, CUpti_ActivityOverhead, start);
 static_assert(offsetof(CUpti_ActivityObjectKindId, pt.threadId) == 4);
-static_assert(CUPTI_ACTIVITY_OBJECT_THREAD == 2);
+static_assert(kObjectThread == CUPTI_ACTIVITY_OBJECT_THREAD);
 PREFIX_OF(GraphTraceRecord, CUpti_ActivityGraphTrace2);
 SAME_OFFSET(GraphTraceRecord, correlation, CUpti_ActivityGraphTrace2, correlationId);
 SAME_OFFSET(GraphTraceRecord, start, CUpti_ActivityGraphTrace2, start);
@@ -131,8 +132,8 @@ template <class R, class... A>
 struct Signature<R (*)(A...)> {
   using type = typename Plain<R>::type(typename Plain<A>::type...);
 };
-#define SAME_SIGNATURE(name, parameters)                                                                     \
-  static_assert(std::is_same_v<typename Signature<Result(*) parameters>::type,                               \
+#define SAME_SIGNATURE(name, parameters)                                       \
+  static_assert(std::is_same_v<typename Signature<Result(*) parameters>::type, \
                                typename Signature<decltype(&cupti##name)>::type>);
 PLAB_CUPTI_REQUIRED(SAME_SIGNATURE)
 PLAB_CUPTI_OPTIONAL(SAME_SIGNATURE)

@@ -24,13 +24,13 @@ int visit(dl_phdr_info* info, size_t, void* data) {
 }
 
 // Returns "" or why this file cannot serve.
-std::string bind(const std::string& path, int extra_flags, CuptiFunctions* functions) {
+std::string bind(const std::string& path, int extra_flags, cupti::Functions* functions) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | extra_flags);
   if (!library) {
     const char* error = dlerror();
     return error ? error : path + " cannot be loaded";
   }
-  CuptiFunctions found;
+  cupti::Functions found;
   const char* missing = nullptr;
 #define PLAB_BIND(name, parameters) \
   found.name = reinterpret_cast<decltype(found.name)>(dlsym(library, "cupti" #name));
@@ -56,14 +56,14 @@ std::string find_mapped_library(const char* prefix) {
   return search.found;
 }
 
-std::string CuptiFunctions::describe(cupti::Result result) const {
+std::string cupti::Functions::describe(cupti::Result result) const {
   const char* text = nullptr;
   if (GetResultString) GetResultString(result, &text);
   return std::string(text ? text : "unknown error") + " (" + std::to_string(result) + ")";
 }
 
 std::string load_cupti(const std::string& override_path, const std::vector<std::string>& candidates,
-                       CuptiFunctions* functions) {
+                       cupti::Functions* functions) {
   if (!override_path.empty()) {
     const std::string why = bind(override_path, 0, functions);
     return why.empty() ? "" : "PROFILING_LAB_CUPTI cannot be used: " + why;

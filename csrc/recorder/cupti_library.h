@@ -13,8 +13,10 @@ namespace plab::recorder {
 // The path of a mapped library whose file name starts with `prefix`; "" if none is.
 std::string find_mapped_library(const char* prefix);
 
-struct CuptiFunctions {
-#define PLAB_DECLARE(name, parameters) cupti::Result(*name) parameters = nullptr;
+namespace cupti {
+
+struct Functions {
+#define PLAB_DECLARE(name, parameters) Result(*name) parameters = nullptr;
   PLAB_CUPTI_REQUIRED(PLAB_DECLARE)
   PLAB_CUPTI_OPTIONAL(PLAB_DECLARE)
 #undef PLAB_DECLARE
@@ -22,13 +24,15 @@ struct CuptiFunctions {
   std::string path;
 
   // The text of an error code.
-  std::string describe(cupti::Result result) const;
+  std::string describe(Result result) const;
 };
+
+}  // namespace cupti
 
 // In this order: `override_path` if not empty (then nothing else), the copy that is mapped already (torch
 // brings one), then `candidates`. Returns "" or one sentence; each library is tried once per process and
 // stays loaded, because CUPTI may keep pointers into itself.
 std::string load_cupti(const std::string& override_path, const std::vector<std::string>& candidates,
-                       CuptiFunctions* functions);
+                       cupti::Functions* functions);
 
 }  // namespace plab::recorder

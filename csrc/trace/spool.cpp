@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -15,12 +16,13 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4c534c50;             // "PLSL"
 constexpr size_t kLargestBlock = size_t{64} << 20;  // a reader can trust a length only within bounds
-constexpr size_t kStringsRemembered = 1 << 16;      // texts with running numbers must not grow the table for ever
+constexpr size_t kStringsRemembered = 1 << 16;  // texts with running numbers must not grow the table for ever
 
 static_assert(sizeof(Header) == 16 && sizeof(BlockHeader) == 16);
-static_assert(sizeof(ApiCall) == 80 && sizeof(Kernel) == 136 && sizeof(Copy) == 80 && sizeof(Set) == 56);
+static_assert(sizeof(ApiCall) == 80 && sizeof(Kernel) == 144 && sizeof(Copy) == 80 && sizeof(Set) == 56);
 static_assert(sizeof(Sync) == 40 && sizeof(Graph) == 40 && sizeof(Overhead) == 24 && sizeof(Range) == 72);
-static_assert(sizeof(StackNode) == 32 && sizeof(Thread) == 8 && sizeof(Clock) == 16 && sizeof(Diagnostic) == 16);
+static_assert(sizeof(StackNode) == 32 && sizeof(Thread) == 8 && sizeof(Clock) == 16 &&
+              sizeof(Diagnostic) == 16);
 
 // CRC-32 (IEEE), eight bytes at a time.
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;

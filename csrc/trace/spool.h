@@ -48,9 +48,9 @@ struct Header {
 };
 
 enum ApiFlag : uint32_t {
-  kApiDriver = 1,     // a driver call that was not made by a runtime call
-  kApiLinked = 2,     // peek_seq and self_thread are known
-  kApiBackward = 4,   // an autograd node is being evaluated: node_* are known
+  kApiDriver = 1,    // a driver call that was not made by a runtime call
+  kApiLinked = 2,    // peek_seq and self_thread are known
+  kApiBackward = 4,  // an autograd node is being evaluated: node_* are known
 };
 
 struct ApiCall {
@@ -106,7 +106,15 @@ struct Stream {
 };
 
 enum class RangeType : uint32_t { kPushPop = 59, kStartEnd = 60, kMark = 34, kCategory = 33, kDomain = 75 };
-enum class Payload : uint32_t { kNone = 0, kUint64 = 1, kInt64 = 2, kDouble = 3, kUint32 = 4, kInt32 = 5, kFloat = 6 };
+enum class Payload : uint32_t {
+  kNone = 0,
+  kUint64 = 1,
+  kInt64 = 2,
+  kDouble = 3,
+  kUint32 = 4,
+  kInt32 = 5,
+  kFloat = 6
+};
 
 struct Range {
   uint64_t start_ns, end_ns;  // end_ns 0: a mark, or still open when the recording stopped

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that CUPTI writes its records into, and the two callbacks that hand it over.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace plab::recorder {
+
+struct FilledBuffer {
+  uint8_t* data;
+  size_t valid_bytes;
+};
+
+// A pool of zeroed buffers. The launch path only ever pops one: allocating and zeroing is the consumer's
+// work, because CUPTI asks for a buffer in the middle of the user's launch. The lock is never held across a
+// call into CUPTI (it takes its own locks around these callbacks, in either order).
+class ActivityBuffers {
+ public:
+  // `refusable`: this CUPTI accepts "no buffer"; older ones crash on it and get a scratch buffer whose
+  // contents are thrown away.
+  void prepare(size_t buffer_bytes, size_t ahead, size_t most, bool refusable);
+  void release();
+
+  // Thread: any thread inside a CUDA call.
+  void request(uint8_t** data, size_t* bytes) noexcept;
+  // Thread: CUPTI's worker, a flushing thread, or a thread inside a CUDA call.
+  void complete(uint8_t* data, size_t valid_bytes) noexcept;
+
+  // Thread: the consumer.
+  std::vector<FilledBuffer> take_filled();
+  void give_back(uint8_t* data);
+  void keep_ahead() noexcept;  // at least `ahead` free ones, as long as the limit allows
+
+  uint64_t starved() const noexcept { return starved_; }      // requests without a buffer
+  uint64_t completed() const noexcept { return completed_; }  // buffers that came back
+  size_t allocated_bytes() const noexcept { return all_.size() * buffer_bytes_; }
+
+ private:
+  uint8_t* allocate() noexcept;
+
+  std::mutex mutex_;
+  size_t buffer_bytes_ = 0, ahead_ = 0, most_ = 0;
+  bool refusable_ = true;
+  std::vector<uint8_t*> all_, free_;
+  std::vector<FilledBuffer> filled_;
+  uint8_t* scratch_ = nullptr;
+  uint64_t starved_ = 0, completed_ = 0;
+};
+
+}  // namespace plab::recorder

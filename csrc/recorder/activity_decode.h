@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUPTI's record bytes -> events. Knows nothing about where the bytes came from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "recorder/cupti_library.h"
+#include "trace/spool.h"
+
+namespace plab::recorder {
+
+// Collects the events of any number of buffers, then writes them out.
+class ActivityDecoder {
+ public:
+  ActivityDecoder(const cupti::Functions& functions, trace::spool::Writer& writer)
+      : functions_(functions), writer_(writer) {}
+
+  // Steps through one filled buffer. CUPTI's own stepper knows the size of every record of its version;
+  // each record is read by the prefix we know, and kinds we do not know are counted and skipped.
+  void decode(uint8_t* data, size_t valid_bytes);
+
+  void write_out();
+
+  struct Counts {
+    uint64_t kernels = 0, copies = 0, sets = 0, syncs = 0, graphs = 0, unknown = 0, without_time = 0;
+  };
+  const Counts& counts() const noexcept { return counts_; }
+  void reset() { counts_ = {}; }
+
+ private:
+  void add_kernel(const cupti::KernelRecord& record);
+  void add_copy(const cupti::MemcpyRecord& record);
+  void add_peer_copy(const cupti::MemcpyPeerRecord& record);
+  bool has_time(uint64_t start, uint64_t end);
+
+  const cupti::Functions& functions_;
+  trace::spool::Writer& writer_;
+  Counts counts_;
+  std::vector<trace::spool::Kernel> kernels_;
+  std::vector<trace::spool::Copy> copies_;
+  std::vector<trace::spool::Set> sets_;
+  std::vector<trace::spool::Sync> syncs_;
+  std::vector<trace::spool::Graph> graphs_;
+  std::vector<trace::spool::Overhead> overheads_;
+  std::vector<trace::spool::Context> contexts_;
+  std::vector<trace::spool::Stream> streams_;
+};
+
+}  // namespace plab::recorder

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder/autograd_link.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <typeinfo>
+
+#include "recorder/cupti_library.h"
+
+namespace plab::recorder::autograd_link {
+namespace {
+
+// get_current_node() returns a smart pointer by value: std::shared_ptr<Node> up to 2025, then
+// c10::intrusive_ptr<Node>. Both have a destructor, so both come back through a hidden first argument.
+struct Returned {
+  void* node;
+  void* control;  // shared_ptr alone writes it
+};
+using GetCurrentNode = void* (*)(Returned*);
+using GetNumber = uint64_t (*)();
+
+void* const kUntouched = reinterpret_cast<void*>(uintptr_t{0x5a5a5a5a5a5a5a5a});
+constexpr size_t kScannedBytes = 128;  // a node's own fields lie within its first bytes; every node is larger
+constexpr int kReleaseChecks = 8;
+constexpr size_t kIntrusiveCount = 8;  // c10::intrusive_ptr_target: vtable, then the counters
+
+struct Link {
+  GetNumber peek = nullptr;
+  GetNumber thread = nullptr;
+  GetCurrentNode current_node = nullptr;
+  bool shared = false;
+  size_t sequence_offset = 0, thread_offset = 0;
+};
+
+Link link;  // written before `on` is set, read after
+std::atomic<bool> on{false};
+std::atomic<bool> can_release{false};  // the count of an intrusive_ptr is where we think
+std::atomic<int> release_checks{0};
+std::mutex state_mutex;
+std::string state_text = "torch is not imported";
+
+std::string set_state(const std::string& text) {
+  std::lock_guard lock(state_mutex);
+  state_text = text;
+  return text;
+}
+
+std::atomic<uint32_t>* intrusive_count(void* node) {
+  // The strong count is the low half of a 64-bit pair on torch >= 2.9, and a word of its own before.
+  return reinterpret_cast<std::atomic<uint32_t>*>(static_cast<char*>(node) + kIntrusiveCount);
+}
+
+void* borrow(Returned* returned) noexcept {
+  *returned = {nullptr, kUntouched};
+  link.current_node(returned);
+  return returned->node;
+}
+
+// Gives back what get_current_node() handed out. The engine holds the node while it is evaluated, so ours is
+// never the last reference and nothing is destroyed here.
+void give_back(Returned* returned) noexcept {
+  if (link.shared) {
+    reinterpret_cast<std::shared_ptr<void>*>(returned)->~shared_ptr();
+  } else if (can_release.load(std::memory_order_relaxed)) {
+    intrusive_count(returned->node)->fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
+// The first backward calls prove where an intrusive count is: it must grow by one with every pointer handed
+// out. Until that is seen the references are kept, which leaks those nodes: a few at most, then the link
+// turns itself off.
+void prove_intrusive_count(void* node) noexcept {
+  if (release_checks.fetch_add(1) >= kReleaseChecks) {
+    on = false;
+    return;
+  }
+  const uint32_t before = intrusive_count(node)->load();
+  Returned second;
+  borrow(&second);
+  if (second.node == node && intrusive_count(node)->load() == before + 1) {
+    can_release = true;
+    give_back(&second);
+  }
+}
+
+// Reads foreign memory without the risk of a fault: the kernel checks the address when a pipe is fed from it.
+class SafeReader {
+ public:
+  SafeReader() { ok_ = pipe(ends_) == 0; }
+  ~SafeReader() {
+    if (!ok_) return;
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  bool copy(uintptr_t from, void* to, size_t bytes) const {
+    if (!ok_ || write(ends_[1], reinterpret_cast<const void*>(from), bytes) != static_cast<ssize_t>(bytes))
+      return false;
+    return ::read(ends_[0], to, bytes) == static_cast<ssize_t>(bytes);
+  }
+
+ private:
+  int ends_[2];
+  bool ok_;
+};
+
+struct NodeBytes {
+  uint64_t words[kScannedBytes / 8];
+};
+
+// The nodes behind the Python objects, if the pointer stands `head` bytes into each object.
+bool fetch_nodes(const SafeReader& reader, const std::vector<Sample>& samples, size_t head,
+                 std::vector<NodeBytes>* nodes) {
+  nodes->clear();
+  for (const Sample& sample : samples) {
+    uintptr_t node = 0;
+    NodeBytes bytes;
+    if (!reader.copy(sample.object + head, &node, sizeof node) || node % 8 != 0) return false;
+    if (!reader.copy(node, &bytes, sizeof bytes)) return false;
+    nodes->push_back(bytes);
+  }
+  return true;
+}
+
+// Word indices at which every node holds what Python says.
+std::vector<size_t> matches(const std::vector<NodeBytes>& nodes, const std::vector<Sample>& samples,
+                            uint64_t Sample::* expected) {
+  std::vector<size_t> found;
+  for (size_t word = 1; word < kScannedBytes / 8; ++word) {
+    bool all = true;
+    for (size_t i = 0; i < nodes.size() && all; ++i) all = nodes[i].words[word] == samples[i].*expected;
+    if (all) found.push_back(word);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string attach() {
+  on = false;
+  const std::string path = find_mapped_library("libtorch_cpu.so");
+  if (path.empty()) return set_state("torch is not imported");
+  void* library = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL);
+  if (!library) return set_state("libtorch_cpu.so cannot be opened");
+  const auto find = [library](const char* name) { return dlsym(library, name); };
+  link.peek = reinterpret_cast<GetNumber>(find("_ZN2at15sequence_number4peekEv"));
+  link.thread = reinterpret_cast<GetNumber>(find("_ZN2at14RecordFunction15currentThreadIdEv"));
+  link.current_node = reinterpret_cast<GetCurrentNode>(find("_ZN5torch8autograd16get_current_nodeEv"));
+  dlclose(library);  // torch holds it
+  if (!link.peek || !link.thread || !link.current_node) {
+    return set_state(
+        "this torch does not export sequence_number::peek, currentThreadId and get_current_node");
+  }
+  Returned returned;
+  borrow(&returned);
+  link.shared = returned.control != kUntouched;
+  if (returned.node) give_back(&returned);
+  return "";
+}
+
+uint64_t current_thread() { return link.thread ? link.thread() : 0; }
+uint64_t peek_sequence() { return link.peek ? link.peek() : 0; }
+
+std::string calibrate(const std::vector<Sample>& samples) {
+  if (!link.current_node) return set_state("torch is not imported");
+  if (samples.size() < 4) return set_state("calibration needs at least four autograd nodes");
+  const SafeReader reader;
+  std::vector<NodeBytes> nodes;
+  // A Python object starts with its count and type; free-threaded builds have a longer head.
+  for (const size_t head : {16, 24, 32, 40}) {
+    if (!fetch_nodes(reader, samples, head, &nodes)) continue;
+    const auto sequence = matches(nodes, samples, &Sample::sequence);
+    const auto thread = matches(nodes, samples, &Sample::thread);
+    if (sequence.size() != 1 || thread.size() != 1) continue;
+    link.sequence_offset = sequence[0] * 8;
+    link.thread_offset = thread[0] * 8;
+    release_checks = 0;
+    on = true;
+    set_state("on");
+    return "";
+  }
+  return set_state(
+      "this torch keeps an autograd node's number or thread where calibration could not find it");
+}
+
+bool read(Reading* reading) noexcept {
+  if (!on.load(std::memory_order_acquire)) return false;
+  reading->peek_seq = link.peek();
+  reading->self_thread = link.thread();
+  Returned returned;
+  void* node = borrow(&returned);
+  reading->backward = node != nullptr;
+  if (!node) return true;  // an empty smart pointer owns nothing
+  const char* bytes = static_cast<const char*>(node);
+  std::memcpy(&reading->node_type, bytes, sizeof(void*));
+  std::memcpy(&reading->node_seq, bytes + link.sequence_offset, sizeof(uint64_t));
+  std::memcpy(&reading->node_thread, bytes + link.thread_offset, sizeof(uint64_t));
+  if (!link.shared && !can_release.load(std::memory_order_relaxed)) prove_intrusive_count(node);
+  give_back(&returned);
+  return true;
+}
+
+std::string state() {
+  if (!link.shared && !can_release && release_checks > kReleaseChecks) {
+    return "this torch counts references to an autograd node where we could not find it";
+  }
+  std::lock_guard lock(state_mutex);
+  return state_text;
+}
+
+void detach() noexcept { on = false; }
+
+std::string node_name(const void* node_type) {
+  if (!node_type) return "";
+  // Itanium C++ ABI: the word before the first virtual function points to the type_info.
+  const auto* type = static_cast<const std::type_info* const*>(node_type)[-1];
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type->name(), nullptr, nullptr, &status),
+                                              std::free);
+  std::string name = status == 0 ? text.get() : type->name();
+  const size_t colon = name.rfind("::");
+  return colon == std::string::npos ? name : name.substr(colon + 2);
+}
+
+}  // namespace plab::recorder::autograd_link

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder/launch_callbacks.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string_view>
+
+#include "recorder/autograd_link.h"
+#include "recorder/clock.h"
+#include "recorder/python_stacks.h"
+#include "trace/spool.h"
+
+namespace plab::recorder::launch_callbacks {
+namespace {
+
+constexpr uint32_t kLargestCbid = 4096;  // far above any version's last id
+
+std::atomic<LaunchRings*> active_rings{nullptr};
+std::atomic<uint32_t> session{0};  // counts arm(): what a thread kept from an earlier recording is stale
+std::atomic<bool> take_stacks{false};
+std::atomic<uint64_t> swallowed{0};
+
+// The call that the thread is in. A runtime call makes driver calls of its own, which carry the same
+// correlation id; only the outermost call is recorded.
+struct ThreadState {
+  std::shared_ptr<LaunchRing> ring;
+  uint32_t session = 0;
+  bool inside = false;
+  bool sampled = false;
+  cupti::Domain domain{};
+  uint64_t entry_cost_ns = 0;
+  LaunchEvent event;
+
+  ~ThreadState() {
+    if (ring) ring->owner_gone.store(true, std::memory_order_release);
+  }
+};
+thread_local ThreadState thread_state;
+
+void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32_t cbid,
+           const cupti::CallbackData& call) {
+  const uint32_t now_session = session.load(std::memory_order_relaxed);
+  if (thread.session != now_session) {
+    thread.ring = rings->add(static_cast<uint32_t>(syscall(SYS_gettid)));
+    thread.session = now_session;
+    thread.inside = false;
+  }
+  if (thread.inside) {
+    const bool nested = domain != thread.domain || call.correlation_id == thread.event.correlation;
+    if (nested && domain == cupti::Domain::kDriver) return;
+    if (nested && domain == thread.domain) return;
+    // A runtime call never starts inside another call: the exit of the last one was missed.
+  }
+  LaunchEvent& event = thread.event;
+  event.start_ns = now_ns();
+  event.correlation = call.correlation_id;
+  event.cbid = static_cast<uint16_t>(cbid);
+  event.flags = domain == cupti::Domain::kDriver ? uint8_t{trace::spool::kApiDriver} : uint8_t{0};
+  event.stack = take_stacks.load(std::memory_order_relaxed) ? python_stacks::capture() : 0;
+  autograd_link::Reading reading;
+  if (autograd_link::read(&reading)) {
+    event.flags |= trace::spool::kApiLinked;
+    if (reading.backward) event.flags |= trace::spool::kApiBackward;
+    event.peek_seq = reading.peek_seq;
+    event.self_thread = reading.self_thread;
+    event.node_seq = reading.node_seq;
+    event.node_thread = reading.node_thread;
+    event.node_type = reading.node_type;
+  } else {
+    event.peek_seq = event.self_thread = event.node_seq = event.node_thread = 0;
+    event.node_type = nullptr;
+  }
+  thread.domain = domain;
+  thread.inside = true;
+  thread.sampled = thread.ring->sample_now();
+  if (thread.sampled) thread.entry_cost_ns = now_ns() - event.start_ns;
+}
+
+void leave(ThreadState& thread, cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& call) {
+  LaunchEvent& event = thread.event;
+  if (!thread.inside || thread.session != session.load(std::memory_order_relaxed) ||
+      domain != thread.domain || cbid != event.cbid || call.correlation_id != event.correlation) {
+    return;
+  }
+  thread.inside = false;
+  event.end_ns = now_ns();
+  event.return_value = call.return_value ? *static_cast<const int*>(call.return_value) : 0;
+  thread.ring->push(event);
+  if (thread.sampled) thread.ring->add_cost(thread.entry_cost_ns + (now_ns() - event.end_ns));
+}
+
+bool starts_with(std::string_view text, std::initializer_list<std::string_view> prefixes) {
+  for (const std::string_view prefix : prefixes) {
+    if (text.substr(0, prefix.size()) == prefix) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+CallClass classify(cupti::Domain domain, const std::string& name) {
+  std::string_view rest = name;
+  if (rest.substr(0, 2) == "__") rest.remove_prefix(2);
+  const std::string_view prefix = domain == cupti::Domain::kDriver ? "cu" : "cuda";
+  if (rest.substr(0, prefix.size()) != prefix) return CallClass::kNone;
+  rest.remove_prefix(prefix.size());
+  if (starts_with(rest, {"LaunchHostFunc"})) return CallClass::kNone;  // host code
+  if (starts_with(rest, {"Launch"})) return CallClass::kLaunch;
+  if (starts_with(rest, {"GraphLaunch"})) return CallClass::kGraph;
+  if (starts_with(rest, {"Memcpy", "MemPrefetch"})) return CallClass::kCopy;
+  if (starts_with(rest, {"Memset"})) return CallClass::kSet;
+  if (starts_with(rest, {"StreamSynchronize", "EventSynchronize", "DeviceSynchronize", "ThreadSynchronize",
+                         "CtxSynchronize"})) {
+    return CallClass::kSync;
+  }
+  if (starts_with(rest, {"StreamWaitEvent"})) return CallClass::kWait;
+  if (starts_with(
+          rest, {"Malloc", "Free", "MemAlloc", "MemFree", "MemCreate", "MemRelease", "MemMap", "MemUnmap"})) {
+    return CallClass::kMemory;
+  }
+  return CallClass::kNone;
+}
+
+std::vector<TracedCall> traced_calls(const cupti::Functions& functions) {
+  std::vector<TracedCall> calls;
+  for (const auto domain : {cupti::Domain::kRuntime, cupti::Domain::kDriver}) {
+    for (uint32_t cbid = 1; cbid < kLargestCbid; ++cbid) {
+      const char* name = nullptr;
+      if (functions.GetCallbackName(domain, cbid, &name) != cupti::kSuccess || !name) continue;
+      if (classify(domain, name) != CallClass::kNone) calls.push_back({domain, cbid, name});
+    }
+  }
+  return calls;
+}
+
+void arm(LaunchRings* rings, bool python_stacks) noexcept {
+  take_stacks = python_stacks;
+  swallowed = 0;
+  session.fetch_add(1);
+  active_rings.store(rings, std::memory_order_release);
+}
+
+void disarm() noexcept {
+  active_rings.store(nullptr, std::memory_order_release);
+  take_stacks = false;
+}
+
+void on_call(void*, cupti::Domain domain, uint32_t cbid, const void* data) {
+  LaunchRings* rings = active_rings.load(std::memory_order_acquire);
+  if (!rings) return;
+  // The caller is the CUDA driver, which no exception may cross.
+  try {
+    const auto& call = *static_cast<const cupti::CallbackData*>(data);
+    if (call.site == cupti::Site::kEnter) {
+      enter(thread_state, rings, domain, cbid, call);
+    } else {
+      leave(thread_state, domain, cbid, call);
+    }
+  } catch (...) {
+    swallowed.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+bool inside_call() noexcept {
+  return thread_state.inside && thread_state.session == session.load(std::memory_order_relaxed);
+}
+
+uint64_t errors() noexcept { return swallowed.load(); }
+
+}  // namespace plab::recorder::launch_callbacks

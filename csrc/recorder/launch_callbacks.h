@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA calls that get a row, a Python stack and an autograd link, and the callback that records them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "recorder/cupti_abi.h"
+#include "recorder/cupti_library.h"
+#include "recorder/launch_ring.h"
+
+namespace plab::recorder::launch_callbacks {
+
+// What a traced call does. Every call that makes the GPU work, waits for it or changes its memory counts.
+enum class CallClass { kNone, kLaunch, kGraph, kCopy, kSet, kSync, kMemory, kWait };
+
+// By its name, so that versions to come (cudaMemcpyBatchAsync_v13000) are classified without a table.
+CallClass classify(cupti::Domain domain, const std::string& name);
+
+struct TracedCall {
+  cupti::Domain domain;
+  uint32_t cbid;
+  std::string name;
+};
+
+// Every call of the loaded library worth a callback.
+std::vector<TracedCall> traced_calls(const cupti::Functions& functions);
+
+// Starts accepting events into `rings`, which must live as long as the process (a call may be in flight).
+void arm(LaunchRings* rings, bool python_stacks) noexcept;
+void disarm() noexcept;
+
+// CUPTI's callback. Thread: any thread inside a CUDA call, usually without the GIL; must not call CUDA,
+// take locks that others hold across CUDA calls, or throw.
+void on_call(void* userdata, cupti::Domain domain, uint32_t cbid, const void* data);
+
+// True on a thread that is inside a traced call right now.
+bool inside_call() noexcept;
+
+uint64_t errors() noexcept;  // exceptions swallowed on the callback path since arm()
+
+}  // namespace plab::recorder::launch_callbacks

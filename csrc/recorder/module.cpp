@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// _recorder: the Python face of the recorder (profiling_lab/_recorder.pyi describes it).
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "recorder/autograd_link.h"
+#include "recorder/kernel_names.h"
+#include "recorder/python_stacks_module.h"
+#include "recorder/session.h"
+#include "trace/spool.h"
+
+namespace py = pybind11;
+namespace spool = plab::trace::spool;
+using namespace plab::recorder;
+
+namespace {
+
+py::dict start(const py::kwargs& wanted) {
+  StartOptions options;
+  for (const auto& [key, value] : wanted) {
+    const auto name = key.cast<std::string>();
+    if (name == "spool_path")
+      options.spool_path = value.cast<std::string>();
+    else if (name == "cupti_override")
+      options.cupti_override = value.cast<std::string>();
+    else if (name == "cupti_candidates")
+      options.cupti_candidates = value.cast<std::vector<std::string>>();
+    else if (name == "gpu")
+      options.gpu = value.cast<bool>();
+    else if (name == "python_stacks")
+      options.python_stacks = value.cast<bool>();
+    else if (name == "nvtx")
+      options.nvtx = value.cast<bool>();
+    else if (name == "buffer_bytes")
+      options.buffer_bytes = value.cast<uint32_t>();
+    else if (name == "buffers_ahead")
+      options.buffers_ahead = value.cast<uint32_t>();
+    else if (name == "buffers_most")
+      options.buffers_most = value.cast<uint32_t>();
+    else if (name == "flush_period_ms")
+      options.flush_period_ms = value.cast<uint32_t>();
+    else
+      throw py::type_error("start() has no option '" + name + "'");
+  }
+  const StartResult result = Session::instance().start(options);
+  if (!result.started) throw std::runtime_error(result.error);
+  py::dict out;
+  out["gpu"] = result.gpu;
+  out["gpu_reason"] = result.gpu_reason;
+  out["stack_reason"] = result.stack_reason;
+  return out;
+}
+
+void stop(const std::map<std::string, std::string>& meta) {
+  std::string why;
+  {
+    const py::gil_scoped_release released;
+    why = Session::instance().halt();
+  }
+  if (!why.empty()) throw std::runtime_error(why);
+  Session::instance().finish(meta);
+}
+
+std::string calibrate(const std::vector<std::tuple<uintptr_t, uint64_t, uint64_t>>& nodes) {
+  std::vector<autograd_link::Sample> samples;
+  for (const auto& [object, sequence, thread] : nodes) samples.push_back({object, sequence, thread});
+  return autograd_link::calibrate(samples);
+}
+
+// The records of one kind as a structured array that owns its memory.
+template <class T>
+py::object records(const spool::Contents& contents, spool::Kind kind) {
+  const auto found = contents.records.find(kind);
+  const size_t bytes = found == contents.records.end() ? 0 : found->second.size();
+  py::array_t<T> out(static_cast<py::ssize_t>(bytes / sizeof(T)));
+  if (bytes) std::memcpy(out.mutable_data(), found->second.data(), bytes / sizeof(T) * sizeof(T));
+  return out;
+}
+
+py::dict read_spool(const std::string& path) {
+  spool::Contents contents;
+  {
+    const py::gil_scoped_release released;
+    contents = spool::read(path);
+  }
+  py::list strings;
+  for (const std::string& text : contents.strings) {
+    strings.append(py::reinterpret_steal<py::str>(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace")));
+  }
+  py::dict out;
+  out["process"] = contents.header.process;
+  out["start_ns"] = contents.header.start_ns;
+  out["strings"] = strings;
+  out["meta"] = contents.meta;
+  out["unreadable_bytes"] = contents.unreadable_bytes;
+  using spool::Kind;
+  out["calls"] = records<spool::ApiCall>(contents, Kind::kApiCall);
+  out["kernels"] = records<spool::Kernel>(contents, Kind::kKernel);
+  out["copies"] = records<spool::Copy>(contents, Kind::kCopy);
+  out["sets"] = records<spool::Set>(contents, Kind::kSet);
+  out["syncs"] = records<spool::Sync>(contents, Kind::kSync);
+  out["graphs"] = records<spool::Graph>(contents, Kind::kGraph);
+  out["overheads"] = records<spool::Overhead>(contents, Kind::kOverhead);
+  out["contexts"] = records<spool::Context>(contents, Kind::kContext);
+  out["streams"] = records<spool::Stream>(contents, Kind::kStream);
+  out["ranges"] = records<spool::Range>(contents, Kind::kRange);
+  out["stack_nodes"] = records<spool::StackNode>(contents, Kind::kStackNode);
+  out["threads"] = records<spool::Thread>(contents, Kind::kThread);
+  out["clocks"] = records<spool::Clock>(contents, Kind::kClock);
+  out["diagnostics"] = records<spool::Diagnostic>(contents, Kind::kDiagnostic);
+  return out;
+}
+
+void name_the_columns() {
+  using namespace spool;
+  PYBIND11_NUMPY_DTYPE(ApiCall, start_ns, end_ns, peek_seq, node_seq, node_thread, self_thread, thread,
+                       correlation, name, stack, node_name, return_value, flags);
+  PYBIND11_NUMPY_DTYPE(spool::Kernel, start_ns, end_ns, local_total, graph_node, grid_id, device, context,
+                       stream, correlation, name, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                       static_shared, dynamic_shared, local_per_thread, shared_executed, graph, registers,
+                       launch_type, cache_config, shared_limit, cluster_x, cluster_y, cluster_z,
+                       cluster_scheduling, max_potential_cluster, max_active_clusters);
+  PYBIND11_NUMPY_DTYPE(Copy, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation,
+                       copy_kind, source_kind, destination_kind, source_device, source_context,
+                       destination_device, destination_context, count);
+  PYBIND11_NUMPY_DTYPE(Set, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation, value,
+                       memory_kind);
+  PYBIND11_NUMPY_DTYPE(Sync, start_ns, end_ns, context, stream, correlation, type, event);
+  PYBIND11_NUMPY_DTYPE(Graph, start_ns, end_ns, device, context, stream, correlation, graph);
+  PYBIND11_NUMPY_DTYPE(Overhead, start_ns, end_ns, kind, thread);
+  PYBIND11_NUMPY_DTYPE(Context, context, device, null_stream);
+  PYBIND11_NUMPY_DTYPE(Stream, context, stream, priority, flag);
+  PYBIND11_NUMPY_DTYPE(Range, start_ns, end_ns, range_id, payload, type, domain, thread, end_thread, text,
+                       registered, category, color, payload_type);
+  PYBIND11_NUMPY_DTYPE(spool::StackNode, id, parent, file, function, line, first_line, depth);
+  PYBIND11_NUMPY_DTYPE(Thread, thread, name);
+  PYBIND11_NUMPY_DTYPE(Clock, real_ns, monotonic_ns);
+  PYBIND11_NUMPY_DTYPE(Diagnostic, time_ns, severity, text);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_recorder, m) {
+  m.doc() = "Records CUDA activity, Python stacks and NVTX ranges of the running process.";
+  m.attr("VERSION") = PLAB_VERSION;
+  name_the_columns();
+  bind_python_stacks(m);
+  m.def("start", &start);
+  m.def("stop", &stop, py::arg("meta"));
+  m.def(
+      "add_meta", [](const std::map<std::string, std::string>& meta) { Session::instance().add_meta(meta); },
+      py::arg("meta"));
+  m.def("recording", [] { return Session::instance().recording(); });
+  m.def("status", [] { return Session::instance().statistics(); });
+  m.def("attach_autograd", &autograd_link::attach);
+  m.def("detach_autograd", &autograd_link::detach);
+  m.def("logical_thread", &autograd_link::current_thread);
+  m.def("peek_sequence", &autograd_link::peek_sequence);
+  m.def("calibrate", &calibrate, py::arg("nodes"));
+  m.def("autograd_state", &autograd_link::state);
+  m.def("read_spool", &read_spool, py::arg("path"));
+  m.def("demangle", &demangle, py::arg("name"));
+  m.def("short_name", &short_name, py::arg("demangled"));
+}

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the link from backward launches to forward lines on, now or as soon as the script imports torch.
+
+The recorder reads an autograd node's number and birth thread from memory, at offsets that it learns here from
+nodes whose numbers Python knows. The nodes are made on short-lived threads: their sequence numbers are per
+thread, so the user's own numbering does not change. No backward pass is run, because torch's engine would
+start its worker threads, and a script that forks afterwards could not use autograd in the child any more.
+"""
+
+from __future__ import annotations
+
+import _thread
+import importlib.abc
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_SECONDS_FOR_A_THREAD = 5.0
+
+
+def link(torch: Any) -> str:
+    """Calibrate against the imported torch. Returns "" or the reason why the link stays off."""
+    from profiling_lab import _recorder
+
+    if reason := _recorder.attach_autograd():
+        return str(reason)
+    keep: list[Any] = []  # the nodes must live until calibrate() has read them
+    nodes: list[tuple[int, int, int]] = []
+    for first, second in (
+        (1, 5),
+        (2, 3),
+    ):  # unlike depths: no other field of the nodes may look like the thread
+        if not _in_a_thread(
+            lambda first=first, second=second: _make_nodes(torch, (first, second), keep, nodes)
+        ):
+            return "a helper thread did not answer"
+    return str(_recorder.calibrate(nodes))
+
+
+def link_when_imported() -> Callable[[], None]:
+    """Link now if torch is there, else right after its import. Returns how to give that up."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        link(torch)
+        return lambda: None
+    finder = _TorchFinder()
+    sys.meta_path.insert(0, finder)
+    return finder.remove
+
+
+def _make_nodes(
+    torch: Any, depths: tuple[int, ...], keep: list[Any], nodes: list[tuple[int, int, int]]
+) -> None:
+    from profiling_lab import _recorder
+
+    with torch.enable_grad():
+        for depth in depths:
+            value = torch.ones(1, requires_grad=True)
+            for _ in range(depth):
+                value = value * 2
+            keep.append(value)
+            node = value.grad_fn
+            keep.append(node)
+            nodes.append((id(node), node._sequence_nr(), _recorder.logical_thread()))
+
+
+def _in_a_thread(work: Callable[[], None]) -> bool:
+    """Run `work` on a thread of its own. Not threading.Thread: this may run inside `import torch`."""
+    done = _thread.allocate_lock()
+    done.acquire()
+    ok: list[bool] = []
+
+    def body() -> None:
+        try:
+            work()
+            ok.append(True)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(body, ())
+    return done.acquire(timeout=_SECONDS_FOR_A_THREAD) and bool(ok)
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    """Waits for `import torch` and lets the usual finders do the import itself."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                break
+        else:
+            return None
+        loader = spec.loader
+        if loader is None or not hasattr(loader, "exec_module"):
+            return None
+        execute = loader.exec_module
+
+        def execute_and_link(module: ModuleType) -> None:
+            del loader.exec_module  # the loader is as it was
+            execute(module)
+            self.remove()
+            link(module)
+
+        loader.exec_module = execute_and_link  # type: ignore[method-assign]
+        return spec
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture file (spool) -> SQLite in Nsight Systems' schema. A function of the spool alone.
+
+The file is built beside its destination and renamed when it is whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiling_lab.errors import LabError
+from profiling_lab.recording import activity_tables, range_tables, target_tables
+from profiling_lab.recording.schema import (
+    ALWAYS_WRITTEN,
+    NSYS_TABLES,
+    PYREC_TABLES,
+    create_table,
+    enum_rows,
+)
+from profiling_lab.recording.spool import Spool
+from profiling_lab.recording.strings import StringTable
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What a conversion wrote: rows per table, and what the spool says about the recording."""
+
+    rows: dict[str, int]
+    meta: dict[str, str]
+
+
+def convert(spool_path: str | Path, out_path: str | Path) -> Converted:
+    """Write `out_path` from the capture file `spool_path`.
+
+    Raises UnreadableInputError if the spool is none, LabError if the SQLite file cannot be written.
+    """
+    spool = Spool.read(spool_path)
+    strings = StringTable(spool.strings)
+    tables = {
+        **activity_tables.build(spool, strings),
+        **range_tables.build(spool, strings),
+        **target_tables.build(spool, strings),
+    }
+    tables["StringIds"] = strings.table()  # last: every other table has named its strings by now
+    destination = Path(out_path)
+    temporary = destination.with_name(destination.name + ".tmp")
+    try:
+        _write(temporary, tables)
+        os.replace(temporary, destination)
+    except Exception as error:
+        temporary.unlink(missing_ok=True)
+        raise LabError(f"cannot write {destination}: {error}") from error
+    return Converted({name: table.num_rows for name, table in tables.items()}, spool.meta)
+
+
+def _write(path: Path, tables: dict[str, Any]) -> None:
+    import adbc_driver_sqlite.dbapi
+
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    connection = adbc_driver_sqlite.dbapi.connect(str(path), autocommit=True)
+    try:
+        with connection.cursor() as cursor:
+            # The file is thrown away if anything fails, so it needs no journal.
+            for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
+                cursor.execute(statement)
+            for name in (*NSYS_TABLES, *PYREC_TABLES):
+                table = tables.get(name)
+                if name not in ALWAYS_WRITTEN and (table is None or table.num_rows == 0):
+                    continue
+                cursor.execute(create_table(name))
+                if table is not None and table.num_rows:
+                    cursor.adbc_ingest(name, table, mode="append")
+            for name, rows in enum_rows().items():
+                cursor.execute(create_table(name))
+                cursor.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
+            cursor.execute("COMMIT")
+    finally:
+        connection.close()

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who else traces this process. CUPTI serves one client at a time, so we ask before we start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+NVTX_VARIABLE = "NVTX_INJECTION64_PATH"
+
+
+def held_by() -> str | None:
+    """One sentence about the profiler that already traces this process; None if there is none."""
+    if "NV_NSIGHT_INJECTION_TRANSPORT_TYPE" in os.environ or _mapped("libToolsInjectionProxy"):
+        return (
+            "this process runs under Nsight Compute (ncu), which holds the GPU's tracing: run it without ncu"
+        )
+    if "NSYS_PROFILING_SESSION_ID" in os.environ or _mapped("libToolsInjection"):
+        return "this process runs under Nsight Systems (nsys), which holds the GPU's tracing: run it without nsys"
+    if torch_profiler_is_on():
+        return "torch.profiler is recording, and CUDA serves one tracing client at a time: start the recorder outside of it"
+    return None
+
+
+def torch_profiler_is_on() -> bool:
+    """True while torch.profiler records CUDA activity in this process (emit_nvtx does not count)."""
+    torch = sys.modules.get("torch")
+    kind = getattr(getattr(torch, "autograd", None), "_profiler_type", None)
+    return bool(kind is not None and "KINETO" in str(kind()))
+
+
+def foreign_nvtx_injection(ours: str) -> str | None:
+    """The NVTX injection library that somebody else asked for."""
+    wanted = os.environ.get(NVTX_VARIABLE)
+    return wanted if wanted and wanted != ours else None
+
+
+def _mapped(prefix: str) -> bool:
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return False
+    return f"/{prefix}" in maps

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start and stop of a recording, and what it says about itself afterwards."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiling_lab.errors import LabError, UsageError
+from profiling_lab.recording import autograd_link, gpu_facts, libcupti, other_profilers
+from profiling_lab.recording.target_tables import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSummary:
+    """What a finished recording holds.
+
+    `launches` counts recorded CUDA calls, `stacks` those among them with a Python stack, `dropped` events and
+    records that were lost. `reasons` says why something was not recorded: keys `gpu`, `stacks`, `nvtx`,
+    `autograd`; a part that worked has no key.
+    """
+
+    path: Path
+    kernels: int
+    copies: int
+    launches: int
+    stacks: int
+    ranges: int
+    dropped: int
+    seconds: float
+    reasons: dict[str, str]
+
+
+class Recorder:
+    """Records this process from start() to stop() into one SQLite file.
+
+    While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
+    GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        gpu: bool = True,
+        stacks: bool = True,
+        autograd: bool = True,
+        nvtx: bool = True,
+        script: str | None = None,
+        buffer_bytes: int = 4 << 20,
+        flush_period_ms: int = 1000,
+    ) -> None:
+        self.path = Path(path)
+        self.summary: RecordingSummary | None = None
+        self._overwrite = overwrite
+        self._gpu, self._stacks, self._autograd, self._nvtx = gpu, stacks, autograd, nvtx
+        self._script = script
+        self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
+        self._reasons: dict[str, str] = {}
+        self._began = 0.0
+        self._process = 0
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def spool_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".spool")
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises UsageError for a path that cannot be used, LabError where another profiler holds CUPTI or a
+        recording already runs in this process.
+        """
+        from profiling_lab import _recorder
+
+        if self.path.is_dir():
+            raise UsageError(f"{self.path} is a folder; the recording needs a file name")
+        if not self.path.parent.is_dir():
+            raise UsageError(f"the folder {self.path.parent} does not exist")
+        if self.path.exists() and not self._overwrite:
+            raise UsageError(f"{self.path} exists already; choose another name or allow it to be overwritten")
+        if _recorder.recording():
+            raise LabError("a recording is already running in this process; stop it before starting another")
+        if self._gpu and (why := other_profilers.held_by()):
+            raise LabError(why)
+
+        began = time.perf_counter()
+        self._reasons = {}
+        try:
+            state = _recorder.start(
+                spool_path=str(self.spool_path),
+                cupti_override=os.environ.get(libcupti.OVERRIDE, ""),
+                cupti_candidates=libcupti.candidates() if self._gpu else [],
+                gpu=self._gpu,
+                python_stacks=self._stacks,
+                nvtx=self._attract_nvtx(_recorder.__file__),
+                buffer_bytes=self._buffer_bytes,
+                flush_period_ms=self._flush_period_ms,
+            )
+        except RuntimeError as error:
+            self._take_back()
+            raise LabError(str(error)) from error
+        if not state["gpu"]:
+            self._reasons["gpu"] = state["gpu_reason"]
+        if state["stack_reason"]:
+            self._reasons["stacks"] = state["stack_reason"]
+        self._process = os.getpid()
+        self._began = time.perf_counter()
+        _recorder.add_meta(self._first_facts(self._began - began))
+        if self._autograd:
+            self._undo.append(autograd_link.link_when_imported())
+            self._undo.append(_recorder.detach_autograd)
+        atexit.register(self._stop_at_exit)
+
+    def stop(self) -> RecordingSummary:
+        """End the recording and write the file. Raises LabError if this recorder is not recording."""
+        from profiling_lab import _recorder
+        from profiling_lab.recording.convert import convert
+
+        if self._process != os.getpid():
+            raise LabError("this recorder is not recording")
+        self._wait_for_gpu()
+        ended = time.perf_counter()
+        link_state = _recorder.autograd_state() if self._autograd else "switched off"
+        if link_state != "on":
+            self._reasons["autograd"] = link_state
+        try:
+            _recorder.stop(self._last_facts(ended - self._began))
+        except RuntimeError as error:
+            raise LabError(str(error)) from error
+        self._process = 0
+        atexit.unregister(self._stop_at_exit)
+        self._take_back()
+        converted = convert(self.spool_path, self.path)
+        self.spool_path.unlink()
+        self.summary = self._summarize(converted.meta, ended - self._began)
+        return self.summary
+
+    def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
+        lost = ("dropped_calls", "dropped_records", "starved_buffer_requests", "records_without_time")
+        return RecordingSummary(
+            path=self.path,
+            kernels=int(meta["kernels"]),
+            copies=int(meta["copies"]),
+            launches=int(meta["calls"]),
+            stacks=int(meta["calls_with_stack"]),
+            ranges=int(meta["ranges"]),
+            dropped=sum(int(meta[name]) for name in lost),
+            seconds=seconds,
+            reasons=dict(self._reasons),
+        )
+
+    def _attract_nvtx(self, module_path: str) -> bool:
+        """Point every library's NVTX at our module; it looks at its first NVTX call."""
+        if not self._nvtx:
+            return False
+        if other := other_profilers.foreign_nvtx_injection(module_path):
+            self._reasons["nvtx"] = f"NVTX ranges go to {other}, as {other_profilers.NVTX_VARIABLE} says"
+            return False
+        os.environ[other_profilers.NVTX_VARIABLE] = module_path
+        self._undo.append(lambda: (os.environ.pop(other_profilers.NVTX_VARIABLE, None), None)[1])
+        return True
+
+    def _first_facts(self, start_seconds: float) -> dict[str, str]:
+        from profiling_lab import _recorder
+
+        script = self._script if self._script is not None else sys.argv[0] if sys.argv else ""
+        return {
+            "recorder_version": _recorder.VERSION,
+            "python_version": ".".join(str(part) for part in sys.version_info[:3]),
+            "script": os.path.basename(script) or "interactive",
+            PROCESS_NAME: os.path.basename(sys.executable) or "python",
+            "overhead_start_ns": str(int(start_seconds * 1e9)),
+            SYSTEM_INFO: json.dumps(gpu_facts.system()),
+            "gpu_reason": self._reasons.get("gpu", ""),
+            "stacks_state": self._reasons.get("stacks", "on"),
+            "nvtx_state": self._reasons.get("nvtx", "on" if self._nvtx else "switched off"),
+        }
+
+    def _last_facts(self, seconds: float) -> dict[str, str]:
+        facts = {"seconds": f"{seconds:.6f}", "finished": "yes"}
+        if not self._autograd:
+            facts["autograd_link"] = "switched off"
+        if "gpu" not in self._reasons:
+            facts[GPU_INFO] = json.dumps(gpu_facts.gpus())
+        torch: Any = sys.modules.get("torch")
+        if torch is not None:
+            facts["torch_version"] = str(torch.__version__)
+        return facts
+
+    def _wait_for_gpu(self) -> None:
+        """Let running kernels end, so that their records are complete. A broken device must not keep us."""
+        torch: Any = sys.modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        if "gpu" in self._reasons or cuda is None or not cuda.is_initialized():
+            return
+        try:
+            cuda.synchronize()
+        except Exception as error:
+            self._reasons["sync"] = f"the GPU could not be waited for: {error}"
+
+    def _take_back(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _stop_at_exit(self) -> None:
+        # A forked child inherits this registration, but not the recording.
+        if self._process == os.getpid():
+            self.stop()
+
+
+@contextmanager
+def record(path: str | os.PathLike[str], *, overwrite: bool = False, **options: Any) -> Iterator[Recorder]:
+    """Record the body of a `with` statement into `path`, an SQLite file that nsys' readers understand.
+
+    `overwrite` allows an existing file to be replaced; further options are those of Recorder. The recorder is
+    yielded; its `summary` is there after the block. Raises what Recorder.start and Recorder.stop raise.
+    """
+    recorder = Recorder(path, overwrite=overwrite, **options)
+    recorder.start()
+    try:
+        yield recorder
+    finally:
+        recorder.stop()

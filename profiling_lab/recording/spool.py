@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture file in memory: one structured array per kind of record (csrc/trace/spool.h names the fields)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab.errors import UnreadableInputError
+
+Records = npt.NDArray[Any]
+
+# nsys packs machine, process and thread into one number; ours are machine 0, virtual machine 1.
+VIRTUAL_MACHINE = 1 << 48
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Times are CLOCK_REALTIME nanoseconds; `start_ns` is the recording's time zero."""
+
+    path: Path
+    process: int
+    start_ns: int
+    strings: list[str]
+    meta: dict[str, str]
+    unreadable_bytes: int
+    records: dict[str, Records]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Spool:
+        """Raises UnreadableInputError if `path` is no capture file."""
+        from profiling_lab import _recorder
+
+        try:
+            raw = _recorder.read_spool(str(path))
+        except RuntimeError as error:
+            raise UnreadableInputError(str(error)) from error
+        return cls(
+            path=Path(path),
+            process=raw.pop("process"),
+            start_ns=raw.pop("start_ns"),
+            strings=raw.pop("strings"),
+            meta=raw.pop("meta"),
+            unreadable_bytes=raw.pop("unreadable_bytes"),
+            records=raw,
+        )
+
+    def since_start(self, times: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Nanoseconds since time zero; negative for what began before."""
+        return times.astype(np.int64) - np.int64(self.start_ns)
+
+    @property
+    def global_pid(self) -> int:
+        return global_tid(self.process, 0)
+
+
+def global_tid(process: int, thread: Any) -> Any:
+    """nsys' serialised id of a thread: 24 bits each for process and thread."""
+    return VIRTUAL_MACHINE | (process << 24) | thread

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows about the machine, the process and the recording itself. Never the environment, never arguments."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from profiling_lab.recording.activity_tables import arrow_table, int64
+from profiling_lab.recording.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
+from profiling_lab.recording.spool import VIRTUAL_MACHINE, Spool, global_tid
+from profiling_lab.recording.strings import StringTable
+
+_THREAD_PRIORITY = 20
+_UNKNOWN_STREAM_TYPE = 0
+_DIAGNOSTIC_FROM_INJECTION, _TARGET_TIMESTAMP = 1, 1
+_DRIVER_VERSION_ENUM, _ARCHITECTURE_ENUM, _CORES_ENUM, _OS_ENUM = 205, 3, 1, 605
+GPU_INFO = "gpu_info"  # meta entries of these names become tables instead of PYREC_META rows
+SYSTEM_INFO = "system_info"
+PROCESS_NAME = "process_name"
+
+
+def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
+    """Arrow tables of everything around the events."""
+    return {
+        "ThreadNames": _thread_names(spool, strings),
+        "PROCESSES": _rows(
+            "PROCESSES",
+            [
+                {
+                    "globalPid": spool.global_pid,
+                    "pid": spool.process,
+                    "name": spool.meta.get(PROCESS_NAME, "python"),
+                }
+            ],
+        ),
+        **_gpus(spool),
+        "TARGET_INFO_CUDA_CONTEXT_INFO": _contexts(spool),
+        "TARGET_INFO_CUDA_STREAM": _streams(spool),
+        **_session(spool),
+        "TARGET_INFO_SYSTEM_ENV": _system(spool),
+        "DIAGNOSTIC_EVENT": _diagnostics(spool, strings),
+        "META_DATA_CAPTURE": _pairs("META_DATA_CAPTURE", _capture_meta(spool)),
+        "META_DATA_EXPORT": _pairs("META_DATA_EXPORT", _export_meta()),
+        "PYREC_META": _pairs("PYREC_META", _own_meta(spool)),
+    }
+
+
+def _rows(name: str, rows: list[dict[str, Any]]) -> Any:
+    """An Arrow table from dicts, typed by the schema so that empty columns are typed too."""
+    import pyarrow as pa
+
+    kinds = {c.split()[0]: c.split()[1] for c in NSYS_TABLES[name].split(",")}
+    types = {column: pa.string() if kinds[column] == "TEXT" else pa.int64() for column in column_names(name)}
+    return pa.table(
+        {column: pa.array([row.get(column) for row in rows], kind) for column, kind in types.items()}
+    )
+
+
+def _pairs(name: str, pairs: list[tuple[str, str]]) -> Any:
+    import pyarrow as pa
+
+    return pa.table(
+        {
+            "name": pa.array([n for n, _ in pairs], pa.string()),
+            "value": pa.array([v for _, v in pairs], pa.string()),
+        }
+    )
+
+
+def _thread_names(spool: Spool, strings: StringTable) -> Any:
+    threads = spool.records["threads"]
+    last = {int(t["thread"]): int(t["name"]) for t in threads}  # the user's name comes after the kernel's
+    rows = [
+        {"nameId": strings.id(strings.text(name)), "priority": _THREAD_PRIORITY,
+         "globalTid": global_tid(spool.process, thread)}
+        for thread, name in sorted(last.items())
+    ]  # fmt: skip
+    return _rows("ThreadNames", rows)
+
+
+def _gpus(spool: Spool) -> dict[str, Any]:
+    gpus = json.loads(spool.meta.get(GPU_INFO, "[]"))
+    return {
+        "TARGET_INFO_GPU": _rows("TARGET_INFO_GPU", [{"vmId": VIRTUAL_MACHINE, **gpu} for gpu in gpus]),
+        "TARGET_INFO_CUDA_DEVICE": _rows(
+            "TARGET_INFO_CUDA_DEVICE",
+            [
+                {"gpuId": gpu["id"], "cudaId": gpu["cuDevice"], "pid": spool.process, "uuid": gpu["uuid"],
+                 "numMultiprocessors": gpu["smCount"]}
+                for gpu in gpus
+            ],
+        ),
+    }  # fmt: skip
+
+
+def _contexts(spool: Spool) -> Any:
+    contexts = spool.records["contexts"]
+    _, first = np.unique(contexts["context"], return_index=True)
+    c = contexts[first]
+    columns = {
+        "nullStreamId": int64(c["null_stream"]), "hwId": 0, "vmId": 1, "processId": spool.process,
+        "deviceId": int64(c["device"]), "contextId": int64(c["context"]), "isGreenContext": 0,
+    }  # fmt: skip
+    return arrow_table("TARGET_INFO_CUDA_CONTEXT_INFO", columns, len(c))
+
+
+def _streams(spool: Spool) -> Any:
+    """Streams that CUPTI told about, and those it did not (they existed before) but that had work."""
+    known = {
+        (int(s["context"]), int(s["stream"])): (int(s["priority"]), int(s["flag"]))
+        for s in spool.records["streams"]
+    }
+    for kind in ("kernels", "copies", "sets", "graphs"):
+        work = spool.records[kind]
+        for context, stream in set(zip(work["context"].tolist(), work["stream"].tolist(), strict=True)):
+            known.setdefault((context, stream), (0, _UNKNOWN_STREAM_TYPE))
+    rows = [
+        {"streamId": stream, "hwId": 0, "vmId": 1, "processId": spool.process, "contextId": context,
+         "priority": priority, "flag": flag}
+        for (context, stream), (priority, flag) in sorted(known.items())
+    ]  # fmt: skip
+    return _rows("TARGET_INFO_CUDA_STREAM", rows)
+
+
+def _utc(ns: int) -> str:
+    return datetime.fromtimestamp(ns // 1_000_000_000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _session(spool: Spool) -> dict[str, Any]:
+    clocks = spool.records["clocks"]
+    monotonic = int(clocks["monotonic_ns"][0]) if len(clocks) else 0
+    duration = int(clocks["monotonic_ns"][-1]) - monotonic if len(clocks) else 0
+    return {
+        "TARGET_INFO_SESSION_START_TIME": _rows(
+            "TARGET_INFO_SESSION_START_TIME",
+            [{"utcEpochNs": spool.start_ns, "utcTime": _utc(spool.start_ns), "localTime": _utc(spool.start_ns),
+              "systemClockNs": monotonic}],
+        ),
+        "ANALYSIS_DETAILS": _rows(
+            "ANALYSIS_DETAILS",
+            [{"globalVid": VIRTUAL_MACHINE, "duration": duration, "startTime": monotonic,
+              "stopTime": monotonic + duration}],
+        ),
+    }  # fmt: skip
+
+
+def _system(spool: Spool) -> Any:
+    names = {"CpuCores": _CORES_ENUM, "CpuArchitecture": _ARCHITECTURE_ENUM, "NvDriverVersion": _DRIVER_VERSION_ENUM,
+             "OsDescription": _OS_ENUM}  # fmt: skip
+    info = json.loads(spool.meta.get(SYSTEM_INFO, "{}"))
+    rows = [
+        {
+            "globalVid": VIRTUAL_MACHINE,
+            "devStateName": "System",
+            "name": name,
+            "nameEnum": number,
+            "value": info[name],
+        }
+        for name, number in names.items()
+        if name in info
+    ]
+    return _rows("TARGET_INFO_SYSTEM_ENV", rows)
+
+
+def _diagnostics(spool: Spool, strings: StringTable) -> Any:
+    rows = [
+        {"timestamp": int(d["time_ns"]) - spool.start_ns, "timestampType": _TARGET_TIMESTAMP,
+         "source": _DIAGNOSTIC_FROM_INJECTION, "severity": int(d["severity"]), "text": strings.text(int(d["text"])),
+         "globalPid": spool.global_pid}
+        for d in spool.records["diagnostics"]
+    ]  # fmt: skip
+    return _rows("DIAGNOSTIC_EVENT", rows)
+
+
+def _capture_meta(spool: Spool) -> list[tuple[str, str]]:
+    pairs = [("CAPTURE_EVENT_TYPE", "NvtxEvents"), ("DEVICE_TYPE", "Unix")]
+    if spool.meta.get("gpu") == "on":
+        pairs += [("CAPTURE_EVENT_TYPE", "Cuda"), ("CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph")]
+    return pairs
+
+
+def _export_meta() -> list[tuple[str, str]]:
+    from profiling_lab import _recorder
+
+    major, minor, micro = NSYS_SCHEMA_VERSION.split(".")
+    return [
+        ("EXPORT_PRODUCT_NAME", "profiling_lab"),
+        ("EXPORT_PRODUCT_VERSION", _recorder.VERSION),
+        ("EXPORT_SCHEMA_VERSION", NSYS_SCHEMA_VERSION),
+        ("EXPORT_SCHEMA_VERSION_MAJOR", major),
+        ("EXPORT_SCHEMA_VERSION_MINOR", minor),
+        ("EXPORT_SCHEMA_VERSION_MICRO", micro),
+        ("EXPORT_PLATFORM", "linux-desktop"),
+        ("EXPORT_ARCH", "x64"),
+        ("EXPORT_TIME_UTC", datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")),
+        ("EXPORT_PARAM_EXPORT_TYPE", "SQLite"),
+    ]
+
+
+def _own_meta(spool: Spool) -> list[tuple[str, str]]:
+    tables = {GPU_INFO, SYSTEM_INFO}
+    pairs = [(name, value) for name, value in sorted(spool.meta.items()) if name not in tables]
+    nodes = spool.records["stack_nodes"]
+    lost = int((~np.isin(spool.records["calls"]["stack"], [0, *nodes["id"].tolist()])).sum())
+    return [*pairs, ("unreadable_bytes", str(spool.unreadable_bytes)), ("stacks_lost", str(lost))]

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUPTI without a GPU: keeps the recorder's callbacks and buffers and lets a test say what happens.
+//
+// A test calls fake_call / fake_kernel / ... through ctypes, which releases the GIL, so the recorder's real
+// callback walks the real Python stack of the test, exactly as inside a CUDA call. Records have the layout and
+// the sizes of CUDA 13.0.
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "recorder/cupti_abi.h"
+
+using namespace plab::recorder::cupti;
+
+namespace {
+
+constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 112, kMemsetBytes = 88, kSyncBytes = 56,
+                 kGraphBytes = 56, kContextBytes = 32, kStreamBytes = 24, kUnknownBytes = 64;
+
+const std::map<std::pair<int, uint32_t>, const char*> kNames = {
+    {{2, 20}, "cudaMalloc_v3020"},        {{2, 41}, "cudaMemcpyAsync_v3020"},   {{2, 51}, "cudaMemsetAsync_v3020"},
+    {{2, 131}, "cudaStreamSynchronize_v3020"}, {{2, 165}, "cudaDeviceSynchronize_v3020"},
+    {{2, 10}, "cudaGetLastError_v3020"},  {{2, 211}, "cudaLaunchKernel_v7000"}, {{2, 311}, "cudaGraphLaunch_v10000"},
+    {{1, 307}, "cuLaunchKernel"},         {{1, 652}, "cuLaunchKernelEx"},       {{1, 527}, "cuLaunchHostFunc"},
+};
+
+struct State {
+  std::mutex mutex;
+  uint32_t version = 130000;
+  CallbackFunction callback = nullptr;
+  bool subscribed = false;
+  std::string other_subscriber;
+  std::map<std::string, int> failures;  // function -> result
+  std::set<std::pair<int, uint32_t>> callbacks;
+  std::set<int> kinds;
+  BufferRequested requested = nullptr;
+  BufferCompleted completed = nullptr;
+  uint8_t* buffer = nullptr;
+  size_t size = 0, used = 0;
+  uint64_t api_calls = 0, dropped = 0;
+  uint32_t next_correlation = 1;
+  std::deque<std::string> names;
+};
+State state;
+
+Result entered(const char* function) {
+  std::lock_guard lock(state.mutex);
+  ++state.api_calls;
+  const auto found = state.failures.find(function);
+  return found == state.failures.end() ? kSuccess : found->second;
+}
+
+size_t bytes_of(int kind) {
+  switch (static_cast<ActivityKind>(kind)) {
+    case ActivityKind::kConcurrentKernel: return kKernelBytes;
+    case ActivityKind::kMemcpy: return kMemcpyBytes;
+    case ActivityKind::kMemcpyPeer: return kMemcpyPeerBytes;
+    case ActivityKind::kMemset: return kMemsetBytes;
+    case ActivityKind::kSynchronization: return kSyncBytes;
+    case ActivityKind::kGraphTrace: return kGraphBytes;
+    case ActivityKind::kContext: return kContextBytes;
+    case ActivityKind::kStream: return kStreamBytes;
+    default: return kUnknownBytes;
+  }
+}
+
+void put(const void* record, size_t known_bytes, const void* tail = nullptr, size_t tail_bytes = 0) {
+  const int kind = *static_cast<const int*>(record);
+  const size_t bytes = bytes_of(kind);
+  uint8_t* full = nullptr;
+  size_t full_size = 0, full_used = 0;
+  std::unique_lock lock(state.mutex);
+  if (!state.kinds.count(kind) && kind != 9999) return;
+  if (!state.requested) return;
+  if (state.buffer && state.used + bytes > state.size) {
+    full = std::exchange(state.buffer, nullptr), full_size = state.size, full_used = state.used;
+  }
+  if (!state.buffer) {
+    size_t most = 0;
+    state.requested(&state.buffer, &state.size, &most);
+    state.used = 0;
+  }
+  if (!state.buffer || state.size < bytes) {
+    ++state.dropped;
+  } else {
+    std::memcpy(state.buffer + state.used, record, known_bytes < bytes ? known_bytes : bytes);
+    if (tail) std::memcpy(state.buffer + state.used + known_bytes, tail, tail_bytes);
+    state.used += bytes;
+  }
+  lock.unlock();
+  if (full) state.completed(nullptr, 0, full, full_size, full_used);
+}
+
+void deliver() {
+  std::unique_lock lock(state.mutex);
+  if (!state.buffer || !state.completed || state.used == 0) return;
+  uint8_t* buffer = std::exchange(state.buffer, nullptr);
+  const size_t size = state.size, used = state.used;
+  lock.unlock();
+  state.completed(nullptr, 0, buffer, size, used);
+}
+
+void dispatch(int domain, uint32_t cbid, Site site, uint32_t correlation, int result) {
+  {
+    std::lock_guard lock(state.mutex);
+    if (!state.subscribed || !state.callbacks.count({domain, cbid})) return;
+  }
+  uint64_t slot = 0;
+  CallbackData data{};
+  data.site = site;
+  const auto name = kNames.find({domain, cbid});
+  data.function_name = name == kNames.end() ? "" : name->second;
+  data.return_value = site == Site::kExit ? &result : nullptr;
+  data.correlation_data = &slot;
+  data.correlation_id = correlation;
+  state.callback(nullptr, static_cast<Domain>(domain), cbid, &data);
+}
+
+}  // namespace
+
+extern "C" {
+
+#define PLAB_FAKE __attribute__((visibility("default")))
+#define ENTER(name)                                                  \
+  if (const Result failure = entered(#name); failure != kSuccess) { \
+    return failure;                                                  \
+  }
+
+PLAB_FAKE Result cuptiGetVersion(uint32_t* version) {
+  *version = state.version;
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiGetResultString(Result result, const char** text) {
+  *text = result == 15 ? "CUPTI_ERROR_NOT_INITIALIZED" : result == 0 ? "CUPTI_SUCCESS" : "CUPTI_ERROR_FAKE";
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiGetCallbackName(Domain domain, uint32_t cbid, const char** name) {
+  ENTER(GetCallbackName)
+  const auto found = kNames.find({static_cast<int>(domain), cbid});
+  if (found == kNames.end()) return 1;
+  *name = found->second;
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiSubscribe_v2(SubscriberHandle* subscriber, CallbackFunction callback, void*,
+                                   SubscriberParams* params) {
+  ENTER(Subscribe)
+  if (!state.other_subscriber.empty()) {
+    if (params->old_subscriber_name) {
+      std::strncpy(params->old_subscriber_name, state.other_subscriber.c_str(), params->old_subscriber_size - 1);
+    }
+    return kMultipleSubscribers;
+  }
+  state.callback = callback;
+  state.subscribed = true;
+  *subscriber = reinterpret_cast<SubscriberHandle>(&state);
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiSubscribe(SubscriberHandle* subscriber, CallbackFunction callback, void* userdata) {
+  SubscriberParams params{};
+  return cuptiSubscribe_v2(subscriber, callback, userdata, &params);
+}
+PLAB_FAKE Result cuptiUnsubscribe(SubscriberHandle) {
+  ENTER(Unsubscribe)
+  std::lock_guard lock(state.mutex);
+  state.subscribed = false;
+  state.callbacks.clear();
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiEnableCallback(uint32_t enable, SubscriberHandle, Domain domain, uint32_t cbid) {
+  ENTER(EnableCallback)
+  std::lock_guard lock(state.mutex);
+  const std::pair<int, uint32_t> key{static_cast<int>(domain), cbid};
+  enable ? void(state.callbacks.insert(key)) : void(state.callbacks.erase(key));
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityEnable(ActivityKind kind) {
+  ENTER(ActivityEnable)
+  std::lock_guard lock(state.mutex);
+  state.kinds.insert(static_cast<int>(kind));
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityEnableAndDump(ActivityKind kind) {
+  if (const Result result = cuptiActivityEnable(kind); result != kSuccess) return result;
+  if (kind == ActivityKind::kContext) {
+    const ContextRecord record{static_cast<int>(kind), 1, 0, 1, 7};
+    put(&record, sizeof record);
+  } else if (kind == ActivityKind::kStream) {
+    const StreamRecord record{static_cast<int>(kind), 1, 7, 0, 3, 0};
+    put(&record, sizeof record);
+  }
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityDisable(ActivityKind kind) {
+  ENTER(ActivityDisable)
+  std::lock_guard lock(state.mutex);
+  state.kinds.erase(static_cast<int>(kind));
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityRegisterCallbacks(BufferRequested requested, BufferCompleted completed) {
+  ENTER(ActivityRegisterCallbacks)
+  state.requested = requested;
+  state.completed = completed;
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityFlushAll(uint32_t) {
+  ENTER(ActivityFlushAll)
+  deliver();
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid, Record** record) {
+  uint8_t* next = *record ? reinterpret_cast<uint8_t*>(*record) + bytes_of((*record)->kind) : buffer;
+  if (next >= buffer + valid) return kMaxLimitReached;
+  *record = reinterpret_cast<Record*>(next);
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityGetNumDroppedRecords(void*, uint32_t, size_t* dropped) {
+  std::lock_guard lock(state.mutex);
+  *dropped = std::exchange(state.dropped, 0);
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivitySetAttribute(int, size_t*, void*) {
+  ENTER(ActivitySetAttribute)
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiSetThreadIdType(int) {
+  ENTER(SetThreadIdType)
+  return kSuccess;
+}
+PLAB_FAKE Result cuptiActivityEnableAllSyncRecords(uint8_t) {
+  ENTER(ActivityEnableAllSyncRecords)
+  return kSuccess;
+}
+
+// ---- what a test says ----
+
+PLAB_FAKE void fake_reset() {
+  std::lock_guard lock(state.mutex);
+  state.version = 130000;
+  state.other_subscriber.clear();
+  state.failures.clear();
+  state.api_calls = state.dropped = 0;
+  state.next_correlation = 1;
+}
+PLAB_FAKE void fake_fail(const char* function, int result) { state.failures[function] = result; }
+PLAB_FAKE void fake_other_subscriber(const char* name) { state.other_subscriber = name; }
+PLAB_FAKE void fake_version(uint32_t version) { state.version = version; }
+PLAB_FAKE uint64_t fake_api_calls() { return state.api_calls; }
+PLAB_FAKE int fake_kind_enabled(int kind) { return static_cast<int>(state.kinds.count(kind)); }
+PLAB_FAKE int fake_callbacks_enabled() { return static_cast<int>(state.callbacks.size()); }
+PLAB_FAKE int fake_subscribed() { return state.subscribed; }
+
+// The two halves of a CUDA call, and a whole one; a runtime launch makes a driver launch of its own, with the
+// same correlation id. Returns the correlation id.
+PLAB_FAKE uint32_t fake_enter(int domain, uint32_t cbid) {
+  uint32_t correlation;
+  {
+    std::lock_guard lock(state.mutex);
+    correlation = state.next_correlation++;
+  }
+  dispatch(domain, cbid, Site::kEnter, correlation, 0);
+  return correlation;
+}
+PLAB_FAKE void fake_exit(int domain, uint32_t cbid, uint32_t correlation, int result) {
+  dispatch(domain, cbid, Site::kExit, correlation, result);
+}
+PLAB_FAKE uint32_t fake_call(int domain, uint32_t cbid, int result) {
+  const uint32_t correlation = fake_enter(domain, cbid);
+  if (domain == 2 && cbid == 211) {
+    dispatch(1, 307, Site::kEnter, correlation, 0);
+    dispatch(1, 307, Site::kExit, correlation, 0);
+  }
+  fake_exit(domain, cbid, correlation, result);
+  return correlation;
+}
+PLAB_FAKE uint32_t fake_launch() { return fake_call(2, 211, 0); }
+// Many launches in one go, for tests of volume.
+PLAB_FAKE void fake_launches(uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) fake_launch();
+}
+
+PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, const char* name, uint32_t stream,
+                           int grid, int block) {
+  KernelRecord r{};
+  r.kind = static_cast<int>(ActivityKind::kConcurrentKernel);
+  r.cache_config = 0x10;
+  r.registers_per_thread = 32;
+  r.start = start, r.end = end;
+  r.context = 1, r.stream = stream;
+  r.grid[0] = grid, r.grid[1] = 2, r.grid[2] = 1;
+  r.block[0] = block, r.block[1] = 1, r.block[2] = 1;
+  r.static_shared = 16, r.dynamic_shared = 1024;
+  r.correlation = correlation;
+  {
+    std::lock_guard lock(state.mutex);
+    if (state.names.empty() || state.names.back() != name) state.names.emplace_back(name);
+    r.name = state.names.back().c_str();
+  }
+  r.shared_executed = 32768;
+  KernelClusterTail tail{};
+  tail.cluster[0] = 2, tail.cluster[1] = tail.cluster[2] = 1;
+  tail.cluster_scheduling = 1;
+  tail.local_total = uint64_t{5} << 32;
+  put(&r, sizeof r, &tail, sizeof tail);
+}
+PLAB_FAKE void fake_memcpy(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes, int copy_kind) {
+  MemcpyRecord r{};
+  r.kind = static_cast<int>(ActivityKind::kMemcpy);
+  r.copy_kind = static_cast<uint8_t>(copy_kind);
+  r.source_kind = 2, r.destination_kind = 3;
+  r.bytes = bytes, r.start = start, r.end = end;
+  r.context = 1, r.stream = 7, r.correlation = correlation;
+  put(&r, sizeof r);
+}
+PLAB_FAKE void fake_peer_copy(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes) {
+  MemcpyPeerRecord r{};
+  r.kind = static_cast<int>(ActivityKind::kMemcpyPeer);
+  r.copy_kind = 10, r.source_kind = r.destination_kind = 3;
+  r.bytes = bytes, r.start = start, r.end = end;
+  r.context = 1, r.stream = 7, r.correlation = correlation;
+  r.source_device = 0, r.source_context = 1, r.destination_device = 1, r.destination_context = 2;
+  {
+    std::lock_guard lock(state.mutex);
+    state.kinds.insert(r.kind);  // CUPTI delivers these with MEMCPY
+  }
+  put(&r, sizeof r);
+}
+PLAB_FAKE void fake_memset(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes, uint32_t value) {
+  MemsetRecord r{};
+  r.kind = static_cast<int>(ActivityKind::kMemset);
+  r.value = value, r.bytes = bytes, r.start = start, r.end = end;
+  r.context = 1, r.stream = 7, r.correlation = correlation, r.memory_kind = 3;
+  put(&r, sizeof r);
+}
+PLAB_FAKE void fake_sync(uint32_t correlation, uint64_t start, uint64_t end, int type, uint32_t stream) {
+  SynchronizationRecord r{};
+  r.kind = static_cast<int>(ActivityKind::kSynchronization);
+  r.type = type, r.start = start, r.end = end;
+  r.correlation = correlation, r.context = 1, r.stream = stream, r.event = 0xffffffffu;
+  put(&r, sizeof r);
+}
+PLAB_FAKE void fake_graph(uint32_t correlation, uint64_t start, uint64_t end, uint32_t graph) {
+  GraphTraceRecord r{};
+  r.kind = static_cast<int>(ActivityKind::kGraphTrace);
+  r.correlation = correlation, r.start = start, r.end = end, r.graph = graph, r.context = 1, r.stream = 7;
+  put(&r, sizeof r);
+}
+PLAB_FAKE void fake_unknown_record() {
+  const Record r{9999};
+  put(&r, sizeof r);
+}
+PLAB_FAKE void fake_flush() { deliver(); }
+
+}  // extern "C"

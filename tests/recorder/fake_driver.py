@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives the fake CUPTI from Python, in the test's process or in a script that a test starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Any
+
+RUNTIME, DRIVER = 2, 1
+LAUNCH, MALLOC, COPY, SET, STREAM_SYNC, DEVICE_SYNC, GRAPH, LAST_ERROR = 211, 20, 41, 51, 131, 165, 311, 10
+DRIVER_LAUNCH, DRIVER_LAUNCH_EX, HOST_FUNCTION = 307, 652, 527
+
+
+class Fake:
+    """The fake library that PROFILING_LAB_CUPTI names, with one method per thing a GPU program does."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(os.environ["PROFILING_LAB_CUPTI"])
+        u32, u64, text, number = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int
+        for name, arguments in {
+            "fake_kernel": (u32, u64, u64, text, u32, number, number),
+            "fake_memcpy": (u32, u64, u64, u64, number),
+            "fake_peer_copy": (u32, u64, u64, u64),
+            "fake_memset": (u32, u64, u64, u64, u32),
+            "fake_sync": (u32, u64, u64, number, u32),
+            "fake_graph": (u32, u64, u64, u32),
+            "fake_call": (number, u32, number),
+            "fake_enter": (number, u32),
+            "fake_exit": (number, u32, u32, number),
+            "fake_fail": (text, number),
+            "fake_other_subscriber": (text,),
+        }.items():
+            getattr(self.library, name).argtypes = arguments
+        self.library.fake_api_calls.restype = u64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, f"fake_{name}")
+
+    def call(self, cbid: int, domain: int = RUNTIME, result: int = 0) -> int:
+        return int(self.library.fake_call(domain, cbid, result))
+
+    def kernel(self, name: str, *, ns: int = 1000, stream: int = 7, grid: int = 10, block: int = 256) -> int:
+        """A launch from the calling line and its kernel, which starts a microsecond later."""
+        correlation = int(self.library.fake_launch())
+        start = time.time_ns() + 1000
+        self.library.fake_kernel(correlation, start, start + ns, name.encode(), stream, grid, block)
+        return correlation
+
+    def copy(self, *, nbytes: int = 4096, ns: int = 500, kind: int = 1) -> int:
+        correlation = self.call(COPY)
+        start = time.time_ns()
+        self.library.fake_memcpy(correlation, start, start + ns, nbytes, kind)
+        return correlation
+
+
+def launch_per_operator(fake: Fake) -> Any:
+    """A context in which every torch operator, forward or backward, launches one kernel of its own name.
+
+    So a CPU model makes the launches that a CUDA model would, each while the same autograd node is running.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            fake.kernel(func.name().replace("aten::", "").replace(".", "_"))
+            return func(*args, **(kwargs or {}))
+
+    return Mode()
