@@ -110,8 +110,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    dx, dweight, dbias = _BACKWARD(dy, *ctx.saved_tensors, ctx.approximate)
-    return dx, dweight, dbias if ctx.saved_tensors[2] is not None else None, None, None
+    x, weight, bias, mean, rstd = ctx.saved_tensors  # once: under checkpointing each access computes them again
+    dx, dweight, dbias = _BACKWARD(dy, x, weight, bias, mean, rstd, ctx.approximate)
+    return dx, dweight, None if bias is None else dbias, None, None
 
 
 # Autocast. The op computes in fp32 whatever it reads, so x need not be cast; weight and bias follow it.
