@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -15,7 +14,7 @@ from profiling_lab.demo.cost import Cost, write_cost
 from profiling_lab.exercises import find, workspace
 
 ROUNDS = 5
-STEPS = 10  # per round, after one that is not timed
+STEPS = 10  # per round
 
 TINY = ["--batch-size", "4", "--seq-len", "32", "--vocab-size", "200", "--d-model", "64", "--nhead", "4", "--num-layers", "2"]
 
@@ -42,33 +41,32 @@ def training_script() -> Iterator[ModuleType]:
 
 
 def record_training(path: Path, heavy: str, progress: Callable[[str], None], steps: int = STEPS) -> Cost:
-    """Train on the GPU in rounds, in turns without and with the recorder; `path` keeps the last round and the cost."""
+    """Train on the GPU by epochs of `steps` steps, in turns without and with the recorder.
+
+    `path` keeps the last recording (of two epochs, the first of them not timed) and what it cost.
+    """
     import torch
 
+    from profiling_lab.measure import compare_steps
     from profiling_lab.recording import record
 
     with training_script() as script:
         training = script.build(script.parse_arguments(["--heavy", heavy, "--device", "cuda"]))
 
-        def step_ms(count: int) -> float:
-            milliseconds: float = script.train_epoch(*training, count)[1]
-            return milliseconds
+        def epoch() -> None:
+            script.train_epoch(*training, steps)
 
         progress(f"train_model.py --heavy {heavy} on {torch.cuda.get_device_name()}: warming up")
-        step_ms(steps)
-        plain_ms, recorded_ms = [], []
-        for number in range(1, ROUNDS + 1):
-            progress(f"round {number} of {ROUNDS}: {steps} steps without the recorder, {steps} with it")
-            step_ms(1)
-            plain_ms.append(step_ms(steps))
-            with record(path):
-                step_ms(1)
-                recorded_ms.append(step_ms(steps))
+        epoch()
+        progress(f"{ROUNDS} rounds of {steps} steps without the recorder and {steps} with it")
+        times = compare_steps(
+            epoch, {"plain": nullcontext, "recorded": lambda: record(path)}, steps=1, warmup=1, blocks=ROUNDS
+        )
     cost = Cost(
         heavy=heavy,
-        recorded_steps=steps + 1,
-        plain_step_ns=round(statistics.median(plain_ms) * 1e6),
-        recorded_step_ns=round(statistics.median(recorded_ms) * 1e6),
+        recorded_steps=2 * steps,
+        plain_step_ns=round(times["plain"].median_ns / steps),
+        recorded_step_ns=round(times["recorded"].median_ns / steps),
         rounds=ROUNDS,
         steps_per_round=steps,
     )

@@ -6,15 +6,15 @@ The planted layer is known to the grader for one purpose only: to notice a recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 
-from profiling_lab.errors import LabError, UsageError
+from profiling_lab.errors import LabError
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.exercise import Check, Exercise, Mistake, Need, Status, Verdict
 from profiling_lab.report import bottleneck
 from profiling_lab.report.bottleneck import Bottleneck, Layer
 from profiling_lab.trace import Trace
+from profiling_lab.trace.kernels import KernelRow
 
 FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "recorded" / "demo_h200.sqlite"
@@ -85,30 +85,38 @@ def _kernel(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
     given = answers.text("finding.kernel")
     if given is None:
         return _unanswered("kernel", "`profiling-lab kernels FILE` shows who launched each")
-    times = found.kernels_of(truth.name)
-    largest = max(times.values())
-    right = {name for name, ns in times.items() if ns >= ALSO_RIGHT_FRAC * largest}
-    matches = {row.name for row in found.by_kernel.rows if given in row.name or given == row.short_name}
+    own_ns = found.kernels_of(truth.name)
+    costly = {name for name, ns in own_ns.items() if ns >= ALSO_RIGHT_FRAC * max(own_ns.values())}
+    matches = [row for row in found.kernels if _is_named(given, row)]
+    # A kernel without a Python stack (nsys has none for backward) belongs to nobody: it neither helps nor harms.
+    elsewhere = [row for row in matches if row.name not in own_ns and row.stacks and row.stacks[0].frames]
     if not matches:
-        return Check("kernel", Status.FAILED, f"no kernel of this recording has {given!r} in its name")
-    if matches & right and all(name in times for name in matches):
-        return Check("kernel", Status.PASSED, "the costly kernel of the costly layer")
-    if matches & set(times) and not all(name in times for name in matches):
-        return Check("kernel", Status.FAILED, f"{given!r} also fits kernels of other layers; give more of the name")
-    if matches & set(times):
-        return Check("kernel", Status.FAILED, "the layer that costs most does launch that kernel, but another one of it takes far more time")
-    return Check("kernel", Status.FAILED, "that kernel is launched from elsewhere; read the stack below it, innermost frame of model.py first")
+        status, message = Status.FAILED, f"no kernel of this recording has {given!r} in its name"
+    elif not any(row.name in own_ns for row in matches):
+        status, message = Status.FAILED, "that kernel is launched from elsewhere; read the stack below it, innermost frame first"
+    elif elsewhere:
+        status, message = Status.FAILED, f"{given!r} also fits kernels of other layers; give more of the name"
+    elif not any(row.name in costly for row in matches):
+        status, message = Status.FAILED, "the layer that costs most does launch it, but another of its kernels takes far more time"
+    else:
+        status, message = Status.PASSED, "the costly kernel of the costly layer"
+    return Check("kernel", status, message)
+
+
+def _is_named(given: str, row: KernelRow) -> bool:
+    """A part of the name, or the name as a table shows it: with its middle left out."""
+    return any(all(part in name for part in given.split("...")) for name in (row.name, bottleneck.shown_name(row)))
 
 
 def _line(answers: Answers, truth: Layer) -> Check:
     file, line = answers.text("finding.file"), answers.integer("finding.line")
     if file is None or line is None:
         return _unanswered("line", "the innermost frame of your own code below the kernel")
-    largest = truth.rows[0].forward_ns + truth.rows[0].backward_ns
+    largest = truth.rows[0].gpu_ns
     right = {
         (PurePath(row.file).name, row.line)
         for row in truth.rows
-        if row.forward_ns + row.backward_ns >= ALSO_RIGHT_FRAC * largest
+        if row.gpu_ns >= ALSO_RIGHT_FRAC * largest
     }
     if (PurePath(file).name, line) in right:
         return Check("line", Status.PASSED, f"{PurePath(file).name} line {line} launches it")
@@ -126,7 +134,7 @@ def _share(answers: Answers, truth: Layer) -> Check:
     actual = 100 * truth.share_frac
     if abs(given - actual) <= SHARE_TOLERANCE:
         return Check("share", Status.PASSED, f"{given:.0f} % (recomputed: {actual:.1f} %)")
-    forward = 100 * truth.share_frac * truth.forward_ns / truth.total_ns
+    forward = 100 * truth.share_frac * truth.forward_ns / truth.gpu_ns
     if abs(given - forward) <= SHARE_TOLERANCE:
         return Check("share", Status.FAILED, "that is the forward part alone; a layer's backward kernels are its cost too")
     if abs(given - actual / 100) <= SHARE_TOLERANCE / 100:
@@ -143,6 +151,12 @@ def _explanation(answers: Answers) -> Check:
 
 def _unanswered(name: str, hint: str) -> Check:
     return Check(name, Status.FAILED, f"not answered yet: {hint}")
+
+
+def _line_of(text: str) -> int:
+    """The first line of the model with that text."""
+    lines = (FOLDER / "model.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
 EXERCISE = Exercise(
@@ -169,7 +183,8 @@ EXERCISE = Exercise(
         Mistake("a name that is nowhere", {"finding.layer": "SlowLayer"}, "layer"),
         Mistake("an invented kernel", {"finding.kernel": "ampere_sgemm_128x64_tn"}, "kernel"),
         Mistake("a word that every kernel's name contains", {"finding.kernel": "e"}, "kernel"),
-        Mistake("the def line", {"finding.line": 64}, "line"),
+        Mistake("where the layer is defined, not where it launches", {"finding.line": _line_of(f"class {PLANTED}")}, "line"),
+        Mistake("who calls the layer", {"finding.line": _line_of("self.heavy(x)")}, "line"),
         Mistake("the right line of the wrong file", {"finding.file": "train_model.py"}, "line"),
         Mistake("everything", {"finding.share": 100.0}, "share"),
         Mistake("a fraction in the place of per cent", {"finding.share": 0.45}, "share"),

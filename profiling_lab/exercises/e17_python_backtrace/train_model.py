@@ -2,6 +2,13 @@
 """Train the model of model.py for a few batches: the program to be profiled.
 
     python train_model.py --epochs 2
+    python train_model.py --heavy loop
+    python train_model.py --dtype bf16
+    python train_model.py --device cpu --batch-size 4 --seq-len 32 --d-model 64 --num-layers 2 --vocab-size 200
+
+The data is made up, but it has a rule that can be learnt, so the loss must fall from one epoch to the next: a program that only
+looks as if it trained is not worth a profile. Every step is the same work, and ten of them are enough to see where time
+goes. Nothing here waits for the GPU inside of an epoch; where the time of a step is printed, the GPU has finished.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small language model. One of its layers costs far more GPU time than it should: which, and why?
 
-Every layer opens an NVTX range of its own name, so that any profiler shows where it begins and ends.
+Every layer opens an NVTX range of its own name, so that any profiler shows where it begins and ends. What launched a kernel
+inside of a range only a Python stack can tell.
 """
 
 import math
@@ -50,23 +51,6 @@ class PositionalEncoding(nn.Module):
         return x + self.pattern[: x.shape[1]]
 
 
-class HeavyLayer(nn.Module):
-    """tanh(x @ w1 @ w2 @ w3 + bias) for x (batch, tokens, d_model)."""
-
-    def __init__(self, d_model, implementation=HEAVY):
-        super().__init__()
-        self.implementation = implementation
-        self.w1 = nn.Parameter(torch.randn(d_model, d_model) * d_model**-0.5)
-        self.w2 = nn.Parameter(torch.randn(d_model, d_model) * d_model**-0.5)
-        self.w3 = nn.Parameter(torch.randn(d_model, d_model) * d_model**-0.5)
-        self.bias = nn.Parameter(torch.zeros(d_model))
-
-    def forward(self, x):
-        # w1 @ w2 @ w3 is one small matrix, so the many tokens need one product instead of three, and bias and tanh fit
-        # into its last pass. That is what the fast implementation does; by hand it would be torch.addmm and tanh.
-        return heavy_layer(x, self.w1, self.w2, self.w3, self.bias, implementation="fast")
-
-
 class TransformerBlock(nn.Module):
     """Attention, then feed-forward; each on normalised input and added to what came in."""
 
@@ -85,6 +69,24 @@ class TransformerBlock(nn.Module):
             x = x + attention_layer(self.attention_norm(x), self.qkv, self.out, self.nhead)
         with layer_range("feed_forward_layer"):
             return x + feed_forward_layer(self.feed_forward_norm(x), self.up, self.down)
+
+
+class HeavyLayer(nn.Module):
+    """tanh(x @ w1 @ w2 @ w3 + bias) for x (batch, tokens, d_model), the same for every token; the weights
+    are (d_model, d_model)."""
+
+    def __init__(self, d_model, implementation=HEAVY):
+        super().__init__()
+        self.implementation = implementation
+        self.w1 = nn.Parameter(torch.randn(d_model, d_model) * d_model**-0.5)
+        self.w2 = nn.Parameter(torch.randn(d_model, d_model) * d_model**-0.5)
+        self.w3 = nn.Parameter(torch.randn(d_model, d_model) * d_model**-0.5)
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x):
+        # w1 @ w2 @ w3 is one small matrix, so the many tokens need one product instead of three, and bias and tanh fit
+        # into its last pass. That is what the fast implementation does; by hand it would be torch.addmm and tanh.
+        return heavy_layer(x, self.w1, self.w2, self.w3, self.bias, implementation="fast")
 
 
 class TransformerWithHeavyLayer(nn.Module):

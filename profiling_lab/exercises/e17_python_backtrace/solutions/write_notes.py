@@ -24,11 +24,11 @@ RECORDED = HERE.parent / "recorded" / "demo_h200.sqlite"
 def step_times(path: Path) -> dict[str, float]:
     """Milliseconds per training step by implementation of HeavyLayer, without a recorder."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["provider"]: row["value"] for row in rows if row["metric"] == "step_time"}
+    return {row["provider"]: row["value"] / 1e6 for row in rows if row["metric"] == "step_time"}
 
 
 def answer(found: Bottleneck, times: dict[str, float]) -> str:
-    """The form, filled in: the same file as the learner's, with the values replaced."""
+    """The form, filled in: the learner's file with the values in the place of the explanations."""
     layer = found.layers[0]
     values: dict[str, object] = {
         "layer": layer.name,
@@ -42,7 +42,8 @@ def answer(found: Bottleneck, times: dict[str, float]) -> str:
     }
     text = (HERE.parent / "answer.toml").read_text()
     for key, value in values.items():
-        text = re.sub(rf'(?m)^{key} = (".*?"|[\d.]+) +', lambda _, k=key, v=value: f"{k} = {json.dumps(v)}  ", text)
+        line = f"{key} = {json.dumps(value)}"
+        text = re.sub(rf"(?m)^{key} = .*$", lambda _, line=line: line, text)
     return text
 
 

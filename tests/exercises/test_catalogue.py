@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue proves itself: every exercise is complete, its starter fails, its solution passes, its mistakes are rejected.
+
+What needs a GPU is reported as not checked on machines without one, and is not counted as right or wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from profiling_lab.errors import UnreadableInputError, UsageError
+from profiling_lab.exercises import CATALOGUE, answers, catalogue, find, workspace
+from profiling_lab.exercises.exercise import Check, Exercise, Mistake, Status, Verdict
+
+EXERCISES = catalogue()
+SECTIONS = ("Symptom", "Task", "Steps", "Hints")
+NOT_FOR_LEARNERS = {"__init__.py", "grade.py", "repair.py", "solutions", "__pycache__"}
+
+
+def solved(exercise: Exercise, folder: Path) -> answers.Answers:
+    workspace.start(exercise, folder)
+    workspace.copy_solution(exercise, folder)
+    return answers.read(folder)
+
+
+def slug(exercise: Exercise) -> str:
+    return exercise.slug
+
+
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=slug)
+
+
+def test_folders_and_catalogue_are_one_to_one() -> None:
+    root = Path(workspace.__file__).parent
+    assert {path.name for path in root.glob("e[0-9]*_*")} == set(CATALOGUE)
+    assert [exercise.package for exercise in EXERCISES] == list(CATALOGUE)
+    assert [exercise.number for exercise in EXERCISES] == sorted({exercise.number for exercise in EXERCISES})
+
+
+def test_no_name_leads_to_two_exercises() -> None:
+    names = [name for exercise in EXERCISES for name in exercise.names]
+    assert len(names) == len(set(names))
+    assert all(find(name) is find(name.upper()) for name in names)
+
+
+@every_exercise
+def test_folder_is_complete_and_has_nothing_unlisted(exercise: Exercise) -> None:
+    present = {path.name for path in exercise.folder.iterdir()} - NOT_FOR_LEARNERS
+    assert present == set(exercise.starter)
+    assert (exercise.folder / "solutions" / workspace.NOTES).stat().st_size > 500
+    assert answers.read(exercise.folder).text("exercise") == exercise.slug
+
+
+@every_exercise
+def test_readme_has_symptom_task_and_hints(exercise: Exercise) -> None:
+    text = (exercise.folder / "README.md").read_text()
+    assert text.startswith(f"# E{exercise.number:02d} {exercise.slug}: ")
+    for section in SECTIONS:
+        body = re.search(rf"^## {section}\n(.+?)(?=^## |\Z)", text, re.M | re.S)
+        assert body and len(body[1].strip()) > 80, f"README.md has no section {section}"
+    assert all(alias in text for alias in exercise.aliases[:1]), "README.md names the path it was first asked for under"
+
+
+@every_exercise
+def test_untouched_starter_fails(exercise: Exercise, tmp_path: Path) -> None:
+    workspace.start(exercise, tmp_path / "copy")
+    found, verdict = workspace.check(tmp_path / "copy")
+    assert found is exercise
+    assert not verdict.passed and verdict.failed
+
+
+@every_exercise
+def test_solution_passes(exercise: Exercise, tmp_path: Path) -> None:
+    given = solved(exercise, tmp_path / "copy")
+    verdict = exercise.grade(tmp_path / "copy", given)
+    assert not verdict.failed, verdict.failed
+    assert verdict.passed
+    assert all(check.message for check in verdict.not_checked), "what was not checked says why"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mistake"),
+    [pytest.param(e, m, id=f"{e.slug}: {m.why}") for e in EXERCISES for m in e.mistakes],
+)
+def test_mistake_is_rejected_with_a_hint_that_does_not_give_the_answer(
+    exercise: Exercise, mistake: Mistake, tmp_path: Path
+) -> None:
+    given = solved(exercise, tmp_path / "copy")
+    verdict = exercise.grade(tmp_path / "copy", given.replaced(mistake.answer))
+    assert {check.name for check in verdict.failed} == {mistake.rejected_by}
+    hint = verdict.failed[0].message
+    for key in mistake.answer:
+        right = str(given.values[key])
+        assert len(right) < 2 or not re.search(rf"(?<!\w){re.escape(right)}(?!\w)", hint), f"{hint!r} gives {right!r} away"
+
+
+@every_exercise
+def test_start_never_overwrites(exercise: Exercise, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="not empty; nothing was changed"):
+        workspace.start(exercise, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@every_exercise
+def test_learners_get_no_answers(exercise: Exercise, tmp_path: Path) -> None:
+    folder = workspace.start(exercise, tmp_path / "copy")
+    assert {path.name for path in folder.iterdir()} == set(exercise.starter)
+    for script in folder.glob("*.sh"):
+        assert script.stat().st_mode & 0o111, f"{script.name} is run as ./{script.name}"
+
+
+def test_a_folder_that_is_no_copy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInputError, match=r"there is no answer\.toml"):
+        workspace.check(tmp_path)
+    (tmp_path / "answer.toml").write_text("exercise = ")
+    with pytest.raises(UnreadableInputError, match="not valid TOML"):
+        workspace.check(tmp_path)
+    (tmp_path / "answer.toml").write_text("layer = 'x'")
+    with pytest.raises(UsageError, match="does not say which exercise"):
+        workspace.check(tmp_path)
+    (tmp_path / "answer.toml").write_text("exercise = 'juggling'")
+    with pytest.raises(UsageError, match="no exercise called 'juggling'"):
+        workspace.check(tmp_path)
+
+
+def test_answers_are_typed() -> None:
+    given = answers.Answers({"text": "x", "empty": "", "line": 3, "share": 4, "flag": True})
+    assert (given.text("text"), given.text("empty"), given.text("absent")) == ("x", None, None)
+    assert (given.integer("line"), given.number("share")) == (3, 4.0)
+    for read, key in ((given.text, "line"), (given.integer, "text"), (given.number, "flag"), (given.integer, "flag")):
+        with pytest.raises(UnreadableInputError, match=f"{key} must be"):
+            read(key)
+
+
+def test_a_verdict_without_a_single_pass_is_no_pass() -> None:
+    unknown = Check("speed", Status.NOT_CHECKED, "no GPU")
+    assert not Verdict((unknown,)).passed
+    assert Verdict((unknown, Check("layer", Status.PASSED, "right"))).passed
+    assert not Verdict((Check("layer", Status.PASSED, "right"), Check("line", Status.FAILED, "no"))).passed
+
+
+def test_recordings_are_small() -> None:
+    for exercise in EXERCISES:
+        for path in (exercise.folder / "recorded").glob("*"):
+            assert path.stat().st_size < 1_000_000, f"{path.name} is too large to ship"
