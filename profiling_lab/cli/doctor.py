@@ -16,7 +16,10 @@ exit code: 0 if recording works, fully or within the limits that the table state
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format", choices=("table", "json", "csv", "md"), default="table", help="how to print (default: table)"
+        "--format",
+        choices=("table", "json", "csv", "md"),
+        default="table",
+        help="how to print (default: table)",
     )
 
 

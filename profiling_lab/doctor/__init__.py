@@ -53,7 +53,9 @@ def verdict(checks: tuple[Check, ...]) -> Verdict:
     by_name = {check.name: check for check in checks}
     failed = [check.name for check in checks if check.status is Status.BROKEN]
     if failed:
-        return Verdict(f"Broken: {', '.join(failed)}. Recording is limited or impossible until that is repaired.", 1)
+        return Verdict(
+            f"Broken: {', '.join(failed)}. Recording is limited or impossible until that is repaired.", 1
+        )
     if by_name["gpu"].status is not Status.OK:
         return Verdict("Recording works, without GPU activity: there is no GPU here.", 0)
     missing = [name for name in ("torch", "cupti", "autograd") if by_name[name].status is not Status.OK]

@@ -15,7 +15,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`found` is what is there, or what is missing; `advice` what to do about it ("" where there is nothing to do)."""
+    """`found` is what is there or missing; `advice` what to do about it ("": nothing to do)."""
 
     name: str
     status: Status

@@ -25,7 +25,9 @@ def check_driver() -> Check:
     found = driver()
     if isinstance(found, str):
         return absent(
-            "driver", found, "recordings here hold Python and NVTX only; record on a machine with an NVIDIA GPU"
+            "driver",
+            found,
+            "recordings here hold Python and NVTX only; record on a machine with an NVIDIA GPU",
         )
     return ok("driver", f"{found.version}, runs CUDA up to {found.cuda[0]}.{found.cuda[1]}")
 
@@ -33,7 +35,9 @@ def check_driver() -> Check:
 def check_gpus() -> Check:
     found = driver()
     if isinstance(found, str) or not found.gpus:
-        return absent("gpu", "none", "`profiling-lab demo` shows the analysis on a trace that ships with the package")
+        return absent(
+            "gpu", "none", "`profiling-lab demo` shows the analysis on a trace that ships with the package"
+        )
     kinds = Counter(found.gpus)
     text = "; ".join(
         f"{count} x {gpu.name}, compute capability {gpu.compute_capability[0]}.{gpu.compute_capability[1]}, "
@@ -41,7 +45,11 @@ def check_gpus() -> Check:
         for gpu, count in kinds.items()
     )
     old = [gpu.name for gpu in kinds if gpu.compute_capability < _OLDEST_ARCHITECTURE]
-    advice = f"recording works; the custom ops need compute capability 8.0 ({', '.join(old)} is older)" if old else ""
+    advice = (
+        f"recording works; the custom ops need compute capability 8.0 ({', '.join(old)} is older)"
+        if old
+        else ""
+    )
     return ok("gpu", text, advice)
 
 
@@ -59,7 +67,8 @@ def check_counters(parameters: Path = _DRIVER_PARAMETERS) -> Check:
     return absent(
         name,
         "only administrators may read them (ncu says ERR_NVGPUCTRPERM)",
-        "run ncu as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; recording does not need it",
+        "run ncu as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; "
+        "recording does not need it",
     )
 
 

@@ -69,7 +69,9 @@ def _check_module(name: str, consequence: str) -> Check:
     try:
         module = import_module(f"profiling_lab.{name}")
     except ImportError as error:
-        missing = f"not built: {consequence}" if "No module named" in str(error) else f"cannot be loaded: {error}"
+        missing = (
+            f"not built: {consequence}" if "No module named" in str(error) else f"cannot be loaded: {error}"
+        )
         return broken(name, missing, _BUILD_AGAIN)
     return ok(name, f"built, {module.__file__}")
 
@@ -87,5 +89,7 @@ def check_ops() -> Check:
         has_gpu = not isinstance(machine, str) and machine.gpus
         advice = "install the package again with nvcc on PATH for the CUDA kernels" if has_gpu else ""
         return ok("_ops", "built for the CPU only", advice)
-    details = ", ".join(f"{key} {value}" for key, value in cuda.items()) if isinstance(cuda, dict) else str(cuda)
+    details = (
+        ", ".join(f"{key} {value}" for key, value in cuda.items()) if isinstance(cuda, dict) else str(cuda)
+    )
     return ok("_ops", f"built with CUDA kernels ({details})")

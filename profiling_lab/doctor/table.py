@@ -10,11 +10,15 @@ from profiling_lab.report.table import Column, Report, Table
 
 def doctor_report(checks: tuple[Check, ...]) -> Report:
     conclusion = verdict(checks)
+    rows: list[tuple[str, ...]] = []
+    for check in checks:
+        rows.append((check.name, check.status.value, check.found))
+        if check.advice:
+            rows.append(("", "", f"-> {check.advice}"))
     table = Table(
         columns=(Column("name", "what"), Column("status", "status"), Column("found", "found")),
-        rows=tuple((check.name, check.status.value, check.found) for check in checks),
-        total_matched=len(checks),
-        details=tuple((f"-> {check.advice}",) if check.advice else () for check in checks),
+        rows=tuple(rows),
+        total_matched=len(rows),
         data=tuple(
             {"name": c.name, "status": c.status.value, "found": c.found, "advice": c.advice} for c in checks
         ),

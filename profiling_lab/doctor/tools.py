@@ -39,7 +39,10 @@ def _check_tool(name: str) -> Check:
     path, on_path = shutil.which(name), True
     if path is None:
         on_path = False
-        elsewhere = [*glob(f"/usr/local/cuda*/bin/{name}"), *(p for place in _PLACES[name] for p in glob(place))]
+        elsewhere = [
+            *glob(f"/usr/local/cuda*/bin/{name}"),
+            *(p for place in _PLACES[name] for p in glob(place)),
+        ]
         path = sorted(elsewhere)[-1] if elsewhere else None
     if path is None:
         return absent(name, "not found", _PURPOSE[name])

@@ -181,7 +181,7 @@ def _show(error: BaseException) -> None:
     traceback = _own_frames(error.__traceback__)
     error.__traceback__ = traceback
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
-    sys.last_exc = error
+    vars(sys)["last_exc"] = error  # from 3.12 on
     try:
         sys.excepthook(type(error), error, traceback)
     except BaseException as second:  # a broken hook of the script

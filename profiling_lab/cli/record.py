@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab record`: run a script in this process and record what it does on the GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profiling_lab.recording import Recorder, RecordingSummary
+
+HELP = "run a Python script, unmodified, and record its GPU work and the lines that launch it"
+EXAMPLES = """\
+  profiling-lab record train.py                              writes train.sqlite
+  profiling-lab record -o run.sqlite train.py --epochs 2     what follows the script is the script's
+  profiling-lab record -o run.sqlite -m package.train --lr 1e-4
+  torchrun --no-python --nproc-per-node 2 sh -c 'profiling-lab record -o rank$RANK.sqlite train.py'
+
+Then: profiling-lab lines run.sqlite
+
+The script ends as it would without recording: same output, traceback and exit code. The recording stops
+when the script and its threads have ended, before its atexit handlers. An existing file is never replaced
+without --overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far
+stays in OUTPUT.spool. Processes that the script starts run as usual and are not recorded.
+
+exit code: the script's own; 2 for wrong arguments, 4 if there is no such script
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="SQLite file to write (default: <script>.sqlite)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
+    parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
+    parser.add_argument(
+        "-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module, as in `python -m`"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="the Python script to run")
+    parser.add_argument(
+        "arguments", metavar="...", nargs=argparse.REMAINDER, help="the script's own arguments"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab import _recorder
+    from profiling_lab.errors import UsageError
+    from profiling_lab.recording import Recorder
+    from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
+
+    script = find_module(args.script) if args.is_module else find_script(args.script)
+    output: Path = args.output or _free_name(args.script, args.is_module)
+    if output.exists() and not output.is_dir() and not args.overwrite:
+        raise UsageError(f"{output} exists already; choose another name with -o or pass --overwrite")
+    recorder = Recorder(
+        output,
+        overwrite=args.overwrite,
+        stacks=not args.no_stacks,
+        nvtx=not args.no_nvtx,
+        script=args.script,
+    )
+    recorder.start()
+    ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
+    failure = 0 if ending.in_child else _finish(recorder, args.script)
+    return end_process(ending) or failure
+
+
+def _free_name(script: str, is_module: bool) -> Path:
+    """`train.sqlite`, or `train-2.sqlite` and so on: a name nobody asked for must not destroy anything."""
+    stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
+    number, name = 1, Path(f"{stem}.sqlite")
+    while name.exists():
+        number += 1
+        name = Path(f"{stem}-{number}.sqlite")
+    return name
+
+
+def _finish(recorder: Recorder, script: str) -> int:
+    """Stops and says what was recorded. Returns 0, or the exit code of what went wrong."""
+    from profiling_lab.errors import LabError
+
+    try:
+        summary = recorder.stop()
+    except LabError as error:
+        _say(f"{error}; what was captured is kept in {recorder.spool_path}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say(f"interrupted while writing; what was captured is kept in {recorder.spool_path}")
+        return 1
+    for line in _summary_lines(summary, script):
+        _say(line)
+    return 0
+
+
+def _summary_lines(summary: RecordingSummary, script: str) -> list[str]:
+    from profiling_lab.report import numbers
+
+    missing = dict(summary.reasons)
+    gpu = missing.pop("gpu", None)
+    if gpu is not None:
+        missing.pop("autograd", None)  # without launches there is nothing to link
+        counts = ["no GPU activity"]
+    else:
+        counts = [_count(summary.kernels, "kernel"), _count(summary.copies, "copy", "copies")]
+    if summary.ranges:
+        counts.append(_count(summary.ranges, "NVTX range"))
+    if summary.launches:
+        calls = _count(summary.launches, "CUDA call")
+        counts.append(f"{numbers.share(summary.stacks / summary.launches)} of {calls} with a Python stack")
+    counts.append(f"{summary.dropped} dropped" if summary.dropped else "nothing dropped")
+    size = numbers.size(summary.path.stat().st_size)
+    reasons = [f"no GPU activity: {gpu}"] if gpu is not None else []
+    reasons += [f"{part}: {why}" for part, why in missing.items()]
+    return [
+        f"recorded {summary.seconds:.1f} s of {script}: {', '.join(counts)}; wrote {summary.path} ({size}); "
+        f"next: profiling-lab lines {summary.path}",
+        *reasons,
+    ]
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _say(line: str) -> None:
+    print(f"profiling-lab: {line}", file=sys.stderr, flush=True)
