@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "recorder/autograd_link.h"
 #include "recorder/kernel_names.h"
@@ -81,7 +82,38 @@ py::object records(const spool::Contents& contents, spool::Kind kind) {
   return out;
 }
 
+// Imports numpy, so not before it is needed: the module is loaded before the user's script runs.
+void name_the_columns() {
+  static bool named = false;
+  if (std::exchange(named, true)) return;
+  using namespace spool;
+  PYBIND11_NUMPY_DTYPE(ApiCall, start_ns, end_ns, peek_seq, node_seq, node_thread, self_thread, thread,
+                       correlation, name, stack, node_name, return_value, flags);
+  PYBIND11_NUMPY_DTYPE(spool::Kernel, start_ns, end_ns, local_total, graph_node, grid_id, device, context,
+                       stream, correlation, name, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                       static_shared, dynamic_shared, local_per_thread, shared_executed, graph, registers,
+                       launch_type, cache_config, shared_limit, cluster_x, cluster_y, cluster_z,
+                       cluster_scheduling, max_potential_cluster, max_active_clusters);
+  PYBIND11_NUMPY_DTYPE(Copy, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation,
+                       copy_kind, source_kind, destination_kind, source_device, source_context,
+                       destination_device, destination_context, count);
+  PYBIND11_NUMPY_DTYPE(Set, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation, value,
+                       memory_kind);
+  PYBIND11_NUMPY_DTYPE(Sync, start_ns, end_ns, context, stream, correlation, type, event);
+  PYBIND11_NUMPY_DTYPE(Graph, start_ns, end_ns, device, context, stream, correlation, graph);
+  PYBIND11_NUMPY_DTYPE(Overhead, start_ns, end_ns, kind, thread);
+  PYBIND11_NUMPY_DTYPE(Context, context, device, null_stream);
+  PYBIND11_NUMPY_DTYPE(Stream, context, stream, priority, flag);
+  PYBIND11_NUMPY_DTYPE(Range, start_ns, end_ns, range_id, payload, type, domain, thread, end_thread, text,
+                       registered, category, color, payload_type);
+  PYBIND11_NUMPY_DTYPE(spool::StackNode, id, parent, file, function, line, first_line, depth);
+  PYBIND11_NUMPY_DTYPE(Thread, thread, name);
+  PYBIND11_NUMPY_DTYPE(Clock, real_ns, monotonic_ns);
+  PYBIND11_NUMPY_DTYPE(Diagnostic, time_ns, severity, text);
+}
+
 py::dict read_spool(const std::string& path) {
+  name_the_columns();
   spool::Contents contents;
   {
     const py::gil_scoped_release released;
@@ -116,39 +148,11 @@ py::dict read_spool(const std::string& path) {
   return out;
 }
 
-void name_the_columns() {
-  using namespace spool;
-  PYBIND11_NUMPY_DTYPE(ApiCall, start_ns, end_ns, peek_seq, node_seq, node_thread, self_thread, thread,
-                       correlation, name, stack, node_name, return_value, flags);
-  PYBIND11_NUMPY_DTYPE(spool::Kernel, start_ns, end_ns, local_total, graph_node, grid_id, device, context,
-                       stream, correlation, name, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                       static_shared, dynamic_shared, local_per_thread, shared_executed, graph, registers,
-                       launch_type, cache_config, shared_limit, cluster_x, cluster_y, cluster_z,
-                       cluster_scheduling, max_potential_cluster, max_active_clusters);
-  PYBIND11_NUMPY_DTYPE(Copy, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation,
-                       copy_kind, source_kind, destination_kind, source_device, source_context,
-                       destination_device, destination_context, count);
-  PYBIND11_NUMPY_DTYPE(Set, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation, value,
-                       memory_kind);
-  PYBIND11_NUMPY_DTYPE(Sync, start_ns, end_ns, context, stream, correlation, type, event);
-  PYBIND11_NUMPY_DTYPE(Graph, start_ns, end_ns, device, context, stream, correlation, graph);
-  PYBIND11_NUMPY_DTYPE(Overhead, start_ns, end_ns, kind, thread);
-  PYBIND11_NUMPY_DTYPE(Context, context, device, null_stream);
-  PYBIND11_NUMPY_DTYPE(Stream, context, stream, priority, flag);
-  PYBIND11_NUMPY_DTYPE(Range, start_ns, end_ns, range_id, payload, type, domain, thread, end_thread, text,
-                       registered, category, color, payload_type);
-  PYBIND11_NUMPY_DTYPE(spool::StackNode, id, parent, file, function, line, first_line, depth);
-  PYBIND11_NUMPY_DTYPE(Thread, thread, name);
-  PYBIND11_NUMPY_DTYPE(Clock, real_ns, monotonic_ns);
-  PYBIND11_NUMPY_DTYPE(Diagnostic, time_ns, severity, text);
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_recorder, m) {
   m.doc() = "Records CUDA activity, Python stacks and NVTX ranges of the running process.";
   m.attr("VERSION") = PLAB_VERSION;
-  name_the_columns();
   bind_python_stacks(m);
   m.def("start", &start);
   m.def("stop", &stop, py::arg("meta"));

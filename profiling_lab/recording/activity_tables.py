@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows about the GPU's work and the CUDA calls: kernels, copies, sets, waits, calls and what they belong to."""
+"""Rows about the GPU's work and CUDA's calls: kernels, copies, sets, waits and what they belong to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def int64(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def null_where(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> Any:
-    return np.ma.masked_array(values, mask=mask)  # type: ignore[no-untyped-call]
+    return np.ma.masked_array(values, mask=mask)
 
 
 def build(spool: Spool, strings: StringTable) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import _thread
 import importlib.abc
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -28,13 +29,8 @@ def link(torch: Any) -> str:
         return str(reason)
     keep: list[Any] = []  # the nodes must live until calibrate() has read them
     nodes: list[tuple[int, int, int]] = []
-    for first, second in (
-        (1, 5),
-        (2, 3),
-    ):  # unlike depths: no other field of the nodes may look like the thread
-        if not _in_a_thread(
-            lambda first=first, second=second: _make_nodes(torch, (first, second), keep, nodes)
-        ):
+    for depths in ((1, 5), (2, 3)):  # unlike depths: no other field of a node may look like its thread
+        if not _in_a_thread(partial(_make_nodes, torch, depths, keep, nodes)):
             return "a helper thread did not answer"
     return str(_recorder.calibrate(nodes))
 
@@ -89,16 +85,17 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "torch":
             return None
+        spec: ModuleSpec | None = None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None and finder is not self else None
             if spec is not None:
                 break
-        else:
+        if spec is None:
             return None
         loader = spec.loader
         if loader is None or not hasattr(loader, "exec_module"):
-            return None
+            return spec
         execute = loader.exec_module
 
         def execute_and_link(module: ModuleType) -> None:
@@ -107,7 +104,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
             self.remove()
             link(module)
 
-        loader.exec_module = execute_and_link  # type: ignore[method-assign]
+        setattr(loader, "exec_module", execute_and_link)  # noqa: B010 - mypy forbids the plain form
         return spec
 
     def remove(self) -> None:

@@ -49,12 +49,13 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> dict[str, Any]:
     text = bytes(uuid).hex()
     row: dict[str, Any] = {column: attribute(number) for column, number in _ATTRIBUTES.items()}
     warp = max(row["threadsPerWarp"], 1)
+    bus, slot, domain = attribute(_PCI_BUS), attribute(_PCI_DEVICE), attribute(_PCI_DOMAIN)
     return row | {
         "id": index,
         "cuDevice": index,
         "name": name.value.decode(errors="replace"),
         "uuid": "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])),
-        "busLocation": f"{attribute(_PCI_DOMAIN):04x}:{attribute(_PCI_BUS):02x}:{attribute(_PCI_DEVICE):02x}.0",
+        "busLocation": f"{domain:04x}:{bus:02x}:{slot:02x}.0",
         "isDiscrete": int(not attribute(_INTEGRATED)),
         "totalMemory": memory.value,
         # Two transfers per clock, the bus in bytes.

@@ -14,7 +14,7 @@ _LIBRARY = re.compile(r"libcupti\.so(\.\d+)*$")
 
 
 def torch_cuda_major() -> int | None:
-    """The CUDA major version that the installed torch was built for; None: no torch, a CPU build, or unknown."""
+    """The CUDA major version of the installed torch; None: no torch, a CPU build, or unknown."""
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -24,7 +24,7 @@ def torch_cuda_major() -> int | None:
 
 
 def candidates() -> list[str]:
-    """Files to try, best first: the wheels that torch uses, conda, the toolkit, then the loader's own search."""
+    """Files to try, best first: torch's own wheels, conda, the toolkit, then the loader's search."""
     found: list[Path] = []
     for wheel in _WHEELS:
         try:

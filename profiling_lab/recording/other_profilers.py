@@ -13,21 +13,19 @@ NVTX_VARIABLE = "NVTX_INJECTION64_PATH"
 def held_by() -> str | None:
     """One sentence about the profiler that already traces this process; None if there is none."""
     if "NV_NSIGHT_INJECTION_TRANSPORT_TYPE" in os.environ or _mapped("libToolsInjectionProxy"):
-        return (
-            "this process runs under Nsight Compute (ncu), which holds the GPU's tracing: run it without ncu"
-        )
+        return "this process runs under Nsight Compute, which holds the GPU's tracing: run it without ncu"
     if "NSYS_PROFILING_SESSION_ID" in os.environ or _mapped("libToolsInjection"):
-        return "this process runs under Nsight Systems (nsys), which holds the GPU's tracing: run it without nsys"
+        return "this process runs under Nsight Systems, which holds the GPU's tracing: run it without nsys"
     if torch_profiler_is_on():
-        return "torch.profiler is recording, and CUDA serves one tracing client at a time: start the recorder outside of it"
+        return "torch.profiler is recording, and CUDA serves one client: start the recorder outside of it"
     return None
 
 
 def torch_profiler_is_on() -> bool:
     """True while torch.profiler records CUDA activity in this process (emit_nvtx does not count)."""
     torch = sys.modules.get("torch")
-    kind = getattr(getattr(torch, "autograd", None), "_profiler_type", None)
-    return bool(kind is not None and "KINETO" in str(kind()))
+    kind = getattr(getattr(getattr(torch, "_C", None), "_autograd", None), "_profiler_type", None)
+    return kind is not None and "KINETO" in str(kind())
 
 
 def foreign_nvtx_injection(ours: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.recording import autograd_link, gpu_facts, libcupti, other_profilers
-from profiling_lab.recording.target_tables import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
 
 
 @dataclass(frozen=True, slots=True)

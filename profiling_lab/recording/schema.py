@@ -44,7 +44,8 @@ NSYS_TABLES: dict[str, str] = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": """
         start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
         greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-        deprecatedSyncType INTEGER, syncType INTEGER NOT NULL, eventId INTEGER NOT NULL, eventSyncId INTEGER""",
+        deprecatedSyncType INTEGER, syncType INTEGER NOT NULL, eventId INTEGER NOT NULL,
+        eventSyncId INTEGER""",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": """
         start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
         correlationId INTEGER, nameId INTEGER, overheadType INTEGER NOT NULL""",
@@ -83,7 +84,8 @@ NSYS_TABLES: dict[str, str] = {
         INTEGER, maxBlockDimZ INTEGER, maxGridDimX INTEGER, maxGridDimY INTEGER, maxGridDimZ INTEGER,
         computeMajor INTEGER, computeMinor INTEGER, smMajor INTEGER, smMinor INTEGER""",
     "TARGET_INFO_CUDA_DEVICE": """
-        gpuId INTEGER, cudaId INTEGER NOT NULL, pid INTEGER NOT NULL, uuid TEXT, numMultiprocessors INTEGER""",
+        gpuId INTEGER, cudaId INTEGER NOT NULL, pid INTEGER NOT NULL, uuid TEXT,
+        numMultiprocessors INTEGER""",
     "TARGET_INFO_CUDA_CONTEXT_INFO": """
         nullStreamId INTEGER NOT NULL, hwId INTEGER NOT NULL, vmId INTEGER NOT NULL, processId INTEGER NOT
         NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, parentContextId INTEGER, isGreenContext

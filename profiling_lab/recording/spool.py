@@ -55,7 +55,7 @@ class Spool:
 
     @property
     def global_pid(self) -> int:
-        return global_tid(self.process, 0)
+        return int(global_tid(self.process, 0))
 
 
 def global_tid(process: int, thread: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from profiling_lab.recording.activity_tables import arrow_table, int64
+from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
 from profiling_lab.recording.spool import VIRTUAL_MACHINE, Spool, global_tid
 from profiling_lab.recording.strings import StringTable
@@ -18,9 +19,6 @@ _THREAD_PRIORITY = 20
 _UNKNOWN_STREAM_TYPE = 0
 _DIAGNOSTIC_FROM_INJECTION, _TARGET_TIMESTAMP = 1, 1
 _DRIVER_VERSION_ENUM, _ARCHITECTURE_ENUM, _CORES_ENUM, _OS_ENUM = 205, 3, 1, 605
-GPU_INFO = "gpu_info"  # meta entries of these names become tables instead of PYREC_META rows
-SYSTEM_INFO = "system_info"
-PROCESS_NAME = "process_name"
 
 
 def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
@@ -137,8 +135,8 @@ def _session(spool: Spool) -> dict[str, Any]:
     return {
         "TARGET_INFO_SESSION_START_TIME": _rows(
             "TARGET_INFO_SESSION_START_TIME",
-            [{"utcEpochNs": spool.start_ns, "utcTime": _utc(spool.start_ns), "localTime": _utc(spool.start_ns),
-              "systemClockNs": monotonic}],
+            [{"utcEpochNs": spool.start_ns, "utcTime": _utc(spool.start_ns),
+              "localTime": _utc(spool.start_ns), "systemClockNs": monotonic}],
         ),
         "ANALYSIS_DETAILS": _rows(
             "ANALYSIS_DETAILS",
@@ -149,8 +147,8 @@ def _session(spool: Spool) -> dict[str, Any]:
 
 
 def _system(spool: Spool) -> Any:
-    names = {"CpuCores": _CORES_ENUM, "CpuArchitecture": _ARCHITECTURE_ENUM, "NvDriverVersion": _DRIVER_VERSION_ENUM,
-             "OsDescription": _OS_ENUM}  # fmt: skip
+    names = {"CpuCores": _CORES_ENUM, "CpuArchitecture": _ARCHITECTURE_ENUM,
+             "NvDriverVersion": _DRIVER_VERSION_ENUM, "OsDescription": _OS_ENUM}  # fmt: skip
     info = json.loads(spool.meta.get(SYSTEM_INFO, "{}"))
     rows = [
         {
@@ -169,8 +167,8 @@ def _system(spool: Spool) -> Any:
 def _diagnostics(spool: Spool, strings: StringTable) -> Any:
     rows = [
         {"timestamp": int(d["time_ns"]) - spool.start_ns, "timestampType": _TARGET_TIMESTAMP,
-         "source": _DIAGNOSTIC_FROM_INJECTION, "severity": int(d["severity"]), "text": strings.text(int(d["text"])),
-         "globalPid": spool.global_pid}
+         "source": _DIAGNOSTIC_FROM_INJECTION, "severity": int(d["severity"]),
+         "text": strings.text(int(d["text"])), "globalPid": spool.global_pid}
         for d in spool.records["diagnostics"]
     ]  # fmt: skip
     return _rows("DIAGNOSTIC_EVENT", rows)

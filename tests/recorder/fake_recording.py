@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/data/fake_recording.sqlite: two training steps of a tiny CPU model, each operator a fake kernel.
+"""Writes fake_recording.sqlite: two training steps of a tiny CPU model with a fake kernel per operator.
 
 g++ -std=c++20 -shared -fPIC -Icsrc tests/recorder/fake_cupti/fake_cupti.cpp -o build/libfake_cupti.so
-PROFILING_LAB_CUPTI=build/libfake_cupti.so python tests/recorder/fake_recording.py tests/data/fake_recording.sqlite
+PROFILING_LAB_CUPTI=build/libfake_cupti.so python tests/recorder/fake_recording.py OUT.sqlite
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled recorder: one recording per process at a time. Use it through profiling_lab.recording."""
+
+from typing import Any
+
+VERSION: str
+
+def start(
+    *,
+    spool_path: str,
+    cupti_override: str = "",
+    cupti_candidates: list[str] = ...,
+    gpu: bool = True,
+    python_stacks: bool = True,
+    nvtx: bool = True,
+    buffer_bytes: int = ...,
+    buffers_ahead: int = ...,
+    buffers_most: int = ...,
+    flush_period_ms: int = ...,
+) -> dict[str, Any]:
+    """Begin to record: {"gpu": bool, "gpu_reason": str, "stack_reason": str}.
+
+    RuntimeError: nothing was started (already recording, a forked child, another client holds CUPTI, a file
+    that cannot be written); its text is one sentence.
+    """
+
+def stop(meta: dict[str, str]) -> None:
+    """End the recording; `meta` goes into the file. RuntimeError if none is running."""
+
+def add_meta(meta: dict[str, str]) -> None:
+    """Facts about the running recording; a later value of a name replaces an earlier one."""
+
+def recording() -> bool: ...
+def status() -> dict[str, str]:
+    """Counts and costs of the running (or the last) recording."""
+
+def attach_autograd() -> str:
+    """Find torch's functions in this process. "" or one sentence."""
+
+def detach_autograd() -> None: ...
+def logical_thread() -> int:
+    """The calling thread's id in autograd's numbering; 0 before attach_autograd()."""
+
+def peek_sequence() -> int:
+    """The number that the next autograd node of this thread will get."""
+
+def calibrate(nodes: list[tuple[int, int, int]]) -> str:
+    """Learn a node's layout from (id(grad_fn), _sequence_nr(), logical_thread() of its maker) of four nodes.
+
+    Returns "" (the link is on) or one sentence.
+    """
+
+def autograd_state() -> str:
+    """ "on", or why the link is off."""
+
+def read_spool(path: str) -> dict[str, Any]:
+    """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool."""
+
+def demangle(name: str) -> str: ...
+def short_name(demangled: str) -> str:
+    """A kernel's name without return type, namespaces and parameters."""
+
+class python_stacks:
+    """Submodule: Python frames of the calling thread, without the GIL."""
+
+    MAX_DEPTH: int
+    @staticmethod
+    def start() -> None:
+        """Turn captures on; RuntimeError says why they cannot be."""
+    @staticmethod
+    def stop() -> None: ...
+    @staticmethod
+    def hide_callers() -> None:
+        """Leave the running frames out of this thread's stacks."""
+    @staticmethod
+    def resolve() -> None: ...
+    @staticmethod
+    def capture_here(release_gil: bool = True) -> int:
+        """Id of the caller's stack; 0: none."""
+    @staticmethod
+    def capture_in_native_thread() -> int: ...
+    @staticmethod
+    def stack(id: int) -> list[tuple[str, str, int, int]]:
+        """(file, function, line, first line) of each frame, innermost first."""
+    @staticmethod
+    def node_count() -> int: ...
+    @staticmethod
+    def losses() -> dict[str, int]: ...
+    @staticmethod
+    def nanoseconds_per_capture(repeats: int) -> float: ...
+    @staticmethod
+    def line_at(code: Any, offset: int) -> int: ...

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting, stopping, being refused, and every way a process can end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REFUSED = """
+try:
+    profiling_lab.record(OUT).__enter__()
+except profiling_lab.errors.LabError as error:
+    print(error)
+else:
+    raise SystemExit("was not refused")
+assert not os.path.exists(OUT + ".spool")
+"""
+
+
+def refusal(run: Any, before: str = "", **options: Any) -> str:
+    text = run(f"{before}\n{REFUSED}", **options).stdout.strip()
+    assert "\n" not in text
+    return str(text)
+
+
+def test_another_subscriber_is_named_and_cupti_is_left_alone(run: Any) -> None:
+    text = refusal(run, "fake.other_subscriber(b'CUPTI for Proton'); calls = fake.api_calls()")
+    assert "CUPTI is held by 'CUPTI for Proton'" in text
+    run("""
+fake.other_subscriber(b"someone")
+try: profiling_lab.record(OUT).__enter__()
+except profiling_lab.errors.LabError: pass
+assert fake.api_calls() == 1, fake.api_calls()  # the subscription itself
+fake.other_subscriber(b"")
+with profiling_lab.record(OUT): fake.kernel("a")  # and it works once the other one is gone
+""")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (15, "the NVIDIA driver is older than"),
+        (999, "no CUDA driver was found"),
+        (33, "CUPTI_ERROR_FAKE (33)"),
+    ],
+)
+def test_a_cupti_that_cannot_start_leaves_the_rest_recording(
+    run: Any, query: Any, code: int, reason: str
+) -> None:
+    run(f"""
+fake.fail(b"Subscribe", {code})
+with profiling_lab.record(OUT) as recorder: fake.kernel("a")
+assert {reason!r} in recorder.summary.reasons["gpu"], recorder.summary
+assert recorder.summary.kernels == 0
+""")
+    meta = dict(query("SELECT name, value FROM PYREC_META"))
+    assert meta["gpu"] == "off" and reason in meta["gpu_reason"]
+
+
+def test_an_activity_kind_that_fails_is_said_and_undone(run: Any, query: Any) -> None:
+    run("""
+fake.fail(b"ActivityEnable", 33)
+with profiling_lab.record(OUT) as recorder: pass
+assert "CONCURRENT_KERNEL" in recorder.summary.reasons["gpu"]
+assert not fake.subscribed() and fake.callbacks_enabled() == 0
+""")
+
+
+@pytest.mark.parametrize("library", ["/nonexistent/libcupti.so", __file__, "libm.so.6"])
+def test_a_library_that_is_no_cupti(run: Any, library: str) -> None:
+    run(
+        """
+os.environ["PROFILING_LAB_CUPTI"] = os.environ["WRONG"]
+with profiling_lab.record(OUT) as recorder: pass
+assert "PROFILING_LAB_CUPTI cannot be used" in recorder.summary.reasons["gpu"], recorder.summary
+""",
+        env={"WRONG": library},
+    )
+
+
+def test_without_any_libcupti(run: Any) -> None:
+    run("""
+from profiling_lab import _recorder
+state = _recorder.start(spool_path=OUT + ".spool", cupti_candidates=["/nonexistent/libcupti.so.13"])
+assert not state["gpu"] and "libcupti was not found" in state["gpu_reason"], state
+_recorder.stop({})
+""")
+
+
+@pytest.mark.parametrize(
+    ("variable", "who"),
+    [
+        ("NSYS_PROFILING_SESSION_ID", "Nsight Systems"),
+        ("NV_NSIGHT_INJECTION_TRANSPORT_TYPE", "Nsight Compute"),
+    ],
+)
+def test_refused_under_nvidias_profilers(run: Any, variable: str, who: str) -> None:
+    assert who in refusal(run, env={variable: "1"})
+
+
+def test_refused_inside_torch_profiler(run: Any) -> None:
+    run("""
+import torch
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+    try: profiling_lab.record(OUT).__enter__()
+    except profiling_lab.errors.LabError as error: assert "torch.profiler is recording" in str(error)
+    else: raise SystemExit("was not refused")
+with profiling_lab.record(OUT): pass
+with torch.autograd.profiler.emit_nvtx(enabled=False), profiling_lab.record(OUT, overwrite=True): pass
+""")
+
+
+def test_refused_inside_a_recording_which_goes_on(run: Any, query: Any) -> None:
+    run(f"""
+with profiling_lab.record(OUT):
+    fake.kernel("a")
+    try: profiling_lab.record(OUT + "2").__enter__()
+    except profiling_lab.errors.LabError as error: assert "already running" in str(error)
+    else: raise SystemExit("was not refused")
+    fake.kernel("b")
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [("'.'", "is a folder"), ("'nowhere/a.sqlite'", "does not exist"), ("__file__", "exists already")],
+)
+def test_unusable_paths(run: Any, path: str, sentence: str) -> None:
+    run(f"""
+try: profiling_lab.record({path}).__enter__()
+except profiling_lab.errors.UsageError as error: assert {sentence!r} in str(error)
+else: raise SystemExit("was not refused")
+""")
+
+
+def test_overwrite_replaces_the_file(run: Any, query: Any) -> None:
+    run("""
+open(OUT, "w").write("something else")
+with profiling_lab.record(OUT, overwrite=True): fake.kernel("a")
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
+
+
+def test_start_and_stop_a_hundred_times(run: Any, query: Any) -> None:
+    run("""
+def rss(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+for i in range(100):
+    with profiling_lab.record(OUT, overwrite=True) as recorder:
+        for _ in range(i): fake.kernel("a")
+    assert recorder.summary.kernels == recorder.summary.launches == i
+    assert not fake.subscribed() and fake.callbacks_enabled() == 0 and not fake.kind_enabled(10)
+    if i == 20: before = rss()
+assert rss() - before < 32 << 20, rss() - before
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(99,)]
+
+
+def test_stop_from_another_thread_and_twice(run: Any) -> None:
+    run("""
+import threading
+recorder = profiling_lab.recording.Recorder(OUT)
+try: recorder.stop()
+except profiling_lab.errors.LabError as error: assert "is not recording" in str(error)
+else: raise SystemExit("stop without start")
+recorder.start(); fake.kernel("a")
+thread = threading.Thread(target=recorder.stop); thread.start(); thread.join()
+assert recorder.summary.kernels == 1
+try: recorder.stop()
+except profiling_lab.errors.LabError as error: assert "is not recording" in str(error)
+else: raise SystemExit("stopped twice")
+""")
+
+
+def test_stop_inside_a_cuda_call_is_refused(run: Any) -> None:
+    run("""
+recorder = profiling_lab.recording.Recorder(OUT); recorder.start()
+correlation = fake.enter(RUNTIME, LAUNCH)
+try: recorder.stop()
+except profiling_lab.errors.LabError as error: assert "inside a CUDA call" in str(error)
+else: raise SystemExit("was not refused")
+fake.exit(RUNTIME, LAUNCH, correlation, 0)
+assert recorder.stop().launches == 1
+""")
+
+
+def test_calls_while_stopping_do_not_crash(run: Any) -> None:
+    run("""
+import threading
+go = True
+def work():
+    while go: fake.launches(50)
+threads = [threading.Thread(target=work) for _ in range(3)]
+[t.start() for t in threads]
+for _ in range(30):
+    with profiling_lab.record(OUT, overwrite=True) as recorder: time.sleep(0.01)
+    assert recorder.summary.launches > 0
+go = False; [t.join() for t in threads]
+""")
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"), [("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("pass", 0)]
+)
+def test_a_process_that_ends_leaves_its_file(run: Any, query: Any, ending: str, status: int) -> None:
+    done = run(
+        f"recorder = profiling_lab.recording.Recorder(OUT); recorder.start(); fake.kernel('a')\n{ending}",
+        ok=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
+    assert query("SELECT value FROM PYREC_META WHERE name = 'finished'") == [("yes",)]
+
+
+def test_ctrl_c_ends_the_process_as_without_us(run: Any, query: Any) -> None:
+    done = run(
+        """
+import signal
+with profiling_lab.record(OUT):
+    fake.kernel("a")
+    signal.raise_signal(signal.SIGINT)
+""",
+        ok=False,
+    )
+    assert done.returncode == -signal.SIGINT and "KeyboardInterrupt" in done.stderr
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "ending", ["os._exit(5)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)", "os.abort()"]
+)
+def test_a_process_that_dies_leaves_a_spool_that_can_be_converted(
+    run: Any, tmp_path: Path, ending: str
+) -> None:
+    from profiling_lab.recording.convert import convert
+
+    run(
+        f"""
+recorder = profiling_lab.recording.Recorder(OUT, flush_period_ms=50); recorder.start()
+for _ in range(10): fake.kernel("a")
+time.sleep(0.3)  # longer than a flush
+{ending}""",
+        ok=False,
+    )
+    assert not (tmp_path / "out.sqlite").exists()
+    converted = convert(tmp_path / "out.sqlite.spool", tmp_path / "saved.sqlite")
+    assert converted.rows["CUPTI_ACTIVITY_KIND_KERNEL"] == 10
+    assert converted.rows["PYREC_LAUNCH"] == 10 and converted.rows["PYREC_STACK"] > 0
+    assert "finished" not in converted.meta
+
+
+def test_a_forked_child_neither_records_nor_harms(run: Any, query: Any) -> None:
+    done = run("""
+recorder = profiling_lab.recording.Recorder(OUT); recorder.start(); fake.kernel("a")
+pid = os.fork()
+if pid == 0:
+    fake.kernel("child")
+    try: profiling_lab.record("child.sqlite").__enter__()
+    except profiling_lab.errors.LabError as error: print("child:", error)
+    sys.exit(0)  # runs atexit
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+fake.kernel("b")
+recorder.stop()
+""")
+    assert "forked" in done.stdout
+    names = query(
+        "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName ORDER BY correlationId"
+    )
+    assert names == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loader_workers(run: Any, query: Any, method: str, tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("def item(i): return [i]\n")
+    done = run(
+        f"""
+import torch, data
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 16
+    def __getitem__(self, i): return torch.tensor(data.item(i))
+if __name__ == "__main__":
+    with profiling_lab.record(OUT):
+        loader = torch.utils.data.DataLoader(Numbers(), 2, num_workers=2, multiprocessing_context={method!r})
+        for batch in loader: fake.kernel("a")
+""",
+        timeout=300,
+    )
+    assert done.stdout == ""
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(8,)]
+
+
+def test_importing_the_package_touches_neither_torch_nor_cupti(tmp_path: Path) -> None:
+    code = "import sys, profiling_lab.recording, profiling_lab._recorder; " \
+        "maps = open('/proc/self/maps').read(); assert 'torch' not in sys.modules and 'libcupti' not in maps"  # fmt: skip
+    subprocess.run([sys.executable, "-c", code], check=True)
