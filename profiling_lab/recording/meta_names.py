@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of the meta entries that become tables of their own instead of PYREC_META rows.
 
-Here, and not beside those tables: the recorder names them before the script runs, when numpy is not yet imported.
+Here, and not beside those tables, because the recorder names them before the script runs, and numpy must not
+be imported by then.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 
 from profiling_lab.errors import UnreadableInputError
 
@@ -124,27 +124,33 @@ def run_script(
     sys.argv[:] = [script.argv0, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = script.folder
+    ending, error = Ending(0), None
     try:
         code = script.load()
         about_to_run()
         exec(code, main.__dict__)
-        ending = Ending(0)
     except SystemExit as stop:
         ending = Ending(_exit_code(stop.code))
-    except KeyboardInterrupt as error:
-        _show(error)
-        ending = Ending(_SIGINT_EXIT, interrupted=True)
-    except BaseException as error:
-        _show(error)
-        ending = Ending(1)
+    except BaseException as raised:
+        error = raised
+    if (
+        error is not None
+    ):  # outside of the handler: the script's excepthook must not find an exception in flight
+        ending = _ending_of(error)
     if os.getpid() != owner:
         return replace(ending, in_child=True)
     try:
         _wait_for_threads()
-    except KeyboardInterrupt as error:
-        _show(error)
-        ending = Ending(_SIGINT_EXIT, interrupted=True)
+    except KeyboardInterrupt as raised:
+        ending = _ending_of(raised)
     return ending
+
+
+def _ending_of(error: BaseException) -> Ending:
+    """Prints the traceback of what the script did not catch."""
+    _show(error)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return Ending(_SIGINT_EXIT if interrupted else 1, interrupted)
 
 
 def end_process(ending: Ending) -> int:
@@ -178,24 +184,25 @@ def _wait_for_threads() -> None:
 
 def _show(error: BaseException) -> None:
     """Prints the traceback as Python would, from the script's first frame on."""
-    traceback = _own_frames(error.__traceback__)
-    error.__traceback__ = traceback
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
+    _drop_launcher(error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     vars(sys)["last_exc"] = error  # from 3.12 on
     try:
-        sys.excepthook(type(error), error, traceback)
+        sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as second:  # a broken hook of the script
+        _drop_launcher(second)
         sys.stderr.write("Error in sys.excepthook:\n")
         sys.__excepthook__(type(second), second, second.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
-        sys.__excepthook__(type(error), error, traceback)
+        sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Without the leading frames of this file and of the import system."""
+def _drop_launcher(error: BaseException) -> None:
+    """Takes the leading frames of this file and of the import system out of the traceback."""
+    traceback = error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if file != __file__ and not file.startswith("<frozen importlib"):
             break
         traceback = traceback.tb_next
-    return traceback
+    error.__traceback__ = traceback
