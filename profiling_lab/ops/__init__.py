@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from profiling_lab.ops import _load
+
 if TYPE_CHECKING:
     from profiling_lab.ops.heavy_layer import HeavyLayer, heavy_layer
     from profiling_lab.ops.layer_norm_gelu import LayerNormGelu, layer_norm_gelu
@@ -30,6 +32,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
+        _load.load()  # before the submodule imports torch, so that a missing torch is told in our words
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -39,7 +42,7 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_op = name in OPS and isinstance(value, ModuleType)
-        super().__setattr__(name, getattr(value, name) if is_op else value)
+        super().__setattr__(name, getattr(value, name, value) if is_op else value)
 
 
 sys.modules[__name__].__class__ = _Package
