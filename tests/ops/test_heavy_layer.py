@@ -209,7 +209,7 @@ def time_ratio(slow: Any, fast: Any) -> float:
 
 @pytest.mark.gpu
 def test_slow_is_slow_on_the_gpu() -> None:
-    """The demo's shape. Less than ten times slower than the fix would be no lesson; the real factor is larger."""
+    """The demo's shape. Less than ten times the fix would be no lesson; the real factor is larger."""
     inputs = inputs_of(32, 128, 512, dtype=torch.float32, device="cuda")
     ratio = time_ratio(
         lambda: heavy_layer(*inputs, implementation="slow"),
