@@ -21,11 +21,13 @@ bool nests(std::vector<Open>& open, int64_t start_ns, int64_t& end_ns, int64_t t
       open.pop_back();
     } else if (end_ns <= around) {
       return true;
-    } else if (around - start_ns < tolerance_ns) {
+    } else if (const int64_t overlap = around - start_ns, past = end_ns - around;
+               std::min(overlap, past) < tolerance_ns) {
+      if (past <= overlap) {
+        end_ns = around;
+        return true;
+      }
       open.pop_back();  // it had ended, only its timestamp came late
-    } else if (end_ns - around < tolerance_ns) {
-      end_ns = around;
-      return true;
     } else {
       return false;
     }

@@ -16,7 +16,9 @@ def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
     idle = f"busy {busy} of {span}"
     if coverage.devices > 1:
         idle = f"{coverage.devices} devices together busy {busy}, {span} from first to last"
-    total = f"{numbers.time(coverage.gpu_ns)} of GPU time in {numbers.count(coverage.operations)} operations"
+    total = (
+        f"{numbers.time(coverage.gpu_ns)} of GPU time in {numbers.counted(coverage.operations, 'operation')}"
+    )
     lines = [
         f"{trace.path.name}: {total}, summed; {idle}",
         f"{numbers.share(coverage.attributed_frac)} has a line of your code{_linked(coverage)}",

@@ -47,3 +47,8 @@ def share(value_frac: float) -> str:
 
 def count(value: int) -> str:
     return f"{value:,}"
+
+
+def counted(value: int, noun: str) -> str:
+    """`1 kernel`, `1,234 kernels`"""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"

@@ -114,6 +114,22 @@ def _sentence(trace: Trace, number: int) -> str:
     return _SENTENCES[reason]
 
 
+_LOST = ("dropped_calls", "dropped_records", "starved_buffer_requests", "records_without_time", "stacks_lost")
+
+
+def _recorder_notes(facts: dict[str, str]) -> list[str]:
+    """What our recorder could not do, in its own words."""
+    lost = sum(int(facts[name]) for name in _LOST if facts.get(name, "").isdecimal())
+    notes = [f"{lost} events were lost while recording"] if lost else []
+    for name, what in (("stacks_state", "Python stacks"), ("autograd_link", "the autograd link")):
+        state = facts.get(name, "on")
+        if state not in ("", "on"):
+            notes.append(f"{what}: {state}")
+    if facts.get("finished", "yes") != "yes":
+        notes.append("the recording was cut off before its end")
+    return notes
+
+
 NSYS_STACK_FLAGS = "--python-backtrace=cuda --cudabacktrace=all:0 (with CPU sampling on)"
 
 
@@ -128,6 +144,7 @@ def notes(trace: Trace) -> tuple[str, ...]:
         )
     if found.without_call:
         out.append(f"{found.without_call} Python stacks have no call in the file")
+    out += _recorder_notes(trace.recorder_facts)
     if not link and np.any(trace.attribution.phase == Phase.BACKWARD):
         how = "" if trace.is_ours else ": record with --pytorch=autograd-nvtx, or with profiling-lab record"
         out.append(f"backward cannot be joined with its forward lines, the file has no sequence numbers{how}")

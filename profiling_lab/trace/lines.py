@@ -130,7 +130,8 @@ def _how_to_record_stacks(trace: Trace) -> str:
     if found.without_payload:
         return f"{found.without_payload} were recorded; export them with `nsys export --include-json=true`"
     if trace.is_ours:
-        return "it was recorded with stacks switched off"
+        state = trace.recorder_facts.get("stacks_state", "on")
+        return f"the recorder says: {state}" if state != "on" else "no CUDA call was made from Python"
     return f"record with `profiling-lab record`, or give nsys {NSYS_STACK_FLAGS}"
 
 

@@ -78,6 +78,14 @@ class Trace:
         return bool(self.file.columns("PYREC_META") or self.file.columns("PYREC_LAUNCH"))
 
     @cached_property
+    def recorder_facts(self) -> dict[str, str]:
+        """What our recorder noted about itself, {} in an nsys export."""
+        if not self.file.columns("PYREC_META"):
+            return {}
+        query = "SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM PYREC_META"
+        return {row[0]: row[1] for row in self.file.texts(query)}
+
+    @cached_property
     def strings(self) -> Strings:
         return read_strings(self.file)
 

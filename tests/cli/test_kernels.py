@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""profiling-lab kernels"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import TraceBuilder
+
+from profiling_lab.cli import main
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    builder = TraceBuilder().launch(
+        "gemm", 9000, stack="/app/train.py:8 main > /app/model.py:5 Net.forward", peek=0
+    )
+    builder.launch("gemm", 1000, stack="/app/train.py:8 main > /app/model.py:6 Net.forward", peek=1)
+    builder.launch("relu", 20_000, node=0, node_name="MmBackward0", thread=2, peek=0)
+    for i in range(12):
+        builder.launch(f"small_{i}", 10 - i % 2)
+    return builder.write(tmp_path / "run.sqlite")
+
+
+def test_stacks_stand_under_their_kernel(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", str(recording), "--limit", "2"]) == 0
+    out, err = capsys.readouterr()
+    lines = [line.strip() for line in out.splitlines()]
+    at = lines.index("100.0 % backward: /app/model.py:Net.forward() line 6")
+    assert lines[at - 1].startswith("relu") and lines[at + 1] == "from /app/train.py:main() line 8"
+    assert lines[at + 2].startswith("gemm")
+    assert lines[at + 3] == "90.0 % forward: /app/model.py:Net.forward() line 5"
+    assert lines[-1] == "2 of 14 rows; --limit 0 shows all" and err == ""
+
+
+def test_stacks_can_be_left_out(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["kernels", str(recording), "--depth", "0"])
+    assert "model.py" not in capsys.readouterr().out
+    main(["kernels", str(recording), "--stacks", "1", "--depth", "1"])
+    out = capsys.readouterr().out
+    assert "and 1 more places" in out and "train.py" not in out
+
+
+def test_json(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["kernels", str(recording), "--format", "json"])
+    envelope = json.loads(capsys.readouterr().out)
+    assert envelope["data"]["total_matched"] == 14 and envelope["data"]["truncated"] is True
+    first = envelope["data"]["rows"][0]
+    assert (first["key"], first["kind"], first["total_ns"], first["count"]) == ("relu", "kernel", 20_000, 1)
+    assert first["stacks"][0]["frames"][0] == {"function": "Net.forward", "file": "/app/model.py", "line": 6}
+
+
+@pytest.mark.parametrize("form", ["csv", "md"])
+def test_other_forms(recording: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    assert main(["kernels", str(recording), "--format", form, "--limit", "0"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("small") >= 12
+
+
+def test_a_file_that_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    assert main(["kernels", str(path)]) == 4
+    assert "is no trace" in capsys.readouterr().err

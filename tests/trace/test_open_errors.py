@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input is one clear sentence and the right exit code."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders import TraceBuilder
+
+from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
+from profiling_lab.trace import Trace
+from profiling_lab.trace.kernels import top_kernels
+from profiling_lab.trace.lines import lines
+
+
+def missing(path: Path) -> None: ...
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def empty(path: Path) -> None:
+    path.touch()
+
+
+def noise(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 100)
+
+
+def other_sqlite(path: Path) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE recipes (name TEXT)")
+    file.close()
+
+
+def truncated(path: Path) -> None:
+    builder = TraceBuilder()
+    for _ in range(500):
+        builder.launch("gemm", 10)
+    builder.write(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def cut_in_the_header(path: Path) -> None:
+    path.write_bytes(b"SQLite format 3\x00" + bytes(20))
+
+
+def overwritten(path: Path) -> None:
+    TraceBuilder().launch("gemm", 10).write(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"\xa5" * (len(whole) - 100))
+
+
+def report_of_nsys(path: Path) -> None:
+    path.write_bytes(b"QDSTRM and then some")
+
+
+def broken_gzip(path: Path) -> None:
+    path.write_bytes(gzip.compress(b"x" * 10_000)[:20])
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "says"),
+    [
+        (missing, "t.sqlite", "there is no such file"),
+        (directory, "t.sqlite", "is a directory"),
+        (empty, "t.sqlite", "is empty"),
+        (noise, "t.sqlite", "is no trace"),
+        (other_sqlite, "t.sqlite", "no GPU trace"),
+        (truncated, "t.sqlite", "truncated"),
+        (cut_in_the_header, "t.sqlite", "breaks off inside its SQLite header"),
+        (overwritten, "t.sqlite", "cannot be read as SQLite"),
+        (report_of_nsys, "run.nsys-rep", "nsys export --type=sqlite"),
+        (broken_gzip, "t.json.gz", "cannot be unpacked"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_unreadable(tmp_path: Path, make: Callable[[Path], None], name: str, says: str) -> None:
+    path = tmp_path / name
+    make(path)
+    with pytest.raises(UnreadableInputError, match=says) as caught:
+        Trace.open(path)
+    one_sentence(caught.value)
+    assert caught.value.exit_code == 4
+
+
+def one_sentence(error: LabError) -> None:
+    assert "\n" not in str(error) and "Traceback" not in str(error)
+    assert "t.sqlite" in str(error) or "t.json.gz" in str(error) or "run.nsys-rep" in str(error)
+
+
+@pytest.mark.parametrize("ask", [lines, top_kernels])
+def test_a_trace_without_gpu_work(tmp_path: Path, ask: Callable[[Trace], object]) -> None:
+    path = TraceBuilder().call("cudaMalloc_v3020").write(tmp_path / "t.sqlite")
+    with Trace.open(path) as trace, pytest.raises(NotEnoughDataError, match="no GPU operation") as caught:
+        ask(trace)
+    one_sentence(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_an_nsys_trace_without_gpu_work_names_the_flag(tmp_path: Path) -> None:
+    path = TraceBuilder(form="nsys").call("cudaMalloc_v3020").write(tmp_path / "t.sqlite")
+    with Trace.open(path) as trace, pytest.raises(NotEnoughDataError, match="--trace=cuda"):
+        lines(trace)
+
+
+def test_a_trace_without_stacks_names_the_flags(tmp_path: Path) -> None:
+    path = TraceBuilder(form="nsys").launch("gemm", 10).write(tmp_path / "t.sqlite")
+    with Trace.open(path) as trace:
+        with pytest.raises(NotEnoughDataError, match="--python-backtrace=cuda --cudabacktrace=all:0"):
+            lines(trace)
+        assert [row.key for row in lines(trace, by="kernel").rows] == ["gemm"], "kernels need no stacks"
+
+
+def test_stacks_left_out_of_the_export_are_counted(tmp_path: Path) -> None:
+    builder = (
+        TraceBuilder(form="nsys").launch("gemm", 10, stack="a.py:1 f").launch("gemm", 10, stack="a.py:2 f")
+    )
+    for mark in builder.rows["NVTX_EVENTS"]:
+        mark["jsonText"] = None
+    builder.row("NVTX_EVENTS", start=0, eventType=75, text="Python Backtrace on CUDA", domainId=1)
+    with (
+        Trace.open(builder.write(tmp_path / "t.sqlite")) as trace,
+        pytest.raises(NotEnoughDataError, match=r"2 were recorded; export them with .*--include-json=true"),
+    ):
+        lines(trace)
+
+
+def test_ranges_are_asked_for_where_there_are_none(tmp_path: Path) -> None:
+    path = TraceBuilder().launch("gemm", 10).write(tmp_path / "t.sqlite")
+    with Trace.open(path) as trace, pytest.raises(NotEnoughDataError, match="no NVTX ranges"):
+        lines(trace, by="range")
+
+
+def test_a_value_that_is_no_integer(tmp_path: Path) -> None:
+    path = TraceBuilder().launch("gemm", 10).write(tmp_path / "t.sqlite")
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'N/A', streamId = 1.5")
+    file.close()
+    with Trace.open(path) as trace:
+        assert trace.operations.start_ns.tolist() == [0], "SQLite's own cast"
+
+
+@pytest.mark.parametrize("wrong", [{"by": "moon"}, {"phase": "sideways"}, {"depth": 0}, {"limit": 0}])
+def test_questions_nobody_can_answer(tmp_path: Path, wrong: dict[str, object]) -> None:
+    path = TraceBuilder().launch("gemm", 10, stack="a.py:1 f").write(tmp_path / "t.sqlite")
+    with Trace.open(path) as trace, pytest.raises(UsageError, match="must be"):
+        lines(trace, **wrong)  # type: ignore[arg-type]
