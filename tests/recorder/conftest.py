@@ -31,39 +31,49 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture
-def run(tmp_path: Path, fake_library: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Python code in a fresh process under the fake CUPTI: `fake` is its driver, `OUT` a path to record to."""
-    import profiling_lab
+class Runner:
+    """Runs Python code in a fresh process; in it, OUT is the path to record to."""
 
-    package = str(Path(profiling_lab.__file__).parents[1])
+    def __init__(self, folder: Path, prelude: str, environment: dict[str, str]) -> None:
+        import profiling_lab
 
-    def run_code(
-        code: str, *, ok: bool = True, env: dict[str, str] | None = None, timeout: float = 120
+        package = Path(profiling_lab.__file__).parents[1]
+        self._folder = folder
+        self._prelude = f"import os, sys, time, profiling_lab.errors, profiling_lab.recording; {prelude}; "
+        self._prelude += f"OUT = {str(folder / 'out.sqlite')!r}\n"
+        kept = {name: value for name, value in os.environ.items() if name != "NVTX_INJECTION64_PATH"}
+        self._environment = {**kept, "PYTHONPATH": f"{package}{os.pathsep}{HERE}", **environment}
+
+    def __call__(
+        self, code: str, *, ok: bool = True, env: dict[str, str] | None = None, timeout: float = 120
     ) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "script.py"
-        prelude = "import os, sys, time, profiling_lab.errors, profiling_lab.recording; from fake_driver import *; fake = Fake(); "
-        prelude += f"OUT = {str(tmp_path / 'out.sqlite')!r}\n"
-        script.write_text(prelude + code.lstrip("\n"))
-        environment = {k: v for k, v in os.environ.items() if k != "NVTX_INJECTION64_PATH"}
-        environment |= {
-            "PYTHONPATH": os.pathsep.join([package, str(HERE)]),
-            "PROFILING_LAB_CUPTI": str(fake_library),
-            **(env or {}),
-        }
+        """With `ok`, the code must end with status 0."""
+        script = self._folder / "script.py"
+        script.write_text(self._prelude + code.lstrip("\n"))
         done = subprocess.run(
             [sys.executable, str(script)],
             capture_output=True,
             text=True,
-            env=environment,
-            cwd=tmp_path,
+            env={**self._environment, **(env or {})},
+            cwd=self._folder,
             timeout=timeout,
         )
         if ok:
             assert done.returncode == 0, done.stdout + done.stderr
         return done
 
-    return run_code
+
+@pytest.fixture
+def run(tmp_path: Path, fake_library: Path) -> Runner:
+    """A Runner under the fake CUPTI, whose driver is `fake`."""
+    prelude = "from fake_driver import *; fake = Fake()"
+    return Runner(tmp_path, prelude, {"PROFILING_LAB_CUPTI": str(fake_library)})
+
+
+@pytest.fixture
+def run_gpu(tmp_path: Path) -> Runner:
+    """A Runner under the real CUPTI, with torch imported."""
+    return Runner(tmp_path, "import torch", {})
 
 
 @pytest.fixture

@@ -59,7 +59,8 @@ assert s.path.name == "out.sqlite" and s.seconds > 0 and not recorder.spool_path
     assert query("SELECT syncType, streamId FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION") == [(3, 7)]
     assert query("SELECT end - start, graphId FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE") == [(500, 3)]
     calls = query(
-        f"SELECT {name.format('nameId')}, eventClass, returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start"
+        f"SELECT {name.format('nameId')}, eventClass, returnValue "
+        "FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start"
     )
     assert [c[0] for c in calls] == [
         "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaMemcpyAsync_v3020", "cudaMemsetAsync_v3020",
@@ -108,7 +109,8 @@ with profiling_lab.record(OUT):
         (1, 2, "layer"), (2, 3, "layer"), (3, 7, "<lambda>"), (4, 8, "<lambda>"), (5, 8, "<lambda>"),
     ]  # fmt: skip
     joined = query(
-        "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) "
+        "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) "
         "JOIN PYREC_LAUNCH l USING (correlationId) WHERE r.globalTid = l.globalTid"
     )
     assert joined == [(5,)]
@@ -124,7 +126,8 @@ with profiling_lab.record(OUT):
 """)
     rows = query(
         "SELECT s.value, n.domainId, n.color FROM NVTX_EVENTS n JOIN StringIds s ON s.id = n.jsonTextId "
-        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.start = n.start AND r.globalTid = n.globalTid WHERE n.eventType = 34"
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.start = n.start AND r.globalTid = n.globalTid "
+        "WHERE n.eventType = 34"
     )
     assert len(rows) == 3 and len({text for text, *_ in rows}) == 1
     payload = json.loads(rows[0][0])["Python Backtrace on CUDA"]
