@@ -151,7 +151,7 @@ SCRIPTS = {
     "pool-not-shut-down": """
         from concurrent.futures import ThreadPoolExecutor
         import time
-        pool = ThreadPoolExecutor(2)
+        pool = ThreadPoolExecutor(1)  # lines must not mix
         for i in range(4):
             pool.submit(lambda: (time.sleep(0.05), print("job is done")))
         print("main is done")
