@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -304,6 +305,48 @@ def test_summary_without_a_gpu(tmp_path: Path) -> None:
     assert first.endswith("next: profiling-lab lines run.sqlite")
     assert any(line.startswith(f"{SAYS}no GPU activity: ") for line in rest)
     assert meta(tmp_path / "run.sqlite")["script"] == "script.py"
+
+
+@pytest.fixture(scope="module")
+def fake_cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is needed to build the fake CUPTI")
+    library = tmp_path_factory.mktemp("cupti") / "libfake_cupti.so"
+    source = REPO / "tests" / "recorder" / "fake_cupti" / "fake_cupti.cpp"
+    flags = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}"]
+    subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
+    return library
+
+
+@pytest.mark.parametrize("ending", ["", "raise ValueError('late')", "import sys; sys.exit(3)"])
+def test_summary_with_kernels(ending: str, tmp_path: Path, fake_cupti: Path) -> None:
+    write(
+        tmp_path,
+        f"""
+        import sys
+        sys.path.append({str(REPO / "tests" / "recorder")!r})
+        from fake_driver import Fake
+        fake = Fake()
+        def train():
+            for _ in range(5):
+                fake.kernel("_Z3addPf", ns=1000)
+        train()
+        fake.copy(nbytes=64)
+        {ending}
+        """,
+    )
+    recorded = record(tmp_path, "-o", "run.sqlite", "script.py", cupti=str(fake_cupti))
+    assert "5 kernels, 1 copy, 100.0 % of 6 CUDA calls with a Python stack, nothing dropped" in recorded.said
+    assert "no GPU activity" not in recorded.said
+    with sqlite3.connect(tmp_path / "run.sqlite") as connection:
+        outermost = connection.execute(
+            """SELECT DISTINCT function.value, file.value FROM PYREC_STACK s
+               JOIN PYREC_FRAME f ON f.id = s.frameId
+               JOIN StringIds function ON function.id = f.functionId JOIN StringIds file ON file.id = f.fileId
+               WHERE s.parentId = 0"""
+        ).fetchall()
+    assert outermost == [("<module>", str(tmp_path / "script.py"))]
 
 
 def test_without_output_a_free_name_is_chosen(tmp_path: Path) -> None:
