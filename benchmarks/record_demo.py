@@ -2,7 +2,8 @@
 """Record the traces that ship with the exercise, on a machine with a GPU.
 
     python benchmarks/record_demo.py                    our recorder: recorded/demo_<gpu>.sqlite
-    python benchmarks/record_demo.py --with nsys        nsys, the same steps of the same program: recorded/nsys_<gpu>.sqlite
+    python benchmarks/record_demo.py --with nsys        nsys, the same steps of the same program:
+    recorded/nsys_<gpu>.sqlite
 
 Both are reduced (reduce_trace.py) and must stay under a megabyte.
 """
@@ -20,7 +21,8 @@ from reduce_trace import SIZE_LIMIT_BYTES, reduce
 from profiling_lab.demo.training import record_training, training_script
 from profiling_lab.exercises import find
 
-# What really records Python stacks: exercises/e17_python_backtrace/profile_python.sh says why each flag is there.
+# What really records Python stacks: exercises/e17_python_backtrace/profile_python.sh says why each flag is
+# there.
 NSYS = ("nsys", "profile", "--trace=cuda,nvtx", "--python-backtrace=cuda", "--cudabacktrace=all:0",
         "--sample=process-tree", "--force-overwrite=true", "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop")  # fmt: skip
@@ -52,7 +54,10 @@ def main() -> int:
 
 def with_ours(path: Path, heavy: str, steps: int) -> None:
     cost = record_training(path, heavy, lambda text: print(text, file=sys.stderr), steps)
-    print(f"{cost.plain_step_ns / 1e6:.3f} ms per step, {cost.recorded_step_ns / 1e6:.3f} ms recorded", file=sys.stderr)
+    print(
+        f"{cost.plain_step_ns / 1e6:.3f} ms per step, {cost.recorded_step_ns / 1e6:.3f} ms recorded",
+        file=sys.stderr,
+    )
 
 
 def with_nsys(path: Path, heavy: str, steps: int) -> None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a small, shareable copy of a recording (ours or an nsys SQLite export), without anything about the machine's owner.
+"""Make a small, shareable copy of a recording (ours or an nsys SQLite export), without anything about the
+machine's owner.
 
     python benchmarks/reduce_trace.py python_profile.sqlite small.sqlite --strip /path/to/the/exercise
 
-Kept: GPU operations, the API calls that belong to them, NVTX ranges, Python stacks, and what names the GPU and the versions.
-Dropped: environment, arguments, other processes, native call chains, CPU samples, scheduling, the GPU's serial number. Folders
-in front of packages, of the standard library and of the stripped program are cut off.
+Kept: GPU operations, the API calls that belong to them, NVTX ranges, Python stacks, and what names the GPU
+and the versions. Dropped: environment, arguments, other processes, native call chains, CPU samples,
+scheduling, the GPU's serial number. Folders in front of packages, of the standard library and of the
+stripped program are cut off.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ KEPT = (
     "TARGET_INFO_CUDA_DEVICE",
     "TARGET_INFO_CUDA_CONTEXT_INFO",
     "TARGET_INFO_CUDA_STREAM",
+    "TARGET_INFO_SYSTEM_ENV",
     "TARGET_INFO_SESSION_START_TIME",
     "ANALYSIS_DETAILS",
     "META_DATA_EXPORT",
@@ -58,6 +61,7 @@ STRING_COLUMNS = {
     "PYREC_FRAME": ("functionId", "fileId"),
     "PYREC_LAUNCH": ("nodeNameId",),
 }
+SYSTEM_FACTS = (1, 3, 205, 605)  # nameEnum of CPU cores and architecture, driver version, operating system
 NATIVE_CALL_CHAIN = 67  # eventClass of the extra row that carries one
 PYTHON_STACK = 34  # eventType of an NVTX row whose JSON is a Python stack
 PYTHON_STACK_KEY = "Python Backtrace on CUDA"
@@ -96,11 +100,16 @@ def drop_rows(file: sqlite3.Connection, have: list[str]) -> None:
             if table.startswith("CUPTI_ACTIVITY_KIND_") and table != "CUPTI_ACTIVITY_KIND_RUNTIME"
         ]
         if used:
-            file.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId NOT IN ({' UNION '.join(used)})")
+            file.execute(
+                f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId NOT IN ({' UNION '.join(used)})"
+            )
     if {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"} <= set(have):
-        # In an nsys export the extra row is also the bridge from a Python stack to its call: only it has the same start.
+        # In an nsys export the extra row is also the bridge from a Python stack to its call: only it has
+        # the same start.
         same = "n.start = r.start AND n.globalTid = r.globalTid"
-        file.execute("CREATE TEMP TABLE calls AS SELECT DISTINCT start, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+        file.execute(
+            "CREATE TEMP TABLE calls AS SELECT DISTINCT start, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+        )
         file.execute("CREATE INDEX temp.calls_by_start ON calls (start, globalTid)")
         file.execute(
             f"DELETE FROM NVTX_EVENTS AS n WHERE eventType = {PYTHON_STACK}"
@@ -117,10 +126,12 @@ def drop_rows(file: sqlite3.Connection, have: list[str]) -> None:
         file.execute("UPDATE TARGET_INFO_GPU SET uuid = NULL, busLocation = NULL")
     if "TARGET_INFO_CUDA_DEVICE" in have and "uuid" in columns(file, "TARGET_INFO_CUDA_DEVICE"):
         file.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET uuid = NULL")
+    if "TARGET_INFO_SYSTEM_ENV" in have:
+        file.execute(f"DELETE FROM TARGET_INFO_SYSTEM_ENV WHERE nameEnum NOT IN {SYSTEM_FACTS}")
     if "META_DATA_EXPORT" in have:
         file.execute(
-            "DELETE FROM META_DATA_EXPORT WHERE name NOT LIKE 'EXPORT_SCHEMA_%' AND name NOT LIKE 'EXPORT_PRODUCT_%'"
-            " AND name != 'EXPORT_PARAM_EXPORT_TYPE'"
+            "DELETE FROM META_DATA_EXPORT WHERE name NOT LIKE 'EXPORT_SCHEMA_%'"
+            " AND name NOT LIKE 'EXPORT_PRODUCT_%' AND name != 'EXPORT_PARAM_EXPORT_TYPE'"
         )
     if "PROCESSES" in have:
         threads = " UNION ".join(
@@ -140,11 +151,13 @@ def intern_stacks(file: sqlite3.Connection, have: list[str]) -> None:
     """Equal stacks are stored once, through jsonTextId: inline they are most of the file."""
     if "NVTX_EVENTS" not in have:
         return
-    number = file.execute("SELECT ifnull(max(id), 0) FROM StringIds").fetchone()[0]
+    last = file.execute("SELECT ifnull(max(id), 0) FROM StringIds").fetchone()[0]
     texts = file.execute("SELECT DISTINCT jsonText FROM NVTX_EVENTS WHERE jsonText IS NOT NULL").fetchall()
-    for number, (text,) in enumerate(texts, number + 1):
+    for number, (text,) in enumerate(texts, last + 1):
         file.execute("INSERT INTO StringIds VALUES (?, ?)", (number, text))
-        file.execute("UPDATE NVTX_EVENTS SET jsonTextId = ?, jsonText = NULL WHERE jsonText = ?", (number, text))
+        file.execute(
+            "UPDATE NVTX_EVENTS SET jsonTextId = ?, jsonText = NULL WHERE jsonText = ?", (number, text)
+        )
 
 
 def drop_strings(file: sqlite3.Connection, have: list[str]) -> None:
@@ -152,9 +165,14 @@ def drop_strings(file: sqlite3.Connection, have: list[str]) -> None:
     used: set[int] = set()
     for table, names in STRING_COLUMNS.items():
         for column in names if table in have else ():
-            used |= {row[0] for row in file.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL")}
+            used |= {
+                row[0]
+                for row in file.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL")
+            }
     if "NVTX_EVENTS" in have:
-        rows = file.execute("SELECT s.value FROM StringIds s WHERE s.id IN (SELECT jsonTextId FROM NVTX_EVENTS)")
+        rows = file.execute(
+            "SELECT s.value FROM StringIds s WHERE s.id IN (SELECT jsonTextId FROM NVTX_EVENTS)"
+        )
         for (text,) in rows:
             for frame in json.loads(text).get(PYTHON_STACK_KEY, {}).get("Frames", ()):
                 used |= {frame["Function"], frame["File"]}
@@ -186,7 +204,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make a small, shareable copy of a recording.")
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--strip", action="append", default=[], help="folder to cut off from the program's own files")
+    parser.add_argument(
+        "--strip", action="append", default=[], help="folder to cut off from the program's own files"
+    )
     args = parser.parse_args()
     size = reduce(args.source, args.target, tuple(args.strip))
     print(f"{args.target}: {size} bytes, from {args.source.stat().st_size}", file=sys.stderr)

@@ -58,7 +58,8 @@ def _without_gpu(args: argparse.Namespace, missing: str) -> int:
     if args.output:
         raise UsageError(f"--output keeps a recording of this machine's GPU, but {missing}")
     with redirect_stdout(sys.stderr if args.format == "json" else sys.stdout):
-        print(f"No GPU to record here ({missing}): a tiny training on the CPU, then the recording that ships with this package.\n")
+        print(f"No GPU to record here ({missing}): a tiny training on the CPU shows that the program runs,")
+        print("then comes the recording of an H200 that ships with this package.\n")
         train_on_cpu(args.heavy)
         print()
     with Trace.open(find("python-backtrace").folder / "recorded" / "demo_h200.sqlite") as trace:

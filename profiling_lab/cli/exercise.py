@@ -5,6 +5,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profiling_lab.cli import _trace_arguments as shared
+
+if TYPE_CHECKING:
+    from profiling_lab.exercises.exercise import Exercise, Verdict
+    from profiling_lab.report.table import Report
 
 HELP = "learn the craft: exercises that are graded from your own recording"
 EXAMPLES = """\
@@ -16,14 +23,22 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="all exercises, and what this machine lacks for them")
+    listing = actions.add_parser("list", help="all exercises, and what this machine lacks for them")
+    shared.add_format(listing)
 
     start = actions.add_parser("start", help="make your own copy of an exercise")
-    start.add_argument("name", help="slug (python-backtrace), number (e17) or path (05-advanced-nsight/ex01-python-backtrace)")
-    start.add_argument("--to", type=Path, metavar="FOLDER", help="where to put it (default: the slug, in this folder)")
+    start.add_argument(
+        "name", help="slug (python-backtrace), number (e17) or path (05-advanced-nsight/ex01-...)"
+    )
+    start.add_argument(
+        "--to", type=Path, metavar="FOLDER", help="where to put it (default: here, by its slug)"
+    )
 
     check = actions.add_parser("check", help="grade your copy")
-    check.add_argument("folder", type=Path, nargs="?", default=Path(), help="your copy (default: this folder)")
+    check.add_argument(
+        "folder", type=Path, nargs="?", default=Path(), help="your copy (default: this folder)"
+    )
+    shared.add_format(check)
 
     solution = actions.add_parser("solution", help="print the worked answer")
     solution.add_argument("name", help="slug, number or path")
@@ -36,49 +51,80 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import catalogue
+    from profiling_lab.report.table import write
 
-    for exercise in catalogue():
-        print(f"E{exercise.number:02d}  {exercise.slug}: {exercise.question}")
-        for need in exercise.needs:
-            missing = need.missing()
-            print(f"     {need.value}: {f'missing ({missing})' if missing else 'here'}")
-        if any(need.missing() for need in exercise.needs):
-            print("     What is missing is left out of the check, and the recording that comes with the exercise stands in for yours.")
-    print("\nBegin with: profiling-lab exercise start NAME")
+    write(list_report(catalogue()), args.format)
+    if args.format == "table":
+        print("\nBegin with: profiling-lab exercise start NAME")
     return 0
 
 
+def list_report(exercises: tuple[Exercise, ...]) -> Report:
+    """One row per exercise: what it asks, what it needs, and what of that is not here."""
+    from profiling_lab.report.table import Column, Report, Table
+
+    columns = (Column("exercise", "exercise"), Column("question", "question"), Column("needs", "needs"))
+    rows, details, data = [], [], []
+    for exercise in exercises:
+        missing = {need.value: why for need in exercise.needs if (why := need.missing())}
+        met = [f"{need.value} ({'missing' if need.value in missing else 'here'})" for need in exercise.needs]
+        rows.append(
+            (f"E{exercise.number:02d}", exercise.slug, exercise.question, ", ".join(met) or "nothing")
+        )
+        details.append(
+            tuple(f"{name}: {why}; a recording comes with the exercise" for name, why in missing.items())
+        )
+        data.append(
+            {
+                "key": exercise.slug,
+                "number": exercise.number,
+                "question": exercise.question,
+                "needs": [need.value for need in exercise.needs],
+                "missing": missing,
+                "aliases": list(exercise.aliases),
+            }
+        )
+    table = Table(columns, tuple(rows), len(rows), tuple(details), tuple(data))
+    return Report("exercise list", {}, (), table, {})
+
+
 def _start(args: argparse.Namespace) -> int:
-    from profiling_lab.exercises import find, workspace
+    from profiling_lab.exercises import answers, find, workspace
 
     exercise = find(args.name)
     folder = workspace.start(exercise, args.to or Path(exercise.slug.replace("-", "_")))
-    print(f"E{exercise.number:02d} {exercise.slug} is in {folder}: {exercise.question}")
-    print(f"Read {folder / 'README.md'}, fill in {folder / 'answer.toml'}, then run: profiling-lab exercise check {folder}")
+    print(f"E{exercise.number:02d} {exercise.slug}: {exercise.question}")
+    print(
+        f"Your copy is in {folder}. Read README.md there and fill in {answers.FILE}; then let it be graded:"
+    )
+    print(f"  profiling-lab exercise check {folder}")
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import workspace
-    from profiling_lab.exercises.exercise import Status
+    from profiling_lab.report.table import write
 
     exercise, verdict = workspace.check(args.folder)
-    marks = {Status.PASSED: "ok  ", Status.FAILED: "no  ", Status.NOT_CHECKED: "?   "}
-    width = max(len(check.name) for check in verdict.checks)
-    for check in verdict.checks:
-        print(f"{marks[check.status]}{check.name:{width}}  {check.message}")
-    left_out = f"; {len(verdict.not_checked)} could not be checked here" if verdict.not_checked else ""
-    if verdict.passed:
-        print(f"\nE{exercise.number:02d} {exercise.slug}: passed{left_out}")
-        return 0
-    right = sum(check.status is Status.PASSED for check in verdict.checks)
-    print(f"\nE{exercise.number:02d} {exercise.slug}: not yet, {right} of {len(verdict.checks)} are right{left_out}")
-    return 1
+    write(check_report(verdict), args.format)
+    if args.format == "table":
+        unknown = f"; {len(verdict.not_checked)} could not be checked here" if verdict.not_checked else ""
+        outcome = "passed" if verdict.passed else f"not yet: {len(verdict.failed)} to go"
+        print(f"\nE{exercise.number:02d} {exercise.slug}: {outcome}{unknown}")
+    return 0 if verdict.passed else 1
+
+
+def check_report(verdict: Verdict) -> Report:
+    """One row per check, in the order of the exercise's steps."""
+    from profiling_lab.report.table import Column, Report, Table
+
+    columns = (Column("check", "check"), Column("result", "result"), Column("message", ""))
+    rows = tuple((check.name, check.status.value, check.message) for check in verdict.checks)
+    return Report("exercise check", {}, (), Table(columns, rows, len(rows)), {})
 
 
 def _solution(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import find, workspace
 
-    exercise = find(args.name)
-    print(workspace.worked_answer(exercise))
+    print(workspace.worked_answer(find(args.name)))
     return 0

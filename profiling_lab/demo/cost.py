@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from profiling_lab.trace import Trace
@@ -47,4 +47,11 @@ def read_cost(trace: Trace) -> Cost | None:
     found = {name.removeprefix(PREFIX): value for name, value in rows}
     if not found:
         return None
-    return Cost(**{field.name: found[field.name] if field.type == "str" else int(found[field.name]) for field in fields(Cost)})
+    return Cost(
+        heavy=found["heavy"],
+        recorded_steps=int(found["recorded_steps"]),
+        plain_step_ns=int(found["plain_step_ns"]),
+        recorded_step_ns=int(found["recorded_step_ns"]),
+        rounds=int(found["rounds"]),
+        steps_per_round=int(found["steps_per_round"]),
+    )

@@ -36,14 +36,18 @@ COLUMNS = (
 
 
 def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> None:
-    """Print the story of a recording: what it is and cost, kernels, lines, what has no line, and the conclusion.
+    """Print the story of a recording: what it is and cost, kernels, lines, what has no line, and the
+    conclusion.
 
-    form: "table" for people, "json" for machines. Raises NotEnoughDataError where no kernel has a Python line.
+    form: "table" for people, "json" for machines. Raises NotEnoughDataError where no kernel has a Python
+    line.
     """
     stream = stream or sys.stdout
     found, cost = bottleneck.find(trace), read_cost(trace)
     if form == "json":
-        stream.write(msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n")
+        stream.write(
+            msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n"
+        )
         return
     _print(stream, _recorded(trace, found, cost))
     _print(stream, ["", "Top CUDA kernels by time", *bottleneck.kernel_tree(found, KERNELS, FRAMES)])
@@ -66,19 +70,30 @@ def _print(stream: TextIO, text: list[str]) -> None:
 
 
 def _recorded(trace: Trace, found: Bottleneck, cost: Cost | None) -> list[str]:
-    kernels = f"{numbers.count(found.coverage.kernels)} kernels, {numbers.time(found.coverage.gpu_ns)} of GPU time"
+    kernels = (
+        f"{numbers.count(found.coverage.kernels)} kernels, {numbers.time(found.coverage.gpu_ns)} of GPU time"
+    )
     if cost is None:
         return [f"Recorded: {trace.path.name} on {gpu_name(trace)}: {kernels}"]
     return [
-        f"Recorded: {cost.recorded_steps} steps of train_model.py --heavy {cost.heavy} on {gpu_name(trace)}: {kernels}",
-        f"Cost:     {cost.plain_step_ns / 1e6:.2f} ms per step without the recorder, {cost.recorded_step_ns / 1e6:.2f} ms with it "
-        f"({100 * cost.overhead_frac:+.1f} %; medians of {cost.rounds} rounds of {cost.steps_per_round} steps, in turns)",
+        f"Recorded: {cost.recorded_steps} steps of train_model.py --heavy {cost.heavy} on {gpu_name(trace)}: "
+        f"{kernels}",
+        f"Cost:     {cost.plain_step_ns / 1e6:.2f} ms per step without the recorder, "
+        f"{cost.recorded_step_ns / 1e6:.2f} ms with it ({100 * cost.overhead_frac:+.1f} %; "
+        f"medians of {cost.rounds} rounds of {cost.steps_per_round} steps, in turns)",
     ]
 
 
 def _line_table(found: Bottleneck) -> Table:
     rows = tuple(
-        (f"{PurePath(row.file).name}:{row.line}", row.function, row.forward_ns, row.backward_ns, row.kernels, row.share_frac)
+        (
+            f"{PurePath(row.file).name}:{row.line}",
+            row.function,
+            row.forward_ns,
+            row.backward_ns,
+            row.kernels,
+            row.share_frac,
+        )
         for row in found.lines[:LINES]
     )
     return Table(COLUMNS, rows, len(rows))
@@ -91,8 +106,14 @@ def _rest(found: Bottleneck) -> list[str]:
     if more:
         share = numbers.share(sum(row.share_frac for row in more))
         text.append(f"and {len(more)} more lines with {share} together")
-    text.append(f"{numbers.share(coverage.attributed_frac)} of the GPU time has a line of Python." + " Without one:" * bool(coverage.unattributed))
-    text += [f"  {numbers.time(part.ns)} ({numbers.share(part.ns / coverage.gpu_ns)}): {part.reason}" for part in coverage.unattributed]
+    text.append(
+        f"{numbers.share(coverage.attributed_frac)} of the GPU time has a line of Python."
+        + " Without one:" * bool(coverage.unattributed)
+    )
+    text += [
+        f"  {numbers.time(part.ns)} ({numbers.share(part.ns / coverage.gpu_ns)}): {part.reason}"
+        for part in coverage.unattributed
+    ]
     return text + [f"  note: {note}" for note in coverage.notes]
 
 
@@ -107,11 +128,22 @@ def _data(trace: Trace, found: Bottleneck, cost: Cost | None) -> dict[str, Any]:
             "kernels": kernels_report(trace, top_kernels(trace)).table.data,
             "lines": lines_report(trace, lines(trace)).table.data,
             "layers": [
-                {"key": layer.name, "file": layer.file, "line": layer.line, "forward_ns": layer.forward_ns,
-                 "backward_ns": layer.backward_ns, "kernels": layer.kernels, "share_frac": round(layer.share_frac, 6)}
+                {
+                    "key": layer.name,
+                    "file": layer.file,
+                    "line": layer.line,
+                    "forward_ns": layer.forward_ns,
+                    "backward_ns": layer.backward_ns,
+                    "kernels": layer.kernels,
+                    "share_frac": round(layer.share_frac, 6),
+                }
                 for layer in found.layers
             ],
-            "conclusion": {"layer": first.name, "is_bottleneck": found.is_clear, "text": bottleneck.conclusion(found)},
+            "conclusion": {
+                "layer": first.name,
+                "is_bottleneck": found.is_clear,
+                "text": bottleneck.conclusion(found),
+            },
         },
         "coverage": coverage_data(found.coverage),
-    }  # fmt: skip
+    }

@@ -5,29 +5,46 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from profiling_lab.demo.cost import Cost, write_cost
+from profiling_lab.errors import UsageError
 from profiling_lab.exercises import find, workspace
 
 ROUNDS = 5
 STEPS = 10  # per round
 
-TINY = ["--batch-size", "4", "--seq-len", "32", "--vocab-size", "200", "--d-model", "64", "--nhead", "4", "--num-layers", "2"]
+TINY = [
+    "--batch-size",
+    "4",
+    "--seq-len",
+    "32",
+    "--vocab-size",
+    "200",
+    "--d-model",
+    "64",
+    "--nhead",
+    "4",
+    "--num-layers",
+    "2",
+]
 
 
 @contextmanager
 def training_script() -> Iterator[ModuleType]:
-    """The module train_model of a fresh copy of the exercise, imported as if that folder were the working folder.
+    """The module train_model of a fresh copy of the exercise, imported as if that folder were the working
+    folder.
 
     A copy, so that its frames are a user's files like any other and not part of an installed package.
     """
     with TemporaryDirectory(prefix="profiling-lab-demo-") as folder:
         workspace.copy_starter(find("python-backtrace"), Path(folder))
-        hidden = {name: sys.modules.pop(name) for name in ("train_model", "model") if name in sys.modules}
+        hidden: dict[str, ModuleType] = {
+            name: sys.modules.pop(name) for name in ("train_model", "model") if name in sys.modules
+        }
         sys.path.insert(0, folder)
         try:
             import train_model  # type: ignore[import-not-found]
@@ -43,13 +60,16 @@ def training_script() -> Iterator[ModuleType]:
 def record_training(path: Path, heavy: str, progress: Callable[[str], None], steps: int = STEPS) -> Cost:
     """Train on the GPU by epochs of `steps` steps, in turns without and with the recorder.
 
-    `path` keeps the last recording (of two epochs, the first of them not timed) and what it cost.
+    `path` keeps the last recording (of two epochs, the first of them not timed) and what it cost. Raises
+    UsageError where it exists already.
     """
     import torch
 
     from profiling_lab.measure import compare_steps
     from profiling_lab.recording import record
 
+    if path.exists():
+        raise UsageError(f"{path} exists already; choose another name")
     with training_script() as script:
         training = script.build(script.parse_arguments(["--heavy", heavy, "--device", "cuda"]))
 
@@ -57,11 +77,14 @@ def record_training(path: Path, heavy: str, progress: Callable[[str], None], ste
             script.train_epoch(*training, steps)
 
         progress(f"train_model.py --heavy {heavy} on {torch.cuda.get_device_name()}: warming up")
-        epoch()
+        with record(path):  # NVTX asks once, at its first range, whether somebody listens
+            epoch()
         progress(f"{ROUNDS} rounds of {steps} steps without the recorder and {steps} with it")
-        times = compare_steps(
-            epoch, {"plain": nullcontext, "recorded": lambda: record(path)}, steps=1, warmup=1, blocks=ROUNDS
-        )
+        contexts: dict[str, Callable[[], AbstractContextManager[object]]] = {
+            "plain": nullcontext,
+            "recorded": lambda: record(path, overwrite=True),
+        }
+        times = compare_steps(epoch, contexts, steps_per_block=1, warmup=1, blocks=ROUNDS)
     cost = Cost(
         heavy=heavy,
         recorded_steps=2 * steps,

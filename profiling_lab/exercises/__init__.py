@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exercises: one folder each, all of them in CATALOGUE, one engine for all.
 
-To add one: make its folder (README.md, the starter, answer.toml, grade.py with EXERCISE, solutions/, recorded/) and add its
-name here. tests/exercises/test_catalogue.py then proves it: the untouched starter fails, the solution passes, the mistakes it
-declares are rejected, and the README has a symptom, a task and hints.
+To add one: make its folder (README.md, the starter, answer.toml, grade.py with EXERCISE, solutions/,
+recorded/) and add its name here. tests/exercises/test_catalogue.py then proves it: the untouched starter
+fails, the solution passes, the mistakes it declares are rejected, and the README has a symptom, a task and
+hints.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def catalogue() -> tuple[Exercise, ...]:
 
 
 def find(name: str) -> Exercise:
-    """The exercise of that slug ("python-backtrace"), number ("e17") or old path. Raises UsageError where there is none."""
+    """The exercise of that slug ("python-backtrace"), number ("e17") or old path. Raises UsageError where
+    there is none.
+    """
     wanted = name.strip("/").lower()
     exercises = catalogue()
     for exercise in exercises:

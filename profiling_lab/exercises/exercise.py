@@ -53,6 +53,18 @@ class Check:
     message: str
 
 
+def passed(name: str, message: str) -> Check:
+    return Check(name, Status.PASSED, message)
+
+
+def failed(name: str, message: str) -> Check:
+    return Check(name, Status.FAILED, message)
+
+
+def not_checked(name: str, reason: str) -> Check:
+    return Check(name, Status.NOT_CHECKED, reason)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """All checks of one grading, in the order of the exercise's steps."""
@@ -94,7 +106,9 @@ class Exercise:
     title: str
     question: str
     needs: tuple[Need, ...]
-    """What the whole exercise uses. Without it the rest still works, on the recorded trace where it needs one."""
+    """What the whole exercise uses. Without it the rest still works, on the recorded trace where it needs
+    one.
+    """
     aliases: tuple[str, ...]
     """The paths under which the exercise was first asked for."""
     starter: tuple[str, ...]

@@ -16,9 +16,13 @@ NOTES = "analysis_notes.md"
 
 
 def start(exercise: Exercise, target: Path) -> Path:
-    """Copy the starter into `target`, which must not exist or be empty: a learner's work is never overwritten."""
+    """Copy the starter into `target`, which must not exist or be empty: a learner's work is never
+    overwritten.
+    """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target} is there already and is not empty; nothing was changed. Give another folder with --to")
+        raise UsageError(
+            f"{target} is there already and is not empty; nothing was changed. Give another folder with --to"
+        )
     target.mkdir(parents=True, exist_ok=True)
     copy_starter(exercise, target)
     return target
@@ -49,8 +53,12 @@ def worked_answer(exercise: Exercise) -> str:
     """The notes of the solution and what it changes in the starter's code."""
     parts = [(exercise.folder / SOLUTIONS / NOTES).read_text()]
     for path in solved_files(exercise):
-        before, after = ((folder / path.name).read_text().splitlines(True) for folder in (exercise.folder, path.parent))
-        parts.append("".join(difflib.unified_diff(before, after, f"starter/{path.name}", f"solved/{path.name}")))
+        before, after = (
+            (folder / path.name).read_text().splitlines(True) for folder in (exercise.folder, path.parent)
+        )
+        parts.append(
+            "".join(difflib.unified_diff(before, after, f"starter/{path.name}", f"solved/{path.name}"))
+        )
     return "\n".join(parts)
 
 
@@ -59,6 +67,6 @@ def check(folder: Path) -> tuple[Exercise, Verdict]:
     given = answers.read(folder)
     name = given.text("exercise")
     if name is None:
-        raise UsageError(f"{given.source} does not say which exercise it answers: exercise = \"...\"")
+        raise UsageError(f'{given.source} does not say which exercise it answers: exercise = "..."')
     exercise = find(name)
     return exercise, exercise.grade(folder, given)

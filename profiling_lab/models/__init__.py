@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transformer with HeavyLayer, importable like any other part of the package.
 
-Its source stays with the exercise that teaches with it: a learner copies that folder and has the whole model in hand.
+Its source stays with the exercise that teaches with it: a learner copies that folder and has the whole
+model in hand.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which layer costs most GPU time, which kernels it is made of, and what may be concluded from that.
 
-A layer is what a reader of the model calls one: the class whose method launched the kernels, or the function where there is no
-class. Its cost is the sum over all its lines, forward and backward, because a layer of many short kernels can cost more than
-one with the longest kernel of all.
+A layer is what a reader of the model calls one: the class whose method launched the kernels, or the
+function where there is no class. Its cost is the sum over all its lines, forward and backward, because a
+layer of many short kernels can cost more than one with the longest kernel of all.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class Bottleneck:
         return layer_name(qualified(frame.function, frame.file, frame.line, self.sources))
 
     def kernels_of(self, layer: str) -> dict[str, int]:
-        """GPU nanoseconds of each kernel, by full name, that this layer launched, forward and backward; longest first."""
+        """GPU nanoseconds of each kernel, by full name, that this layer launched, forward and backward;
+        longest first.
+        """
         times: dict[str, int] = defaultdict(int)
         for row in self.kernels:
             for stack in row.stacks:
@@ -106,8 +108,8 @@ def layer_name(function: str) -> str:
 def find(trace: Trace, own: tuple[str, ...] | None = None, sources: Path | None = None) -> Bottleneck:
     """Rank the layers of a recording. Raises NotEnoughDataError where no kernel has a Python line.
 
-    own: what counts as the user's code (see `lines`). sources: a folder with the files as they were when recorded, for
-    recordings that know only a function's bare name.
+    own: what counts as the user's code (see `lines`). sources: a folder with the files as they were when
+    recorded, for recordings that know only a function's bare name.
     """
     result = lines(trace, by="line", own=own)
     groups: dict[tuple[str, str], list[LineRow]] = defaultdict(list)
@@ -115,9 +117,11 @@ def find(trace: Trace, own: tuple[str, ...] | None = None, sources: Path | None 
         groups[row.file, layer_name(qualified(row.function, row.file, row.line, sources))].append(row)
     if not groups:
         raise NotEnoughDataError(
-            f"{trace.path}: no GPU time of this recording leads to a line of your own code, so there is nothing to rank"
+            f"{trace.path}: no GPU time of this recording leads to a line of your own code"
         )
-    layers = [Layer(name, tuple(sorted(rows, key=lambda row: -row.gpu_ns))) for (_, name), rows in groups.items()]
+    layers = [
+        Layer(name, tuple(sorted(rows, key=lambda row: -row.gpu_ns))) for (_, name), rows in groups.items()
+    ]
     kernels = [row for row in top_kernels(trace, own=own).rows if row.kind in ("kernel", "graph")]
     return Bottleneck(
         layers=tuple(sorted(layers, key=lambda layer: -layer.gpu_ns)),
@@ -129,7 +133,7 @@ def find(trace: Trace, own: tuple[str, ...] | None = None, sources: Path | None 
 
 
 def place(found: Bottleneck, frame: Frame) -> str:
-    """ "model.py:HeavyLayer.forward() line 65" """
+    """Say where a frame is: `model.py:HeavyLayer.forward() line 87`."""
     function = qualified(frame.function, frame.file, frame.line, found.sources)
     return f"{PurePath(frame.file).name}:{function}() line {frame.line}"
 
@@ -146,7 +150,7 @@ def kernel_tree(found: Bottleneck, limit: int = 5, depth: int = 6, module: str |
 
 
 def shown_name(row: KernelRow, width: int = 60) -> str:
-    """A kernel's name as a line can hold it. Library kernels have names of 150 letters, which differ at both ends."""
+    """A kernel's name as a line can hold it: library kernels have 150 letters, and differ at both ends."""
     name = readable(row.name, row.short_name)
     if len(name) <= width:
         return name
@@ -166,7 +170,9 @@ def _stack(found: Bottleneck, row: KernelRow, depth: int, module: str | None) ->
         text[0] += ", its backward"
     if others:
         rest = numbers.share(1 - first.gpu_ns / row.total_ns)
-        text.append(f"(and {len(others)} other place{'s' * (len(others) > 1)} with {rest} of this kernel's time)")
+        text.append(
+            f"(and {len(others)} other place{'s' * (len(others) > 1)} with {rest} of this kernel's time)"
+        )
     return text
 
 
@@ -185,7 +191,8 @@ def conclusion(found: Bottleneck) -> str:
     frames = longest.stacks[0].frames if longest.stacks else ()
     if frames and found.layer_of(frames[0]) != first.name:
         return (
-            f"{first.name} is the bottleneck: {cost}. No single kernel shows it: {shown_name(longest)}, the one with the most time, "
-            f"belongs to {found.layer_of(frames[0])}; the {first.kernels:,} kernels of {first.name} only add up by line."
+            f"{first.name} is the bottleneck: {cost}. No single kernel shows it: {shown_name(longest)}, "
+            f"the one with the most time, belongs to {found.layer_of(frames[0])}; "
+            f"the {numbers.count(first.kernels)} kernels of {first.name} only add up by line."
         )
     return f"{first.name} is the bottleneck: {cost}."

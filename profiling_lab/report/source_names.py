@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The class a function belongs to, read from its source: nsys, and Python 3.10 itself, know only the bare "forward"."""
+"""The class a function belongs to, read from its source, for recorders that know only the bare "forward"."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path, PurePath
 
 
 def qualified(function: str, file: str, line: int, folder: Path | None = None) -> str:
-    """ "HeavyLayer.forward" for "forward" at that line, if the source can be found and agrees; else `function`.
+    """Return "HeavyLayer.forward" for "forward" at that line, if the source agrees; else `function`.
 
-    `folder` is looked in first, by the file's name: the recorded file may have changed since, or lie on another machine.
+    nsys, and any recorder on Python 3.10, see functions without their class. `folder` is looked in first, by
+    the file's name: the recorded file may have changed since, or lie on another machine.
     """
     if "." in function or not function.isidentifier():
         return function

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue proves itself: every exercise is complete, its starter fails, its solution passes, its mistakes are rejected.
+"""The catalogue proves itself: every exercise is complete, its starter fails, its solution passes, its
+mistakes are rejected.
 
 What needs a GPU is reported as not checked on machines without one, and is not counted as right or wrong.
 """
@@ -61,7 +62,9 @@ def test_readme_has_symptom_task_and_hints(exercise: Exercise) -> None:
     for section in SECTIONS:
         body = re.search(rf"^## {section}\n(.+?)(?=^## |\Z)", text, re.M | re.S)
         assert body and len(body[1].strip()) > 80, f"README.md has no section {section}"
-    assert all(alias in text for alias in exercise.aliases[:1]), "README.md names the path it was first asked for under"
+    assert all(alias in text for alias in exercise.aliases[:1]), (
+        "README.md names the path it was first asked for under"
+    )
 
 
 @every_exercise
@@ -94,7 +97,9 @@ def test_mistake_is_rejected_with_a_hint_that_does_not_give_the_answer(
     hint = verdict.failed[0].message
     for key in mistake.answer:
         right = str(given.values[key])
-        assert len(right) < 2 or not re.search(rf"(?<!\w){re.escape(right)}(?!\w)", hint), f"{hint!r} gives {right!r} away"
+        assert len(right) < 2 or not re.search(rf"(?<!\w){re.escape(right)}(?!\w)", hint), (
+            f"{hint!r} gives {right!r} away"
+        )
 
 
 @every_exercise
@@ -131,7 +136,12 @@ def test_answers_are_typed() -> None:
     given = answers.Answers({"text": "x", "empty": "", "line": 3, "share": 4, "flag": True})
     assert (given.text("text"), given.text("empty"), given.text("absent")) == ("x", None, None)
     assert (given.integer("line"), given.number("share")) == (3, 4.0)
-    for read, key in ((given.text, "line"), (given.integer, "text"), (given.number, "flag"), (given.integer, "flag")):
+    for read, key in (
+        (given.text, "line"),
+        (given.integer, "text"),
+        (given.number, "flag"),
+        (given.integer, "flag"),
+    ):
         with pytest.raises(UnreadableInputError, match=f"{key} must be"):
             read(key)
 

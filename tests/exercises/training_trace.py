@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A synthetic recording of the exercise's training, with the real lines of its files and times chosen by the test."""
+"""A synthetic recording of the exercise's training, with the real lines of its files and times chosen by
+the test.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ MAIN = (
 )
 STEP = (*MAIN, ("training_step", "train_model.py", "output = model(data)"))
 NETWORK = "TransformerWithHeavyLayer.forward"
-HEAVY = (*STEP, (NETWORK, "model.py", "x = x + self.heavy(x)"), ("HeavyLayer.forward", "model.py", "return heavy_layer("))
+HEAVY = (
+    *STEP,
+    (NETWORK, "model.py", "x = x + self.heavy(x)"),
+    ("HeavyLayer.forward", "model.py", "return heavy_layer("),
+)
 BLOCK = (*STEP, (NETWORK, "model.py", "x = block(x)"))
 ATTENTION = (
     *BLOCK,
@@ -69,7 +75,9 @@ def training_trace(path: Path, culprit: str = "slow", form: str = "recorder") ->
         for _ in range(BLOCKS):
             launches.append(("sgemm_attention<float>", 30, 60, stack(*ATTENTION)))
             launches.append(("sgemm_wide<float>", 50, 100, stack(*UP)))
-        launches += [(name, forward, backward, stack(*HEAVY)) for name, forward, backward in HEAVY_KERNELS[culprit]]
+        launches += [
+            (name, forward, backward, stack(*HEAVY)) for name, forward, backward in HEAVY_KERNELS[culprit]
+        ]
         launches.append(("sgemm_vocabulary<float>", 40, 80, stack(*OUTPUT)))
         done = []
         for name, forward, backward, frames in launches:
@@ -78,7 +86,9 @@ def training_trace(path: Path, culprit: str = "slow", form: str = "recorder") ->
             done.append((sequence, name, backward))
             sequence += 1
         for node, name, backward in reversed(done):
-            builder.launch(f"{name}_backward", backward * 1000, thread=2, node=node, node_name="MmBackward0", peek=0)
+            builder.launch(
+                f"{name}_backward", backward * 1000, thread=2, node=node, node_name="MmBackward0", peek=0
+            )
         builder.launch("multi_tensor_apply_kernel<adam>", 15_000, stack=stack(*UPDATE), peek=sequence)
     builder.row("TARGET_INFO_GPU", vmId=0, id=0, name="Test GPU")
     return builder.write(path)

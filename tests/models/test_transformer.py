@@ -16,7 +16,18 @@ from profiling_lab.exercises.workspace import copy_starter
 from profiling_lab.models import HeavyLayer, PositionalEncoding, TransformerWithHeavyLayer, attention_layer
 
 TINY = {"vocab_size": 50, "d_model": 32, "nhead": 4, "num_layers": 2}
-TINY_ARGUMENTS = ["--batch-size", "4", "--seq-len", "16", "--vocab-size", "50", "--d-model", "32", "--nhead", "4"]
+TINY_ARGUMENTS = [
+    "--batch-size",
+    "4",
+    "--seq-len",
+    "16",
+    "--vocab-size",
+    "50",
+    "--d-model",
+    "32",
+    "--nhead",
+    "4",
+]
 
 
 def gradients(heavy: str) -> dict[str, torch.Tensor]:
@@ -62,7 +73,18 @@ def test_positions_are_told_apart() -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_script_trains_in_a_copied_folder(tmp_path: Path, dtype: str) -> None:
     copy_starter(find("python-backtrace"), tmp_path)
-    command = [sys.executable, "train_model.py", "--epochs", "3", "--batches", "4", "--device", "cpu", "--dtype", dtype]
+    command = [
+        sys.executable,
+        "train_model.py",
+        "--epochs",
+        "3",
+        "--batches",
+        "4",
+        "--device",
+        "cpu",
+        "--dtype",
+        dtype,
+    ]
     done = subprocess.run([*command, *TINY_ARGUMENTS], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in done.stdout.splitlines()]
@@ -75,7 +97,11 @@ def test_same_seed_same_batches_and_the_next_word_can_be_learnt(tmp_path: Path) 
 
     with training_script() as script:
         first, again, other = (list(script.create_dummy_dataloader(4, 16, 50, 2, seed)) for seed in (0, 0, 1))
-    assert all(torch.equal(a, b) for left, right in zip(first, again, strict=True) for a, b in zip(left, right, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for left, right in zip(first, again, strict=True)
+        for a, b in zip(left, right, strict=True)
+    )
     assert not torch.equal(first[0][0], other[0][0])
     follower: dict[int, int] = {}
     for data, target in first:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backward kernels land on the forward lines of their layer.
 
-The oracle is a program in which that layer is alone: there every kernel that autograd launches is its own, whatever the
-attribution says. The same kernels, as many of them per layer, must then be found on the layer's lines in the whole model.
+The oracle is a program in which that layer is alone: there every kernel that autograd launches is its own,
+whatever the attribution says. The same kernels, as many of them per layer, must then be found on the
+layer's lines in the whole model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.gpu
 STEPS = 2
 BLOCKS = 2
 SIZES = {"vocab_size": 1000, "d_model": 512, "nhead": 8, "num_layers": BLOCKS}
-# Where a tensor is used twice (around each residual), autograd adds two gradients; alone, a layer has no such fork.
+# Where a tensor is used twice (around each residual), autograd adds two gradients; alone, a layer has no
+# such fork.
 SUMS_PER_LAYER = 2
 
 
@@ -66,7 +68,10 @@ def backward_on_lines_of(trace: Trace, function: str) -> Counter[str]:
     """Kernels of the backward phase whose answering stack goes through that function of model.py."""
     operations, attribution = trace.operations, trace.attribution
     inside = np.array(
-        [any(f.function == function and f.file.endswith("model.py") for f in trace.stacks.of(s)) for s in range(len(trace.stacks))]
+        [
+            any(f.function == function and f.file.endswith("model.py") for f in trace.stacks.of(s))
+            for s in range(len(trace.stacks))
+        ]
     )
     chosen = (
         (operations.kind == OperationKind.KERNEL)
@@ -124,10 +129,14 @@ def whole_model(model: ModuleType, heavy: str) -> Callable[[], None]:
 def test_backward_kernels_land_on_their_layer(
     model_file: ModuleType, tmp_path: Path, function: str, heavy: str, copies: int
 ) -> None:
-    alone = launched_by_autograd(recorded(tmp_path / "alone.sqlite", layer_alone(model_file, function, heavy)))
+    alone = launched_by_autograd(
+        recorded(tmp_path / "alone.sqlite", layer_alone(model_file, function, heavy))
+    )
     assert alone, "the layer alone must launch backward kernels"
     wanted = Counter({name: count * copies for name, count in alone.items()})
-    found = backward_on_lines_of(recorded(tmp_path / "whole.sqlite", whole_model(model_file, heavy)), function)
+    found = backward_on_lines_of(
+        recorded(tmp_path / "whole.sqlite", whole_model(model_file, heavy)), function
+    )
     missing, extra = wanted - found, found - wanted
     assert not missing, f"landed elsewhere: {dict(missing)}; instead: {dict(extra)}"
     assert extra.total() <= SUMS_PER_LAYER * copies, f"landed here, but are not this layer's: {dict(extra)}"

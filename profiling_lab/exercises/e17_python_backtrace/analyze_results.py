@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print which kernels cost most, which Python lines launched them, and what follows.
 
-    python analyze_results.py run.sqlite
+python analyze_results.py run.sqlite
 """
 
 import argparse

@@ -10,8 +10,17 @@ from pathlib import Path, PurePath
 
 from profiling_lab.errors import LabError
 from profiling_lab.exercises.answers import Answers
-from profiling_lab.exercises.exercise import Check, Exercise, Mistake, Need, Status, Verdict
-from profiling_lab.report import bottleneck
+from profiling_lab.exercises.exercise import (
+    Check,
+    Exercise,
+    Mistake,
+    Need,
+    Verdict,
+    failed,
+    not_checked,
+    passed,
+)
+from profiling_lab.report import bottleneck, numbers
 from profiling_lab.report.bottleneck import Bottleneck, Layer
 from profiling_lab.trace import Trace
 from profiling_lab.trace.kernels import KernelRow
@@ -19,66 +28,65 @@ from profiling_lab.trace.kernels import KernelRow
 FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "recorded" / "demo_h200.sqlite"
 PLANTED = "HeavyLayer"
-SHARE_TOLERANCE = 5.0  # per cent of all GPU time: repeated recordings differ by less
-ALSO_RIGHT_FRAC = 0.5  # a kernel or line with at least this part of the layer's largest is an answer too
-SPEEDUP_TOLERANCE_FRAC = 0.3
+SHARE_TOLERANCE = 5.0  # per cent of all GPU time; repeated recordings differ by less
+ALSO_RIGHT_FRAC = 0.5  # with so much of the largest one, another kernel or line is an answer too
+NEAR_LINES = 8
 
 
 def grade(workspace: Path, answers: Answers) -> Verdict:
-    """All checks, in the order of the steps. A recording that cannot be used leaves the findings unchecked."""
-    from profiling_lab.exercises.e17_python_backtrace import repair  # imports torch, which listing exercises need not
+    """All checks, in the order of the steps. An unusable recording leaves the findings unchecked."""
+    from profiling_lab.exercises.e17_python_backtrace import repair  # imports torch, which listing need not
 
-    trace, found = _recording(workspace, answers)
-    checks = [trace]
+    recording, found = _recording(workspace, answers)
     if found is None:
-        checks += [
-            Check(name, Status.NOT_CHECKED, "there is no usable recording to check it against")
-            for name in ("layer", "kernel", "line", "share")
-        ]
+        reason = "there is no usable recording to check it against"
+        findings = [not_checked(name, reason) for name in ("layer", "kernel", "line", "share")]
     else:
         truth = found.layers[0]
-        checks += [
+        findings = [
             _layer(answers, found, truth),
             _kernel(answers, found, truth),
             _line(answers, truth),
             _share(answers, truth),
         ]
-    checks.append(_explanation(answers))
-    checks += repair.checks(workspace, answers)
-    return Verdict(tuple(checks))
+    return Verdict((recording, *findings, _explanation(answers), *repair.checks(workspace, answers)))
 
 
 def _recording(workspace: Path, answers: Answers) -> tuple[Check, Bottleneck | None]:
     given = answers.text("trace")
-    path = workspace / given if given else RECORDED
     try:
-        found = bottleneck.find(Trace.open(path), sources=FOLDER)
+        with Trace.open(workspace / given if given else RECORDED) as trace:
+            found = bottleneck.find(trace, sources=FOLDER)
     except LabError as error:
-        return Check("recording", Status.FAILED, f"{error}. Step 2 of README.md makes one"), None
+        return failed("recording", f"{error}. Step 2 of README.md makes one"), None
     if not found.is_covered:
-        return Check("recording", Status.FAILED, f"{bottleneck.conclusion(found)} Step 2 of README.md makes one that is better"), None
+        return failed(
+            "recording", f"{bottleneck.conclusion(found)} Step 2 of README.md makes a better one"
+        ), None
     if found.layers[0].name != PLANTED:
-        return (
-            Check("recording", Status.FAILED, "this recording does not show the problem. Was it made after the repair, "
-                  "or with --heavy fast? Record the untouched folder with --heavy slow or --heavy loop"),
-            None,
-        )  # fmt: skip
-    share = found.coverage.attributed_ns / found.coverage.gpu_ns
-    source = "your own" if given else "the one that came with the exercise"
-    return Check("recording", Status.PASSED, f"{source}; {share:.0%} of its GPU time has a Python line"), found
+        why = "this recording does not show the problem: was it made after the repair, or with --heavy fast?"
+        return failed(
+            "recording", f"{why} Record the untouched folder with --heavy slow or --heavy loop"
+        ), None
+    whose = "your own" if given else "the one that came with the exercise"
+    share = numbers.share(found.coverage.attributed_frac)
+    return passed("recording", f"{whose}; {share} of its GPU time has a Python line"), found
 
 
 def _layer(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
     given = answers.text("finding.layer")
     if given is None:
         return _unanswered("layer", "`profiling-lab lines FILE --by function` ranks the candidates")
-    name = given.removesuffix("()").removesuffix(".forward").rpartition(":")[2]
-    if name.removeprefix("model.") == truth.name:
-        return Check("layer", Status.PASSED, f"{truth.name} costs most")
-    known = {layer.name for layer in found.layers}
-    if name not in known:
-        return Check("layer", Status.FAILED, f"nothing called {given!r} launches a kernel in this recording; write the class or function as model.py spells it")
-    return Check("layer", Status.FAILED, f"{given} is in the recording, but something else costs more, once forward and backward of all its kernels are added up")
+    name = given.removesuffix("()").removesuffix(".forward").rpartition(":")[2].removeprefix("model.")
+    if name == truth.name:
+        return passed("layer", f"{name} costs most")
+    if name not in {layer.name for layer in found.layers}:
+        return failed(
+            "layer", f"nothing called {given!r} launches a kernel here; spell it as model.py spells it"
+        )
+    return failed(
+        "layer", f"something costs more than {given}, once all its kernels are added up, backward too"
+    )
 
 
 def _kernel(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
@@ -88,43 +96,43 @@ def _kernel(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
     own_ns = found.kernels_of(truth.name)
     costly = {name for name, ns in own_ns.items() if ns >= ALSO_RIGHT_FRAC * max(own_ns.values())}
     matches = [row for row in found.kernels if _is_named(given, row)]
-    # A kernel without a Python stack (nsys has none for backward) belongs to nobody: it neither helps nor harms.
+    # A kernel without a Python stack (nsys has none for backward) belongs to nobody: it does not count.
     elsewhere = [row for row in matches if row.name not in own_ns and row.stacks and row.stacks[0].frames]
     if not matches:
-        status, message = Status.FAILED, f"no kernel of this recording has {given!r} in its name"
-    elif not any(row.name in own_ns for row in matches):
-        status, message = Status.FAILED, "that kernel is launched from elsewhere; read the stack below it, innermost frame first"
-    elif elsewhere:
-        status, message = Status.FAILED, f"{given!r} also fits kernels of other layers; give more of the name"
-    elif not any(row.name in costly for row in matches):
-        status, message = Status.FAILED, "the layer that costs most does launch it, but another of its kernels takes far more time"
-    else:
-        status, message = Status.PASSED, "the costly kernel of the costly layer"
-    return Check("kernel", status, message)
+        return failed("kernel", f"no kernel of this recording has {given!r} in its name")
+    if not any(row.name in own_ns for row in matches):
+        return failed(
+            "kernel", "it is launched from elsewhere: read the stack below it, innermost frame first"
+        )
+    if elsewhere:
+        return failed("kernel", f"{given!r} also fits kernels of other layers; give more of the name")
+    if not any(row.name in costly for row in matches):
+        return failed("kernel", "the layer does launch it, but another of its kernels takes far more time")
+    return passed("kernel", "the costly kernel of the costly layer")
 
 
 def _is_named(given: str, row: KernelRow) -> bool:
     """A part of the name, or the name as a table shows it: with its middle left out."""
-    return any(all(part in name for part in given.split("...")) for name in (row.name, bottleneck.shown_name(row)))
+    return any(
+        all(part in name for part in given.split("...")) for name in (row.name, bottleneck.shown_name(row))
+    )
 
 
 def _line(answers: Answers, truth: Layer) -> Check:
     file, line = answers.text("finding.file"), answers.integer("finding.line")
     if file is None or line is None:
         return _unanswered("line", "the innermost frame of your own code below the kernel")
-    largest = truth.rows[0].gpu_ns
-    right = {
-        (PurePath(row.file).name, row.line)
-        for row in truth.rows
-        if row.gpu_ns >= ALSO_RIGHT_FRAC * largest
-    }
+    enough_ns = ALSO_RIGHT_FRAC * truth.rows[0].gpu_ns
+    right = {(PurePath(row.file).name, row.line) for row in truth.rows if row.gpu_ns >= enough_ns}
     if (PurePath(file).name, line) in right:
-        return Check("line", Status.PASSED, f"{PurePath(file).name} line {line} launches it")
+        return passed("line", f"{PurePath(file).name} line {line} launches it")
     if PurePath(file).name not in {name for name, _ in right}:
-        return Check("line", Status.FAILED, f"{file} is not where that kernel's innermost frame of your own code is")
-    near = any(abs(line - other) <= 8 for _, other in right)
-    hint = "close, but the stack names the executing line, not the `def` above it" if near else "another line launches it: the callers are further out in the stack"
-    return Check("line", Status.FAILED, hint)
+        return failed("line", f"{file} is not where the kernel's innermost frame of your own code is")
+    if any(abs(line - other) <= NEAR_LINES for _, other in right):
+        return failed(
+            "line", "close, but the stack names the executing line, not the `def` or `class` above it"
+        )
+    return failed("line", "another line launches it: the callers are further out in the stack")
 
 
 def _share(answers: Answers, truth: Layer) -> Check:
@@ -133,24 +141,23 @@ def _share(answers: Answers, truth: Layer) -> Check:
         return _unanswered("share", "in per cent of all GPU time")
     actual = 100 * truth.share_frac
     if abs(given - actual) <= SHARE_TOLERANCE:
-        return Check("share", Status.PASSED, f"{given:.0f} % (recomputed: {actual:.1f} %)")
-    forward = 100 * truth.share_frac * truth.forward_ns / truth.gpu_ns
-    if abs(given - forward) <= SHARE_TOLERANCE:
-        return Check("share", Status.FAILED, "that is the forward part alone; a layer's backward kernels are its cost too")
-    if abs(given - actual / 100) <= SHARE_TOLERANCE / 100:
-        return Check("share", Status.FAILED, "give it in per cent, not as a fraction")
-    return Check("share", Status.FAILED, "not this layer's part of all GPU time; add its lines up, forward and backward")
+        return passed("share", f"{given:.1f} %, recomputed {actual:.1f} %")
+    if abs(given - actual * truth.forward_ns / truth.gpu_ns) <= SHARE_TOLERANCE:
+        return failed("share", "that is the forward part alone; a layer's backward kernels are its cost too")
+    if abs(100 * given - actual) <= SHARE_TOLERANCE:
+        return failed("share", "give it in per cent, not as a fraction")
+    return failed("share", "not its part of all GPU time; add all its lines up, forward and backward")
 
 
 def _explanation(answers: Answers) -> Check:
     missing = [key for key in ("cause", "change") if answers.text(f"fix.{key}") is None]
     if missing:
         return _unanswered("explanation", f"[fix] {' and '.join(missing)} in your own words")
-    return Check("explanation", Status.PASSED, "cause and change are written down (their wording is yours to judge)")
+    return passed("explanation", "cause and change are written down; whether they convince is yours to judge")
 
 
 def _unanswered(name: str, hint: str) -> Check:
-    return Check(name, Status.FAILED, f"not answered yet: {hint}")
+    return failed(name, f"not answered yet: {hint}")
 
 
 def _line_of(text: str) -> int:
@@ -165,7 +172,11 @@ EXERCISE = Exercise(
     title="Python backtraces",
     question="Which Python line launched the kernel that costs most?",
     needs=(Need.GPU, Need.NSYS),
-    aliases=("05-advanced-nsight/ex01-python-backtrace", "06-advanced-nsight/ex01-python-backtrace", "ex01-python-backtrace"),
+    aliases=(
+        "05-advanced-nsight/ex01-python-backtrace",
+        "06-advanced-nsight/ex01-python-backtrace",
+        "ex01-python-backtrace",
+    ),
     starter=(
         "README.md",
         "train_model.py",
@@ -178,12 +189,20 @@ EXERCISE = Exercise(
     ),
     grade=grade,
     mistakes=(
-        Mistake("the layer with the most kernels of well-known names", {"finding.layer": "attention_layer"}, "layer"),
+        Mistake(
+            "the layer with the most kernels of well-known names",
+            {"finding.layer": "attention_layer"},
+            "layer",
+        ),
         Mistake("the caller instead of the layer", {"finding.layer": "training_step"}, "layer"),
         Mistake("a name that is nowhere", {"finding.layer": "SlowLayer"}, "layer"),
         Mistake("an invented kernel", {"finding.kernel": "ampere_sgemm_128x64_tn"}, "kernel"),
         Mistake("a word that every kernel's name contains", {"finding.kernel": "e"}, "kernel"),
-        Mistake("where the layer is defined, not where it launches", {"finding.line": _line_of(f"class {PLANTED}")}, "line"),
+        Mistake(
+            "where the layer is defined, not where it launches",
+            {"finding.line": _line_of(f"class {PLANTED}")},
+            "line",
+        ),
         Mistake("who calls the layer", {"finding.line": _line_of("self.heavy(x)")}, "line"),
         Mistake("the right line of the wrong file", {"finding.file": "train_model.py"}, "line"),
         Mistake("everything", {"finding.share": 100.0}, "share"),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small language model. One of its layers costs far more GPU time than it should: which, and why?
 
-Every layer opens an NVTX range of its own name, so that any profiler shows where it begins and ends. What launched a kernel
-inside of a range only a Python stack can tell.
+Every layer opens an NVTX range of its own name, so that any profiler shows where it begins and ends. What
+launched a kernel inside of a range only a Python stack can tell.
 """
 
 import math

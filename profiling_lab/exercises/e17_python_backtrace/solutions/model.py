@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small language model. One of its layers costs far more GPU time than it should: which, and why?
 
-Every layer opens an NVTX range of its own name, so that any profiler shows where it begins and ends. What launched a kernel
-inside of a range only a Python stack can tell.
+Every layer opens an NVTX range of its own name, so that any profiler shows where it begins and ends. What
+launched a kernel inside of a range only a Python stack can tell.
 """
 
 import math
@@ -84,8 +84,9 @@ class HeavyLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x):
-        # w1 @ w2 @ w3 is one small matrix, so the many tokens need one product instead of three, and bias and tanh fit
-        # into its last pass. That is what the fast implementation does; by hand it would be torch.addmm and tanh.
+        # w1 @ w2 @ w3 is one small matrix, so the many tokens need one product instead of three, and bias
+        # and tanh fit into its last pass. That is what the fast implementation does; by hand it would be
+        # torch.addmm and tanh.
         return heavy_layer(x, self.w1, self.w2, self.w3, self.bias, implementation="fast")
 
 
