@@ -28,9 +28,9 @@ struct ForwardConfig {
   static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr Weights kWeights = kWeights_;
   static constexpr GeluForm kForm = kForm_;
-  /// The mean of a row is found to fp32 rounding. For fp32 rows that lie far from zero this error shows, so
-  /// what the centred row still sums to is measured and removed; 16-bit elements are coarser than it.
-  static constexpr bool kCorrectMean = std::is_same_v<Element, float>;
+  /// The mean is found to fp32 rounding. Where a row lies this many (squared) standard deviations from zero, that error shows
+  /// in an Element, and the mean is corrected by what the centred row still sums to.
+  static constexpr float kFarFromZero = std::is_same_v<Element, float> ? 1.0f : 1.0e4f;
 };
 
 /// 1 / sqrt(v), one Newton step beyond the approximation. v > 0.
@@ -39,45 +39,52 @@ __device__ __forceinline__ float accurate_rsqrt(float v) {
   return fmaf(0.5f * r, fmaf(-v * r, r, 1.0f), r);
 }
 
-/// The row's mean and the rstd of its distribution; on return f holds the row minus its mean. Two passes over
-/// registers: nothing cancels, however far from zero the row lies.
-template <class Config>
-__device__ __forceinline__ void centre(const typename Config::Tile& tile, typename Config::Group& group,
-                                       float inverse_cols, float eps, typename Config::Tile::Floats& f,
-                                       float& mean, float& rstd) {
-  using Tile = typename Config::Tile;
-  float total[1] = {0.0f};
+template <class Tile>
+__device__ __forceinline__ float element_sum(const typename Tile::Floats& f) {
+  float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
 #pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) total[0] += f[i][j];
+    for (int j = 0; j < Tile::kVecSize; ++j) sum += f[i][j];
   }
-  group.sum(total);
-  mean = total[0] * inverse_cols;
+  return sum;
+}
 
-  float moments[Config::kCorrectMean ? 2 : 1] = {};
+/// Subtracts `shift` from this thread's elements, and returns the sum of their squares.
+template <class Tile>
+__device__ __forceinline__ float subtract(const Tile& tile, float shift, typename Tile::Floats& f) {
+  float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
 #pragma unroll
     for (int j = 0; j < Tile::kVecSize; ++j) {
-      f[i][j] = tile.owns(i, j) ? f[i][j] - mean : 0.0f;
-      moments[0] = fmaf(f[i][j], f[i][j], moments[0]);
-      if constexpr (Config::kCorrectMean) moments[1] += f[i][j];
+      f[i][j] = tile.owns(i, j) ? f[i][j] - shift : 0.0f;
+      squares = fmaf(f[i][j], f[i][j], squares);
     }
   }
-  group.sum(moments);
-  float variance = moments[0] * inverse_cols;
-  if constexpr (Config::kCorrectMean) {
-    const float rest = moments[1] * inverse_cols;
-    variance = fmaxf(fmaf(-rest, rest, variance), 0.0f);
-    mean += rest;
-#pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
-#pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) f[i][j] -= rest;
-    }
+  return squares;
+}
+
+/// The row's mean and the rstd of its distribution; on return f holds the row minus its mean. Two passes over registers:
+/// nothing cancels, however far from zero the row lies.
+template <class Config>
+__device__ __forceinline__ void centre(const typename Config::Tile& tile, typename Config::Group& group, float inverse_cols,
+                                       float eps, typename Config::Tile::Floats& f, float& mean, float& rstd) {
+  using Tile = typename Config::Tile;
+  float total[1] = {element_sum<Tile>(f)};
+  group.sum(total);
+  mean = total[0] * inverse_cols;
+  float squares[1] = {subtract(tile, mean, f)};
+  group.sum(squares);
+  if (mean * mean > Config::kFarFromZero * inverse_cols * squares[0]) {  // all threads have the same numbers
+    float rest[1] = {element_sum<Tile>(f)};
+    group.sum(rest);
+    const float shift = rest[0] * inverse_cols;
+    mean += shift;
+    squares[0] = subtract(tile, shift, f);
+    group.sum(squares);
   }
-  rstd = accurate_rsqrt(variance + eps);
+  rstd = accurate_rsqrt(fmaf(squares[0], inverse_cols, eps));
 }
 
 template <class Config>
