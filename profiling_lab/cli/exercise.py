@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from profiling_lab.cli import _trace_arguments as shared
 
 if TYPE_CHECKING:
-    from profiling_lab.exercises.exercise import Exercise, Verdict
+    from profiling_lab.exercises.exercise import Exercise, Need, Verdict
     from profiling_lab.report.table import Report
 
 HELP = "learn the craft: exercises that are graded from your own recording"
@@ -53,39 +53,43 @@ def _list(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import catalogue
     from profiling_lab.report.table import write
 
-    write(list_report(catalogue()), args.format)
+    exercises = catalogue()
+    missing = {need.value: why for need in _needs(exercises) if (why := need.missing())}
+    write(list_report(exercises, missing), args.format)
     if args.format == "table":
+        if missing:
+            reasons = "; ".join(f"{name} ({why})" for name, why in missing.items())
+            print(f"\nMissing here: {reasons}. The recordings that come with the exercises stand in for it.")
         print("\nBegin with: profiling-lab exercise start NAME")
     return 0
 
 
-def list_report(exercises: tuple[Exercise, ...]) -> Report:
-    """One row per exercise: what it asks, what it needs, and what of that is not here."""
+def _needs(exercises: tuple[Exercise, ...]) -> list[Need]:
+    """Everything that some exercise needs, each once."""
+    return list(dict.fromkeys(need for exercise in exercises for need in exercise.needs))
+
+
+def list_report(exercises: tuple[Exercise, ...], missing: dict[str, str]) -> Report:
+    """One row per exercise: what it asks and needs, and what of that is not here (`missing`: need -> why)."""
     from profiling_lab.report.table import Column, Report, Table
 
     columns = (Column("exercise", "exercise"), Column("question", "question"), Column("needs", "needs"))
-    rows, details, data = [], [], []
+    rows, data = [], []
     for exercise in exercises:
-        missing = {need.value: why for need in exercise.needs if (why := need.missing())}
-        met = [f"{need.value} ({'missing' if need.value in missing else 'here'})" for need in exercise.needs]
-        rows.append(
-            (f"E{exercise.number:02d}", exercise.slug, exercise.question, ", ".join(met) or "nothing")
-        )
-        details.append(
-            tuple(f"{name}: {why}; a recording comes with the exercise" for name, why in missing.items())
-        )
+        needs = [need.value for need in exercise.needs]
+        met = ", ".join(f"{need} ({'missing' if need in missing else 'here'})" for need in needs)
+        rows.append((f"E{exercise.number:02d} {exercise.slug}", exercise.question, met or "nothing"))
         data.append(
             {
                 "key": exercise.slug,
                 "number": exercise.number,
                 "question": exercise.question,
-                "needs": [need.value for need in exercise.needs],
-                "missing": missing,
+                "needs": needs,
+                "missing": {need: missing[need] for need in needs if need in missing},
                 "aliases": list(exercise.aliases),
             }
         )
-    table = Table(columns, tuple(rows), len(rows), tuple(details), tuple(data))
-    return Report("exercise list", {}, (), table, {})
+    return Report("exercise list", {}, (), Table(columns, tuple(rows), len(rows), (), tuple(data)), {})
 
 
 def _start(args: argparse.Namespace) -> int:
