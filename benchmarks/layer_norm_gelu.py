@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""layer_norm_gelu beside eager PyTorch, torch.compile and what else is installed, as a share of the copy
+rate.
+
+    python benchmarks/layer_norm_gelu.py --quick --output benchmarks/results/layer_norm_gelu.jsonl
+
+Checks every provider against float64 first. Large problems: forward counted as one read and one write of x,
+backward as two reads and one write; the copy takes its turns between them, so its share is of the same
+clock. Small problems: the time of one call in a CUDA graph, and of one call in a Python loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from profiling_lab.measure import ResultsFile, Timing, compare, machine, ratio
+from profiling_lab.ops.layer_norm_gelu import layer_norm_gelu, reference
+
+WIDTHS = (512, 768, 1024, 2048, 4096, 5120, 8192, 16384)
+QUICK_WIDTHS = (512, 1024, 4096, 8192, 16384)
+DTYPES = ("bfloat16", "float16", "float32")
+SMALL_ROWS = (1, 4, 16, 64, 256)
+SMALL_WIDTH = 4096
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    name: str
+    function: Function
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def providers(modes: list[str]) -> list[Provider]:
+    """Ours first, then everybody who imports."""
+    found = [Provider("ours", layer_norm_gelu), Provider("eager", reference)]
+    found += [Provider(f"compile {m}", torch.compile(reference, mode=m, dynamic=False)) for m in modes]
+    try:
+        from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+        def liger(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return torch.nn.functional.gelu(LigerLayerNormFunction.apply(x, weight, bias, 1e-5))
+
+        found.append(Provider("liger + gelu", liger))
+    except ImportError as error:
+        say(f"no Liger: {error}")
+    try:
+        from quack.rmsnorm import layernorm_fwd
+
+        def quack(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            if bias.requires_grad:
+                raise RuntimeError("quack's layer norm has no backward")
+            return torch.nn.functional.gelu(layernorm_fwd(x, weight.float(), bias.float(), 1e-5))
+
+        found.append(Provider("quack + gelu", quack))
+    except ImportError as error:
+        say(f"no quack: {error}")
+    return found
+
+
+def inputs(rows: int, d: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x, weight, bias and dy, random, made on the GPU."""
+    generator = torch.Generator("cuda").manual_seed(1)
+
+    def normal(*size: int, mean: float, scale: float) -> Tensor:
+        return torch.empty(*size, device="cuda", dtype=dtype).normal_(mean, scale, generator=generator)
+
+    x, dy = normal(rows, d, mean=0.5, scale=2.0), normal(rows, d, mean=0.0, scale=1.0)
+    return x, normal(d, mean=1.0, scale=0.3), normal(d, mean=0.0, scale=0.3), dy
+
+
+def differentiable(function: Function, tensors: tuple[Tensor, ...]) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward of one forward, to be called any number of times."""
+    *arguments, dy = tensors
+    leaves = [t.detach().requires_grad_() for t in arguments]
+    y = function(*leaves)
+    return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+
+
+def check(provider: Provider, d: int, dtype: torch.dtype) -> None:
+    """Raises if the provider's results are not as near to float64 as its dtype allows."""
+    tensors = inputs(1037, d, dtype)
+    doubles = tuple(t.double() for t in tensors)
+    truth = [reference(*doubles[:3]), *differentiable(reference, doubles)()]
+    ours = [provider.function(*tensors[:3]), *differentiable(provider.function, tensors)()]
+    for what, got, true in zip(("y", "dx", "dweight", "dbias"), ours, truth, strict=True):
+        error = ((got.double() - true).norm() / true.norm()).item()
+        if not error < 4 * torch.finfo(dtype).eps:
+            raise RuntimeError(f"{provider.name} {what}: relative error {error:.2e} at d = {d}, {dtype}")
+
+
+def working(candidates: list[Provider], d: int, dtype: torch.dtype) -> list[Provider]:
+    """Those that run and are right; ours must be."""
+    right = []
+    for provider in candidates:
+        try:
+            check(provider, d, dtype)
+            right.append(provider)
+        except Exception as error:
+            if provider.name == "ours":
+                raise
+            say(f"left out at d = {d}, {dtype}: {provider.name}: {str(error).splitlines()[0]}")
+    return right
+
+
+def large(
+    results: ResultsFile, everyone: list[Provider], elements: int, d: int, dtype: torch.dtype, rounds: int
+) -> None:
+    """Forward and backward of a problem many times the L2 cache."""
+    everyone = working(everyone, d, dtype)
+    rows = elements // d
+    tensors = inputs(rows, d, dtype)
+    x, weight, bias, _ = tensors
+    target = torch.empty_like(x)
+    case = {"d": d, "rows": rows, "dtype": str(dtype)[6:]}
+    row = f"{case['dtype']:>8} d {d:<6}"
+    for direction, passes in (("forward", 2), ("backward", 3)):
+        variants: dict[str, Callable[[], object]] = {"copy": lambda: target.copy_(x)}
+        for provider in everyone:
+            if direction == "forward":
+                variants[provider.name] = lambda f=provider.function: f(x, weight, bias)
+            else:
+                variants[provider.name] = differentiable(provider.function, tensors)
+        with torch.set_grad_enabled(direction == "backward"):
+            timings = compare(variants, rounds=rounds, warmup_s=0.05, cold=False)
+        moved = passes * x.numel() * x.itemsize
+        for name, timing in timings.items():
+            count = 2 * x.numel() * x.itemsize if name == "copy" else moved
+            case_here = {**case, "direction": direction}
+            results.add_timing("layer_norm_gelu", case_here, name, timing)
+            results.add("layer_norm_gelu", case_here, name, "rate", count / timing.median_ns, "GB/s")
+            if name != "copy":
+                results.add(
+                    "layer_norm_gelu", case_here, name, "share_of_copy", share(timings, name, passes), "1"
+                )
+        row += f" | {direction} " + "  ".join(
+            f"{n} {share(timings, n, passes):.3f}" for n in timings if n != "copy"
+        )
+        row += f"  (copy {2 * x.numel() * x.itemsize / timings['copy'].median_ns:.0f} GB/s, iqr {timings['ours'].iqr_frac:.1%})"
+    print(row, flush=True)
+
+
+def share(timings: dict[str, Timing], name: str, passes: int) -> float:
+    """The rate as a share of the copy's, which makes two passes."""
+    return passes / 2 * ratio(timings["copy"], timings[name])
+
+
+def small(results: ResultsFile, everyone: list[Provider], dtype: torch.dtype, rounds: int) -> None:
+    """Microseconds a call for a few rows: of the GPU alone, and in a Python loop."""
+    everyone = working(everyone, SMALL_WIDTH, dtype)
+    for rows in SMALL_ROWS:
+        tensors = inputs(rows, SMALL_WIDTH, dtype)
+        for direction in ("forward", "backward"):
+            variants: dict[str, Callable[[], object]] = {}
+            for provider in everyone:
+                if direction == "forward":
+                    variants[provider.name] = lambda f=provider.function: f(*tensors[:3])
+                else:
+                    variants[provider.name] = differentiable(provider.function, tensors)
+            text = f"n {rows:<4} {direction:<8}"
+            for mode in ("graph", "stream"):
+                with torch.set_grad_enabled(direction == "backward"):
+                    timings = timed_where_possible(variants, mode, rounds)
+                for name, timing in timings.items():
+                    case = {
+                        "d": SMALL_WIDTH,
+                        "rows": rows,
+                        "dtype": str(dtype)[6:],
+                        "direction": direction,
+                        "mode": mode,
+                    }
+                    results.add_timing("layer_norm_gelu_latency", case, name, timing)
+                text += f" | {mode} us " + "  ".join(
+                    f"{n} {t.median_ns / 1e3:.2f}" for n, t in timings.items()
+                )
+            print(text, flush=True)
+
+
+def timed_where_possible(
+    variants: dict[str, Callable[[], object]], mode: str, rounds: int
+) -> dict[str, Timing]:
+    """Some peers cannot be captured into a graph; they are named and left out."""
+    usable = dict(variants)
+    if mode == "graph":
+        for name, call in variants.items():
+            try:
+                compare({name: call}, mode="graph", rounds=1, warmup_s=0, calls_per_sample=2)
+            except RuntimeError as error:
+                say(f"not capturable: {name}: {str(error).splitlines()[0]}")
+                del usable[name]
+                torch.cuda.synchronize()
+    return compare(usable, mode=mode, rounds=rounds, cold=False, calls_per_sample=20)  # type: ignore[arg-type]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, help="append JSON lines here")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer widths, bfloat16 and float32, no max-autotune"
+    )
+    parser.add_argument("--elements", type=int, default=1 << 28)
+    parser.add_argument("--widths", type=int, nargs="+")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only-ours", action="store_true", help="no peers: to tune")
+    parser.add_argument("--no-small", action="store_true", help="no small problems")
+    options = parser.parse_args()
+
+    import torch._dynamo
+    import torch._functorch.config
+
+    torch._functorch.config.donated_buffer = False  # a backward is repeated here, with retain_graph
+    torch._dynamo.config.cache_size_limit = 256
+    results = ResultsFile(options.output, machine())
+    widths = options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)
+    dtypes = options.dtypes or (("bfloat16", "float32") if options.quick else DTYPES)
+    modes = ["default"] if options.quick else ["default", "max-autotune-no-cudagraphs"]
+    everyone = [Provider("ours", layer_norm_gelu)] if options.only_ours else providers(modes)
+    for dtype_name in dtypes:
+        for d in widths:
+            large(results, everyone, options.elements, d, getattr(torch, dtype_name), options.rounds)
+            torch.cuda.empty_cache()
+    if not options.no_small:
+        small(results, everyone, getattr(torch, dtypes[0]), options.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
