@@ -7,7 +7,7 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "GPU time per line of your Python code, forward and backward"
+HELP = "show GPU time per line of your Python code, forward and backward"
 EXAMPLES = """\
   profiling-lab lines run.sqlite
   profiling-lab lines run.sqlite --by function --phase backward

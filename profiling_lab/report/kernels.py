@@ -16,9 +16,9 @@ COLUMNS = (
     Column("total_ns", "total", Unit.NS),
     Column("share_frac", "of GPU time", Unit.FRAC),
     Column("count", "count", Unit.COUNT),
-    Column("average_ns", "average", Unit.NS),
-    Column("shortest_ns", "shortest", Unit.NS),
-    Column("longest_ns", "longest", Unit.NS),
+    Column("average_ns", "average", Unit.NS, "launch"),
+    Column("shortest_ns", "shortest", Unit.NS, "launch"),
+    Column("longest_ns", "longest", Unit.NS, "launch"),
 )
 
 

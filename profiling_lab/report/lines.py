@@ -25,6 +25,8 @@ def lines_report(trace: Trace, result: LinesResult) -> Report:
         columns = [Column("key", result.by)]
         columns += [Column("function", "function")] if result.by == "line" else []
     columns += [Column(f"{phase}_ns", phase, Unit.NS) for phase in phases]
+    if result.phase == "all" and any(row.unknown_ns for row in result.rows):
+        columns += [Column("unknown_ns", "unknown", Unit.NS)]
     columns += [Column("gpu_ns", "total", Unit.NS)] if len(phases) > 1 else []
     columns += [Column("kernels", "kernels", Unit.COUNT), Column("copies", "copies", Unit.COUNT)]
     columns += [Column("share_frac", "of GPU time", Unit.FRAC)]
@@ -86,6 +88,7 @@ def _data(row: LineRow) -> dict[str, object]:
         "line": row.line,
         "forward_ns": row.forward_ns,
         "backward_ns": row.backward_ns,
+        "unknown_ns": row.unknown_ns,
         "gpu_ns": row.gpu_ns,
         "kernels": row.kernels,
         "copies": row.copies,

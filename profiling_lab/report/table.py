@@ -6,9 +6,10 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, TextIO
 
 import msgspec
@@ -33,11 +34,15 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`name` is the stable key of JSON and CSV (with its unit: `gpu_ns`), `title` what people read."""
+    """`name` is the stable key of JSON and CSV (with its unit: `gpu_ns`), `title` what people read.
+
+    Columns of one `scale` are shown in the same unit of time, because people compare them.
+    """
 
     name: str
     title: str
     unit: Unit = Unit.TEXT
+    scale: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +88,28 @@ def write(report: Report, form: str, stream: TextIO | None = None) -> None:
 
 def _titles_and_cells(table: Table) -> tuple[list[str], list[list[str]]]:
     """Titles with the unit of their column, and every value as people read it."""
+    times: dict[str, list[int]] = {}
+    for i, column in enumerate(table.columns):
+        if column.unit is Unit.NS:
+            times.setdefault(column.scale, []).extend(int(row[i] or 0) for row in table.rows)
     titles: list[str] = []
     shown: list[list[str]] = []
     for i, column in enumerate(table.columns):
-        values = [row[i] for row in table.rows]
-        title, cell = _cells_of(column, values)
+        cell = _CELLS.get(column.unit, str)
+        title = column.title
+        if column.unit is Unit.NS:
+            unit, size = numbers.time_unit(times[column.scale])
+            cell, title = partial(numbers.in_unit, size=size), f"{title} {unit}"
         titles.append(title)
-        shown.append(["-" if value is None else cell(value) for value in values])
+        shown.append(["-" if row[i] is None else cell(row[i]) for row in table.rows])
     return titles, [list(row) for row in zip(*shown, strict=True)] if shown else []
 
 
-def _cells_of(column: Column, values: Sequence[Value]) -> tuple[str, Callable[[Any], str]]:
-    if column.unit is Unit.NS:
-        unit, size = numbers.time_unit(int(v) for v in values if v is not None)
-        return f"{column.title} {unit}", lambda value: numbers.in_unit(value, size)
-    cells: dict[Unit, Callable[[Any], str]] = {
-        Unit.TEXT: str,
-        Unit.COUNT: numbers.count,
-        Unit.BYTES: numbers.size,
-        Unit.FRAC: numbers.share,
-    }
-    return column.title, cells[column.unit]
+_CELLS: dict[Unit, Callable[[Any], str]] = {
+    Unit.COUNT: numbers.count,
+    Unit.BYTES: numbers.size,
+    Unit.FRAC: numbers.share,
+}
 
 
 def _footer(table: Table) -> str:

@@ -21,6 +21,8 @@ class Phase(IntEnum):
 
     FORWARD = 0
     BACKWARD = 1
+    UNKNOWN = 2
+    """the launching call was not recorded"""
 
 
 class Match(IntEnum):
@@ -76,6 +78,7 @@ def attribute(operations: Operations, calls: Calls, ranges: NvtxRanges) -> Attri
     )
     op_range = full(len(call), -1, np.int32)
     launched = call >= 0
+    op_phase[~launched] = Phase.UNKNOWN
     op_range[launched] = range_of_call[call[launched]]
     return Attribution(call, stack, op_phase, op_match, reason, op_range, link, dropped)
 

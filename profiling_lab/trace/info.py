@@ -193,7 +193,11 @@ def _recorded(trace: Trace) -> list[Recorded]:
     # A file that has one GPU table had CUDA tracing on; then a missing table says that nothing of the kind
     # happened.
     traced = any(rows(f"CUPTI_ACTIVITY_KIND_{stem}") for stem in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
-    no_cuda = "" if traced else "--trace=cuda, if anything ran on the GPU"
+    no_cuda = "" if traced or trace.is_ours else "--trace=cuda, if anything ran on the GPU"
+
+    def nsys(flags: str) -> str:
+        return "" if trace.is_ours else flags
+
     api_where = f"WHERE eventClass <> {BACKTRACE_CLASS}"
     chains = file.newest("CUDA_CALLCHAINS")
     return [
@@ -208,28 +212,26 @@ def _recorded(trace: Trace) -> list[Recorded]:
             "native_chains",
             "native call chains of API calls",
             _number(file, f'SELECT count(DISTINCT id) FROM "{chains}"') if chains else 0,
-            "" if trace.is_ours else "--cudabacktrace=all:0, with CPU sampling on",
+            nsys("--cudabacktrace=all:0, with CPU sampling on"),
         ),
         Recorded(
             "nvtx",
             "NVTX ranges",
             rows("NVTX_EVENTS", "WHERE eventType IN (59, 60)"),
-            "--trace=nvtx, if there are any",
+            nsys("--trace=nvtx, if there are any"),
         ),
         Recorded(
             "cpu_samples",
             "CPU samples",
             rows("COMPOSITE_EVENTS"),
-            "" if trace.is_ours else "--sample=process-tree",
+            nsys("--sample=process-tree"),
         ),
-        Recorded(
-            "os_calls", "operating-system calls", rows("OSRT_API"), "" if trace.is_ours else "--trace=osrt"
-        ),
+        Recorded("os_calls", "operating-system calls", rows("OSRT_API"), nsys("--trace=osrt")),
         Recorded(
             "gpu_metrics",
             "GPU metric samples",
             rows("GPU_METRICS"),
-            "" if trace.is_ours else "--gpu-metrics-devices=all",
+            nsys("--gpu-metrics-devices=all"),
         ),
     ]
 

@@ -25,7 +25,7 @@ class LaunchStack:
     frames: tuple[Frame, ...]
     """the user's frames, innermost first; every frame where none is the user's; () if there is no stack"""
     phase: str
-    """'forward' (everything outside of backward) or 'backward'"""
+    """'forward' (everything outside of backward), 'backward', or 'unknown': its call was not recorded"""
     gpu_ns: int
     count: int
 
@@ -122,12 +122,12 @@ def _launch_stacks(
     """Per kernel number its launch places. Python looks at distinct (kernel, stack, phase) only."""
     found = trace.attribution
     place = np.where(own_row[found.stack] > 0, own_row[found.stack], found.stack)
-    combined = (name.astype(np.int64) << 33) | (place.astype(np.int64) << 1) | found.phase
+    combined = (name.astype(np.int64) << 34) | (place.astype(np.int64) << 2) | found.phase
     number, distinct = dense(combined)
     total, count = _analysis.sum_by_key(number, trace.operations.duration_ns, len(distinct))
     sums: dict[tuple[int, tuple[Frame, ...], int], list[int]] = {}
     for i, value in enumerate(distinct.tolist()):
-        kernel, row, phase = value >> 33, (value >> 1) & 0xFFFFFFFF, value & 1
+        kernel, row, phase = value >> 34, (value >> 2) & 0xFFFFFFFF, value & 3
         if kernel not in shown:
             continue
         frames = own_frames(trace.stacks, own_row, row) or trace.stacks.of(row)

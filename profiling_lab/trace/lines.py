@@ -44,12 +44,14 @@ class LineRow:
     """copies and sets"""
     share_frac: float
     """of all GPU time in the trace"""
+    unknown_ns: int = 0
+    """of calls that were not recorded: neither forward nor backward can be said (`by` kernel alone has it)"""
     callers: tuple[Frame, ...] = ()
     """the user's frames above this one, innermost first, as many as `depth` asked for"""
 
     @property
     def gpu_ns(self) -> int:
-        return self.forward_ns + self.backward_ns
+        return self.forward_ns + self.backward_ns + self.unknown_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +141,17 @@ def _rows(trace: Trace, group: I32, labels: list[_Label]) -> list[LineRow]:
     operations, found = trace.operations, trace.attribution
     duration = operations.duration_ns
     # One key per (label, phase); -1 stays negative.
-    key = np.where(group < 0, -1, group * 2 + found.phase).astype(np.int32)
-    total, count = _analysis.sum_by_key(key, duration, 2 * len(labels))
+    phases = len(Phase)
+    key = np.where(group < 0, -1, group * phases + found.phase).astype(np.int32)
+    total, count = _analysis.sum_by_key(key, duration, phases * len(labels))
     kernel_key = np.where(operations.kind == OperationKind.KERNEL, key, -1).astype(np.int32)
-    _, kernels = _analysis.sum_by_key(kernel_key, duration, 2 * len(labels))
+    _, kernels = _analysis.sum_by_key(kernel_key, duration, phases * len(labels))
     gpu_ns = int(duration.sum())
     rows = []
     for i, label in enumerate(labels):
-        forward, backward = int(total[2 * i]), int(total[2 * i + 1])
-        operations_here, kernels_here = (
-            int(count[2 * i : 2 * i + 2].sum()),
-            int(kernels[2 * i : 2 * i + 2].sum()),
-        )
+        here = slice(phases * i, phases * (i + 1))
+        forward, backward, unknown = total[here].tolist()
+        operations_here, kernels_here = int(count[here].sum()), int(kernels[here].sum())
         if operations_here:
             rows.append(
                 LineRow(
@@ -162,7 +163,8 @@ def _rows(trace: Trace, group: I32, labels: list[_Label]) -> list[LineRow]:
                     backward_ns=backward,
                     kernels=kernels_here,
                     copies=operations_here - kernels_here,
-                    share_frac=(forward + backward) / gpu_ns if gpu_ns else 0.0,
+                    share_frac=(forward + backward + unknown) / gpu_ns if gpu_ns else 0.0,
+                    unknown_ns=unknown,
                     callers=label.callers,
                 )
             )

@@ -150,10 +150,17 @@ def _recorder_stacks(file: SqliteFile, strings: Strings) -> tuple[Stacks, Any]:
     frame_of_id = _rows_by_id(frame_rows["id"])
     nodes = file.select("PYREC_STACK", {"id": 0, "parentId": 0, "frameId": 0})
     row_of_id = _rows_by_id(nodes["id"], first=1)
-    parent = np.concatenate([[0], row_of_id(nodes["parentId"])]).astype(np.int32)
+    parent = _rooted(np.concatenate([[0], row_of_id(nodes["parentId"])]).astype(np.int32))
     # A frame the file does not explain stays a frame, without a name.
     frame = np.concatenate([[0], frame_of_id(nodes["frameId"], missing=len(frames))]).astype(np.int32)
     return Stacks(parent, frame, (*frames, Frame("", "", 0))), row_of_id
+
+
+def _rooted(parent: I32) -> I32:
+    """The same tree without circles: a damaged file must not send a reader around forever."""
+    upwards = np.where(parent == 0, -1, parent).astype(np.int32)
+    reaches_root: I32 = _analysis.nearest_marked(upwards, (parent == 0).astype(np.uint8))
+    return np.where(reaches_root < 0, 0, parent).astype(np.int32)
 
 
 def _rows_by_id(ids: I64, first: int = 0) -> Any:

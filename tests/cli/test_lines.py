@@ -83,6 +83,7 @@ def test_json_has_everything_under_stable_keys(recording: Path, capsys: pytest.C
         "line": 35,
         "forward_ns": 35_000,
         "backward_ns": 50_000,
+        "unknown_ns": 0,
         "gpu_ns": 85_000,
         "kernels": 2,
         "copies": 0,

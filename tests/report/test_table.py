@@ -166,7 +166,7 @@ def test_shares(value: float, text: str) -> None:
     ("name", "short", "shown"),
     [
         (
-            "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, Array>(int)",
+            "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, X>()",
             "vectorized_elementwise_kernel",
             "vectorized_elementwise_kernel<FillFunctor>",
         ),

@@ -252,4 +252,5 @@ def test_not_a_nanosecond_is_lost(
             expected = total if by == "kernel" else result.coverage.attributed_ns
             assert sum(row.gpu_ns for row in result.rows) == expected
             split = [lines(trace, by, "forward"), lines(trace, by, "backward")]
-            assert sum(row.gpu_ns for part in split for row in part.rows) == expected
+            unknown = sum(row.unknown_ns for row in result.rows)
+            assert unknown + sum(row.gpu_ns for part in split for row in part.rows) == expected

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged files end in an answer or in one clear sentence, never in a crash or an endless walk."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from builders import SCHEMA, TraceBuilder
+
+from profiling_lab.errors import LabError
+from profiling_lab.trace import Trace
+from profiling_lab.trace.info import info
+from profiling_lab.trace.kernels import top_kernels
+from profiling_lab.trace.lines import lines
+
+WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), "text", b"\xff\x00", 3.5, None)
+
+
+def everything(form: str) -> TraceBuilder:
+    builder = TraceBuilder(form=form)
+    for i in range(20):
+        builder.launch(f"k{i % 3}", 100, stack=f"a.py:{i} f > b.py:{i % 4} g", peek=i)
+        builder.launch("bwd", 50, node=i // 2, node_name="MmBackward0", thread=2, peek=0)
+        builder.range(f"aten::mm, seq = {i}", builder.now_ns, builder.now_ns + 4000)
+    builder.copy("HtoD", 10).memset(3)
+    return builder.row("ThreadNames", nameId=builder.string("python"), priority=20, globalTid=builder.tid(1))
+
+
+def use(path: Path) -> None:
+    """All that a user can ask. A LabError is an answer."""
+    try:
+        with Trace.open(path) as trace:
+            info(trace)
+            lines(trace, by="kernel")
+            lines(trace, depth=3)
+            top_kernels(trace)
+    except LabError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("form", ["recorder", "nsys"])
+def test_wild_values(tmp_path: Path, form: str, seed: int) -> None:
+    path = everything(form).write(tmp_path / "t.sqlite")
+    dice = random.Random(seed)
+    with sqlite3.connect(path) as file:
+        tables = [t for (t,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for _ in range(6):
+            table = dice.choice(tables)
+            column = dice.choice([c.rstrip("!").split(":")[0] for c in SCHEMA[table].split()])
+            where = f"WHERE rowid % {dice.randint(1, 5)} = 0"
+            try:
+                file.execute(f'UPDATE {table} SET "{column}" = ? {where}', (dice.choice(WILD),))
+            except sqlite3.Error:
+                continue  # SQLite itself refuses it
+    file.close()
+    use(path)
+
+
+@pytest.mark.parametrize("form", ["recorder", "nsys"])
+def test_tables_and_columns_may_be_missing(tmp_path: Path, form: str) -> None:
+    whole = everything(form).write(tmp_path / "whole.sqlite").read_bytes()
+    path = tmp_path / "t.sqlite"
+    for table, columns in SCHEMA.items():
+        for column in [None, *(c.rstrip("!").split(":")[0] for c in columns.split())]:
+            path.write_bytes(whole)
+            with sqlite3.connect(path) as file:
+                try:
+                    file.execute(
+                        f"DROP TABLE {table}"
+                        if column is None
+                        else f'ALTER TABLE {table} DROP COLUMN "{column}"'
+                    )
+                except sqlite3.Error:
+                    continue  # not in this file, or a primary key
+            file.close()
+            use(path)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flipped_bytes(tmp_path: Path, seed: int) -> None:
+    path = everything("recorder" if seed % 2 else "nsys").write(tmp_path / "t.sqlite")
+    dice = random.Random(seed)
+    content = bytearray(path.read_bytes())
+    for _ in range(dice.choice((1, 5, 50))):
+        content[dice.randrange(len(content))] = dice.randrange(256)
+    path.write_bytes(content)
+    use(path)
+
+
+def test_a_stack_that_is_its_own_caller(tmp_path: Path) -> None:
+    path = everything("recorder").write(tmp_path / "t.sqlite")
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE PYREC_STACK SET parentId = (SELECT max(id) FROM PYREC_STACK) WHERE parentId = 0")
+    file.close()
+    use(path)
