@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -129,7 +130,7 @@ def large(
         variants: dict[str, Callable[[], object]] = {"copy": lambda: target.copy_(x)}
         for provider in everyone:
             if direction == "forward":
-                variants[provider.name] = lambda f=provider.function: f(x, weight, bias)
+                variants[provider.name] = partial(provider.function, x, weight, bias)
             else:
                 variants[provider.name] = differentiable(provider.function, tensors)
         with torch.set_grad_enabled(direction == "backward"):
@@ -147,7 +148,8 @@ def large(
         row += f" | {direction} " + "  ".join(
             f"{n} {share(timings, n, passes):.3f}" for n in timings if n != "copy"
         )
-        row += f"  (copy {2 * x.numel() * x.itemsize / timings['copy'].median_ns:.0f} GB/s, iqr {timings['ours'].iqr_frac:.1%})"
+        copied = 2 * x.numel() * x.itemsize / timings["copy"].median_ns
+        row += f"  (copy {copied:.0f} GB/s, iqr {timings['ours'].iqr_frac:.1%})"
     print(row, flush=True)
 
 
@@ -165,7 +167,7 @@ def small(results: ResultsFile, everyone: list[Provider], dtype: torch.dtype, ro
             variants: dict[str, Callable[[], object]] = {}
             for provider in everyone:
                 if direction == "forward":
-                    variants[provider.name] = lambda f=provider.function: f(*tensors[:3])
+                    variants[provider.name] = partial(provider.function, *tensors[:3])
                 else:
                     variants[provider.name] = differentiable(provider.function, tensors)
             text = f"n {rows:<4} {direction:<8}"
