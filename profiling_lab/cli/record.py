@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if output.exists() and not output.is_dir() and not args.overwrite:
         raise UsageError(f"{output} exists already; choose another name with -o or pass --overwrite")
     recorder = Recorder(
-        output,
+        output.absolute(),  # the script may change the working folder
         overwrite=args.overwrite,
         stacks=not args.no_stacks,
         nvtx=not args.no_nvtx,
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     )
     recorder.start()
     ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
-    failure = 0 if ending.in_child else _finish(recorder, args.script)
+    failure = 0 if ending.in_child else _finish(recorder, args.script, output)
     return end_process(ending) or failure
 
 
@@ -78,24 +78,30 @@ def _free_name(script: str, is_module: bool) -> Path:
     return name
 
 
-def _finish(recorder: Recorder, script: str) -> int:
+def _finish(recorder: Recorder, script: str, output: Path) -> int:
     """Stops and says what was recorded. Returns 0, or the exit code of what went wrong."""
     from profiling_lab.errors import LabError
 
     try:
         summary = recorder.stop()
     except LabError as error:
-        _say(f"{error}; what was captured is kept in {recorder.spool_path}")
+        _say(f"{error}; {_what_is_left(recorder)}")
         return error.exit_code
     except KeyboardInterrupt:
-        _say(f"interrupted while writing; what was captured is kept in {recorder.spool_path}")
+        _say(f"interrupted while writing; {_what_is_left(recorder)}")
         return 1
-    for line in _summary_lines(summary, script):
+    for line in _summary_lines(summary, script, output):
         _say(line)
     return 0
 
 
-def _summary_lines(summary: RecordingSummary, script: str) -> list[str]:
+def _what_is_left(recorder: Recorder) -> str:
+    if recorder.spool_path.is_file():
+        return f"what was captured is kept in {recorder.spool_path}"
+    return "the recording is lost"
+
+
+def _summary_lines(summary: RecordingSummary, script: str, output: Path) -> list[str]:
     from profiling_lab.report import numbers
 
     missing = dict(summary.reasons)
@@ -114,9 +120,10 @@ def _summary_lines(summary: RecordingSummary, script: str) -> list[str]:
     size = numbers.size(summary.path.stat().st_size)
     reasons = [f"no GPU activity: {gpu}"] if gpu is not None else []
     reasons += [f"{part}: {why}" for part, why in missing.items()]
+    look_at = "lines" if summary.kernels else "info"
     return [
-        f"recorded {summary.seconds:.1f} s of {script}: {', '.join(counts)}; wrote {summary.path} ({size}); "
-        f"next: profiling-lab lines {summary.path}",
+        f"recorded {summary.seconds:.1f} s of {script}: {', '.join(counts)}; wrote {output} ({size}); "
+        f"next: profiling-lab {look_at} {output}",
         *reasons,
     ]
 

@@ -302,7 +302,7 @@ def test_summary_without_a_gpu(tmp_path: Path) -> None:
     assert recorded.code == 0
     first, *rest = recorded.said.splitlines()
     assert first.startswith(f"{SAYS}recorded ") and " of script.py: no GPU activity, nothing dropped" in first
-    assert first.endswith("next: profiling-lab lines run.sqlite")
+    assert first.endswith("next: profiling-lab info run.sqlite")
     assert any(line.startswith(f"{SAYS}no GPU activity: ") for line in rest)
     assert meta(tmp_path / "run.sqlite")["script"] == "script.py"
 
@@ -338,6 +338,7 @@ def test_summary_with_kernels(ending: str, tmp_path: Path, fake_cupti: Path) -> 
     )
     recorded = record(tmp_path, "-o", "run.sqlite", "script.py", cupti=str(fake_cupti))
     assert "5 kernels, 1 copy, 100.0 % of 6 CUDA calls with a Python stack, nothing dropped" in recorded.said
+    assert recorded.said.splitlines()[0].endswith("next: profiling-lab lines run.sqlite")
     assert "no GPU activity" not in recorded.said
     with sqlite3.connect(tmp_path / "run.sqlite") as connection:
         outermost = connection.execute(
@@ -400,6 +401,23 @@ def test_what_cannot_be_recorded(tmp_path: Path, arguments: list[str], code: int
     assert sentence in said and "Traceback" not in said
     assert refused.out == ""
     assert not list(tmp_path.glob("*.sqlite*"))
+
+
+def test_script_that_changes_its_folder(tmp_path: Path) -> None:
+    write(tmp_path, "import os; os.mkdir('elsewhere'); os.chdir('elsewhere')")
+    assert "wrote run.sqlite" in record(tmp_path, "-o", "run.sqlite", "script.py").said
+    assert (tmp_path / "run.sqlite").is_file()
+
+
+@pytest.mark.parametrize(("script_code", "code"), [(0, 1), (3, 3)])
+def test_output_that_cannot_be_written_in_the_end(script_code: int, code: int, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write(tmp_path, f"import os, sys; os.mkdir('out/run.sqlite'); sys.exit({script_code})")
+    recorded = record(tmp_path, "-o", "out/run.sqlite", "script.py")
+    assert recorded.code == code
+    assert "cannot write" in recorded.said and "what was captured is kept in" in recorded.said
+    assert "Traceback" not in recorded.err
+    assert (tmp_path / "out" / "run.sqlite.spool").is_file()
 
 
 def test_recorder_inside_recorder_is_the_scripts_error(tmp_path: Path) -> None:
