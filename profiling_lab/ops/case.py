@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,3 +58,18 @@ class OpCase:
     cuda_dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     function: str = ""
     """The public function's name as error texts give it, where it is not the slug."""
+
+    @property
+    def name(self) -> str:
+        """What error texts call the op."""
+        return self.function or self.slug
+
+    @property
+    def small_shape(self) -> Shape:
+        """The smallest tested shape without a dimension of 1, so that every index matters."""
+        shapes = [s.shape for s in self.test_shapes if len(s.shape) > 1 and min(s.shape) > 1]
+        return min(shapes, key=math.prod)
+
+    def dtypes(self, device: torch.device) -> tuple[str, ...]:
+        """The names of the dtypes that the op has on the device; the first is its usual one there."""
+        return self.cuda_dtypes if device.type == "cuda" else self.cpu_dtypes

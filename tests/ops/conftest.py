@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+Tensors = tuple[torch.Tensor, ...]
 REPO = Path(__file__).resolve().parents[2]
 
 
@@ -67,6 +68,24 @@ def within() -> Bound:
         )
 
     return check
+
+
+@pytest.fixture
+def leaves() -> Callable[[Tensors], Tensors]:
+    """leaves(tensors): copies that want gradients."""
+    return lambda tensors: tuple(t.detach().clone().requires_grad_() for t in tensors)
+
+
+@pytest.fixture
+def gradients(leaves: Callable[[Tensors], Tensors]) -> Callable[..., Tensors]:
+    """gradients(function, inputs, dy): the output, and the gradient of every input for dy."""
+
+    def run(function: Callable[..., torch.Tensor], inputs: Tensors, dy: torch.Tensor) -> Tensors:
+        wanted = leaves(inputs)
+        y = function(*wanted)
+        return (y.detach(), *torch.autograd.grad(y, wanted, dy.to(y.dtype)))
+
+    return run
 
 
 @pytest.fixture
