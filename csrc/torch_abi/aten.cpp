@@ -15,6 +15,13 @@ Tensor contiguous(const Tensor& tensor) {
   return Stack<Tensor>::pop(stack[0]);
 }
 
+Tensor clone(const Tensor& tensor) {
+  std::array<StackValue, 2> stack = {Stack<Tensor>::push(tensor.share()),
+                                     Stack<std::optional<int64_t>>::push(std::nullopt)};
+  PLAB_TORCH(torch_call_dispatcher, "aten::clone", "", stack.data(), kTorchFloor);
+  return Stack<Tensor>::pop(stack[0]);
+}
+
 void mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
   std::array<StackValue, 3> stack = {Stack<Tensor>::push(a.share()), Stack<Tensor>::push(b.share()),
                                      Stack<Tensor>::push(out.share())};

@@ -9,6 +9,9 @@ namespace plab::torch_abi {
 // The tensor itself if it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
 
+// A copy in fresh, aligned memory; dense layouts keep their order of strides.
+Tensor clone(const Tensor& tensor);
+
 // out = a @ b for matrices. The out form is chosen on purpose: autocast has no rule for it, so the dtypes
 // stay ours.
 void mm_out(Tensor& out, const Tensor& a, const Tensor& b);

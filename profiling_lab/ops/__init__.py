@@ -14,15 +14,36 @@ from typing import TYPE_CHECKING, Any
 from profiling_lab.ops import _load
 
 if TYPE_CHECKING:
+    from profiling_lab.ops.attention import (
+        FlashSelfAttention,
+        attention_flash,
+        flash_attention,
+        flash_attention_for_sdpa,
+    )
     from profiling_lab.ops.heavy_layer import HeavyLayer, heavy_layer
     from profiling_lab.ops.layer_norm_gelu import LayerNormGelu, layer_norm_gelu
 
-__all__ = ["OPS", "HeavyLayer", "LayerNormGelu", "heavy_layer", "layer_norm_gelu"]
+__all__ = [
+    "OPS",
+    "FlashSelfAttention",
+    "HeavyLayer",
+    "LayerNormGelu",
+    "attention_flash",
+    "flash_attention",
+    "flash_attention_for_sdpa",
+    "heavy_layer",
+    "layer_norm_gelu",
+]
 
-OPS: tuple[str, ...] = ("heavy_layer", "layer_norm_gelu")
+OPS: tuple[str, ...] = ("attention", "heavy_layer", "layer_norm_gelu")
 """Every op, by the name of its function, its module here and its folder in csrc/ops."""
 
 _HOMES = {
+    "attention": "attention",
+    "attention_flash": "attention",
+    "flash_attention": "attention",
+    "flash_attention_for_sdpa": "attention",
+    "FlashSelfAttention": "attention",
     "heavy_layer": "heavy_layer",
     "HeavyLayer": "heavy_layer",
     "layer_norm_gelu": "layer_norm_gelu",

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/approx.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "ops/attention/tile_map.cuh"
 
-// The softmax on an accumulator fragment. mma.m16n8 and wgmma.m64nN give a thread the same share of a 16-row band:
-// register 4j + 2h + c holds row (lane / 4) + 8h, column 8j + 2 (lane % 4) + c. So both paths use these functions.
+// The softmax on an accumulator fragment. mma.m16n8 and wgmma.m64nN give a thread the same share of a 16-row
+// band: register 4j + 2h + c holds row (lane / 4) + 8h, column 8j + 2 (lane % 4) + c. So both paths use these
+// functions.
 namespace plab::ops::attention {
 
 namespace ptx = plab::cuda::ptx;
@@ -22,7 +24,8 @@ struct ScoreMap {
   bool softcap, remap;
   __device__ __forceinline__ explicit ScoreMap(const Problem& p)
       : softcap(p.softcap > 0), remap(softcap || !(p.scale > 0)) {
-    // A scale <= 0 would turn the row's maximum into its minimum, so it is applied before the maximum is taken.
+    // A scale <= 0 would turn the row's maximum into its minimum, so it is applied before the maximum is
+    // taken.
     factor = remap ? 1.f : float(p.scale) * kLog2e;
     inner = softcap ? float(p.scale / p.softcap) : float(p.scale) * kLog2e;
     outer = float(p.softcap) * kLog2e;
@@ -31,22 +34,32 @@ struct ScoreMap {
 
 __device__ __forceinline__ float tanh_fast(float x) {
   // 1 - 2 / (1 + e^2x): absolute error 1e-7 everywhere, saturates without overflow (2^127 -> 1 - 0).
-  return 1.f - __fdividef(2.f, 1.f + ptx::exp2_fast(fminf(x * (2.f * kLog2e), 126.f)));
+  return 1.f - __fdividef(2.f, 1.f + ptx::ex2_approx_ftz(fminf(x * (2.f * kLog2e), 126.f)));
 }
 
 template <int kRegs>
 __device__ __forceinline__ void remap_scores(float (&s)[kRegs], const ScoreMap& map) {
 #pragma unroll
-  for (int i = 0; i < kRegs; ++i) s[i] = map.softcap ? map.outer * tanh_fast(s[i] * map.inner) : s[i] * map.inner;
+  for (int i = 0; i < kRegs; ++i)
+    s[i] = map.softcap ? map.outer * tanh_fast(s[i] * map.inner) : s[i] * map.inner;
 }
 
-// Keeps columns low[h] <= column < high[h] of the thread's two rows; `column` is the key of register 0.
+// Keeps what a query sees: `row` is the band's first query, `column` the tile's first key.
 template <int kRegs>
-__device__ __forceinline__ void mask_scores(float (&s)[kRegs], int column, const int (&low)[2], const int (&high)[2]) {
+__device__ __forceinline__ void mask_scores(float (&s)[kRegs], int column, int row, const Visible& visible,
+                                            int k_len) {
+  const int lane = int(threadIdx.x & 31);
+  column += 2 * (lane % 4);
 #pragma unroll
-  for (int i = 0; i < kRegs; ++i) {
-    const int j = column + 8 * (i / 4) + i % 2, h = i / 2 % 2;
-    if (j < low[h] || j >= high[h]) s[i] = -INFINITY;
+  for (int h = 0; h < 2; ++h) {
+    const int low = visible.low(row + lane / 4 + 8 * h) - column;
+    const int high = visible.high(row + lane / 4 + 8 * h, k_len) - column;
+#pragma unroll
+    for (int i = 2 * h; i < kRegs; i += 4) {
+      const int j = 8 * (i / 4);
+      if (j < low || j >= high) s[i] = -INFINITY;
+      if (j + 1 < low || j + 1 >= high) s[i + 1] = -INFINITY;
+    }
   }
 }
 
@@ -57,7 +70,8 @@ struct RowState {
 
 // Turns scores into exp2(factor * (score - max)), updates the state, and says by what O must be multiplied.
 template <int kRegs>
-__device__ __forceinline__ void online_softmax(float (&s)[kRegs], float factor, RowState& row, float (&rescale)[2]) {
+__device__ __forceinline__ void online_softmax(float (&s)[kRegs], float factor, RowState& row,
+                                               float (&rescale)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float top = row.max[h];
@@ -66,13 +80,13 @@ __device__ __forceinline__ void online_softmax(float (&s)[kRegs], float factor, 
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
     const float zero = top == -INFINITY ? 0.f : top * factor;  // nothing visible so far: keep exp2(-inf) = 0
-    rescale[h] = ptx::exp2_fast(row.max[h] * factor - zero);
+    rescale[h] = ptx::ex2_approx_ftz(row.max[h] * factor - zero);
     row.max[h] = top;
     float sum = row.sum[h] * rescale[h];
 #pragma unroll
     for (int i = 2 * h; i < kRegs; i += 4) {
-      s[i] = ptx::exp2_fast(s[i] * factor - zero);
-      s[i + 1] = ptx::exp2_fast(s[i + 1] * factor - zero);
+      s[i] = ptx::ex2_approx_ftz(s[i] * factor - zero);
+      s[i + 1] = ptx::ex2_approx_ftz(s[i + 1] * factor - zero);
       sum += s[i] + s[i + 1];
     }
     row.sum[h] = sum;
@@ -80,17 +94,17 @@ __device__ __forceinline__ void online_softmax(float (&s)[kRegs], float factor, 
 }
 
 // The row's 1 / sum and LSE once all keys are in. Writes nothing; every lane of the quad gets both.
-__device__ __forceinline__ void finish_row(const RowState& row, int h, float factor, const float* sink, int head,
-                                           float& inverse, float& lse) {
+__device__ __forceinline__ void finish_row(const RowState& row, int h, float factor, const void* sink,
+                                           int head, float& inverse, float& lse) {
   float sum = row.sum[h];
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
   float top = row.max[h] == -INFINITY ? -INFINITY : row.max[h] * factor, weight = 1.f;
   if (sink != nullptr) {
-    const float logit = sink[head] * kLog2e, higher = fmaxf(top, logit);
+    const float logit = static_cast<const float*>(sink)[head] * kLog2e, higher = fmaxf(top, logit);
     if (higher != -INFINITY) {
-      weight = ptx::exp2_fast(top - higher);
-      sum = sum * weight + ptx::exp2_fast(logit - higher);
+      weight = ptx::ex2_approx_ftz(top - higher);
+      sum = sum * weight + ptx::ex2_approx_ftz(logit - higher);
       top = higher;
     }
   }
@@ -98,7 +112,8 @@ __device__ __forceinline__ void finish_row(const RowState& row, int h, float fac
   lse = sum == 0.f ? -INFINITY : (top + log2f(sum)) * kLn2;
 }
 
-// Registers 8k .. 8k+7 of an accumulator are the m16k16 A operand of the next product, once packed to 16 bits.
+// Registers 8k .. 8k+7 of an accumulator are the m16k16 A operand of the next product, once packed to 16
+// bits.
 template <class Element, int kRegs>
 __device__ __forceinline__ void pack_operand(uint32_t (&a)[4], const float (&s)[kRegs], int k) {
 #pragma unroll

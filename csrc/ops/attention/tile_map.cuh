@@ -5,9 +5,10 @@
 
 #include "ops/attention/attention.h"
 
-// Which tile of which head of which sequence a thread block works on, and which part of the other axis it can see.
-// The grid is one-dimensional, so that neither heads nor batch meet a 65535 limit, and its size follows from shapes
-// alone: with cu_seqlens it is an upper bound, and surplus blocks find no tile. Nothing is read back to the host.
+// Which tile of which head of which sequence a thread block works on, and which part of the other axis it can
+// see. The grid is one-dimensional, so that neither heads nor batch meet a 65535 limit, and its size follows
+// from shapes alone: with cu_seqlens it is an upper bound, and surplus blocks find no tile. Nothing is read
+// back to the host.
 namespace plab::ops::attention {
 
 struct TileGrid {
@@ -23,7 +24,8 @@ inline TileGrid make_tile_grid(const Problem& p, bool own_queries, int tile_rows
   const int heads = own_queries ? p.heads : p.kv_heads;
   TileGrid grid{};
   grid.tile_rows = tile_rows;
-  grid.tiles = static_cast<int>(p.cu_seqlens_q ? rows / tile_rows + p.batch : (rows + tile_rows - 1) / tile_rows);
+  grid.tiles =
+      static_cast<int>(p.cu_seqlens_q ? rows / tile_rows + p.batch : (rows + tile_rows - 1) / tile_rows);
   grid.groups = p.cu_seqlens_q ? heads : heads * p.batch;
   constexpr int64_t kL2Budget = 32 << 20;
   const int64_t fit = kL2Budget / (bytes_per_group > 0 ? bytes_per_group : 1);
@@ -35,16 +37,17 @@ inline TileGrid make_tile_grid(const Problem& p, bool own_queries, int tile_rows
 inline int64_t blocks(const TileGrid& grid) { return int64_t{grid.tiles} * grid.groups; }
 
 struct Tile {
-  int batch, head;      // batch indexes views (0 with cu_seqlens); head counts on the axis the block owns
-  int row;              // first row of the tile within its sequence
-  int q_len, k_len;     // of this sequence
+  int batch, head;       // batch indexes views (0 with cu_seqlens); head counts on the axis the block owns
+  int row;               // first row of the tile within its sequence
+  int q_len, k_len;      // of this sequence
   int64_t q_row, k_row;  // first row of the sequence within its tensor
   bool valid;
 };
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ Tile find_tile(const Problem& p, const TileGrid& grid, bool own_queries, uint32_t index) {
+__device__ __forceinline__ Tile find_tile(const Problem& p, const TileGrid& grid, bool own_queries,
+                                          uint32_t index) {
   const uint32_t per_section = uint32_t(grid.tiles) * uint32_t(grid.section);
   const uint32_t section = index / per_section, within = index - section * per_section;
   const int first = int(section) * grid.section;
@@ -106,7 +109,9 @@ struct Visible {
     return right == kFar ? k_len : max(0, min(k_len, i + shift + right + 1));
   }
   // Queries that see key j: low_query(j) <= i < high_query(j).
-  __device__ __forceinline__ int low_query(int j) const { return right == kFar ? 0 : max(0, j - shift - right); }
+  __device__ __forceinline__ int low_query(int j) const {
+    return right == kFar ? 0 : max(0, j - shift - right);
+  }
   __device__ __forceinline__ int high_query(int j, int q_len) const {
     return left == kFar ? q_len : max(0, min(q_len, j - shift + left + 1));
   }

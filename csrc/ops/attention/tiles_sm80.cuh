@@ -5,8 +5,9 @@
 
 #include "ops/attention/softmax.cuh"
 
-// Tiles in shared memory for the mma.sync path: rows of kCols 16-bit elements, cut into 16-byte chunks, chunk c of row r
-// stored at c ^ (r % 8). The eight rows an ldmatrix phase reads then lie in eight different bank groups.
+// Tiles in shared memory for the mma.sync path: rows of kCols 16-bit elements, cut into 16-byte chunks, chunk
+// c of row r stored at c ^ (r % 8). The eight rows an ldmatrix phase reads then lie in eight different bank
+// groups.
 namespace plab::ops::attention {
 
 template <int kCols>
@@ -14,54 +15,52 @@ __device__ __forceinline__ uint32_t chunk_bytes(int row, int chunk) {
   return uint32_t(row * kCols * 2 + ((chunk ^ (row & 7)) << 4));
 }
 
-// Rows >= rows_valid and columns >= cols_valid arrive as zeros: head dims below kCols need no copy, and no garbage
-// (a NaN of a neighbouring sequence) ever meets a probability of 0.
+// The same chunk in two steps, for addresses in unrolled loops: `start` is chunk `odd` (0 or 1) of a row, and
+// chunk odd + 2k of that row lies at chunk_pair(start, k). One XOR with a constant instead of a register per
+// address.
+template <int kCols>
+__device__ __forceinline__ uint32_t chunk_start(uint32_t tile, int row, int odd) {
+  return tile + uint32_t(row * kCols * 2 + ((odd ^ (row & 7)) << 4));
+}
+__device__ __forceinline__ uint32_t chunk_pair(uint32_t start, int k) {
+  return (start ^ uint32_t((k & 3) << 5)) + uint32_t((k >> 2) * 128);
+}
+
+// Rows >= rows_valid and columns >= cols_valid arrive as zeros: head dims below kCols need no copy, and no
+// garbage (a NaN of a neighbouring sequence) ever meets a probability of 0.
 template <int kRows, int kCols, int kThreads, class Element>
-__device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, int64_t stride, int rows_valid,
-                                          int cols_valid) {
-  constexpr int kChunks = kCols / 8;
-  static_assert(kRows * kChunks % kThreads == 0, "every thread copies the same number of chunks");
+__device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, int64_t stride,
+                                          int rows_valid, int cols_valid) {
+  constexpr int kChunks = kCols / 8, kStep = kThreads / kChunks;  // kStep rows at a time
+  static_assert(kThreads % kChunks == 0 && kRows % kStep == 0,
+                "every thread copies the same number of chunks");
+  const int row0 = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
+  const Element* source = global + row0 * stride + chunk * 8;
+  const int rows_left = chunk * 8 < cols_valid ? rows_valid - row0 : 0;
 #pragma unroll
-  for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
-    const int index = i * kThreads + int(threadIdx.x), row = index / kChunks, chunk = index % kChunks;
-    const bool valid = row < rows_valid && chunk * 8 < cols_valid;
-    ptx::cp_async_16(smem + chunk_bytes<kCols>(row, chunk), valid ? global + row * stride + chunk * 8 : global, valid);
+  for (int i = 0; i < kRows / kStep; ++i) {
+    ptx::cp_async_16(smem + chunk_bytes<kCols>(row0 + i * kStep, chunk), source, i * kStep < rows_left);
+    source += kStep * stride;
   }
 }
 
-// acc[16 x kN] += A[16 x kCols] B[kN x kCols]ᵀ, both row-major in shared memory; this warp's A rows start at row_a.
-template <class Element, int kN, int kCols>
-__device__ __forceinline__ void product_nt(float (&acc)[kN / 2], uint32_t a_tile, int row_a, uint32_t b_tile) {
-  const int lane = int(threadIdx.x & 31);
-#pragma unroll
-  for (int k = 0; k < kCols / 16; ++k) {
-    uint32_t a[4];
-    ptx::ldmatrix_x4(a, a_tile + chunk_bytes<kCols>(row_a + (lane & 15), 2 * k + (lane >> 4)));
-#pragma unroll
-    for (int n = 0; n < kN / 16; ++n) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4(b, b_tile + chunk_bytes<kCols>(16 * n + (lane & 7) + ((lane >> 4) << 3), 2 * k + ((lane >> 3) & 1)));
-      float* d = acc + 8 * n;
-      ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a, b[0], b[1]);
-      ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a, b[2], b[3]);
-    }
-  }
-}
-
-// The same for kBands bands of 16 rows, which share every B fragment.
+// acc[16 x kN] += A[16 x kCols] B[kN x kCols]ᵀ for kBands bands of 16 rows that share every B fragment; both
+// row-major in shared memory, this warp's A rows start at row_a.
 template <class Element, int kBands, int kN, int kCols>
-__device__ __forceinline__ void product_nt(float (&acc)[kBands][kN / 2], uint32_t a_tile, int row_a, uint32_t b_tile) {
+__device__ __forceinline__ void product_nt(float (&acc)[kBands][kN / 2], uint32_t a_tile, int row_a,
+                                           uint32_t b_tile) {
   const int lane = int(threadIdx.x & 31);
+  const uint32_t a_start = chunk_start<kCols>(a_tile, row_a + (lane & 15), lane >> 4);
+  const uint32_t b_start = chunk_start<kCols>(b_tile, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
 #pragma unroll
   for (int k = 0; k < kCols / 16; ++k) {
     uint32_t a[kBands][4];
 #pragma unroll
-    for (int m = 0; m < kBands; ++m)
-      ptx::ldmatrix_x4(a[m], a_tile + chunk_bytes<kCols>(row_a + 16 * m + (lane & 15), 2 * k + (lane >> 4)));
+    for (int m = 0; m < kBands; ++m) ptx::ldmatrix_x4(a[m], chunk_pair(a_start, k) + m * 16 * kCols * 2);
 #pragma unroll
     for (int n = 0; n < kN / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4(b, b_tile + chunk_bytes<kCols>(16 * n + (lane & 7) + ((lane >> 4) << 3), 2 * k + ((lane >> 3) & 1)));
+      ptx::ldmatrix_x4(b, chunk_pair(b_start, k) + n * 16 * kCols * 2);
 #pragma unroll
       for (int m = 0; m < kBands; ++m) {
         float* d = acc[m] + 8 * n;
@@ -72,28 +71,34 @@ __device__ __forceinline__ void product_nt(float (&acc)[kBands][kN / 2], uint32_
   }
 }
 
-// acc[16 x kCols] += A[16 x kK] B[kK x kCols] per band: A in registers, B row-major in shared memory.
+// acc[16 x kCols] += A[16 x kK] B[kK x kCols] per band: A is an accumulator rounded to 16 bits on the way, B
+// row-major in shared memory.
 template <class Element, int kBands, int kK, int kCols>
-__device__ __forceinline__ void product_nn(float (&acc)[kBands][kCols / 2], const uint32_t (&a)[kBands][kK / 16][4],
+__device__ __forceinline__ void product_nn(float (&acc)[kBands][kCols / 2], const float (&s)[kBands][kK / 2],
                                            uint32_t b_tile) {
   const int lane = int(threadIdx.x & 31);
+  const uint32_t b_start = chunk_start<kCols>(b_tile, lane & 15, lane >> 4);
 #pragma unroll
   for (int k = 0; k < kK / 16; ++k) {
+    uint32_t a[kBands][4];
+#pragma unroll
+    for (int m = 0; m < kBands; ++m) pack_operand<Element>(a[m], s[m], k);
 #pragma unroll
     for (int n = 0; n < kCols / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4_trans(b, b_tile + chunk_bytes<kCols>(16 * k + (lane & 15), 2 * n + (lane >> 4)));
+      ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2);
 #pragma unroll
       for (int m = 0; m < kBands; ++m) {
         float* d = acc[m] + 8 * n;
-        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m][k], b[0], b[1]);
-        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m][k], b[2], b[3]);
+        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
+        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
       }
     }
   }
 }
 
-// Puts a warp's 16 accumulator rows (times factor[h]) as 16-bit elements into rows row0 .. row0 + 15 of a tile.
+// Puts a warp's 16 accumulator rows (times factor[h]) as 16-bit elements into rows row0 .. row0 + 15 of a
+// tile.
 template <class Element, int kCols>
 __device__ __forceinline__ void stage_rows(uint32_t smem, int row0, const float (&acc)[kCols / 2],
                                            const float (&factor)[2]) {
@@ -108,13 +113,15 @@ __device__ __forceinline__ void stage_rows(uint32_t smem, int row0, const float 
 
 // Shared to global memory, 16 bytes at a time, within the valid rows and columns. Call after a barrier.
 template <int kRows, int kCols, int kThreads, class Element>
-__device__ __forceinline__ void store_tile(Element* global, int64_t stride, uint32_t smem, int rows_valid, int cols_valid) {
+__device__ __forceinline__ void store_tile(Element* global, int64_t stride, uint32_t smem, int rows_valid,
+                                           int cols_valid) {
   constexpr int kChunks = kCols / 8;
 #pragma unroll 4
   for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
     const int index = i * kThreads + int(threadIdx.x), row = index / kChunks, chunk = index % kChunks;
     if (row < rows_valid && chunk * 8 < cols_valid)
-      *reinterpret_cast<uint4*>(global + row * stride + chunk * 8) = ptx::load_shared_16(smem + chunk_bytes<kCols>(row, chunk));
+      *reinterpret_cast<uint4*>(global + row * stride + chunk * 8) =
+          ptx::load_shared_16(smem + chunk_bytes<kCols>(row, chunk));
   }
 }
 

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "ops/op.h"
+
+namespace plab::ops {
+namespace {
+
+using attention::BwdParams;
+using attention::FwdParams;
+using attention::Problem;
+using attention::RowLayout;
+using attention::View;
+using torch_abi::empty;
+using torch_abi::Named;
+
+constexpr const char* kOp = "flash_attention";
+using OptionalTensor = std::optional<Tensor>;
+
+struct Checked {
+  Problem problem;
+  bool cuda, varlen;
+  Dtype statistics;  // of LSE and of the sink
+};
+
+// The checks of both directions. q, k, v are (batch, rows, heads, head_dim), or (rows, heads, head_dim) with
+// cu_seqlens.
+Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& sink,
+              const OptionalTensor& cu_q, const OptionalTensor& cu_k, double scale, int64_t left,
+              int64_t right, double softcap) {
+  torch_abi::check_alike(kOp, {{"q", q}, {"k", k}, {"v", v}});
+  Checked c{};
+  c.varlen = cu_q.has_value();
+  PLAB_CHECK(c.varlen == cu_k.has_value(), kOp,
+             ": cu_seqlens_q and cu_seqlens_k are given together or not at all");
+  const int64_t dims = c.varlen ? 3 : 4;
+  for (const Named& one : {Named{"q", q}, {"k", k}, {"v", v}})
+    PLAB_CHECK(one.tensor.dim() == dims, kOp, ": ", one.name, " has shape ",
+               torch_abi::text(one.tensor.sizes()), ", expected ",
+               c.varlen ? "(rows, heads, head_dim) with cu_seqlens" : "(batch, rows, heads, head_dim)");
+  PLAB_CHECK(std::ranges::equal(k.sizes(), v.sizes()), kOp, ": v has shape ", torch_abi::text(v.sizes()),
+             " but k has shape ", torch_abi::text(k.sizes()));
+  Problem& p = c.problem;
+  const int64_t heads = q.size(-2), kv_heads = k.size(-2), dim = q.size(-1);
+  PLAB_CHECK(k.size(-1) == dim, kOp, ": k has head_dim ", k.size(-1), " but q has ", dim);
+  PLAB_CHECK(c.varlen || k.size(0) == q.size(0), kOp, ": k has batch ", k.size(0), " but q has ", q.size(0));
+  PLAB_CHECK(kv_heads > 0 ? heads % kv_heads == 0 : heads == 0, kOp, ": q has ", heads,
+             " heads, not a multiple of the ", kv_heads, " heads of k");
+  p.element = element_type(kOp, q);
+  c.cuda = q.device().is_cuda();
+  if (c.cuda) {
+    PLAB_CHECK(p.element != ElementType::kFloat32, kOp,
+               ": dtype float32 is not supported on CUDA; expected bfloat16 or float16");
+    PLAB_CHECK(dim % 8 == 0 && dim >= 8 && dim <= 256, kOp, ": head_dim is ", dim,
+               ", expected a multiple of 8 from 8 to 256 on CUDA");
+  } else {
+    PLAB_CHECK(dim >= 1, kOp, ": head_dim is 0");
+  }
+  c.statistics = p.element == ElementType::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
+  if (sink) {
+    PLAB_CHECK(sink->device() == q.device(), kOp, ": sink is on ", torch_abi::name(sink->device()),
+               " but q is on ", torch_abi::name(q.device()));
+    PLAB_CHECK(sink->dtype() == c.statistics, kOp, ": sink has dtype ", torch_abi::name(sink->dtype()),
+               ", expected ", torch_abi::name(c.statistics));
+    PLAB_CHECK(sink->dim() == 1 && sink->size(0) == heads, kOp, ": sink has shape ",
+               torch_abi::text(sink->sizes()), " but q has ", heads, " heads");
+    PLAB_CHECK(sink->is_contiguous(), kOp, ": sink is not contiguous");
+    p.sink = sink->data();
+  }
+  p.batch = static_cast<int>(c.varlen ? cu_q->numel() - 1 : q.size(0));
+  if (c.varlen) {
+    for (const Named& one : {Named{"cu_seqlens_q", *cu_q}, {"cu_seqlens_k", *cu_k}}) {
+      PLAB_CHECK(one.tensor.dtype() == Dtype::kInt32, kOp, ": ", one.name, " has dtype ",
+                 torch_abi::name(one.tensor.dtype()), ", expected int32");
+      PLAB_CHECK(one.tensor.device() == q.device(), kOp, ": ", one.name, " is on ",
+                 torch_abi::name(one.tensor.device()), " but q is on ", torch_abi::name(q.device()));
+      PLAB_CHECK(one.tensor.dim() == 1 && one.tensor.numel() >= 1 && one.tensor.is_contiguous(), kOp, ": ",
+                 one.name, " is not a contiguous vector of batch + 1 offsets");
+    }
+    PLAB_CHECK(cu_q->numel() == cu_k->numel(), kOp, ": cu_seqlens_q has ", cu_q->numel(),
+               " offsets but cu_seqlens_k has ", cu_k->numel());
+    p.cu_seqlens_q = cu_q->data<int32_t>();
+    p.cu_seqlens_k = cu_k->data<int32_t>();
+  }
+  // Offsets are data: on the GPU looking at them would stop the stream, on the CPU it costs nothing.
+  if (c.varlen && !c.cuda) {
+    const struct {
+      const char* name;
+      const int32_t* offsets;
+      int64_t rows;
+    } sides[] = {{"cu_seqlens_q", p.cu_seqlens_q, q.size(0)}, {"cu_seqlens_k", p.cu_seqlens_k, k.size(0)}};
+    for (const auto& side : sides) {
+      PLAB_CHECK(side.offsets[0] == 0, kOp, ": ", side.name, " starts with ", side.offsets[0],
+                 ", expected 0");
+      PLAB_CHECK(std::is_sorted(side.offsets, side.offsets + p.batch + 1), kOp, ": ", side.name,
+                 " decreases");
+      PLAB_CHECK(side.offsets[p.batch] <= side.rows, kOp, ": ", side.name, " ends with ",
+                 side.offsets[p.batch], " but there are ", side.rows, " rows");
+    }
+  }
+  p.heads = static_cast<int>(heads);
+  p.kv_heads = static_cast<int>(kv_heads);
+  p.head_dim = static_cast<int>(dim);
+  p.q_len = q.size(c.varlen ? 0 : 1);
+  p.k_len = k.size(c.varlen ? 0 : 1);
+  constexpr int64_t kMostRows = int64_t{1} << 30;
+  PLAB_CHECK(std::max(p.q_len, p.k_len) < kMostRows, kOp, ": ", std::max(p.q_len, p.k_len),
+             " rows, expected fewer than 2^30");
+  PLAB_CHECK(softcap >= 0, kOp, ": softcap is ", softcap, ", expected 0 (off) or a positive number");
+  p.window_left = left;
+  p.window_right = right;
+  p.scale = scale;
+  p.softcap = softcap;
+  return c;
+}
+
+// The tensor as the kernels can read it: last dimension dense, and on the GPU 16-byte steps from a 16-byte
+// address.
+Tensor readable(const Tensor& tensor, bool cuda) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const size_t last = sizes.size() - 1;
+  if (sizes[last] != 1 && strides[last] != 1) return torch_abi::contiguous(tensor);
+  if (!cuda) return tensor.share();
+  bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0;
+  for (size_t i = 0; i < last; ++i)
+    aligned = aligned && (sizes[i] <= 1 || (strides[i] % 8 == 0 && strides[i] >= 0));
+  return aligned ? tensor.share() : torch_abi::clone(tensor);
+}
+
+View view_of(const Tensor& tensor, bool varlen) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto stride = [&](size_t i) {
+    return sizes[i] <= 1 ? 0 : strides[i];
+  };  // nobody steps along one element
+  void* const data = const_cast<void*>(tensor.data());
+  return varlen ? View{data, 0, stride(0), stride(1)} : View{data, stride(0), stride(1), stride(2)};
+}
+
+RowLayout row_layout(const Checked& c) {
+  return c.varlen ? RowLayout{0, c.problem.q_len}
+                  : RowLayout{c.problem.heads * c.problem.q_len, c.problem.q_len};
+}
+
+std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const OptionalTensor& sink, const OptionalTensor& cu_q,
+                                   const OptionalTensor& cu_k, double scale, int64_t left, int64_t right,
+                                   double softcap, bool) {
+  const Checked c = check(q, k, v, sink, cu_q, cu_k, scale, left, right, softcap);
+  Tensor out = torch_abi::empty_like(q);
+  Tensor lse = c.varlen ? empty(std::array{q.size(1), q.size(0)}, c.statistics, q.device())
+                        : empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
+  if (out.numel() == 0) return {std::move(out), std::move(lse)};
+  const Tensor q_ready = readable(q, c.cuda), k_ready = readable(k, c.cuda), v_ready = readable(v, c.cuda);
+  const FwdParams params{c.problem,
+                         view_of(q_ready, c.varlen),
+                         view_of(k_ready, c.varlen),
+                         view_of(v_ready, c.varlen),
+                         view_of(out, c.varlen),
+                         lse.mutable_data(),
+                         row_layout(c)};
+  if (!c.cuda) {
+    attention_fwd_cpu(params);
+  } else {
+#ifdef PLAB_HAS_CUDA
+    const CudaScope scope(q);
+    launch_attention_fwd(params, scope.stream());
+#endif
+  }
+  return {std::move(out), std::move(lse)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const OptionalTensor& dlse,
+                                                    const Tensor& q, const Tensor& k, const Tensor& v,
+                                                    const Tensor& out, const Tensor& lse,
+                                                    const OptionalTensor& sink, const OptionalTensor& cu_q,
+                                                    const OptionalTensor& cu_k, double scale, int64_t left,
+                                                    int64_t right, double softcap, bool deterministic) {
+  const Checked c = check(q, k, v, sink, cu_q, cu_k, scale, left, right, softcap);
+  torch_abi::check_alike(kOp, {{"q", q}, {"dout", dout}, {"out", out}});
+  for (const Named& one : {Named{"dout", dout}, {"out", out}})
+    PLAB_CHECK(std::ranges::equal(one.tensor.sizes(), q.sizes()), kOp, ": ", one.name, " has shape ",
+               torch_abi::text(one.tensor.sizes()), " but q has shape ", torch_abi::text(q.sizes()));
+  const auto check_statistics = [&](const char* name, const Tensor& tensor) {
+    PLAB_CHECK(tensor.dtype() == c.statistics && tensor.device() == q.device() &&
+                   tensor.numel() == (c.varlen ? 1 : c.problem.batch) * c.problem.heads * c.problem.q_len,
+               kOp, ": ", name, " does not have the form of the forward's lse");
+  };
+  check_statistics("lse", lse);
+  if (dlse) check_statistics("dlse", *dlse);
+
+  Tensor dq = torch_abi::empty_like(q), dk = torch_abi::empty_like(k), dv = torch_abi::empty_like(v);
+  Tensor dsink = empty(std::array{sink ? sink->size(0) : int64_t{0}}, c.statistics, q.device());
+  if (dq.numel() == 0 && dk.numel() == 0)
+    return {std::move(dq), std::move(dk), std::move(dv), std::move(dsink)};
+  Tensor lse_log2 = torch_abi::empty_like(lse), delta = torch_abi::empty_like(lse);
+  const Tensor q_ready = readable(q, c.cuda), k_ready = readable(k, c.cuda), v_ready = readable(v, c.cuda),
+               out_ready = readable(out, c.cuda), dout_ready = readable(dout, c.cuda),
+               lse_ready = torch_abi::contiguous(lse);
+  const OptionalTensor dlse_ready = dlse ? OptionalTensor(torch_abi::contiguous(*dlse)) : std::nullopt;
+  const BwdParams params{c.problem,
+                         view_of(q_ready, c.varlen),
+                         view_of(k_ready, c.varlen),
+                         view_of(v_ready, c.varlen),
+                         view_of(out_ready, c.varlen),
+                         view_of(dout_ready, c.varlen),
+                         view_of(dq, c.varlen),
+                         view_of(dk, c.varlen),
+                         view_of(dv, c.varlen),
+                         lse_ready.data(),
+                         dlse_ready ? dlse_ready->data() : nullptr,
+                         lse_log2.mutable_data(),
+                         delta.mutable_data(),
+                         row_layout(c),
+                         sink ? dsink.mutable_data() : nullptr,
+                         deterministic};
+  if (!c.cuda) {
+    attention_bwd_cpu(params);
+  } else {
+#ifdef PLAB_HAS_CUDA
+    const CudaScope scope(q);
+    launch_attention_bwd(params, scope.stream());
+#endif
+  }
+  return {std::move(dq), std::move(dk), std::move(dv), std::move(dsink)};
+}
+
+}  // namespace
+
+std::span<const OpDef> attention_ops() {
+  static constexpr OpDef kOps[] = {
+      {"attention_fwd(Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor? cu_seqlens_q, Tensor? "
+       "cu_seqlens_k, float scale, "
+       "int window_left, int window_right, float softcap, bool deterministic) -> (Tensor out, Tensor lse)",
+       &Box<&forward>::call},
+      {"attention_bwd(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+       "Tensor? sink, "
+       "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, float scale, int window_left, int window_right, float "
+       "softcap, "
+       "bool deterministic) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)",
+       &Box<&backward>::call},
+  };
+  return kOps;
+}
+
+}  // namespace plab::ops

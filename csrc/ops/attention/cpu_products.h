@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+// The arithmetic of the CPU path: one matrix product and one exponential, written on the compiler's vector
+// types. kBytes is the vector's width. Everything here is forced inline into functions that are compiled once
+// per instruction set (cpu.cpp), so the same lines become SSE2, AVX2 or AVX-512.
+#define PLAB_INLINE [[gnu::always_inline]] inline
+
+namespace plab::ops::attention {
+
+template <class Acc, int kBytes>
+struct Simd {
+  static constexpr int kLanes = kBytes / int(sizeof(Acc));
+  using Int = std::conditional_t<sizeof(Acc) == 8, int64_t, int32_t>;
+  typedef Acc Vector __attribute__((vector_size(kBytes)));
+  typedef Int IntVector __attribute__((vector_size(kBytes)));
+
+  PLAB_INLINE static void load(Vector& v, const Acc* from) { std::memcpy(&v, from, kBytes); }
+  PLAB_INLINE static void store(Acc* to, const Vector& v) { std::memcpy(to, &v, kBytes); }
+
+  // v = 2^v for v <= about 100; 2^-inf and anything below the normal range is 0, NaN stays NaN.
+  PLAB_INLINE static void exp2(Vector& v) {
+    constexpr bool kDouble = sizeof(Acc) == 8;
+    constexpr Acc kLowest = kDouble ? Acc(-1022) : Acc(-126);
+    constexpr Acc kRound = kDouble ? Acc(6755399441055744.0) : Acc(12582912.0);  // 1.5 · 2^52, 1.5 · 2^23
+    const Vector lowest = Vector{} + kLowest, x = v < lowest ? lowest : v;
+    const Vector whole = (x + kRound) - kRound, t = (x - whole) * Acc(0.693147180559945309417);
+    // e^t on |t| <= ln(2)/2 by its series: the first term left out is below half an ulp.
+    constexpr int kTerms = kDouble ? 13 : 7;
+    Vector sum = Vector{} + Acc(1);
+#pragma GCC unroll 16
+    for (int i = kTerms; i > 0; --i) sum = Acc(1) + sum * (t * (Acc(1) / Acc(i)));
+    const IntVector exponent = __builtin_convertvector(whole, IntVector);
+    const IntVector bits = (exponent + (kDouble ? 1023 : 127)) << (kDouble ? 52 : 23);
+    Vector power;
+    std::memcpy(&power, &bits, kBytes);
+    v = v < lowest ? Vector{} : sum * power;
+  }
+
+  // v = tanh(v), absolute error an ulp of 1.
+  PLAB_INLINE static void tanh(Vector& v) {
+    const Vector limit = Vector{} + Acc(40);
+    Vector e = (v > limit ? limit : v) * Acc(2 * 1.44269504088896340736);
+    exp2(e);
+    v = Acc(1) - Acc(2) / (Acc(1) + e);
+  }
+};
+
+// Two operands of a product: A's element (i, k) lies at data[i * row + k * column]; B and C are row-major.
+template <class Acc>
+struct Strided {
+  const Acc* data;
+  int64_t row, column;
+};
+
+template <class Acc, int kBytes, int kRows, int kVectors, bool kAdd>
+PLAB_INLINE void product_tile(Acc* c, int64_t c_row, const Strided<Acc>& a, const Acc* b, int64_t b_row,
+                              int depth) {
+  using S = Simd<Acc, kBytes>;
+  typename S::Vector sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      if constexpr (kAdd)
+        S::load(sum[i][j], c + i * c_row + j * S::kLanes);
+      else
+        sum[i][j] = typename S::Vector{};
+    }
+  for (int k = 0; k < depth; ++k) {
+    typename S::Vector right[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) S::load(right[j], b + k * b_row + j * S::kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const Acc left = a.data[i * a.row + k * a.column];
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) sum[i][j] += left * right[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) S::store(c + i * c_row + j * S::kLanes, sum[i][j]);
+}
+
+// C (rows x columns) = or += A (rows x depth) B (depth x columns). columns must be a multiple of two vectors.
+template <class Acc, int kBytes, bool kAdd>
+PLAB_INLINE void product(Acc* c, int64_t c_row, Strided<Acc> a, const Acc* b, int64_t b_row, int rows,
+                         int columns, int depth) {
+  constexpr int kRows = kBytes == 64 ? 8 : 4, kVectors = 2, kStep = kVectors * Simd<Acc, kBytes>::kLanes;
+  for (int j = 0; j < columns; j += kStep) {
+    Strided<Acc> left = a;
+    int i = 0;
+    for (; i + kRows <= rows; i += kRows, left.data += kRows * a.row)
+      product_tile<Acc, kBytes, kRows, kVectors, kAdd>(c + i * c_row + j, c_row, left, b + j, b_row, depth);
+    for (; i < rows; ++i, left.data += a.row)
+      product_tile<Acc, kBytes, 1, kVectors, kAdd>(c + i * c_row + j, c_row, left, b + j, b_row, depth);
+  }
+}
+
+}  // namespace plab::ops::attention

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ops/attention/attention.h"
+#include "ops/attention/cpu_products.h"
+
+// One task of the CPU path: a block of queries (forward), or a run of key blocks of one key head (backward).
+// Scores are kept transposed, score[key][query], so that a vector holds 16 queries of one key: the softmax
+// needs no sum across lanes, K and V are read as they lie in memory, and only the block of queries is ever
+// transposed.
+namespace plab::ops::attention {
+
+constexpr int kBlock = 64;  // queries, and keys, of a block
+
+struct Sequence {
+  int64_t batch, q_row, k_row, q_len, k_len;
+};
+
+inline int64_t blocks_of(int64_t rows) { return (rows + kBlock - 1) / kBlock; }
+inline int64_t padded(int64_t dim) { return (dim + 31) / 32 * 32; }  // two vectors of 16 floats
+
+// The half-open ranges that a key or a query sees; bounds never leave [0, length].
+struct Window {
+  int64_t shift, left, right, q_len, k_len;
+  Window(const Problem& p, const Sequence& s)
+      : shift(s.k_len - s.q_len),
+        left(p.window_left),
+        right(p.window_right),
+        q_len(s.q_len),
+        k_len(s.k_len) {}
+  int64_t key_low(int64_t i) const { return left < 0 ? 0 : std::clamp<int64_t>(i + shift - left, 0, k_len); }
+  int64_t key_high(int64_t i) const {
+    return right < 0 ? k_len : std::clamp<int64_t>(i + shift + right + 1, 0, k_len);
+  }
+  int64_t query_low(int64_t j) const {
+    return right < 0 ? 0 : std::clamp<int64_t>(j - shift - right, 0, q_len);
+  }
+  int64_t query_high(int64_t j) const {
+    return left < 0 ? q_len : std::clamp<int64_t>(j - shift + left + 1, 0, q_len);
+  }
+};
+
+template <class T>
+T* row_at(const View& view, int64_t batch, int64_t row, int64_t head) {
+  return static_cast<T*>(view.data) + batch * view.batch + row * view.row + head * view.head;
+}
+
+// Scratch of one thread, grown once and reused from task to task.
+template <class Acc>
+struct Scratch {
+  std::vector<Acc> memory;
+  size_t used = 0;
+  Acc* take(int64_t count) {
+    Acc* at = memory.data() + used;
+    used += static_cast<size_t>(count);
+    return at;
+  }
+};
+
+// Rows of a view as Acc with zeros up to the padded width: the view's own memory where it already is that.
+template <class T, class Acc>
+struct Rows {
+  const Acc* data;
+  int64_t stride;
+  PLAB_INLINE Rows(const View& view, int64_t batch, int64_t row, int64_t head, int64_t rows, int64_t dim,
+                   Acc* space) {
+    const T* from = row_at<const T>(view, batch, row, head);
+    if constexpr (std::is_same_v<T, Acc>) {
+      if (dim == padded(dim)) {
+        data = from;
+        stride = view.row;
+        return;
+      }
+    }
+    stride = padded(dim);
+    data = space;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t d = 0; d < stride; ++d)
+        space[i * stride + d] = d < dim ? static_cast<Acc>(from[i * view.row + d]) : Acc(0);
+  }
+};
+
+// to[d][i] = factor · row i's element d, zeros for the rows of the block that do not exist.
+template <class Acc>
+PLAB_INLINE void transpose(Acc* to, const Acc* from, int64_t stride, int64_t rows, int64_t dim, Acc factor) {
+  for (int64_t first = 0; first < dim; first += 16)
+    for (int64_t i = 0; i < kBlock; ++i)
+      for (int64_t d = first; d < std::min(first + 16, dim); ++d)
+        to[d * kBlock + i] = i < rows ? from[i * stride + d] * factor : Acc(0);
+}
+
+// What the raw product becomes: a score, in units of e. The query block is scaled by `inner` when it is
+// transposed.
+template <class Acc>
+struct Scores {
+  static constexpr Acc kLog2e = Acc(1.44269504088896340736);
+  bool softcap;
+  Acc inner, outer;
+  explicit Scores(const Problem& p)
+      : softcap(p.softcap > 0), inner(Acc(softcap ? p.scale / p.softcap : p.scale)), outer(Acc(p.softcap)) {}
+};
+
+template <class T, class Acc, int kBytes>
+struct Task {
+  using S = Simd<Acc, kBytes>;
+  using Vector = typename S::Vector;
+  static constexpr Acc kInf = std::numeric_limits<Acc>::infinity();
+
+  static int64_t fwd_scratch(int64_t dim) { return kBlock * (4 * padded(dim) + kBlock + 3) + 2 * kBlock; }
+
+  PLAB_INLINE static void fwd(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
+                              Scratch<Acc>& scratch) {
+    const Problem& problem = p.problem;
+    const int64_t dim = problem.head_dim, wide = padded(dim), first = block * kBlock;
+    const int64_t rows = std::min<int64_t>(kBlock, s.q_len - first),
+                  kv_head = head / (problem.heads / problem.kv_heads);
+    scratch.used = 0;
+    Acc* const query = scratch.take(dim * kBlock);
+    Acc* const space = scratch.take(kBlock * wide);
+    Acc* const space_v = scratch.take(kBlock * wide);
+    Acc* const out = scratch.take(kBlock * wide);
+    Acc* const score = scratch.take(kBlock * kBlock);
+    Acc* const top = scratch.take(kBlock);
+    Acc* const sum = scratch.take(kBlock);
+    Acc* const rescale = scratch.take(kBlock);
+    const Scores<Acc> scores(problem);
+    const Window window(problem, s);
+    {
+      const Rows<T, Acc> q(p.q, s.batch, s.q_row + first, head, rows, dim, space);
+      transpose(query, q.data, q.stride, rows, dim, scores.inner);
+    }
+    std::fill_n(out, kBlock * wide, Acc(0));
+    std::fill_n(top, kBlock, -kInf);
+    std::fill_n(sum, kBlock, Acc(0));
+
+    const int64_t begin = window.key_low(first), end = window.key_high(first + rows - 1);
+    for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock) {
+      const int64_t keys = std::min<int64_t>(kBlock, s.k_len - key);
+      const Rows<T, Acc> k(p.k, s.batch, s.k_row + key, kv_head, keys, dim, space);
+      const Rows<T, Acc> v(p.v, s.batch, s.k_row + key, kv_head, keys, dim, space_v);
+      product<Acc, kBytes, false>(score, kBlock, {k.data, k.stride, 1}, query, kBlock, int(keys), kBlock,
+                                  int(dim));
+      cap_scores(score, keys, scores);
+      mask(score, key, keys, first, rows, window);
+      for (int i = 0; i < kBlock; i += S::kLanes)
+        softmax(score + i, int(keys), top + i, sum + i, rescale + i);
+      for (int64_t i = 0; i < rows; ++i)
+        if (rescale[i] != Acc(1))
+          for (int64_t d = 0; d < wide; ++d) out[i * wide + d] *= rescale[i];
+      product<Acc, kBytes, true>(out, wide, {score, 1, kBlock}, v.data, v.stride, int(rows), int(wide),
+                                 int(keys));
+    }
+    Acc* lse = static_cast<Acc*>(p.lse) + s.batch * p.rows.batch + head * p.rows.head + s.q_row + first;
+    for (int64_t i = 0; i < rows; ++i) {
+      Acc weight = 1;
+      if (problem.sink != nullptr) {
+        const Acc logit = static_cast<const Acc*>(problem.sink)[head], higher = std::max(top[i], logit);
+        if (higher != -kInf) {
+          weight = std::exp(top[i] - higher);
+          sum[i] = sum[i] * weight + std::exp(logit - higher);
+          top[i] = higher;
+        }
+      }
+      const Acc inverse = sum[i] == Acc(0) ? Acc(0) : weight / sum[i];
+      lse[i] = sum[i] == Acc(0) ? -kInf : top[i] + std::log(sum[i]);
+      T* to = row_at<T>(p.out, s.batch, s.q_row + first + i, head);
+      for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<T>(out[i * wide + d] * inverse);
+    }
+  }
+
+  // The forward's scores in place; the backward caps its own, because it needs the slope too.
+  PLAB_INLINE static void cap_scores(Acc* score, int64_t keys, const Scores<Acc>& scores) {
+    if (!scores.softcap) return;
+    for (int64_t i = 0; i < keys * kBlock; i += S::kLanes) {
+      Vector x;
+      S::load(x, score + i);
+      S::tanh(x);
+      S::store(score + i, x * scores.outer);
+    }
+  }
+
+  // Scores of pairs that do not see each other become -inf; so do the columns of queries that do not exist.
+  PLAB_INLINE static void mask(Acc* score, int64_t key, int64_t keys, int64_t first, int64_t rows,
+                               const Window& window) {
+    for (int64_t j = 0; j < keys; ++j) {
+      const int64_t low = std::clamp<int64_t>(window.query_low(key + j) - first, 0, kBlock);
+      const int64_t high =
+          std::clamp<int64_t>(std::min(rows, window.query_high(key + j) - first), low, kBlock);
+      std::fill(score + j * kBlock, score + j * kBlock + low, -kInf);
+      std::fill(score + j * kBlock + high, score + (j + 1) * kBlock, -kInf);
+    }
+  }
+
+  // One vector of queries over all keys of the block; see online_softmax in softmax.cuh for the algebra.
+  PLAB_INLINE static void softmax(Acc* score, int keys, Acc* top, Acc* sum, Acc* rescale) {
+    Vector old, high, total;
+    S::load(old, top);
+    S::load(total, sum);
+    high = old;
+    for (int j = 0; j < keys; ++j) {
+      Vector x;
+      S::load(x, score + j * kBlock);
+      high = x < high ? high : x;
+    }
+    const Vector zero = high == -kInf ? Vector{} : high;
+    Vector factor = (old - zero) * Scores<Acc>::kLog2e;
+    S::exp2(factor);
+    total *= factor;
+    for (int j = 0; j < keys; ++j) {
+      Vector x;
+      S::load(x, score + j * kBlock);
+      x = (x - zero) * Scores<Acc>::kLog2e;  // the difference first: it is exact where it matters
+      S::exp2(x);
+      S::store(score + j * kBlock, x);
+      total += x;
+    }
+    S::store(top, high);
+    S::store(sum, total);
+    S::store(rescale, factor);
+  }
+
+  static int64_t bwd_scratch(int64_t dim, int64_t keys) {
+    return kBlock * (2 * dim + 5 * padded(dim) + 2 * kBlock + 2) + 2 * keys * padded(dim) + 2 * kBlock;
+  }
+
+  // dK and dV of keys [key_begin, key_end) of one key head, and what these keys add to dQ: written to
+  // `partial` (rows of the padded width, one matrix per query head of the group) or, without it, to dQ
+  // itself.
+  PLAB_INLINE static void bwd(const BwdParams& p, const Sequence& s, int64_t kv_head, int64_t key_begin,
+                              int64_t key_end, Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
+    const Problem& problem = p.problem;
+    const int64_t dim = problem.head_dim, wide = padded(dim), group = problem.heads / problem.kv_heads;
+    scratch.used = 0;
+    Acc* const query = scratch.take(dim * kBlock);
+    Acc* const slope_out = scratch.take(dim * kBlock);
+    Acc* const space_q = scratch.take(kBlock * wide);
+    Acc* const space_o = scratch.take(kBlock * wide);
+    Acc* const space_k = scratch.take(kBlock * wide);
+    Acc* const space_v = scratch.take(kBlock * wide);
+    Acc* const dq = scratch.take(kBlock * wide);
+    Acc* const score = scratch.take(kBlock * kBlock);
+    Acc* const slope = scratch.take(kBlock * kBlock);
+    Acc* const lse = scratch.take(kBlock);
+    Acc* const delta = scratch.take(kBlock);
+    Acc* const dk = scratch.take((key_end - key_begin) * wide);
+    Acc* const dv = scratch.take((key_end - key_begin) * wide);
+    std::fill_n(dk, (key_end - key_begin) * wide, Acc(0));
+    std::fill_n(dv, (key_end - key_begin) * wide, Acc(0));
+    const Scores<Acc> scores(problem);
+    const Window window(problem, s);
+    const Acc scale = Acc(problem.scale);
+
+    for (int64_t member = 0; member < group; ++member) {
+      const int64_t head = kv_head * group + member,
+                    stats = s.batch * p.rows.batch + head * p.rows.head + s.q_row;
+      for (int64_t first = 0; first < s.q_len; first += kBlock) {
+        const int64_t rows = std::min<int64_t>(kBlock, s.q_len - first);
+        const int64_t begin = std::max(key_begin, window.key_low(first));
+        const int64_t end = std::min(key_end, window.key_high(first + rows - 1));
+        std::fill_n(dq, kBlock * wide, Acc(0));
+        if (begin < end) {
+          const Rows<T, Acc> q(p.q, s.batch, s.q_row + first, head, rows, dim, space_q);
+          const Rows<T, Acc> o(p.dout, s.batch, s.q_row + first, head, rows, dim, space_o);
+          transpose(query, q.data, q.stride, rows, dim, scores.inner);
+          transpose(slope_out, o.data, o.stride, rows, dim, Acc(1));
+          for (int64_t i = 0; i < kBlock; ++i) {
+            lse[i] = i < rows ? static_cast<const Acc*>(p.lse)[stats + first + i] : -kInf;
+            if (lse[i] == -kInf) lse[i] = kInf;  // nothing visible: every probability becomes 0
+            delta[i] = i < rows ? static_cast<const Acc*>(p.delta)[stats + first + i] : Acc(0);
+          }
+          for (int64_t key = key_begin + (begin - key_begin) / kBlock * kBlock; key < end; key += kBlock) {
+            const int64_t keys = std::min<int64_t>(kBlock, key_end - key);
+            const Rows<T, Acc> k(p.k, s.batch, s.k_row + key, kv_head, keys, dim, space_k);
+            const Rows<T, Acc> v(p.v, s.batch, s.k_row + key, kv_head, keys, dim, space_v);
+            product<Acc, kBytes, false>(score, kBlock, {k.data, k.stride, 1}, query, kBlock, int(keys),
+                                        kBlock, int(dim));
+            product<Acc, kBytes, false>(slope, kBlock, {v.data, v.stride, 1}, slope_out, kBlock, int(keys),
+                                        kBlock, int(dim));
+            probabilities(score, slope, keys, lse, delta, scores);
+            if (key + keys > window.key_high(first) || key < window.key_low(first + rows - 1))
+              clear_masked(score, slope, key, keys, first, rows, window);
+            Acc* const dk_rows = dk + (key - key_begin) * wide;
+            Acc* const dv_rows = dv + (key - key_begin) * wide;
+            product<Acc, kBytes, true>(dv_rows, wide, {score, kBlock, 1}, o.data, o.stride, int(keys),
+                                       int(wide), int(rows));
+            product<Acc, kBytes, true>(dk_rows, wide, {slope, kBlock, 1}, q.data, q.stride, int(keys),
+                                       int(wide), int(rows));
+            product<Acc, kBytes, true>(dq, wide, {slope, 1, kBlock}, k.data, k.stride, int(rows), int(wide),
+                                       int(keys));
+          }
+        }
+        for (int64_t i = 0; i < rows; ++i) {
+          if (partial != nullptr) {
+            std::copy_n(dq + i * wide, wide, partial + member * partial_head + (first + i) * wide);
+          } else {
+            T* to = row_at<T>(p.dq, s.batch, s.q_row + first + i, head);
+            for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<T>(dq[i * wide + d] * scale);
+          }
+        }
+      }
+    }
+    for (int64_t j = 0; j < key_end - key_begin; ++j) {
+      T* to_k = row_at<T>(p.dk, s.batch, s.k_row + key_begin + j, kv_head);
+      T* to_v = row_at<T>(p.dv, s.batch, s.k_row + key_begin + j, kv_head);
+      for (int64_t d = 0; d < dim; ++d) to_k[d] = static_cast<T>(dk[j * wide + d] * scale);
+      for (int64_t d = 0; d < dim; ++d) to_v[d] = static_cast<T>(dv[j * wide + d]);
+    }
+  }
+
+  // In place: score becomes P, slope (which holds dP) becomes dS.
+  PLAB_INLINE static void probabilities(Acc* score, Acc* slope, int64_t keys, const Acc* lse,
+                                        const Acc* delta, const Scores<Acc>& scores) {
+    for (int i = 0; i < kBlock; i += S::kLanes) {
+      Vector shift, less;
+      S::load(shift, lse + i);
+      S::load(less, delta + i);
+      for (int64_t j = 0; j < keys; ++j) {
+        Vector x, dp, derivative = Vector{} + Acc(1);
+        S::load(x, score + j * kBlock + i);
+        S::load(dp, slope + j * kBlock + i);
+        if (scores.softcap) {
+          S::tanh(x);
+          derivative -= x * x;
+          x *= scores.outer;
+        }
+        x = (x - shift) * Scores<Acc>::kLog2e;
+        S::exp2(x);
+        S::store(score + j * kBlock + i, x);
+        S::store(slope + j * kBlock + i, x * (dp - less) * derivative);
+      }
+    }
+  }
+
+  PLAB_INLINE static void clear_masked(Acc* score, Acc* slope, int64_t key, int64_t keys, int64_t first,
+                                       int64_t rows, const Window& window) {
+    for (int64_t j = 0; j < keys; ++j) {
+      const int64_t low = std::clamp<int64_t>(window.query_low(key + j) - first, 0, kBlock);
+      const int64_t high =
+          std::clamp<int64_t>(std::min(rows, window.query_high(key + j) - first), low, kBlock);
+      for (Acc* matrix : {score, slope}) {
+        std::fill(matrix + j * kBlock, matrix + j * kBlock + low, Acc(0));
+        std::fill(matrix + j * kBlock + high, matrix + (j + 1) * kBlock, Acc(0));
+      }
+    }
+  }
+};
+
+}  // namespace plab::ops::attention

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/bwd_sm80.cuh"
+#include "ops/attention/fwd_sm80.cuh"
+#include "ops/attention/prepare.cuh"
+
+namespace plab::ops::attention {
+namespace {
+
+void check_device() {
+  const int major = cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>();
+  const int minor = cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>();
+  if (major < 8)
+    throw Error("flash_attention needs a GPU of compute capability 8.0 or newer; this one has " +
+                std::to_string(major) + "." + std::to_string(minor));
+}
+
+}  // namespace
+
+void launch_attention_fwd_sm80(const FwdParams& p, cudaStream_t stream) {
+  if (p.problem.head_dim <= 64)
+    launch_fwd_sm80_d64(p, stream);
+  else if (p.problem.head_dim <= 128)
+    launch_fwd_sm80_d128(p, stream);
+  else
+    launch_fwd_sm80_d256(p, stream);
+}
+
+void launch_attention_bwd_sm80(const BwdParams& p, cudaStream_t stream) {
+  if (p.problem.head_dim <= 64)
+    launch_bwd_sm80_d64(p, stream);
+  else if (p.problem.head_dim <= 128)
+    launch_bwd_sm80_d128(p, stream);
+  else
+    launch_bwd_sm80_d256(p, stream);
+}
+
+void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {
+  check_device();
+  const Problem& problem = p.problem;
+  if (const int32_t* cu = problem.cu_seqlens_q; cu != nullptr) {
+    launch_clear_tail(p.out, cu + problem.batch, problem.q_len, problem.heads, problem.head_dim, stream);
+    launch_clear_lse_tail(static_cast<float*>(p.lse), p.rows, cu + problem.batch, problem.q_len,
+                          problem.heads, stream);
+  }
+  if (problem.batch > 0) launch_attention_fwd_sm80(p, stream);
+}
+
+void launch_attention_bwd(const BwdParams& p, cudaStream_t stream) {
+  check_device();
+  const Problem& problem = p.problem;
+  if (const int32_t* cu = problem.cu_seqlens_q; cu != nullptr) {
+    launch_clear_tail(p.dq, cu + problem.batch, problem.q_len, problem.heads, problem.head_dim, stream);
+    cu = problem.cu_seqlens_k;
+    launch_clear_tail(p.dk, cu + problem.batch, problem.k_len, problem.kv_heads, problem.head_dim, stream);
+    launch_clear_tail(p.dv, cu + problem.batch, problem.k_len, problem.kv_heads, problem.head_dim, stream);
+  }
+  launch_bwd_prepare(p, stream);
+  if (problem.batch > 0) launch_attention_bwd_sm80(p, stream);
+}
+
+}  // namespace plab::ops::attention
