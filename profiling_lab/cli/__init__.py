@@ -16,6 +16,7 @@ from importlib import import_module
 COMMANDS = (
     "demo",
     "record",
+    "recover",
     "lines",
     "kernels",
     "info",

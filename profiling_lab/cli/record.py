@@ -23,7 +23,7 @@ Then: profiling-lab lines run.sqlite
 The script ends as it would without recording: same output, traceback and exit code. The recording stops
 when the script and its threads have ended, before its atexit handlers. An existing file is never replaced
 without --overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far
-stays in OUTPUT.spool. Processes that the script starts run as usual and are not recorded.
+is in OUTPUT.spool, for `profiling-lab recover`. Processes that the script starts are not recorded.
 
 exit code: the script's own; 2 for wrong arguments, 4 if there is no such script
 """
@@ -47,14 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab import _recorder
-    from profiling_lab.errors import UsageError
     from profiling_lab.recording import Recorder
     from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
 
     script = find_module(args.script) if args.is_module else find_script(args.script)
     output: Path = args.output or _free_name(args.script, args.is_module)
-    if output.exists() and not output.is_dir() and not args.overwrite:
-        raise UsageError(f"{output} exists already; choose another name with -o or pass --overwrite")
     recorder = Recorder(
         output.absolute(),  # the script may change the working folder
         overwrite=args.overwrite,
@@ -62,17 +59,31 @@ def run(args: argparse.Namespace) -> int:
         nvtx=not args.no_nvtx,
         script=args.script,
     )
+    if not args.overwrite:
+        _refuse_to_replace(output, recorder.spool_path)
     recorder.start()
     ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
     failure = 0 if ending.in_child else _finish(recorder, args.script, output)
     return end_process(ending) or failure
 
 
+def _refuse_to_replace(output: Path, spool: Path) -> None:
+    from profiling_lab.errors import UsageError
+
+    if output.is_file():
+        raise UsageError(f"{output} exists already; choose another name with -o or pass --overwrite")
+    if spool.is_file():
+        raise UsageError(
+            f"{spool} is a recording that still runs or was not finished: "
+            "profiling-lab recover turns it into a file, --overwrite drops it"
+        )
+
+
 def _free_name(script: str, is_module: bool) -> Path:
     """`train.sqlite`, or `train-2.sqlite` and so on: a name nobody asked for must not destroy anything."""
     stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
     number, name = 1, Path(f"{stem}.sqlite")
-    while name.exists():
+    while name.exists() or name.with_name(f"{name.name}.spool").exists():
         number += 1
         name = Path(f"{stem}-{number}.sqlite")
     return name
