@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exercise's training step with each implementation of HeavyLayer: time, share, kernels, and the recorder's cost.
+"""The exercise's training step with each HeavyLayer: time, share, kernels, and what the recorder costs.
 
     python benchmarks/heavy_layer_step.py -o benchmarks/results/heavy_layer_step.jsonl
 
 Per implementation (the provider of a line):
   step_time             a step of training, all implementations in turns; and its spread and number of samples
-  step_time_recorded    the same step under the recorder, and recorder_overhead, its ratio to the step in turns with it
+  step_time_recorded    the same step under the recorder; recorder_overhead: its ratio to the plain step
   heavy_share, kernels, gpu_time, attributed     from a recording of a few steps
 """
 

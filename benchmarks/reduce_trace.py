@@ -128,6 +128,8 @@ def drop_rows(file: sqlite3.Connection, have: list[str]) -> None:
         file.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET uuid = NULL")
     if "TARGET_INFO_SYSTEM_ENV" in have:
         file.execute(f"DELETE FROM TARGET_INFO_SYSTEM_ENV WHERE nameEnum NOT IN {SYSTEM_FACTS}")
+    if "PYREC_META" in have:
+        file.execute("DELETE FROM PYREC_META WHERE value LIKE '/%'")  # where libraries were found
     if "META_DATA_EXPORT" in have:
         file.execute(
             "DELETE FROM META_DATA_EXPORT WHERE name NOT LIKE 'EXPORT_SCHEMA_%'"

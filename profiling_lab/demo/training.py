@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,26 +57,31 @@ def training_script() -> Iterator[ModuleType]:
             sys.modules.update(hidden)
 
 
-def record_training(path: Path, heavy: str, progress: Callable[[str], None], steps: int = STEPS) -> Cost:
-    """Train on the GPU by epochs of `steps` steps, in turns without and with the recorder.
+def record_training(
+    path: Path,
+    heavy: str,
+    progress: Callable[[str], None],
+    steps: int = STEPS,
+    arguments: Sequence[str] = ("--device", "cuda"),
+) -> Cost:
+    """Train by epochs of `steps` steps, in turns without and with the recorder.
 
-    `path` keeps the last recording (of two epochs, the first of them not timed) and what it cost. Raises
-    UsageError where it exists already.
+    `path` keeps the last recording (of two epochs, the first of them not timed) and what it cost; `arguments`
+    are the script's. Raises UsageError where `path` exists already.
     """
-    import torch
-
     from profiling_lab.measure import compare_steps
     from profiling_lab.recording import record
 
     if path.exists():
         raise UsageError(f"{path} exists already; choose another name")
     with training_script() as script:
-        training = script.build(script.parse_arguments(["--heavy", heavy, "--device", "cuda"]))
+        args = script.parse_arguments(["--heavy", heavy, "--batches", str(steps), *arguments])
+        training = script.build(args)
 
         def epoch() -> None:
             script.train_epoch(*training, steps)
 
-        progress(f"train_model.py --heavy {heavy} on {torch.cuda.get_device_name()}: warming up")
+        progress(f"train_model.py --heavy {heavy}: warming up")
         with record(path):  # NVTX asks once, at its first range, whether somebody listens
             epoch()
         progress(f"{ROUNDS} rounds of {steps} steps without the recorder and {steps} with it")
@@ -84,7 +89,7 @@ def record_training(path: Path, heavy: str, progress: Callable[[str], None], ste
             "plain": nullcontext,
             "recorded": lambda: record(path, overwrite=True),
         }
-        times = compare_steps(epoch, contexts, steps_per_block=1, warmup=1, blocks=ROUNDS)
+        times = compare_steps(epoch, contexts, steps_per_block=1, warmup=1, blocks=ROUNDS, device=args.device)
     cost = Cost(
         heavy=heavy,
         recorded_steps=2 * steps,
