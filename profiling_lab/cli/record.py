@@ -46,9 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab import _recorder
+    from profiling_lab.errors import LabError
     from profiling_lab.recording import Recorder
     from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
+
+    try:
+        from profiling_lab import _recorder
+    except ImportError as error:
+        raise LabError(
+            f"the recorder cannot be loaded ({error}); profiling-lab doctor says what to do"
+        ) from None
 
     script = find_module(args.script) if args.is_module else find_script(args.script)
     output: Path = args.output or _free_name(args.script, args.is_module)

@@ -420,6 +420,15 @@ def test_output_that_cannot_be_written_in_the_end(script_code: int, code: int, t
     assert (tmp_path / "out" / "run.sqlite.spool").is_file()
 
 
+def test_without_the_compiled_recorder(tmp_path: Path) -> None:
+    write(tmp_path, "print('ran')")
+    write(tmp_path, "import sys; sys.modules['profiling_lab._recorder'] = None", "sitecustomize.py")
+    refused = record(tmp_path, "script.py", PYTHONPATH=f"{tmp_path}{os.pathsep}{REPO}")
+    assert refused.code == 1 and refused.out == ""
+    assert "the recorder cannot be loaded" in refused.err and "profiling-lab doctor" in refused.err
+    assert "Traceback" not in refused.err
+
+
 def test_recorder_inside_recorder_is_the_scripts_error(tmp_path: Path) -> None:
     write(tmp_path, "import profiling_lab\nwith profiling_lab.record('inner.sqlite'):\n    pass\n")
     recorded = record(tmp_path, "-o", "outer.sqlite", "script.py")
