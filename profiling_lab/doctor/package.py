@@ -83,6 +83,11 @@ def check_ops() -> Check:
         info = _load.build_info()
     except LabError as error:
         return broken("_ops", str(error).rstrip("."), _BUILD_AGAIN)
+    if not isinstance(torch_or_reason(), str):
+        try:
+            _load.load()
+        except LabError as error:
+            return broken("_ops", str(error).rstrip("."), "recording works without the ops")
     cuda = info.get("cuda")
     machine = driver()
     if cuda is None:
