@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <typeinfo>
 
 #include "recorder/cupti_library.h"
@@ -169,7 +170,15 @@ uint64_t peek_sequence() { return link.peek ? link.peek() : 0; }
 
 std::string calibrate(const std::vector<Sample>& samples) {
   if (!link.current_node) return set_state("torch is not imported");
-  if (samples.size() < 4) return set_state("calibration needs at least four autograd nodes");
+  std::set<uint64_t> sequences, threads;
+  for (const Sample& sample : samples) {
+    sequences.insert(sample.sequence);
+    threads.insert(sample.thread);
+  }
+  // Fewer, and some other field of the nodes could look the same.
+  if (sequences.size() < 4 || threads.size() < 2) {
+    return set_state("calibration needs four autograd nodes with different numbers, of two threads");
+  }
   const SafeReader reader;
   std::vector<NodeBytes> nodes;
   // A Python object starts with its count and type; free-threaded builds have a longer head.

@@ -226,7 +226,8 @@ assert recorder.summary.ranges >= 4
 """)
     inside = dict(query(
         "SELECT n.text, count(*) FROM NVTX_EVENTS n "
-        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.globalTid = n.globalTid AND r.start >= n.start AND r.end <= n.end JOIN CUPTI_ACTIVITY_KIND_KERNEL k USING (correlationId) "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.globalTid = n.globalTid "
+        "AND r.start >= n.start AND r.end <= n.end JOIN CUPTI_ACTIVITY_KIND_KERNEL k USING (correlationId) "
         "WHERE n.eventType = 59 GROUP BY n.text"
     ))  # fmt: skip
     assert inside == {"outer": 2, "inner": 1}
