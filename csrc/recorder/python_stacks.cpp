@@ -62,6 +62,7 @@ void pin_running_code(Shared& shared) {
   }
 }
 
+// A pending call of the interpreter: runs on the main thread, between two instructions, with the GIL.
 int pin_when_asked(void*) {
   g_pin_requested = false;
   if (Shared* shared = g_active.load()) {
@@ -187,11 +188,10 @@ StackId capture() noexcept {
     g_failed.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
-  if (g_active.load(std::memory_order_relaxed) != shared)
-    return 0;  // stopped meanwhile: the stack may be incomplete
+  // Stopped meanwhile: the stack may be incomplete.
+  if (g_active.load(std::memory_order_relaxed) != shared) return 0;
   if (truncated) g_truncated.fetch_add(1, std::memory_order_relaxed);
-  // The main thread pins at its next chance. With sub-interpreters around "I hold the GIL" cannot be known
-  // here.
+  // The main thread pins at its next chance; whether this thread holds the GIL by luck cannot be known here.
   if (!kDeathsAreTold && unpinned && !g_pin_requested.exchange(true)) {
     if (Py_AddPendingCall(pin_when_asked, nullptr) != 0) g_pin_requested = false;  // the queue is full
   }
