@@ -53,6 +53,8 @@ Tensor slow(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
   PLAB_CHECK(!problem.cuda || problem.d <= kSlowMaxWidth, kOp,
              ": the slow kernel takes a last dimension of at most ", kSlowMaxWidth, ", but x has ",
              problem.d);
+  PLAB_CHECK(!problem.cuda || problem.rows <= kSlowMaxRows, kOp, ": the slow kernel takes at most ",
+             kSlowMaxRows, " rows, but x has ", problem.rows);
   Tensor y = empty_like(x);
   if (y.numel() == 0) return y;
   const Tensor x_dense = contiguous(x), w1_dense = contiguous(w1), w2_dense = contiguous(w2),

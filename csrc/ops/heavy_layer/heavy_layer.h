@@ -46,8 +46,9 @@ struct TanhBackwardParams {
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t tanh_backward_chunks(int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
-// The slow CUDA kernel holds two rows in shared memory; see slow.cu.
+// The slow CUDA kernel holds two rows in shared memory and has a block per row; see slow.cu.
 constexpr int64_t kSlowMaxWidth = 6144;
+constexpr int64_t kSlowMaxRows = (int64_t{1} << 31) - 1;
 
 void heavy_layer_slow_cpu(const HeavyLayerSlowParams& params);
 void bias_tanh_cpu(const BiasTanhParams& params);
