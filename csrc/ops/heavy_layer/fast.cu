@@ -12,6 +12,7 @@
 //           bits.
 // Bytes     3 rows d elements + 8 d rows / kChunkRows.   Flops  4 rows d.      Roof  memory.
 // Contract  contiguous, d > 0; checked in heavy_layer.cpp.
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/launch.h"
@@ -86,7 +87,7 @@ bool aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(addr
 unsigned grid_stride_blocks(int64_t items) {
   constexpr int kBlocksPerMultiprocessor = 8;
   const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) * kBlocksPerMultiprocessor;
-  return static_cast<unsigned>(cuda::balanced_grid(cuda::ceil_div<int64_t>(items, kThreads), resident));
+  return static_cast<unsigned>(std::min(cuda::ceil_div<int64_t>(items, kThreads), resident));
 }
 
 }  // namespace
