@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from profiling_lab.demo.cost import Cost, write_cost
-from profiling_lab.errors import UsageError
+from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.exercises import find, workspace
 
 ROUNDS = 5
@@ -82,8 +82,10 @@ def record_training(
             script.train_epoch(*training, steps)
 
         progress(f"train_model.py --heavy {heavy}: warming up")
-        with record(path):  # NVTX asks once, at its first range, whether somebody listens
+        with record(path) as recorder:  # NVTX asks once, at its first range, whether somebody listens
             epoch()
+        if recorder.summary and (reason := recorder.summary.reasons.get("gpu")):
+            raise NotEnoughDataError(f"the GPU cannot be recorded: {reason}; profiling-lab doctor says more")
         progress(f"{ROUNDS} rounds of {steps} steps without the recorder and {steps} with it")
         contexts: dict[str, Callable[[], AbstractContextManager[object]]] = {
             "plain": nullcontext,

@@ -55,12 +55,11 @@ def per_step(names: Counter[str]) -> Counter[str]:
 
 
 def launched_by_autograd(trace: Trace) -> Counter[str]:
-    """Kernels whose launching thread is not the one that runs the program, without asking the attribution."""
-    operations, calls = trace.operations, trace.calls
-    main = Counter(calls.thread[calls.stack > 0].tolist()).most_common(1)[0][0]
-    call = trace.attribution.call
+    """Kernels whose launching thread is not the main one, without asking the attribution for lines."""
+    operations, calls, call = trace.operations, trace.calls, trace.attribution.call
     assert (call >= 0).all(), "every kernel's launch was recorded"
-    chosen = (operations.kind == OperationKind.KERNEL) & (calls.thread[call] != main)
+    on_main = np.array([tid in trace.pids for tid in trace.tids])  # a process's first thread has its number
+    chosen = (operations.kind == OperationKind.KERNEL) & ~on_main[calls.thread[call]]
     return per_step(Counter(operations.names[i] for i in operations.name[chosen]))
 
 
