@@ -24,8 +24,11 @@ def start(
     that cannot be written); its text is one sentence.
     """
 
-def stop(meta: dict[str, str]) -> None:
-    """End the recording; `meta` goes into the file. RuntimeError if none is running."""
+def stop(meta: dict[str, str]) -> dict[str, str]:
+    """End the recording; `meta` goes into the file. Returns what status() says at the end.
+
+    RuntimeError if none is running.
+    """
 
 def add_meta(meta: dict[str, str]) -> None:
     """Facts about the running recording; a later value of a name replaces an earlier one."""

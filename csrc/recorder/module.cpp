@@ -56,14 +56,14 @@ py::dict start(const py::kwargs& wanted) {
   return out;
 }
 
-void stop(const std::map<std::string, std::string>& meta) {
+std::map<std::string, std::string> stop(const std::map<std::string, std::string>& meta) {
   std::string why;
   {
     const py::gil_scoped_release released;
     why = Session::instance().halt();
   }
   if (!why.empty()) throw std::runtime_error(why);
-  Session::instance().finish(meta);
+  return Session::instance().finish(meta);
 }
 
 std::string calibrate(const std::vector<std::tuple<uintptr_t, uint64_t, uint64_t>>& nodes) {

@@ -226,16 +226,18 @@ std::string Session::halt() {
   return "";
 }
 
-void Session::finish(const std::map<std::string, std::string>& meta) {
+std::map<std::string, std::string> Session::finish(const std::map<std::string, std::string>& meta) {
   std::lock_guard lock(control_);
-  if (state_ != State::kHalted) return;
+  if (state_ != State::kHalted) return {};
   if (python_) python_stacks::stop();
-  add_meta(statistics());
+  const auto facts = statistics();
+  add_meta(facts);
   add_meta(meta);
   writer_.close();
   buffers_.release();
   rings_.clear();
   state_ = State::kIdle;
+  return facts;
 }
 
 // ---- the consumer thread ----

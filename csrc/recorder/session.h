@@ -54,7 +54,8 @@ class Session {
 
   StartResult start(const StartOptions& options);  // GIL held
   std::string halt();                              // GIL released; "" or why nothing was halted
-  void finish(const std::map<std::string, std::string>& meta);
+  // Returns the statistics, which a full disk may have kept out of the file.
+  std::map<std::string, std::string> finish(const std::map<std::string, std::string>& meta);
   // Facts about the recording; a later value of a name replaces an earlier one.
   void add_meta(const std::map<std::string, std::string>& meta) noexcept;
   bool recording() const noexcept { return state_ == State::kRecording; }

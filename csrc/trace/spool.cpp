@@ -42,10 +42,10 @@ constexpr CrcTables make_crc_tables() {
   return tables;
 }
 
-uint32_t crc32(const void* data, size_t bytes) {
+uint32_t crc32(const void* data, size_t bytes, uint32_t so_far = 0) {
   static constexpr CrcTables t = make_crc_tables();
   const auto* p = static_cast<const uint8_t*>(data);
-  uint32_t crc = ~0u;
+  uint32_t crc = ~so_far;
   for (; bytes >= 8; bytes -= 8, p += 8) {
     uint32_t low, high;
     std::memcpy(&low, p, 4);
@@ -56,6 +56,11 @@ uint32_t crc32(const void* data, size_t bytes) {
   }
   for (; bytes; --bytes, ++p) crc = (crc >> 8) ^ t[0][(crc ^ *p) & 0xff];
   return ~crc;
+}
+
+// Over the header's other fields and the payload: a damaged kind or size must not pass either.
+uint32_t block_crc(const BlockHeader& header, const void* payload) {
+  return crc32(payload, header.payload_bytes, crc32(&header, offsetof(BlockHeader, crc)));
 }
 
 void put_text(std::vector<char>& out, std::string_view text) {
@@ -153,8 +158,9 @@ void Writer::write_block(Kind kind, size_t record_bytes, const void* data, size_
     bytes_lost_ += bytes;
     return;
   }
-  const BlockHeader header{kMagic, static_cast<uint16_t>(kind), static_cast<uint16_t>(record_bytes),
-                           static_cast<uint32_t>(bytes), crc32(data, bytes)};
+  BlockHeader header{kMagic, static_cast<uint16_t>(kind), static_cast<uint16_t>(record_bytes),
+                     static_cast<uint32_t>(bytes), 0};
+  header.crc = block_crc(header, data);
   const auto write_all = [this](const void* from, size_t left) {
     const auto* at = static_cast<const char*>(from);
     while (left) {
@@ -187,7 +193,7 @@ Contents read(const std::string& path) {
     if (whole) {
       payload.resize(header.payload_bytes);
       whole = static_cast<bool>(file.read(payload.data(), header.payload_bytes)) &&
-              crc32(payload.data(), payload.size()) == header.crc;
+              block_crc(header, payload.data()) == header.crc;
     }
     if (!whole) {
       file.clear();

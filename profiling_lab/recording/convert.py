@@ -6,6 +6,7 @@ The file is built beside its destination and renamed when it is whole, so a read
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,13 @@ class Converted:
     meta: dict[str, str]
 
 
-def convert(spool_path: str | Path, out_path: str | Path) -> Converted:
-    """Write `out_path` from the capture file `spool_path`.
+def convert(spool_path: str | Path, out_path: str | Path, meta: dict[str, str] | None = None) -> Converted:
+    """Write `out_path` from the capture file `spool_path`; `meta` adds to what the capture says itself.
 
     Raises UnreadableInputError if the spool is none, LabError if the SQLite file cannot be written.
     """
     spool = Spool.read(spool_path)
+    spool.meta.update(meta or {})
     strings = StringTable(spool.strings)
     tables = {
         **activity_tables.build(spool, strings),
@@ -51,8 +53,11 @@ def convert(spool_path: str | Path, out_path: str | Path) -> Converted:
         _write(temporary, tables)
         os.replace(temporary, destination)
     except Exception as error:
-        temporary.unlink(missing_ok=True)
-        raise LabError(f"cannot write {destination}: {error}") from error
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise LabError(
+            f"cannot write {destination} (the capture is kept in {spool_path}): {error}"
+        ) from error
     return Converted({name: table.num_rows for name, table in tables.items()}, spool.meta)
 
 

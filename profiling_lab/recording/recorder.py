@@ -134,15 +134,18 @@ class Recorder:
         if link_state != "on":
             self._reasons["autograd"] = link_state
         try:
-            _recorder.stop(self._last_facts(ended - self._began))
+            facts = self._last_facts(ended - self._began)
+            facts |= _recorder.stop(facts)
         except RuntimeError as error:
             raise LabError(str(error)) from error
         self._process = 0
         atexit.unregister(self._stop_at_exit)
         self._take_back()
-        converted = convert(self.spool_path, self.path)
+        if "write_error" in facts:
+            self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
+        convert(self.spool_path, self.path, facts)
         self.spool_path.unlink()
-        self.summary = self._summarize(converted.meta, ended - self._began)
+        self.summary = self._summarize(facts, ended - self._began)
         return self.summary
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
