@@ -53,12 +53,19 @@ struct Links {
 
 Links link_by_counter(const LaunchProbes& launches);
 
+// What an operator range is in backward, where its recorder says so.
+enum class Evaluates : uint8_t {
+  kNothing = 0,  // forward, or not told
+  kEngine = 1,   // the engine's own range around the evaluation of one node
+  kNode = 2,     // the evaluation itself; its number is that of the node
+};
+
 // The ranges that emit_nvtx writes: `aten::mm, seq = 4` in forward, and in backward `evaluate_function:
 // MmBackward0` around `MmBackward0, seq = 4`. The number says which forward range made the node.
 struct OperatorRanges {
   trace::Ranges ranges;              // track: thread
   trace::Column<int64_t> sequence;   // kNoSequence where the text has none
-  trace::Column<uint8_t> evaluates;  // 1: a range of the engine around the evaluation of one node
+  trace::Column<uint8_t> evaluates;  // Evaluates
   trace::Column<int32_t> process;    // per range
 };
 

@@ -30,9 +30,9 @@ class OperatorTree {
   OperatorTree(const OperatorRanges& operators, const std::vector<int32_t>& parent)
       : operators_(operators), parent_(parent), node_in_(parent.size(), kNone) {
     for (int32_t range = 0; range < static_cast<int32_t>(parent.size()); ++range) {
-      if (operators.sequence[range] == kNoSequence) continue;
+      if (operators.sequence[range] == kNoSequence || is(range, Evaluates::kEngine)) continue;
       if (evaluates_node(range)) {
-        node_in_[parent[range]] = range;
+        if (is(parent[range], Evaluates::kEngine)) node_in_[parent[range]] = range;
       } else {
         makers_.push_back(
             {operators.process[range], operators.sequence[range], operators.ranges.start_ns[range], range});
@@ -41,18 +41,17 @@ class OperatorTree {
     std::sort(makers_.begin(), makers_.end(), before);
   }
 
-  // The range `XBackward0, seq = N` directly inside of the engine's range: N is the node evaluated, not one
-  // made.
+  // N of such a range is the node evaluated, not one made: where the recorder says so, and in the range
+  // `XBackward0, seq = N` directly inside of the engine's.
   bool evaluates_node(int32_t range) const {
-    const int32_t around = parent_[range];
-    return operators_.sequence[range] != kNoSequence && around != kNone && operators_.evaluates[around] != 0;
+    if (is(range, Evaluates::kNode)) return true;
+    return operators_.sequence[range] != kNoSequence && is(parent_[range], Evaluates::kEngine);
   }
 
   // The evaluation of a node that `range` belongs to: the node's own range, or the engine's range around it
   // where the node has none with a number; kNone in forward.
   int32_t evaluation_around(int32_t range) const {
-    while (range != kNone && operators_.evaluates[range] == 0 && !evaluates_node(range))
-      range = parent_[range];
+    while (range != kNone && !is(range, Evaluates::kEngine) && !evaluates_node(range)) range = parent_[range];
     return range != kNone && node_in_[range] != kNone ? node_in_[range] : range;
   }
 
@@ -81,6 +80,10 @@ class OperatorTree {
   int64_t sequence(int32_t range) const { return operators_.sequence[range]; }
 
  private:
+  bool is(int32_t range, Evaluates what) const {
+    return range != kNone && operators_.evaluates[range] == static_cast<uint8_t>(what);
+  }
+
   const OperatorRanges& operators_;
   const std::vector<int32_t>& parent_;
   std::vector<int32_t> node_in_;  // per range of the engine: the node's range with its number

@@ -7,7 +7,11 @@ import argparse
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="FILE", help="a recording of ours, or an nsys export (SQLite)")
+    parser.add_argument(
+        "trace",
+        metavar="FILE",
+        help="a recording of ours, an nsys export (SQLite), or torch.profiler's JSON",
+    )
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:

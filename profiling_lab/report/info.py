@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -44,13 +45,14 @@ def info_report(trace: Trace, facts: TraceInfo, coverage: Coverage | None) -> Re
 def _header(facts: TraceInfo) -> tuple[str, ...]:
     known = "unknown, the file does not say"
     gpus = ", ".join(
-        f"{gpu.name}"
+        (f"{number} x " if number > 1 else "")
+        + f"{gpu.name}"
         + (
             f" (compute {gpu.compute}, {gpu.multiprocessors} SMs, {numbers.size(gpu.memory_bytes)})"
             if gpu.compute
             else ""
         )
-        for gpu in facts.gpus
+        for gpu, number in Counter(facts.gpus).items()
     )
     lines = [
         f"file       {facts.path}, {numbers.size(facts.file_bytes)}",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
@@ -12,6 +13,7 @@ from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.lines import LineRow, LinesResult
 
+_INSTALLED = re.compile(r"/(site|dist)-packages/")
 _NAMED = {"kernel": "kernel", "range": "NVTX range"}
 
 
@@ -65,7 +67,9 @@ def _at(frame: Frame) -> str:
 
 
 def shown_path(file: str) -> str:
-    """Relative where that is shorter: a table of absolute paths hides the names."""
+    """The part of a path that tells files apart: below the current folder, or below site-packages."""
+    if match := _INSTALLED.search(file):
+        return file[match.end() :]
     if not file.startswith("/"):
         return file
     relative = os.path.relpath(file, Path.cwd())

@@ -9,11 +9,10 @@ from enum import IntEnum
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, NvtxRanges, Operations, full
+from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Operations, Ranges, full
 
 # Timestamps of nested ranges may bleed past each other by less than this.
 BLEED_NS = 1000
-_EVALUATE = "autograd::engine::evaluate_function: "
 
 
 class Phase(IntEnum):
@@ -68,7 +67,7 @@ class Attribution:
     """NVTX ranges that overlap another without nesting in it"""
 
 
-def attribute(operations: Operations, calls: Calls, ranges: NvtxRanges) -> Attribution:
+def attribute(operations: Operations, calls: Calls, ranges: Ranges) -> Attribution:
     call = _analysis.call_of(
         operations.process, operations.correlation, calls.process, calls.correlation, calls.start_ns
     )
@@ -80,10 +79,15 @@ def attribute(operations: Operations, calls: Calls, ranges: NvtxRanges) -> Attri
     launched = call >= 0
     op_phase[~launched] = Phase.UNKNOWN
     op_range[launched] = range_of_call[call[launched]]
+    if ranges.stack.any():
+        # An operator with a stack answers for the backward of what it launched nothing for.
+        by_range = np.where(stack == 0, np.append(ranges.stack, np.int32(0))[op_range], 0)
+        reason[by_range > 0] = Reason.ATTRIBUTED
+        stack[by_range > 0] = by_range[by_range > 0]
     return Attribution(call, stack, op_phase, op_match, reason, op_range, link, dropped)
 
 
-def _link(calls: Calls, ranges: NvtxRanges) -> tuple[tuple[U8, U8, I32], I32, str, int]:
+def _link(calls: Calls, ranges: Ranges) -> tuple[tuple[U8, U8, I32], I32, str, int]:
     """The links, the range per call, how they were made, and how many ranges had to be dropped."""
     has_counter = bool(np.any(calls.next_sequence != NO_SEQUENCE))
     by_counter = _analysis.link_by_counter(
@@ -97,10 +101,7 @@ def _link(calls: Calls, ranges: NvtxRanges) -> tuple[tuple[U8, U8, I32], I32, st
     nested = _nested(ranges)
     if not len(nested):
         return by_counter, full(len(calls), -1, np.int32), "counter" if has_counter else "", 0
-    name_evaluates = np.array(
-        [name.startswith(_EVALUATE) for name in ranges.names] or [False], dtype=np.uint8
-    )
-    evaluates = name_evaluates[ranges.name[nested]]
+    evaluates = ranges.evaluates[nested]
     by_ranges, around, forward_range, dropped = _analysis.link_by_ranges(
         ranges.start_ns[nested],
         ranges.end_ns[nested],
@@ -122,7 +123,7 @@ def _link(calls: Calls, ranges: NvtxRanges) -> tuple[tuple[U8, U8, I32], I32, st
     return by_counter, range_of_call, "counter" if has_counter else "", dropped
 
 
-def _nested(ranges: NvtxRanges) -> np.ndarray:
+def _nested(ranges: Ranges) -> np.ndarray:
     """Rows of the default domain: the ranges of libraries (NCCL) live in domains of their own and nest on
     their own.
     """

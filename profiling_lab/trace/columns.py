@@ -104,10 +104,19 @@ class Calls:
         return len(self.start_ns)
 
 
+class Evaluates(IntEnum):
+    """What a range is in backward, where its recorder says so (csrc/analysis/autograd_link.h)."""
+
+    NOTHING = 0
+    ENGINE = 1
+    NODE = 2
+
+
 @dataclass(frozen=True, slots=True)
-class NvtxRanges:
-    """Push/pop and start/end ranges. A range that was open when the recording stopped ends at int64's
-    maximum.
+class Ranges:
+    """NVTX ranges, or the operators and annotations of torch.profiler.
+
+    A range that was open when the recording stopped ends at int64's maximum.
     """
 
     start_ns: I64
@@ -118,10 +127,15 @@ class NvtxRanges:
     """row of `names`: the text without `, seq = ..` and what follows it"""
     names: tuple[str, ...]
     sequence: I64
-    """N of `, seq = N`, else NO_SEQUENCE"""
+    """the number of an autograd node: N of `, seq = N`; NO_SEQUENCE where there is none"""
+    evaluates: U8
+    """Evaluates"""
     domain: I64
+    """ranges of one domain nest, those of different domains do not"""
     domains: dict[int, str]
     """names of the domains that have one"""
+    stack: I32
+    """row of Trace.stacks, 0 where the recorder took none; torch.profiler takes stacks of operators"""
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -11,6 +11,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.trace.attribution import Match, Phase, Reason
+from profiling_lab.trace.chrome_source import FUNCTION_LINES
 from profiling_lab.trace.columns import I32, OperationKind, dense
 from profiling_lab.trace.trace import Trace
 
@@ -145,8 +146,11 @@ def notes(trace: Trace) -> tuple[str, ...]:
     if found.without_call:
         out.append(f"{found.without_call} Python stacks have no call in the file")
     out += _recorder_notes(trace.recorder_facts)
+    if found.form == FUNCTION_LINES:
+        out.append("the line of a frame is where its function begins: torch.profiler notes no other")
     if not link and np.any(trace.attribution.phase == Phase.BACKWARD):
-        how = "" if trace.is_ours else ": record with --pytorch=autograd-nvtx, or with profiling-lab record"
+        how = ": record with --pytorch=autograd-nvtx, or with profiling-lab record"
+        how = how if trace.recorder == "nsys" else ""
         out.append(f"backward cannot be joined with its forward lines, the file has no sequence numbers{how}")
     if trace.attribution.dropped_ranges:
         out.append(

@@ -1,278 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a trace file, how it was captured, and which option would have recorded what is missing.
-
-Only named facts are read: an nsys export also holds the whole environment of the traced process, which
-nobody wants in
-a bug report.
-"""
+"""What is in a trace file, how it was captured, and which option would have recorded what is missing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from typing import Any
 
-from profiling_lab.trace.process_ids import pid_of
-from profiling_lab.trace.python_stacks import (
-    BACKTRACE_SCHEMA,
-    SAMPLING_SCHEMA,
-    marks_without_payload,
-    payload_sql,
-)
-from profiling_lab.trace.read_calls import BACKTRACE_CLASS, CALL_TABLE
-from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.chrome_events import whole
+from profiling_lab.trace.chrome_source import ChromeSource
+from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
+from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
+from profiling_lab.trace.sqlite_info import sqlite_info
 from profiling_lab.trace.trace import Trace
 
-_PYTHON_FLAGS = (
-    "--python-backtrace=cuda --cudabacktrace=all:0, with CPU sampling on; export with --include-json=true"
-)
+__all__ = ["Gpu", "Recorded", "TraceInfo", "info"]
 
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One kind of thing a trace can hold."""
-
-    key: str
-    what: str
-    rows: int
-    missing: str
-    """what would have recorded it, where there are no rows; '' where there is nothing to say"""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    name: str
-    compute: str
-    """compute capability, '' if unknown"""
-    multiprocessors: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class TraceInfo:
-    """Facts about a file. '' and None say that the file does not tell."""
-
-    path: str
-    file_bytes: int
-    product: str
-    schema: str
-    started_utc: str
-    duration_ns: int | None
-    gpus: tuple[Gpu, ...]
-    driver: str
-    processes: tuple[str, ...]
-    recorded: tuple[Recorded, ...]
-    recorder: tuple[tuple[str, str], ...]
-    """what our recorder noted about itself: versions, cost, dropped records"""
-    overhead_ns: int | None
-    """time the profiler took from the program, as far as the file tells"""
-    warnings: tuple[str, ...]
-    """diagnostics of the recorder from warning up"""
+_PLAUSIBLE_EPOCH_NS = 10**18  # September 2001: an earlier time is not a date but a running clock
 
 
 def info(trace: Trace) -> TraceInfo:
     """Read the facts. Works on traces without a GPU operation too."""
-    file = trace.file
-    export = _pairs(file, "META_DATA_EXPORT") or _pairs(file, "EXPORT_META_DATA")
-    product = " ".join(
-        filter(None, (export.get("EXPORT_PRODUCT_NAME", ""), export.get("EXPORT_PRODUCT_VERSION", "")))
-    )
+    if isinstance(trace.source, ChromeSource):
+        return _of_torch_profiler(trace, trace.source)
+    return sqlite_info(trace)
+
+
+def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
+    operations, ranges, stacks = trace.operations, trace.ranges, trace.stacks_found
+    kinds = [int((operations.kind == kind).sum()) for kind in OperationKind]
+    all_times = [t for t in (operations.start_ns, operations.end_ns, trace.calls.start_ns) if len(t)]
+    began = min((int(t.min()) for t in all_times), default=0)
+    sequences = int((ranges.sequence != NO_SEQUENCE).sum())
     return TraceInfo(
         path=str(trace.path),
         file_bytes=trace.path.stat().st_size,
-        product=product or ("profiling_lab recorder" if trace.is_ours else ""),
-        schema=export.get("EXPORT_SCHEMA_VERSION", ""),
-        started_utc=_started(file),
-        duration_ns=_duration(file),
-        gpus=_gpus(file),
-        driver=_driver(file),
-        processes=_processes(file),
-        recorded=tuple(_recorded(trace)),
-        recorder=tuple(_pairs(file, "PYREC_META").items()),
-        overhead_ns=_overhead(file),
-        warnings=_warnings(file),
-    )
-
-
-def _pairs(file: SqliteFile, table: str) -> dict[str, str]:
-    if not file.columns(table):
-        return {}
-    rows = file.texts(f"SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM \"{table}\"")
-    return {row[0]: row[1] for row in rows}
-
-
-def _number(file: SqliteFile, query: str) -> int:
-    return int(file.integers(query, 1)[0][0])
-
-
-def _started(file: SqliteFile) -> str:
-    if "utcEpochNs" not in file.columns("TARGET_INFO_SESSION_START_TIME"):
-        return ""
-    epoch_ns = file.select("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
-    if not len(epoch_ns) or epoch_ns[0] <= 0:
-        return ""
-    return datetime.fromtimestamp(int(epoch_ns[0]) // 1_000_000_000, timezone.utc).strftime(
-        "%Y-%m-%d %H:%M:%S UTC"
-    )
-
-
-def _duration(file: SqliteFile) -> int | None:
-    if "duration" not in file.columns("ANALYSIS_DETAILS"):
-        return None
-    duration = file.select("ANALYSIS_DETAILS", {"duration": 0})["duration"]
-    return int(duration.max()) if len(duration) else None
-
-
-def _gpus(file: SqliteFile) -> tuple[Gpu, ...]:
-    table = next((t for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU") if file.columns(t)), None)
-    if table is None or "name" not in file.columns(table):
-        return ()
-    facts = file.select(table, {"computeMajor": 0, "computeMinor": 0, "smCount": 0, "totalMemory": 0})
-    names = [name for (name,) in file.texts(f"SELECT CAST(COALESCE(name, '') AS BLOB) FROM {table}")]
-    return tuple(
-        Gpu(name, f"{major}.{minor}" if major else "", sms, memory)
-        for name, major, minor, sms, memory in zip(
-            names, *(facts[key].tolist() for key in facts), strict=True
-        )
-    )
-
-
-def _driver(file: SqliteFile) -> str:
-    if not {"name", "value"} <= set(file.columns("TARGET_INFO_SYSTEM_ENV")):
-        return ""
-    rows = file.texts(
-        "SELECT CAST(value AS BLOB) FROM TARGET_INFO_SYSTEM_ENV"
-        " WHERE name IN ('NvDriverVersion', 'NVDriverVersion')"
-    )
-    return rows[0][0] if rows else ""
-
-
-def _processes(file: SqliteFile) -> tuple[str, ...]:
-    if not {"globalPid", "name"} <= set(file.columns("PROCESSES")):
-        table = file.newest(CALL_TABLE)
-        if table is None:
-            return ()
-        pids = file.integers(f'SELECT DISTINCT (IFNULL(globalTid, 0) >> 24) & 16777215 FROM "{table}"', 1)[0]
-        return tuple(f"pid {pid}" for pid in sorted(pids.tolist()))
-    ids = file.select("PROCESSES", {"globalPid": 0})["globalPid"].tolist()
-    names = [name for (name,) in file.texts("SELECT CAST(COALESCE(name, '') AS BLOB) FROM PROCESSES")]
-    return tuple(f"pid {pid_of(i)} {name}".rstrip() for i, name in zip(ids, names, strict=True))
-
-
-def _overhead(file: SqliteFile) -> int | None:
-    """Of the overhead kinds only buffer flushes, instrumentation and resources are the profiler's own
-    doing.
-    """
-    total = None
-    for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
-        if columns := file.columns(table):
-            where = "WHERE overheadType IN (3, 4, 5)" if "overheadType" in columns else ""
-            total = (total or 0) + _number(file, f"SELECT IFNULL(sum(end - start), 0) FROM {table} {where}")
-    return total
-
-
-def _warnings(file: SqliteFile) -> tuple[str, ...]:
-    if not {"severity", "text"} <= set(file.columns("DIAGNOSTIC_EVENT")):
-        return ()
-    rows = file.texts(
-        "SELECT DISTINCT CAST(text AS BLOB) FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) "
-        "OR text LIKE '%legacy%' OR text LIKE 'Not all %'"
-    )
-    return tuple(" ".join(text.split()) for (text,) in rows)
-
-
-def _recorded(trace: Trace) -> list[Recorded]:
-    file = trace.file
-
-    def rows(stem: str, where: str = "") -> int:
-        table = file.newest(stem)
-        return 0 if table is None else _number(file, f'SELECT count(*) FROM "{table}" {where}')
-
-    def cuda(key: str, what: str, stem: str) -> Recorded:
-        return Recorded(key, what, rows(f"CUPTI_ACTIVITY_KIND_{stem}"), "")
-
-    # A file that has one GPU table had CUDA tracing on; then a missing table says that nothing of the kind
-    # happened.
-    traced = any(rows(f"CUPTI_ACTIVITY_KIND_{stem}") for stem in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
-    no_cuda = "" if traced or trace.is_ours else "--trace=cuda, if anything ran on the GPU"
-
-    def nsys(flags: str) -> str:
-        return "" if trace.is_ours else flags
-
-    api_where = f"WHERE eventClass <> {BACKTRACE_CLASS}"
-    chains = file.newest("CUDA_CALLCHAINS")
-    return [
-        Recorded("kernels", "kernels", rows("CUPTI_ACTIVITY_KIND_KERNEL"), no_cuda),
-        cuda("copies", "copies", "MEMCPY"),
-        cuda("sets", "memory sets", "MEMSET"),
-        cuda("graphs", "CUDA graphs as a whole", "GRAPH_TRACE"),
-        cuda("syncs", "synchronizations", "SYNCHRONIZATION"),
-        Recorded("calls", "CUDA API calls", rows("CUPTI_ACTIVITY_KIND_RUNTIME", api_where), no_cuda),
-        *_stacks(trace),
-        Recorded(
-            "native_chains",
-            "native call chains of API calls",
-            _number(file, f'SELECT count(DISTINCT id) FROM "{chains}"') if chains else 0,
-            nsys("--cudabacktrace=all:0, with CPU sampling on"),
+        product="torch.profiler",
+        schema="",
+        started_utc=utc(began) if began > _PLAUSIBLE_EPOCH_NS else "",
+        duration_ns=max(int(t.max()) for t in all_times) - began if all_times else None,
+        gpus=tuple(_chrome_gpu(device) for device in source.events.devices),
+        driver="",
+        processes=tuple(f"pid {pid}" for pid in trace.pids),
+        recorded=(
+            Recorded("kernels", "kernels", kinds[OperationKind.KERNEL], "ProfilerActivity.CUDA"),
+            Recorded("copies", "copies", kinds[OperationKind.COPY], ""),
+            Recorded("sets", "memory sets", kinds[OperationKind.SET], ""),
+            Recorded("calls", "CUDA API calls", len(trace.calls), "ProfilerActivity.CUDA"),
+            Recorded("python_stacks", "API calls with a Python stack", stacks.recorded, "with_stack=True"),
+            Recorded("autograd", "operators with a sequence number", sequences, "ProfilerActivity.CPU"),
+            Recorded("operators", "operators and annotations", len(ranges), "ProfilerActivity.CPU"),
         ),
-        Recorded(
-            "nvtx",
-            "NVTX ranges",
-            rows("NVTX_EVENTS", "WHERE eventType IN (59, 60)"),
-            nsys("--trace=nvtx, if there are any"),
-        ),
-        Recorded(
-            "cpu_samples",
-            "CPU samples",
-            rows("COMPOSITE_EVENTS"),
-            nsys("--sample=process-tree"),
-        ),
-        Recorded("os_calls", "operating-system calls", rows("OSRT_API"), nsys("--trace=osrt")),
-        Recorded(
-            "gpu_metrics",
-            "GPU metric samples",
-            rows("GPU_METRICS"),
-            nsys("--gpu-metrics-devices=all"),
-        ),
-    ]
+        recorder=(),
+        overhead_ns=None,
+        warnings=(),
+    )
 
 
-def _stacks(trace: Trace) -> list[Recorded]:
-    """Python stacks of API calls, and the numbers that join backward with forward."""
-    file = trace.file
-    if file.columns("PYREC_LAUNCH"):
-        stacks = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE stackId > 0")
-        linked = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE nodeSeq IS NOT NULL")
-        return [
-            Recorded(
-                "python_stacks", "Python stacks of API calls", stacks, "see doctor: the stack self-test"
-            ),
-            Recorded(
-                "autograd",
-                "API calls inside of backward, with their node",
-                linked,
-                "a backward pass while recording",
-            ),
-        ]
-    table = file.newest("NVTX_EVENTS")
-    sequences = 0
-    if table is not None and "text" in file.columns(table):
-        where = "eventType IN (59, 60) AND text LIKE '%, seq = %'"
-        sequences = _number(file, f'SELECT count(*) FROM "{table}" WHERE {where}')
-    return [
-        _marks(file, "python_stacks", "Python stacks of API calls", BACKTRACE_SCHEMA, _PYTHON_FLAGS),
-        _marks(file, "python_samples", "periodic Python stacks", SAMPLING_SCHEMA, "--python-sampling=true"),
-        Recorded("autograd", "operator ranges with a sequence number", sequences, "--pytorch=autograd-nvtx"),
-    ]
-
-
-def _marks(file: SqliteFile, key: str, what: str, schema: str, flags: str) -> Recorded:
-    """Python stacks in nsys' form; those that the export left without frames count as missing."""
-    table = file.newest("NVTX_EVENTS")
-    if table is None:
-        return Recorded(key, what, 0, flags)
-    payload, join = payload_sql(file, table)
-    where = f"n.eventType = 34 AND {payload} LIKE '{{\"{schema}%'"
-    readable = _number(file, f'SELECT count(*) FROM "{table}" n {join} WHERE {where}')
-    if unread := marks_without_payload(file, schema):
-        flags = f"{unread:,} were recorded, their frames left out: export with --include-json=true"
-    return Recorded(key, what, readable, flags)
+def _chrome_gpu(device: dict[str, Any]) -> Gpu:
+    major, minor = device.get("computeMajor"), device.get("computeMinor", 0)
+    return Gpu(
+        name=str(device.get("name", "")),
+        compute=f"{major}.{minor}" if major else "",
+        multiprocessors=whole(device.get("numSms"), 0),
+        memory_bytes=whole(device.get("totalGlobalMem"), 0),
+    )

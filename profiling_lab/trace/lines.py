@@ -131,6 +131,8 @@ def _how_to_record_stacks(trace: Trace) -> str:
     found = trace.stacks_found
     if found.without_payload:
         return f"{found.without_payload} were recorded; export them with `nsys export --include-json=true`"
+    if trace.recorder == "torch.profiler":
+        return "record with profile(with_stack=True), or with `profiling-lab record`"
     if trace.is_ours:
         state = trace.recorder_facts.get("stacks_state", "on")
         return f"the recorder says: {state}" if state != "on" else "no CUDA call was made from Python"

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling_lab.trace.call_stacks import CallRows, CallStacks
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Trait, dense
+from profiling_lab.trace.nsys_stacks import from_nsys
 from profiling_lab.trace.process_ids import Registry, process_part
-from profiling_lab.trace.python_stacks import CallRows, CallStacks, read_call_stacks
+from profiling_lab.trace.recorder_stacks import from_recorder
 from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.stacks import Stacks
 from profiling_lab.trace.strings import Strings
@@ -54,7 +56,10 @@ def read_calls(
     every = CallRows(
         rows["start"], rows["end"], process, thread, rows["correlationId"], is_call, rows["callchainId"]
     )
-    found = read_call_stacks(file, strings, every, processes, threads)
+    if file.columns("PYREC_STACK") and file.columns("PYREC_LAUNCH"):
+        found = from_recorder(file, strings, every, processes)
+    else:
+        found = from_nsys(file, strings, every, threads)
 
     kept = np.flatnonzero(is_call)
     names, name_ids = dense(rows["nameId"][kept])

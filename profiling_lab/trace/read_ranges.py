@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.columns import NO_SEQUENCE, NvtxRanges
+from profiling_lab.trace.columns import NO_SEQUENCE, Ranges
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.sqlite_file import SqliteFile
 
+# The engine's range around the evaluation of a node (Evaluates.ENGINE).
+_EVALUATE = "autograd::engine::evaluate_function: "
 OPEN_END = int(np.iinfo(np.int64).max)
 _PUSH_POP, _START_END, _DOMAIN = 59, 60, 75  # NVTX event types
 
@@ -16,7 +18,7 @@ _PUSH_POP, _START_END, _DOMAIN = 59, 60, 75  # NVTX event types
 _MARKERS = (", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = ")
 
 
-def read_ranges(file: SqliteFile, processes: Registry, threads: Registry) -> NvtxRanges:
+def read_ranges(file: SqliteFile, processes: Registry, threads: Registry) -> Ranges:
     table = file.newest("NVTX_EVENTS")
     if table is None:
         return _ranges({}, [], processes, threads, {})
@@ -53,11 +55,12 @@ def _ranges(
     processes: Registry,
     threads: Registry,
     domains: dict[int, str],
-) -> NvtxRanges:
+) -> Ranges:
     none = np.empty(0, dtype=np.int64)
     tid = columns.get("globalTid", none)
     start_ns = columns.get("start", none)
-    return NvtxRanges(
+    evaluates = np.array([name.startswith(_EVALUATE) for name in names] or [False], dtype=np.uint8)
+    return Ranges(
         start_ns=start_ns,
         end_ns=np.maximum(start_ns, columns.get("end", none)),
         process=processes.number(process_part(tid)),
@@ -65,6 +68,8 @@ def _ranges(
         name=columns.get("name", none).astype(np.int32),
         names=tuple(names),
         sequence=columns.get("sequence", none),
+        evaluates=evaluates[columns.get("name", none)],
         domain=columns.get("domain", none),
         domains=domains,
+        stack=np.zeros(len(start_ns), dtype=np.int32),
     )

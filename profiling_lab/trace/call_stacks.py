@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the readers of Python stacks are given and what they find, whichever form the stacks have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, full
+from profiling_lab.trace.stacks import Stacks
+
+
+@dataclass(frozen=True, slots=True)
+class CallRows:
+    """All rows of the call table, the extra rows that only carry a call chain included."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I32
+    thread: I32
+    correlation: I64
+    is_call: npt.NDArray[np.bool_]
+    chain: I64
+
+
+@dataclass(frozen=True, slots=True)
+class CallStacks:
+    """Per call (not per row): its stack and what is known of autograd, in the terms of `Calls`."""
+
+    stacks: Stacks
+    stack: I32
+    next_sequence: I64
+    node_sequence: I64
+    counter: I32
+    node_counter: I32
+    node_name: I32
+    node_names: tuple[str, ...]
+    in_engine: npt.NDArray[np.bool_]
+    """the native call chain passes through the autograd engine"""
+    form: str
+    """where the stacks came from: 'recorder', 'nsys', 'call chains' or '' for nowhere"""
+    recorded: int
+    """stacks recorded, whether or not they could be read and joined with a call"""
+    without_payload: int
+    """stacks whose frames were left out when the file was exported"""
+    without_call: int
+    """stacks or launch facts whose call is not in the file"""
+
+
+def nothing_found(rows: CallRows, stacks: Stacks) -> dict[str, Any]:
+    """The fields of CallStacks for calls of which nothing is known: what a reader starts from."""
+    calls = int(rows.is_call.sum())
+    return {
+        "stacks": stacks,
+        "stack": full(calls, 0, np.int32),
+        "next_sequence": full(calls, NO_SEQUENCE),
+        "node_sequence": full(calls, NO_SEQUENCE),
+        "counter": full(calls, -1, np.int32),
+        "node_counter": full(calls, -1, np.int32),
+        "node_name": full(calls, -1, np.int32),
+        "node_names": (),
+        "in_engine": np.zeros(calls, dtype=bool),
+        "form": "",
+        "recorded": 0,
+        "without_payload": 0,
+        "without_call": 0,
+    }
+
+
+def rows_by_id(ids: I64, first: int = 0) -> Callable[..., I32]:
+    """A function from ids to row numbers (counted from `first`), `missing` for ids that have none."""
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+
+    def rows(wanted: I64, missing: int = 0) -> I32:
+        if not len(ordered):
+            return full(len(wanted), missing, np.int32)
+        at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        return np.where(ordered[at] == wanted, order[at] + first, missing).astype(np.int32)
+
+    return rows

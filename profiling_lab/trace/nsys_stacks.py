@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python stacks as nsys keeps them: marks among the NVTX events with a JSON payload, one per API call."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.trace.call_chains import engine_chains, python_chains
+from profiling_lab.trace.call_stacks import CallRows, CallStacks, nothing_found
+from profiling_lab.trace.columns import I32, I64, dense, full
+from profiling_lab.trace.process_ids import Registry
+from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.stacks import Frame, StackBuilder
+from profiling_lab.trace.strings import Strings
+
+BACKTRACE_SCHEMA = "Python Backtrace on CUDA"
+SAMPLING_SCHEMA = "Python Periodic Sampling"
+_MARK, _DOMAIN = 34, 75  # NVTX event types
+
+
+def from_nsys(file: SqliteFile, strings: Strings, rows: CallRows, threads: Registry) -> CallStacks:
+    builder = StackBuilder()
+    row_stack = full(len(rows.start_ns), 0, np.int32)
+    marks, texts = _backtrace_marks(file)
+    without_payload = marks_without_payload(file, BACKTRACE_SCHEMA)
+    form = ""
+    without_call = 0
+    if len(marks["start"]):
+        form = "nsys"
+        stack_of_text = np.array(
+            [builder.add(_payload_frames(text, strings)) for text in texts], dtype=np.int32
+        )
+        row = _row_of_mark(rows, threads.number(marks["globalTid"]), marks["start"])
+        without_call = int((row < 0).sum())
+        row_stack[row[row >= 0]] = stack_of_text[marks["text"][row >= 0]]
+    chains = python_chains(file, strings, builder) if not form else {}
+    if chains:
+        form = "call chains"
+        numbers, distinct = dense(rows.chain)
+        row_stack = np.array([chains.get(i, 0) for i in distinct.tolist()], dtype=np.int32)[numbers]
+    recorded = int((row_stack > 0).sum()) + without_call + without_payload
+    engine_rows, node_of_row, node_names = engine_chains(file, strings, rows)
+
+    out = nothing_found(rows, builder.build())
+    out["stack"] = _to_calls(rows, row_stack)
+    out["in_engine"] = _to_calls(rows, engine_rows.astype(np.int32)) > 0
+    out["node_name"] = _to_calls(rows, node_of_row + 1) - 1
+    out |= {
+        "node_names": node_names,
+        "form": form,
+        "recorded": recorded,
+        "without_payload": without_payload,
+        "without_call": without_call,
+    }
+    return CallStacks(**out)
+
+
+def payload_sql(file: SqliteFile, table: str) -> tuple[str, str]:
+    """The JSON payload of a mark `n` as an SQL expression, and the join it needs. An export may leave it
+    out ('').
+    """
+    columns = file.columns(table)
+    terms = ['n."jsonText"'] if "jsonText" in columns else []
+    if "jsonTextId" not in columns or not file.columns("StringIds"):
+        return f"COALESCE({', '.join([*terms, 'NULL'])}, '')", ""
+    return f"COALESCE({', '.join([*terms, 's.value'])}, '')", "LEFT JOIN StringIds s ON s.id = n.jsonTextId"
+
+
+def marks_without_payload(file: SqliteFile, schema: str) -> int:
+    """Stacks that were recorded under this schema and exported without their frames."""
+    table = file.newest("NVTX_EVENTS")
+    if table is None or not {"domainId", "text"} <= set(file.columns(table)):
+        return 0
+    payload, join = payload_sql(file, table)
+    query = (
+        f'SELECT count(*) FROM "{table}" n {join}'
+        f" WHERE n.eventType = {_MARK} AND {payload} = '' AND n.domainId IN"
+        f" (SELECT domainId FROM \"{table}\" WHERE eventType = {_DOMAIN} AND text = '{schema}')"
+    )
+    return int(file.integers(query, 1)[0][0])
+
+
+def _backtrace_marks(file: SqliteFile) -> tuple[dict[str, I64], list[str]]:
+    """Start, thread and text number of every readable stack mark, and the texts."""
+    table = file.newest("NVTX_EVENTS")
+    names = ("start", "globalTid", "text")
+    if table is None:
+        return {name: np.empty(0, dtype=np.int64) for name in names}, []
+    payload, join = payload_sql(file, table)
+    columns, texts = file.coded_texts(
+        f"SELECT CAST(n.start AS INTEGER), IFNULL(n.globalTid, 0), CAST({payload} AS BLOB)"
+        f' FROM "{table}" n {join} WHERE n.eventType = {_MARK} AND {payload} LIKE \'{{"{BACKTRACE_SCHEMA}%\'',
+        2,
+    )
+    return dict(zip(names, columns, strict=True)), texts
+
+
+def _payload_frames(text: str, strings: Strings) -> tuple[Frame, ...]:
+    try:
+        frames = msgspec.json.decode(text.encode())[BACKTRACE_SCHEMA]["Frames"]
+        return tuple(
+            Frame(_text(frame["Function"], strings), _text(frame["File"], strings), int(frame["Line"]))
+            for frame in frames
+        )
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return ()
+
+
+def _text(value: Any, strings: Strings) -> str:
+    """nsys escapes its strings for HTML: `&lt;module&gt;`."""
+    return html.unescape(strings[value] if isinstance(value, int) else str(value))
+
+
+def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:
+    """The call row that a mark belongs to: the one that started with it on its thread, else the one around
+    it.
+    """
+    row: I32 = _analysis.call_of(thread, start_ns, rows.thread, rows.start_ns, rows.start_ns)
+    lost = np.flatnonzero(row < 0)
+    if len(lost):
+        _, around, _ = _analysis.contain(
+            rows.start_ns, rows.end_ns, rows.thread, start_ns[lost], thread[lost], 1000
+        )
+        row[lost] = around
+    return row
+
+
+def _to_calls(rows: CallRows, value: I32) -> I32:
+    """A value per row as a value per call: the row's own, else that of the extra row with its thread and
+    id.
+    """
+    calls = np.flatnonzero(rows.is_call)
+    out = value[calls]
+    extra = np.flatnonzero(~rows.is_call & (value != 0))
+    if len(extra):
+        call = _analysis.call_of(
+            rows.thread[extra],
+            rows.correlation[extra],
+            rows.thread[calls],
+            rows.correlation[calls],
+            rows.start_ns[calls],
+        )
+        found = call >= 0
+        out[call[found]] = np.where(out[call[found]] == 0, value[extra][found], out[call[found]])
+    return out

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks and autograd facts from the tables that our recorder adds to the nsys schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.trace.call_stacks import CallRows, CallStacks, nothing_found, rows_by_id
+from profiling_lab.trace.columns import I32, NO_SEQUENCE, dense
+from profiling_lab.trace.process_ids import Registry, process_part
+from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.stacks import Frame, Stacks
+from profiling_lab.trace.strings import Strings
+
+
+def from_recorder(file: SqliteFile, strings: Strings, rows: CallRows, processes: Registry) -> CallStacks:
+    stacks, row_of_id = _recorder_stacks(file, strings)
+    out = nothing_found(rows, stacks)
+    facts = file.select(
+        "PYREC_LAUNCH",
+        {
+            "globalTid": 0,
+            "correlationId": -1,
+            "stackId": 0,
+            "peekSeq": NO_SEQUENCE,
+            "nodeSeq": NO_SEQUENCE,
+            "nodeFwdThread": -1,
+            "selfThread": -1,
+            "nodeNameId": -1,
+        },
+    )
+    process = processes.number(process_part(facts["globalTid"]))
+    calls = np.flatnonzero(rows.is_call)
+    call = _analysis.call_of(
+        process, facts["correlationId"], rows.process[calls], rows.correlation[calls], rows.start_ns[calls]
+    )
+    known = np.flatnonzero(call >= 0)
+    at = call[known]
+    out["stack"][at] = row_of_id(facts["stackId"][known])
+    out["next_sequence"][at] = facts["peekSeq"][known]
+    out["node_sequence"][at] = facts["nodeSeq"][known]
+    # A counter belongs to a thread of one process; the recorder numbers them per process.
+    counters = Registry()
+    for column, fact in (("counter", "selfThread"), ("node_counter", "nodeFwdThread")):
+        value = facts[fact][known]
+        numbers = counters.number((process[known].astype(np.int64) << 40) | (value & 0xFFFFFFFF))
+        out[column][at] = np.where(value < 0, -1, numbers)
+    numbers, name_ids = dense(facts["nodeNameId"][known])
+    names = [strings[i] for i in name_ids.tolist()]
+    unnamed = np.array([not name for name in names] or [True], dtype=bool)
+    out["node_name"][at] = np.where(unnamed[numbers], -1, numbers) if len(numbers) else numbers
+    out |= {
+        "node_names": tuple(names),
+        "form": "recorder",
+        "recorded": int((facts["stackId"] > 0).sum()),
+        "without_call": len(call) - len(known),
+    }
+    return CallStacks(**out)
+
+
+def _recorder_stacks(file: SqliteFile, strings: Strings) -> tuple[Stacks, Callable[..., I32]]:
+    """The stack tree, and a function from stack ids of the file to its rows."""
+    frame_rows = file.select("PYREC_FRAME", {"id": 0, "functionId": 0, "fileId": 0, "line": 0})
+    frames = [
+        Frame(strings[function], strings[path], line)
+        for function, path, line in zip(
+            frame_rows["functionId"].tolist(),
+            frame_rows["fileId"].tolist(),
+            frame_rows["line"].tolist(),
+            strict=True,
+        )
+    ]
+    frame_of_id = rows_by_id(frame_rows["id"])
+    nodes = file.select("PYREC_STACK", {"id": 0, "parentId": 0, "frameId": 0})
+    row_of_id = rows_by_id(nodes["id"], first=1)
+    parent = _rooted(np.concatenate([[0], row_of_id(nodes["parentId"])]).astype(np.int32))
+    # A frame the file does not explain stays a frame, without a name.
+    frame = np.concatenate([[0], frame_of_id(nodes["frameId"], missing=len(frames))]).astype(np.int32)
+    return Stacks(parent, frame, (*frames, Frame("", "", 0))), row_of_id
+
+
+def _rooted(parent: I32) -> I32:
+    """The same tree without circles: a damaged file must not send a reader around forever."""
+    upwards = np.where(parent == 0, -1, parent).astype(np.int32)
+    reaches_root: I32 = _analysis.nearest_marked(upwards, (parent == 0).astype(np.uint8))
+    return np.where(reaches_root < 0, 0, parent).astype(np.int32)

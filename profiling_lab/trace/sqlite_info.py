@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of a trace in the nsys schema, and which option of nsys would have recorded what is missing.
+
+Only named facts are read: an nsys export also holds the whole environment of the traced process, which nobody
+wants in a bug report.
+"""
+
+from __future__ import annotations
+
+from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
+from profiling_lab.trace.nsys_stacks import (
+    BACKTRACE_SCHEMA,
+    SAMPLING_SCHEMA,
+    marks_without_payload,
+    payload_sql,
+)
+from profiling_lab.trace.process_ids import pid_of
+from profiling_lab.trace.read_calls import BACKTRACE_CLASS, CALL_TABLE
+from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.trace import Trace
+
+_PYTHON_FLAGS = (
+    "--python-backtrace=cuda --cudabacktrace=all:0, with CPU sampling on; export with --include-json=true"
+)
+
+
+def sqlite_info(trace: Trace) -> TraceInfo:
+    file = trace.file
+    export = _pairs(file, "META_DATA_EXPORT") or _pairs(file, "EXPORT_META_DATA")
+    product = " ".join(
+        filter(None, (export.get("EXPORT_PRODUCT_NAME", ""), export.get("EXPORT_PRODUCT_VERSION", "")))
+    )
+    return TraceInfo(
+        path=str(trace.path),
+        file_bytes=trace.path.stat().st_size,
+        product=product or ("profiling_lab recorder" if trace.is_ours else ""),
+        schema=export.get("EXPORT_SCHEMA_VERSION", ""),
+        started_utc=_started(file),
+        duration_ns=_duration(file),
+        gpus=_gpus(file),
+        driver=_driver(file),
+        processes=_processes(file),
+        recorded=tuple(_recorded(trace)),
+        recorder=tuple(_pairs(file, "PYREC_META").items()),
+        overhead_ns=_overhead(file),
+        warnings=_warnings(file),
+    )
+
+
+def _pairs(file: SqliteFile, table: str) -> dict[str, str]:
+    if not file.columns(table):
+        return {}
+    rows = file.texts(f"SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM \"{table}\"")
+    return {row[0]: row[1] for row in rows}
+
+
+def _number(file: SqliteFile, query: str) -> int:
+    return int(file.integers(query, 1)[0][0])
+
+
+def _started(file: SqliteFile) -> str:
+    if "utcEpochNs" not in file.columns("TARGET_INFO_SESSION_START_TIME"):
+        return ""
+    epoch_ns = file.select("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
+    if not len(epoch_ns) or epoch_ns[0] <= 0:
+        return ""
+    return utc(int(epoch_ns[0]))
+
+
+def _duration(file: SqliteFile) -> int | None:
+    if "duration" not in file.columns("ANALYSIS_DETAILS"):
+        return None
+    duration = file.select("ANALYSIS_DETAILS", {"duration": 0})["duration"]
+    return int(duration.max()) if len(duration) else None
+
+
+def _gpus(file: SqliteFile) -> tuple[Gpu, ...]:
+    table = next((t for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU") if file.columns(t)), None)
+    if table is None or "name" not in file.columns(table):
+        return ()
+    facts = file.select(table, {"computeMajor": 0, "computeMinor": 0, "smCount": 0, "totalMemory": 0})
+    names = [name for (name,) in file.texts(f"SELECT CAST(COALESCE(name, '') AS BLOB) FROM {table}")]
+    return tuple(
+        Gpu(name, f"{major}.{minor}" if major else "", sms, memory)
+        for name, major, minor, sms, memory in zip(
+            names, *(facts[key].tolist() for key in facts), strict=True
+        )
+    )
+
+
+def _driver(file: SqliteFile) -> str:
+    if not {"name", "value"} <= set(file.columns("TARGET_INFO_SYSTEM_ENV")):
+        return ""
+    rows = file.texts(
+        "SELECT CAST(value AS BLOB) FROM TARGET_INFO_SYSTEM_ENV"
+        " WHERE name IN ('NvDriverVersion', 'NVDriverVersion')"
+    )
+    return rows[0][0] if rows else ""
+
+
+def _processes(file: SqliteFile) -> tuple[str, ...]:
+    if not {"globalPid", "name"} <= set(file.columns("PROCESSES")):
+        table = file.newest(CALL_TABLE)
+        if table is None:
+            return ()
+        pids = file.integers(f'SELECT DISTINCT (IFNULL(globalTid, 0) >> 24) & 16777215 FROM "{table}"', 1)[0]
+        return tuple(f"pid {pid}" for pid in sorted(pids.tolist()))
+    ids = file.select("PROCESSES", {"globalPid": 0})["globalPid"].tolist()
+    names = [name for (name,) in file.texts("SELECT CAST(COALESCE(name, '') AS BLOB) FROM PROCESSES")]
+    return tuple(f"pid {pid_of(i)} {name}".rstrip() for i, name in zip(ids, names, strict=True))
+
+
+def _overhead(file: SqliteFile) -> int | None:
+    """Of the overhead kinds only buffer flushes, instrumentation and resources are the profiler's own
+    doing.
+    """
+    total = None
+    for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
+        if columns := file.columns(table):
+            where = "WHERE overheadType IN (3, 4, 5)" if "overheadType" in columns else ""
+            total = (total or 0) + _number(file, f"SELECT IFNULL(sum(end - start), 0) FROM {table} {where}")
+    return total
+
+
+def _warnings(file: SqliteFile) -> tuple[str, ...]:
+    if not {"severity", "text"} <= set(file.columns("DIAGNOSTIC_EVENT")):
+        return ()
+    rows = file.texts(
+        "SELECT DISTINCT CAST(text AS BLOB) FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) "
+        "OR text LIKE '%legacy%' OR text LIKE 'Not all %'"
+    )
+    return tuple(" ".join(text.split()) for (text,) in rows)
+
+
+def _recorded(trace: Trace) -> list[Recorded]:
+    file = trace.file
+
+    def rows(stem: str, where: str = "") -> int:
+        table = file.newest(stem)
+        return 0 if table is None else _number(file, f'SELECT count(*) FROM "{table}" {where}')
+
+    def cuda(key: str, what: str, stem: str) -> Recorded:
+        return Recorded(key, what, rows(f"CUPTI_ACTIVITY_KIND_{stem}"), "")
+
+    # A file that has one GPU table had CUDA tracing on; then a missing table says that nothing of the kind
+    # happened.
+    traced = any(rows(f"CUPTI_ACTIVITY_KIND_{stem}") for stem in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
+    no_cuda = "" if traced or trace.is_ours else "--trace=cuda, if anything ran on the GPU"
+
+    def nsys(flags: str) -> str:
+        return "" if trace.is_ours else flags
+
+    api_where = f"WHERE eventClass <> {BACKTRACE_CLASS}"
+    chains = file.newest("CUDA_CALLCHAINS")
+    return [
+        Recorded("kernels", "kernels", rows("CUPTI_ACTIVITY_KIND_KERNEL"), no_cuda),
+        cuda("copies", "copies", "MEMCPY"),
+        cuda("sets", "memory sets", "MEMSET"),
+        cuda("graphs", "CUDA graphs as a whole", "GRAPH_TRACE"),
+        cuda("syncs", "synchronizations", "SYNCHRONIZATION"),
+        Recorded("calls", "CUDA API calls", rows("CUPTI_ACTIVITY_KIND_RUNTIME", api_where), no_cuda),
+        *_stacks(trace),
+        Recorded(
+            "native_chains",
+            "native call chains of API calls",
+            _number(file, f'SELECT count(DISTINCT id) FROM "{chains}"') if chains else 0,
+            nsys("--cudabacktrace=all:0, with CPU sampling on"),
+        ),
+        Recorded(
+            "nvtx",
+            "NVTX ranges",
+            rows("NVTX_EVENTS", "WHERE eventType IN (59, 60)"),
+            nsys("--trace=nvtx, if there are any"),
+        ),
+        Recorded(
+            "cpu_samples",
+            "CPU samples",
+            rows("COMPOSITE_EVENTS"),
+            nsys("--sample=process-tree"),
+        ),
+        Recorded("os_calls", "operating-system calls", rows("OSRT_API"), nsys("--trace=osrt")),
+        Recorded(
+            "gpu_metrics",
+            "GPU metric samples",
+            rows("GPU_METRICS"),
+            nsys("--gpu-metrics-devices=all"),
+        ),
+    ]
+
+
+def _stacks(trace: Trace) -> list[Recorded]:
+    """Python stacks of API calls, and the numbers that join backward with forward."""
+    file = trace.file
+    if file.columns("PYREC_LAUNCH"):
+        stacks = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE stackId > 0")
+        linked = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE nodeSeq IS NOT NULL")
+        return [
+            Recorded(
+                "python_stacks", "Python stacks of API calls", stacks, "see doctor: the stack self-test"
+            ),
+            Recorded(
+                "autograd",
+                "API calls inside of backward, with their node",
+                linked,
+                "a backward pass while recording",
+            ),
+        ]
+    table = file.newest("NVTX_EVENTS")
+    sequences = 0
+    if table is not None and "text" in file.columns(table):
+        where = "eventType IN (59, 60) AND text LIKE '%, seq = %'"
+        sequences = _number(file, f'SELECT count(*) FROM "{table}" WHERE {where}')
+    return [
+        _marks(file, "python_stacks", "Python stacks of API calls", BACKTRACE_SCHEMA, _PYTHON_FLAGS),
+        _marks(file, "python_samples", "periodic Python stacks", SAMPLING_SCHEMA, "--python-sampling=true"),
+        Recorded("autograd", "operator ranges with a sequence number", sequences, "--pytorch=autograd-nvtx"),
+    ]
+
+
+def _marks(file: SqliteFile, key: str, what: str, schema: str, flags: str) -> Recorded:
+    """Python stacks in nsys' form; those that the export left without frames count as missing."""
+    table = file.newest("NVTX_EVENTS")
+    if table is None:
+        return Recorded(key, what, 0, flags)
+    payload, join = payload_sql(file, table)
+    where = f"n.eventType = 34 AND {payload} LIKE '{{\"{schema}%'"
+    readable = _number(file, f'SELECT count(*) FROM "{table}" n {join} WHERE {where}')
+    if unread := marks_without_payload(file, schema):
+        flags = f"{unread:,} were recorded, their frames left out: export with --include-json=true"
+    return Recorded(key, what, readable, flags)
