@@ -89,15 +89,25 @@ int device_attribute() {
 
 inline int multiprocessors() { return device_attribute<cudaDevAttrMultiProcessorCount>(); }
 
-/// Blocks of `threads` threads of one kernel that fit a multiprocessor at once, asked once per device and
-/// block size.
+/// Largest dynamic shared memory a block may ask for.
+inline int max_shared_bytes() { return device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>(); }
+
+/// Blocks of one kernel that fit a multiprocessor at once. Asked once per device and block size, for which
+/// `shared_bytes` is always the same; the first call also lets the kernel use as much dynamic shared memory
+/// as a block can have.
 template <auto kKernel>
-int blocks_per_multiprocessor(int threads, std::size_t shared_bytes) {
+int blocks_per_multiprocessor(int threads, int shared_bytes) {
   constexpr int kSizes = 33;  // warps per block: 0 to 32
   static std::array<std::array<std::atomic<int>, kSizes>, kMaxDevices> cached{};
   std::atomic<int>& slot = cached[current_device()][threads / 32];
   int known = slot.load(std::memory_order_relaxed);
   if (known == 0) {
+    if (shared_bytes > 0) {
+      cudaFuncAttributes attributes;
+      PLAB_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kKernel));
+      const int dynamic = max_shared_bytes() - static_cast<int>(attributes.sharedSizeBytes);
+      PLAB_CUDA_CHECK(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic));
+    }
     PLAB_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&known, kKernel, threads, shared_bytes));
     if (known == 0) throw Error("a block of " + std::to_string(threads) + " threads does not fit this GPU");
     slot.store(known, std::memory_order_relaxed);
@@ -105,12 +115,16 @@ int blocks_per_multiprocessor(int threads, std::size_t shared_bytes) {
   return known;
 }
 
-/// Grid of a persistent kernel: at most `resident` blocks, and all of them with equally many tasks if
-/// possible. A grid of `resident` blocks can leave a last round with a few busy blocks; fewer blocks of equal
-/// length have no such tail.
-inline int balanced_grid(std::int64_t tasks, std::int64_t resident) {
-  const std::int64_t rounds = ceil_div(tasks, resident);
-  return static_cast<int>(ceil_div(tasks, rounds));
+/// How `rows` are cut into runs for the groups of a grid: `waves` times as many groups as are resident at
+/// once, or fewer, longer runs where that leaves none over.
+struct RowRuns {
+  std::int64_t rows_per_group;
+  std::int64_t groups;
+};
+
+inline RowRuns cut_rows(std::int64_t rows, std::int64_t resident_groups, int waves) {
+  const std::int64_t length = ceil_div(rows, resident_groups * waves);
+  return {length, ceil_div(rows, length)};
 }
 
 }  // namespace plab::cuda

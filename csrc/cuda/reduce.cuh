@@ -33,7 +33,8 @@ class WarpGroup {
   __device__ int index() const {
     return static_cast<int>(blockIdx.x * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize);
   }
-  __device__ void sync() const { __syncwarp(); }
+  /// Exactly one group of each block does.
+  __device__ bool leads() const { return threadIdx.x < kWarpSize; }
 
   template <int kValues>
   __device__ void sum(float (&v)[kValues]) {
@@ -61,7 +62,7 @@ class BlockGroup {
   __device__ int size() const { return static_cast<int>(blockDim.x); }
   __device__ int count() const { return static_cast<int>(gridDim.x); }
   __device__ int index() const { return static_cast<int>(blockIdx.x); }
-  __device__ void sync() const { __syncthreads(); }
+  __device__ bool leads() const { return true; }
 
   template <int kValues>
   __device__ void sum(float (&v)[kValues]) {

@@ -4,39 +4,104 @@
 //      dX = rstd (dH - avg(dH) - H avg(dH H)), averages over a row.
 // Mapping   one group of threads per row as in the forward, the next row of X and dY on its way; a thread
 // keeps the sums for
-//           its columns in registers over all its rows. They leave once per block, and a second kernel adds
-//           the blocks' sums in a fixed order: no atomics, the same bits in every run.
-// Bytes     rows * (3 d e + 8) + 2 d e, e = bytes per element, and 16 d bytes per block for the sums (L2).
-// Flops about 40
-//           per element.
-// Roof      memory: H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; about 30 are used.
-// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
+//           its columns over all rows of its group, in registers or, for long rows, in shared memory. They
+//           leave once per block, and a second kernel adds the blocks' sums in a fixed order: no atomics, the
+//           same bits in every run. So all blocks are resident at once here: each further wave would move 16
+//           d more bytes per block.
+// Bytes     rows * (3 d e + 8), e = bytes per element, and 16 d per block for the sums (L2).   Flops about 40
+// per element. Roof      memory: H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md
+// counts ours. Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of
+// a vector.
 #pragma once
 
 #include "cuda/math.cuh"
-#include "cuda/ptx/registers.cuh"
 #include "cuda/reduce.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/row_tile.cuh"
+#include "ops/layer_norm_gelu/weights.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 
+/// Where a thread keeps the sums of its columns.
+enum class Sums {
+  kRegisters,  // 2 registers an element
+  kShared,     // 16 bytes of shared memory traffic an element and row
+};
+
 /// kResidentThreads as in ForwardConfig; kWarps: of a block whose warps have a row each.
-template <class Tile_, class Group_, int kResidentThreads_, int kWarps_, Weights kWeights_, GeluForm kForm_>
+template <class Tile_, class Group_, int kResidentThreads_, int kWarps_, Weights kWeights_, Sums kSums_,
+          GeluForm kForm_>
 struct BackwardConfig {
   using Tile = Tile_;
   using Group = Group_;
   using Element = typename Tile::Element;
+  using WeightsOfRow = WeightStore<Tile, kWeights_>;
   static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr int kWarps = kWarps_;
-  static constexpr Weights kWeights = kWeights_;
+  static constexpr Sums kSums = kSums_;
   static constexpr GeluForm kForm = kForm_;
+  static_assert(kSums == Sums::kRegisters || !Group::kIsWarp, "warps would need shared sums of their own");
+
+  /// Dynamic shared memory of a group of that many threads.
+  static constexpr int shared_bytes(int threads) {
+    const int sums =
+        kSums == Sums::kShared ? 2 * Tile::kElements * threads * static_cast<int>(sizeof(float)) : 0;
+    return WeightsOfRow::shared_bytes(threads) + sums;
+  }
+};
+
+/// The sums of this thread's columns, one per element: add(i, terms) for vector i of each row.
+template <class Tile, Sums kSums>
+class ColumnSums {
+ public:
+  static constexpr int kQuads = Tile::kVecSize / 4;
+
+  __device__ ColumnSums(float4* shared, int thread, int threads)
+      : shared_(shared + thread), threads_(threads) {
+    if constexpr (kSums == Sums::kShared) {
+#pragma unroll
+      for (int q = 0; q < Tile::kVecs * kQuads; ++q)
+        shared_[q * threads_] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+
+  /// Elements 4 q to 4 q + 3 of vector i. In shared memory only this thread touches them: nothing to
+  /// synchronise.
+  __device__ __forceinline__ void add(int i, int q, float a, float b, float c, float d) {
+    if constexpr (kSums == Sums::kShared) {
+      float4& sum = shared_[(i * kQuads + q) * threads_];
+      const float4 old = sum;
+      sum = make_float4(old.x + a, old.y + b, old.z + c, old.w + d);
+    } else {
+      registers_[i][4 * q] += a, registers_[i][4 * q + 1] += b;
+      registers_[i][4 * q + 2] += c, registers_[i][4 * q + 3] += d;
+    }
+  }
+
+  __device__ __forceinline__ void read(typename Tile::Floats& sums) const {
+#pragma unroll
+    for (int i = 0; i < Tile::kVecs; ++i) {
+#pragma unroll
+      for (int j = 0; j < Tile::kVecSize; ++j) {
+        if constexpr (kSums == Sums::kShared) {
+          sums[i][j] = reinterpret_cast<const float*>(&shared_[(i * kQuads + j / 4) * threads_])[j % 4];
+        } else {
+          sums[i][j] = registers_[i][j];
+        }
+      }
+    }
+  }
+
+ private:
+  float4* shared_;
+  int threads_;
+  typename Tile::Floats registers_ = {};
 };
 
 /// Writes the block's sums for this thread's columns. Where warps have rows of their own, the first warp adds
 /// the others'.
 template <class Config>
-__device__ void store_sums(const typename Config::Tile& tile, const typename Config::Tile::Floats& sums,
+__device__ void store_sums(const typename Config::Tile& tile, typename Config::Tile::Floats& sums,
                            float* out) {
   using Tile = typename Config::Tile;
   if constexpr (Config::Group::kIsWarp) {
@@ -50,28 +115,28 @@ __device__ void store_sums(const typename Config::Tile& tile, const typename Con
     if (warp != 0) return;
 #pragma unroll
     for (int e = 0; e < Tile::kElements; ++e) {
-      float total = others[0][e][lane];
-      for (int w = 1; w < Config::kWarps; ++w) total += others[w][e][lane];
-      const int i = e / Tile::kVecSize, j = e % Tile::kVecSize;
-      if (tile.owns(i, j)) out[tile.column(i, j)] = total;
+      for (int w = 1; w < Config::kWarps; ++w)
+        sums[e / Tile::kVecSize][e % Tile::kVecSize] += others[w][e][lane];
     }
-  } else {
+  }
 #pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
+  for (int i = 0; i < Tile::kVecs; ++i) {
 #pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) {
-        if (tile.owns(i, j)) out[tile.column(i, j)] = sums[i][j];
-      }
+    for (int j = 0; j < Tile::kVecSize; ++j) {
+      if (tile.owns(i, j)) out[tile.column(i, j)] = sums[i][j];
     }
   }
 }
 
+/// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group); block b writes row b of
+/// params.partial.
 template <class Config>
 __global__ void __launch_bounds__(Config::kResidentThreads)
-    backward_kernel(const __grid_constant__ BackwardParams params) {
+    backward_kernel(const __grid_constant__ BackwardParams params, int64_t rows_per_group) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   __shared__ typename Config::Group::Storage storage;
+  extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const auto* x = static_cast<const Element*>(params.x);
@@ -80,56 +145,55 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   const auto* rstds = static_cast<const float*>(params.rstd);
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
 
-  const int64_t rows = params.rows;
-  int64_t row = group.index();
+  int64_t row = group.index() * rows_per_group;
+  const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
   typename Tile::Packed packed_x, packed_dy;
   float next_mean = 0.0f, next_rstd = 0.0f;
   auto prefetch = [&](int64_t r) {
-    if (r >= rows) return;
+    if (r >= end) return;
     tile.load(x + r * params.x_row_stride, packed_x);
     tile.load(dy + r * params.dy_row_stride, packed_dy);
     next_mean = __ldg(means + r);
     next_rstd = __ldg(rstds + r);
   };
   prefetch(row);
-  typename Tile::Packed w = {}, b = {};
-  auto load_weights = [&] {
-    tile.template load<false>(static_cast<const Element*>(params.weight), w);
-    if (params.bias != nullptr) tile.template load<false>(static_cast<const Element*>(params.bias), b);
-  };
-  if constexpr (Config::kWeights == Weights::kRegisters) load_weights();
+  typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
+                                        static_cast<const Element*>(params.bias), group, shared);
+  float4* sums_at =
+      shared + Config::WeightsOfRow::shared_bytes(group.size()) / static_cast<int>(sizeof(float4));
+  const int sums_each = Tile::kElements / 4 * group.size();
+  ColumnSums<Tile, Config::kSums> dweight(sums_at, group.rank(), group.size());
+  ColumnSums<Tile, Config::kSums> dbias(sums_at + sums_each, group.rank(), group.size());
+  __syncthreads();  // the weights in shared memory
 
-  typename Tile::Floats dweight = {}, dbias = {};
-  for (; row < rows; row += group.count()) {
+  for (; row < end; ++row) {
     typename Tile::Floats h, dh;
     Tile::unpack(packed_x, h);
     Tile::unpack(packed_dy, dh);
     const float mean = next_mean, rstd = next_rstd;
-    prefetch(row + group.count());
-    if constexpr (Config::kWeights == Weights::kCached) load_weights();
+    prefetch(row + 1);
 
+    weights.next_row();
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
-      if constexpr (Config::kWeights ==
-                    Weights::kRegisters) {  // packed between rows, not unpacked outside of the loop
-        cuda::ptx::opaque(w.vec[i].bits);
-        cuda::ptx::opaque(b.vec[i].bits);
-      }
-      float fw[Tile::kVecSize], fb[Tile::kVecSize];
-      cuda::unpack(w.vec[i], fw);
-      cuda::unpack(b.vec[i], fb);
+      float w[Tile::kVecSize], b[Tile::kVecSize];
+      weights.get(i, w, b);
+      float dz[Tile::kVecSize];
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
         // Beyond the row's end dY is zero, and so is all that follows from it.
         h[i][j] = (h[i][j] - mean) * rstd;
-        const float dz =
-            dh[i][j] * cuda::gelu_derivative<Element, Config::kForm>(fmaf(h[i][j], fw[j], fb[j]));
-        dweight[i][j] = fmaf(dz, h[i][j], dweight[i][j]);
-        dbias[i][j] += dz;
-        dh[i][j] = dz * fw[j];
+        dz[j] = dh[i][j] * cuda::gelu_derivative<Element, Config::kForm>(fmaf(h[i][j], w[j], b[j]));
+        dh[i][j] = dz[j] * w[j];
         sums[0] += dh[i][j];
         sums[1] = fmaf(dh[i][j], h[i][j], sums[1]);
+      }
+#pragma unroll
+      for (int q = 0; q < Tile::kVecSize; q += 4) {
+        dweight.add(i, q / 4, dz[q] * h[i][q], dz[q + 1] * h[i][q + 1], dz[q + 2] * h[i][q + 2],
+                    dz[q + 3] * h[i][q + 3]);
+        dbias.add(i, q / 4, dz[q], dz[q + 1], dz[q + 2], dz[q + 3]);
       }
     }
     group.sum(sums);
@@ -143,8 +207,11 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   }
 
   float* partial = static_cast<float*>(params.partial) + blockIdx.x * 2 * params.cols;
-  store_sums<Config>(tile, dweight, partial);
-  store_sums<Config>(tile, dbias, partial + params.cols);
+  typename Tile::Floats sums;
+  dweight.read(sums);
+  store_sums<Config>(tile, sums, partial);
+  dbias.read(sums);
+  store_sums<Config>(tile, sums, partial + params.cols);
 }
 
 /// Adds the blocks' sums: column by column, always in the same order.

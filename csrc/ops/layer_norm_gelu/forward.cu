@@ -7,15 +7,19 @@ namespace plab::ops::layer_norm_gelu {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;  // where each warp has its own row
+constexpr int kWaves = 4;          // of blocks, where there are rows enough
 
 template <class Config>
 void launch(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
-  constexpr bool kWarp = Config::Group::kIsWarp;
-  const int threads = kWarp ? kWarpsPerBlock * cuda::kWarpSize : threads_per_row;
-  const int64_t tasks = kWarp ? cuda::ceil_div<int64_t>(params.rows, kWarpsPerBlock) : params.rows;
+  constexpr int kGroups = Config::Group::kIsWarp ? kWarpsPerBlock : 1;  // of a block
+  const int threads = kGroups * threads_per_row;
+  const int shared_bytes =
+      WeightStore<typename Config::Tile, Config::kWeights>::shared_bytes(threads_per_row);
   const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) *
-                           cuda::blocks_per_multiprocessor<forward_kernel<Config>>(threads, 0);
-  forward_kernel<Config><<<cuda::balanced_grid(tasks, resident), threads, 0, stream>>>(params);
+                           cuda::blocks_per_multiprocessor<forward_kernel<Config>>(threads, shared_bytes);
+  const cuda::RowRuns runs = cuda::cut_rows(params.rows, resident * kGroups, kWaves);
+  const int blocks = static_cast<int>(cuda::ceil_div<int64_t>(runs.groups, kGroups));
+  forward_kernel<Config><<<blocks, threads, shared_bytes, stream>>>(params, runs.rows_per_group);
   PLAB_CHECK_LAUNCH();
 }
 
@@ -27,12 +31,20 @@ void launch_typed(const ForwardParams& params, cudaStream_t stream) {
   const RowPlan plan = plan_row(params.cols, cuda::kVecSize<Element>, kMaxVecs, is_aligned);
   if (plan.vecs == 0) return launch_forward_long<Element, kForm>(params, stream);
   dispatch_tile<Element, kMaxVecs>(plan, [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
-    // A thread's packed weights and bias, packed next row and unpacked row take 3 registers for 4 bytes and 1
-    // an element.
-    constexpr int kBusy = Tile::kVecs * (3 * 4 + Tile::kVecSize);
-    constexpr Weights kWeights = kBusy <= 80 ? Weights::kRegisters : Weights::kCached;
-    constexpr int kResidentThreads = kBusy <= 40 ? 1024 : kBusy <= 60 ? 768 : kBusy <= 80 ? 640 : 512;
-    launch<ForwardConfig<Tile, Group, kResidentThreads, kWeights, kForm>>(params, plan.threads, stream);
+    // The packed next row and the unpacked row take 4 registers a vector and 1 an element; bounds take some
+    // more.
+    constexpr int kBusy = Tile::kVecs * (4 + Tile::kVecSize) + (Tile::kAccess == Access::kExact ? 0 : 12);
+    constexpr int kResidentThreads = kBusy <= 32 ? 1024 : kBusy <= 48 ? 768 : kBusy <= 64 ? 640 : 512;
+    using Shared = ForwardConfig<Tile, Group, kResidentThreads, Weights::kShared, kForm>;
+    if constexpr (Tile::kVecs == kMaxVecs && !Group::kIsWarp) {  // else they always fit
+      constexpr int kStatic = sizeof(typename Group::Storage);
+      if (WeightStore<Tile, Weights::kShared>::shared_bytes(plan.threads) + kStatic >
+          cuda::max_shared_bytes()) {
+        return launch<ForwardConfig<Tile, Group, kResidentThreads, Weights::kCached, kForm>>(
+            params, plan.threads, stream);
+      }
+    }
+    launch<Shared>(params, plan.threads, stream);
   });
 }
 

@@ -2,19 +2,20 @@
 // layer_norm_gelu forward: Y = gelu(LN(X) * W + B); keeps mean and rstd (fp32) for the backward.
 // Mapping   one group of threads per row (a warp up to 128 vectors of 16 bytes, else a block), the row in
 // registers, so X is
-//           read once; the next row is on its way while this one is computed; persistent grid; W and B stay
-//           in registers.
-// Bytes     rows * (2 d e + 8) + 2 d e per block, e = bytes per element.      Flops about 30 per element.
-// Roof      memory: H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each; about 22
-// are used. Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a
-// vector.
+//           read once; a group has a run of rows and the next one is on its way while one is computed. There
+//           are several times more blocks than fit at once: multiprocessors do not all reach memory equally
+//           fast, and whoever is ahead takes the next block.
+// Bytes     rows * (2 d e + 8), e = bytes per element, and W and B once per block (L2).      Flops about 30
+// per element. Roof      memory: H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for
+// each; README.md counts ours. Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d
+// is a multiple of a vector.
 #pragma once
 
 #include "cuda/math.cuh"
-#include "cuda/ptx/registers.cuh"
 #include "cuda/reduce.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/row_tile.cuh"
+#include "ops/layer_norm_gelu/weights.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 
@@ -28,8 +29,12 @@ struct ForwardConfig {
   static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr Weights kWeights = kWeights_;
   static constexpr GeluForm kForm = kForm_;
-  /// The mean is found to fp32 rounding. Where a row lies this many (squared) standard deviations from zero, that error shows
-  /// in an Element, and the mean is corrected by what the centred row still sums to.
+  /// Mean and variance in one pass, from the sums of x and x^2, which cancel where |mean| is large beside the
+  /// spread; such rows are found and get the two passes that fp32 elements always get.
+  static constexpr bool kOnePass = !std::is_same_v<Element, float>;
+  static constexpr float kOnePassLimit = 8.0f;  // (mean / std)^2: three bits of the variance
+  /// The mean is found to fp32 rounding. Where a row lies this many (squared) standard deviations from zero,
+  /// that error shows in an Element, and the mean is corrected by what the centred row still sums to.
   static constexpr float kFarFromZero = std::is_same_v<Element, float> ? 1.0f : 1.0e4f;
 };
 
@@ -50,101 +55,112 @@ __device__ __forceinline__ float element_sum(const typename Tile::Floats& f) {
   return sum;
 }
 
-/// Subtracts `shift` from this thread's elements, and returns the sum of their squares.
+/// Sum of the squared distances of this thread's elements from `centre`.
 template <class Tile>
-__device__ __forceinline__ float subtract(const Tile& tile, float shift, typename Tile::Floats& f) {
-  float squares = 0.0f;
+__device__ __forceinline__ float square_sum(const Tile& tile, float centre, const typename Tile::Floats& f) {
+  float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
 #pragma unroll
     for (int j = 0; j < Tile::kVecSize; ++j) {
-      f[i][j] = tile.owns(i, j) ? f[i][j] - shift : 0.0f;
-      squares = fmaf(f[i][j], f[i][j], squares);
+      const float distance = tile.owns(i, j) ? f[i][j] - centre : 0.0f;
+      sum = fmaf(distance, distance, sum);
     }
   }
-  return squares;
+  return sum;
 }
 
-/// The row's mean and the rstd of its distribution; on return f holds the row minus its mean. Two passes over registers:
-/// nothing cancels, however far from zero the row lies.
+/// Moves this thread's elements by `shift`; those beyond the row's end stay zero.
+template <class Tile>
+__device__ __forceinline__ void subtract(const Tile& tile, float shift, typename Tile::Floats& f) {
+#pragma unroll
+  for (int i = 0; i < Tile::kVecs; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile::kVecSize; ++j) f[i][j] = tile.owns(i, j) ? f[i][j] - shift : 0.0f;
+  }
+}
+
+/// The row's mean and rstd, and the `offset` with which f * rstd + offset is the normalised row; f may have
+/// been moved. All branches are taken by the whole group, whose threads have the same sums.
 template <class Config>
-__device__ __forceinline__ void centre(const typename Config::Tile& tile, typename Config::Group& group, float inverse_cols,
-                                       float eps, typename Config::Tile::Floats& f, float& mean, float& rstd) {
+__device__ __forceinline__ void normalise(const typename Config::Tile& tile, typename Config::Group& group,
+                                          float inverse_cols, float eps, typename Config::Tile::Floats& f,
+                                          float& mean, float& rstd, float& offset) {
   using Tile = typename Config::Tile;
-  float total[1] = {element_sum<Tile>(f)};
-  group.sum(total);
-  mean = total[0] * inverse_cols;
-  float squares[1] = {subtract(tile, mean, f)};
+  if constexpr (Config::kOnePass) {
+    float sums[2] = {element_sum<Tile>(f), square_sum(tile, 0.0f, f)};
+    group.sum(sums);
+    mean = sums[0] * inverse_cols;
+    const float variance = fmaf(-mean, mean, sums[1] * inverse_cols);
+    if (mean * mean <= Config::kOnePassLimit * variance) {  // false for NaN too, which either path passes on
+      rstd = accurate_rsqrt(variance + eps);
+      offset = -mean * rstd;
+      return;
+    }
+  } else {
+    float total[1] = {element_sum<Tile>(f)};
+    group.sum(total);
+    mean = total[0] * inverse_cols;
+  }
+  subtract(tile, mean, f);
+  float squares[1] = {square_sum(tile, 0.0f, f)};
   group.sum(squares);
-  if (mean * mean > Config::kFarFromZero * inverse_cols * squares[0]) {  // all threads have the same numbers
+  if (mean * mean > Config::kFarFromZero * inverse_cols * squares[0]) {
     float rest[1] = {element_sum<Tile>(f)};
     group.sum(rest);
     const float shift = rest[0] * inverse_cols;
     mean += shift;
-    squares[0] = subtract(tile, shift, f);
+    subtract(tile, shift, f);
+    squares[0] = square_sum(tile, 0.0f, f);
     group.sum(squares);
   }
   rstd = accurate_rsqrt(fmaf(squares[0], inverse_cols, eps));
+  offset = 0.0f;
 }
 
+/// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group).
 template <class Config>
 __global__ void __launch_bounds__(Config::kResidentThreads)
-    forward_kernel(const __grid_constant__ ForwardParams params) {
+    forward_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   __shared__ typename Config::Group::Storage storage;
+  extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const auto* x = static_cast<const Element*>(params.x);
-  const auto* weight = static_cast<const Element*>(params.weight);
-  const auto* bias = static_cast<const Element*>(params.bias);
   auto* y = static_cast<Element*>(params.y);
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
   const float eps = static_cast<float>(params.eps);
 
-  const int64_t rows = params.rows;
-  int64_t row = group.index();
+  int64_t row = group.index() * rows_per_group;
+  const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
   typename Tile::Packed packed;
-  if (row < rows) tile.load(x + row * params.x_row_stride, packed);
+  if (row < end) tile.load(x + row * params.x_row_stride, packed);
+  WeightStore<Tile, Config::kWeights> weights(tile, static_cast<const Element*>(params.weight),
+                                              static_cast<const Element*>(params.bias), group, shared);
+  __syncthreads();  // the weights in shared memory
 
-  typename Tile::Packed w = {}, b = {};
-  auto load_weights = [&] {
-    tile.template load<false>(weight, w);
-    if (bias != nullptr) tile.template load<false>(bias, b);
-  };
-  if constexpr (Config::kWeights == Weights::kRegisters) load_weights();
-
-  for (; row < rows; row += group.count()) {
+  for (; row < end; ++row) {
     typename Tile::Floats f;
     Tile::unpack(packed, f);
-    const int64_t next = row + group.count();
-    if (next < rows) tile.load(x + next * params.x_row_stride, packed);
+    if (row + 1 < end) tile.load(x + (row + 1) * params.x_row_stride, packed);
 
-    float mean, rstd;
-    centre<Config>(tile, group, inverse_cols, eps, f, mean, rstd);
+    float mean, rstd, offset;
+    normalise<Config>(tile, group, inverse_cols, eps, f, mean, rstd, offset);
     if (group.rank() == 0) {
       static_cast<float*>(params.mean)[row] = mean;
       static_cast<float*>(params.rstd)[row] = rstd;
     }
-
-    if constexpr (Config::kWeights == Weights::kCached) {
-      load_weights();
-    } else {
-#pragma unroll
-      for (int i = 0; i < Tile::kVecs;
-           ++i) {  // unpacked outside of the loop they would take twice the registers
-        cuda::ptx::opaque(w.vec[i].bits);
-        cuda::ptx::opaque(b.vec[i].bits);
-      }
-    }
+    weights.next_row();
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
-      float fw[Tile::kVecSize], fb[Tile::kVecSize];
-      cuda::unpack(w.vec[i], fw);
-      cuda::unpack(b.vec[i], fb);
+      float weight[Tile::kVecSize], bias[Tile::kVecSize];
+      weights.get(i, weight, bias);
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
-        f[i][j] = cuda::gelu<Element, Config::kForm>(fmaf(f[i][j] * rstd, fw[j], fb[j]));
+        const float h = Config::kOnePass ? fmaf(f[i][j], rstd, offset) : f[i][j] * rstd;
+        f[i][j] = cuda::gelu<Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
       }
     }
     tile.store(y + row * params.cols, f);

@@ -117,20 +117,20 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Element, GeluForm kForm>
 void launch_forward_long(const ForwardParams& params, cudaStream_t stream) {
-  const int blocks = cuda::balanced_grid(params.rows, backward_long_blocks(params.rows));
+  const int blocks = static_cast<int>(long_blocks(params.rows));
   forward_long_kernel<Element, kForm><<<blocks, kThreads, 0, stream>>>(params);
   PLAB_CHECK_LAUNCH();
 }
 
-int64_t backward_long_blocks(int64_t rows) {
+int64_t long_blocks(int64_t rows) {
   const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) * kBlocksPerMultiprocessor;
-  return rows < resident ? rows : cuda::balanced_grid(rows, resident);
+  return cuda::cut_rows(rows, resident, 1).groups;
 }
 
 template <class Element, GeluForm kForm>
 void launch_backward_long(const BackwardParams& params, cudaStream_t stream) {
   backward_long_kernel<Element, kForm>
-      <<<static_cast<int>(backward_long_blocks(params.rows)), kThreads, 0, stream>>>(params);
+      <<<static_cast<int>(long_blocks(params.rows)), kThreads, 0, stream>>>(params);
   PLAB_CHECK_LAUNCH();
 }
 

@@ -9,8 +9,8 @@ namespace plab::ops::layer_norm_gelu {
 template <class Element, GeluForm kForm>
 void launch_forward_long(const ForwardParams& params, cudaStream_t stream);
 
-/// Blocks, each of which adds up its own row of `partial`.
-int64_t backward_long_blocks(int64_t rows);
+/// Blocks of both launches; in the backward each adds up its own row of `partial`.
+int64_t long_blocks(int64_t rows);
 
 template <class Element, GeluForm kForm>
 void launch_backward_long(const BackwardParams& params, cudaStream_t stream);

@@ -8,12 +8,6 @@
 
 namespace plab::ops::layer_norm_gelu {
 
-/// Where weight and bias wait between rows.
-enum class Weights {
-  kRegisters,  // packed: fewest loads, 8 registers per vector
-  kCached,     // read for each row, from L1 after the first
-};
-
 template <class Element_, int kVecs_, Access kAccess_>
 class RowTile {
  public:
