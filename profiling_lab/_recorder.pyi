@@ -59,6 +59,9 @@ def autograd_state() -> str:
 def read_spool(path: str) -> dict[str, Any]:
     """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool."""
 
+def classify(name: str) -> str:
+    """What a CUDA call does: launch, graph, copy, set, sync, memory, wait, or none (it is not recorded)."""
+
 def demangle(name: str) -> str: ...
 def short_name(demangled: str) -> str:
     """A kernel's name without return type, namespaces and parameters."""

@@ -34,9 +34,15 @@ class ActivityBuffers {
   void give_back(uint8_t* data);
   void keep_ahead() noexcept;  // at least `ahead` free ones, as long as the limit allows
 
-  uint64_t starved() const noexcept { return starved_; }      // requests without a buffer
-  uint64_t completed() const noexcept { return completed_; }  // buffers that came back
-  size_t allocated_bytes() const noexcept { return all_.size() * buffer_bytes_; }
+  struct Usage {
+    uint64_t starved = 0;    // requests without a buffer
+    uint64_t completed = 0;  // buffers that came back
+    size_t bytes = 0;        // of memory
+  };
+  Usage usage() noexcept {
+    std::lock_guard lock(mutex_);
+    return {starved_, completed_, all_.size() * buffer_bytes_};
+  }
 
  private:
   uint8_t* allocate() noexcept;

@@ -72,6 +72,31 @@ std::string calibrate(const std::vector<std::tuple<uintptr_t, uint64_t, uint64_t
   return autograd_link::calibrate(samples);
 }
 
+std::string class_of_call(const std::string& name) {
+  using launch_callbacks::CallClass;
+  const auto domain =
+      name.find("cuda") != std::string::npos ? cupti::Domain::kRuntime : cupti::Domain::kDriver;
+  switch (launch_callbacks::classify(domain, name)) {
+    case CallClass::kLaunch:
+      return "launch";
+    case CallClass::kGraph:
+      return "graph";
+    case CallClass::kCopy:
+      return "copy";
+    case CallClass::kSet:
+      return "set";
+    case CallClass::kSync:
+      return "sync";
+    case CallClass::kMemory:
+      return "memory";
+    case CallClass::kWait:
+      return "wait";
+    case CallClass::kNone:
+      break;
+  }
+  return "none";
+}
+
 // The records of one kind as a structured array that owns its memory.
 template <class T>
 py::object records(const spool::Contents& contents, spool::Kind kind) {
@@ -168,6 +193,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("calibrate", &calibrate, py::arg("nodes"));
   m.def("autograd_state", &autograd_link::state);
   m.def("read_spool", &read_spool, py::arg("path"));
+  m.def("classify", &class_of_call, py::arg("name"));
   m.def("demangle", &demangle, py::arg("name"));
   m.def("short_name", &short_name, py::arg("demangled"));
 }

@@ -128,8 +128,8 @@ StartResult Session::start(const StartOptions& options) {
   result.started = true;
   result.gpu = gpu_ = result.gpu_reason.empty();
   stopping_ = false;
-  state_ = State::kRecording;
   consumer_ = std::thread(&Session::consume, this);
+  state_ = State::kRecording;
   return result;
 }
 
@@ -271,6 +271,7 @@ void Session::consume() {
 }
 
 void Session::drain() {
+  std::lock_guard lock(counting_);
   drain_launches();
   drain_activity();
   if (nvtx_) nvtx_injection::drain(writer_);
@@ -335,18 +336,19 @@ void Session::flush(bool forced) noexcept {
   const uint64_t begin = monotonic_ns();
   cupti_.ActivityFlushAll(forced ? cupti::kFlushForced : 0);
   size_t dropped = 0;
-  if (cupti_.ActivityGetNumDroppedRecords(nullptr, 0, &dropped) == cupti::kSuccess && dropped) {
-    cupti_dropped_ += dropped;
-    writer_.diagnostic(now_ns(), 2, "CUPTI dropped " + std::to_string(dropped) + " records");
-  }
+  if (cupti_.ActivityGetNumDroppedRecords(nullptr, 0, &dropped) != cupti::kSuccess) dropped = 0;
+  if (dropped) writer_.diagnostic(now_ns(), 2, "CUPTI dropped " + std::to_string(dropped) + " records");
+  std::lock_guard lock(counting_);
+  cupti_dropped_ += dropped;
   flush_ns_ += monotonic_ns() - begin;
   ++flushes_;
 }
 
 // The activity API has no owner: another client that registers its buffers takes all records, silently.
 void Session::check_takeover(uint64_t now) {
-  if (buffers_.completed() != buffers_seen_ || recorded_calls_ == calls_at_last_buffer_) {
-    buffers_seen_ = buffers_.completed();
+  const uint64_t completed = buffers_.usage().completed;
+  if (completed != buffers_seen_ || recorded_calls_ == calls_at_last_buffer_) {
+    buffers_seen_ = completed;
     calls_at_last_buffer_ = recorded_calls_;
     last_buffer_ns_ = now;
   } else if (!takeover_reported_ && now - last_buffer_ns_ > kTakeoverAfterNs) {
@@ -358,9 +360,11 @@ void Session::check_takeover(uint64_t now) {
 }
 
 std::map<std::string, std::string> Session::statistics() {
+  std::lock_guard lock(counting_);
   const LaunchRings::Totals totals = rings_.totals();
   const auto& counts = decoder_.counts();
-  const double callback_ns = totals.cost_samples ? double(totals.cost_ns) / double(totals.cost_samples) : 0;
+  const ActivityBuffers::Usage buffers = buffers_.usage();
+  const spool::Writer::Usage file = writer_.usage();
   std::map<std::string, std::string> out{
       {"gpu", gpu_ ? "on" : "off"},
       {"calls", std::to_string(recorded_calls_)},
@@ -377,22 +381,24 @@ std::map<std::string, std::string> Session::statistics() {
       {"nvtx_libraries", std::to_string(nvtx_injection::attached_libraries())},
       {"dropped_calls", std::to_string(totals.dropped)},
       {"dropped_records", std::to_string(cupti_dropped_)},
-      {"starved_buffer_requests", std::to_string(buffers_.starved())},
-      {"dropped_bytes", std::to_string(writer_.bytes_lost())},
+      {"starved_buffer_requests", std::to_string(buffers.starved)},
+      {"dropped_bytes", std::to_string(file.lost)},
       {"callback_errors", std::to_string(launch_callbacks::errors())},
-      {"overhead_callback_ns", std::to_string(static_cast<uint64_t>(callback_ns))},
-      {"overhead_callback_samples", std::to_string(totals.cost_samples)},
       {"overhead_flush_ns", std::to_string(flush_ns_)},
       {"overhead_flushes", std::to_string(flushes_)},
-      {"overhead_buffer_bytes", std::to_string(buffers_.allocated_bytes())},
-      {"spool_bytes", std::to_string(writer_.bytes_written())},
+      {"overhead_buffer_bytes", std::to_string(buffers.bytes)},
+      {"spool_bytes", std::to_string(file.written)},
       {"autograd_link", autograd_link::state()},
   };
+  if (totals.cost_samples) {  // one call in LaunchRing::kSampleEvery is timed
+    out["overhead_callback_ns"] = std::to_string(totals.cost_ns / totals.cost_samples);
+    out["overhead_callback_samples"] = std::to_string(totals.cost_samples);
+  }
   if (!cupti_.path.empty()) {
     out["cupti_path"] = cupti_.path;
     out["cupti_version"] = std::to_string(cupti_.version);
   }
-  if (writer_.error()) out["write_error"] = std::strerror(writer_.error());
+  if (file.error) out["write_error"] = std::strerror(file.error);
   return out;
 }
 

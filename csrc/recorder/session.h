@@ -83,7 +83,8 @@ class Session {
   static void on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records);
   static void on_buffer_completed(void* context, uint32_t stream, uint8_t* data, size_t bytes, size_t valid);
 
-  std::mutex control_;  // start, halt and finish one at a time
+  std::mutex control_;   // start, halt and finish one at a time
+  std::mutex counting_;  // what statistics() reads and the consumer writes; never held into CUPTI
   std::atomic<State> state_{State::kIdle};
   cupti::Functions cupti_;
   cupti::SubscriberHandle subscriber_ = nullptr;

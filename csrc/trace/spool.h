@@ -170,9 +170,14 @@ class Writer {
     if (!records.empty()) append_bytes(kind, sizeof(T), records.data(), records.size() * sizeof(T));
   }
 
-  uint64_t bytes_written() const noexcept { return bytes_written_; }
-  uint64_t bytes_lost() const noexcept { return bytes_lost_; }
-  int error() const noexcept { return error_; }  // errno of the write that failed, 0 if none
+  struct Usage {
+    uint64_t written = 0, lost = 0;  // bytes
+    int error = 0;                   // errno of the write that failed, 0 if none
+  };
+  Usage usage() noexcept {
+    std::lock_guard lock(mutex_);
+    return {bytes_written_, bytes_lost_, error_};
+  }
 
  private:
   void append_bytes(Kind kind, size_t record_bytes, const void* data, size_t bytes) noexcept;

@@ -53,11 +53,12 @@ def convert(spool_path: str | Path, out_path: str | Path, meta: dict[str, str] |
         _write(temporary, tables)
         os.replace(temporary, destination)
     except Exception as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise LabError(
             f"cannot write {destination} (the capture is kept in {spool_path}): {error}"
         ) from error
+    finally:  # after Ctrl-C too
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return Converted({name: table.num_rows for name, table in tables.items()}, spool.meta)
 
 

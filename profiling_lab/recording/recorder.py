@@ -206,8 +206,11 @@ class Recorder:
         cuda = getattr(torch, "cuda", None)
         if "gpu" in self._reasons or cuda is None or not cuda.is_initialized():
             return
+        in_use = getattr(torch._C, "_cuda_hasPrimaryContext", lambda device: device == 0)
         try:
-            cuda.synchronize()
+            for device in range(cuda.device_count()):
+                if in_use(device):
+                    cuda.synchronize(device)
         except Exception as error:
             self._reasons["sync"] = f"the GPU could not be waited for: {error}"
 

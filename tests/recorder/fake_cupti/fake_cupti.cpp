@@ -4,7 +4,10 @@
 // A test calls fake_call / fake_kernel / ... through ctypes, which releases the GIL, so the recorder's real
 // callback walks the real Python stack of the test, exactly as inside a CUDA call. Records have the layout and
 // the sizes of CUDA 13.0.
+#include <dlfcn.h>
+
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -19,7 +22,7 @@ using namespace plab::recorder::cupti;
 
 namespace {
 
-constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 112, kMemsetBytes = 88, kSyncBytes = 56,
+constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 96, kMemsetBytes = 88, kSyncBytes = 56,
                  kGraphBytes = 56, kContextBytes = 32, kStreamBytes = 24, kUnknownBytes = 64;
 
 const std::map<std::pair<int, uint32_t>, const char*> kNames = {
@@ -212,7 +215,14 @@ PLAB_FAKE Result cuptiActivityFlushAll(uint32_t) {
   deliver();
   return kSuccess;
 }
+// With FAKE_CUPTI_STEPPER, the real library's own stepping: it needs no GPU.
 PLAB_FAKE Result cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid, Record** record) {
+  using Step = Result (*)(uint8_t*, size_t, Record**);
+  static const char* const path = std::getenv("FAKE_CUPTI_STEPPER");
+  static void* const library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  static const auto step =
+      library ? reinterpret_cast<Step>(dlsym(library, "cuptiActivityGetNextRecord")) : nullptr;
+  if (step) return step(buffer, valid, record);
   uint8_t* next = *record ? reinterpret_cast<uint8_t*>(*record) + bytes_of((*record)->kind) : buffer;
   if (next >= buffer + valid) return kMaxLimitReached;
   *record = reinterpret_cast<Record*>(next);
