@@ -122,10 +122,13 @@ def drop_rows(file: sqlite3.Connection, have: list[str]) -> None:
             f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r WHERE eventClass = {NATIVE_CALL_CHAIN}"
             f" AND NOT EXISTS (SELECT 1 FROM temp.stacks n WHERE {same})"
         )
-    if "TARGET_INFO_GPU" in have:
-        file.execute("UPDATE TARGET_INFO_GPU SET uuid = NULL, busLocation = NULL")
-    if "TARGET_INFO_CUDA_DEVICE" in have and "uuid" in columns(file, "TARGET_INFO_CUDA_DEVICE"):
-        file.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET uuid = NULL")
+    for table, column in (
+        ("TARGET_INFO_GPU", "uuid"),
+        ("TARGET_INFO_GPU", "busLocation"),
+        ("TARGET_INFO_CUDA_DEVICE", "uuid"),
+    ):
+        if table in have and column in columns(file, table):
+            file.execute(f"UPDATE {table} SET {column} = NULL")
     if "TARGET_INFO_SYSTEM_ENV" in have:
         file.execute(f"DELETE FROM TARGET_INFO_SYSTEM_ENV WHERE nameEnum NOT IN {SYSTEM_FACTS}")
     if "PYREC_META" in have:
@@ -135,13 +138,15 @@ def drop_rows(file: sqlite3.Connection, have: list[str]) -> None:
             "DELETE FROM META_DATA_EXPORT WHERE name NOT LIKE 'EXPORT_SCHEMA_%'"
             " AND name NOT LIKE 'EXPORT_PRODUCT_%' AND name != 'EXPORT_PARAM_EXPORT_TYPE'"
         )
+    processes = " UNION ".join(
+        f"SELECT globalTid >> 24 FROM {table}"
+        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+        if table in have
+    )
+    for table, number in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
+        if table in have and processes:  # nsys lists every process and thread of the machine
+            file.execute(f"DELETE FROM {table} WHERE {number} >> 24 NOT IN ({processes})")
     if "PROCESSES" in have:
-        threads = " UNION ".join(
-            f"SELECT globalTid / 16777216 FROM {table}"
-            for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
-            if table in have
-        )
-        file.execute(f"DELETE FROM PROCESSES WHERE globalPid / 16777216 NOT IN ({threads or 'NULL'})")
         file.execute("UPDATE PROCESSES SET name = 'python'")
 
 
@@ -166,7 +171,7 @@ def drop_strings(file: sqlite3.Connection, have: list[str]) -> None:
     """Strings that no kept row names any more: of foreign processes, native symbols, libraries."""
     used: set[int] = set()
     for table, names in STRING_COLUMNS.items():
-        for column in names if table in have else ():
+        for column in [name for name in names if table in have and name in columns(file, table)]:
             used |= {
                 row[0]
                 for row in file.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL")

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import msgspec
 
 from profiling_lab.demo.cost import Cost, read_cost
+from profiling_lab.exercises import find
 from profiling_lab.report import bottleneck, numbers
 from profiling_lab.report.bottleneck import Bottleneck
 from profiling_lab.report.coverage_text import coverage_data
@@ -22,7 +23,7 @@ from profiling_lab.trace.kernels import top_kernels
 from profiling_lab.trace.lines import lines
 
 KERNELS = 3
-FRAMES = 4
+FRAMES = 3
 LINES = 10
 
 COLUMNS = (
@@ -43,7 +44,7 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
     line.
     """
     stream = stream or sys.stdout
-    found, cost = bottleneck.find(trace), read_cost(trace)
+    found, cost = bottleneck.find(trace, sources=find("python-backtrace").folder), read_cost(trace)
     if form == "json":
         stream.write(
             msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n"

@@ -22,8 +22,8 @@ from profiling_lab.trace.kernels import KernelRow, top_kernels
 from profiling_lab.trace.lines import LineRow, lines
 
 CLEAR_SHARE_FRAC = 1 / 3  # a layer is called the bottleneck from here on,
-CLEAR_LEAD = 1.25  # and when it costs this many times the next one
-ENOUGH_COVERAGE_FRAC = 0.5  # with more than half of the GPU time unexplained, any ranking is a guess
+CLEAR_LEAD = 1.25  # and when it costs this many times the next one that is known
+ENOUGH_COVERAGE_FRAC = 0.5  # with more than half of the GPU time unexplained, a close ranking is a guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Bottleneck:
         """Whether the first layer stands out enough to be called the bottleneck."""
         first, *rest = self.layers
         leads = not rest or first.gpu_ns >= CLEAR_LEAD * rest[0].gpu_ns
-        return leads and first.share_frac >= CLEAR_SHARE_FRAC and self.is_covered
+        return leads and first.share_frac >= CLEAR_SHARE_FRAC
 
     def layer_of(self, frame: Frame) -> str:
         return layer_name(qualified(frame.function, frame.file, frame.line, self.sources))
@@ -178,21 +178,24 @@ def _stack(found: Bottleneck, row: KernelRow, depth: int, module: str | None) ->
 
 def conclusion(found: Bottleneck) -> str:
     """What the tables allow to say, in one or two sentences. No layer's name is known beforehand."""
-    first = found.layers[0]
+    first, covered = found.layers[0], found.coverage.attributed_frac
     cost = f"{numbers.share(first.share_frac)} of GPU time, at {PurePath(first.file).name} line {first.line}"
-    if not found.is_covered:
+    if not found.is_clear and not found.is_covered:
         return (
-            f"none. Only {numbers.share(found.coverage.attributed_frac)} of the GPU time has a Python line, "
+            f"none. Only {numbers.share(covered)} of the GPU time has a Python line, "
             "too little to call anything the bottleneck."
         )
     if not found.is_clear:
         return f"no layer stands out. {first.name} costs most: {cost}."
+    text = f"{first.name} is the bottleneck: {cost}."
     longest = found.kernels[0]
     frames = longest.stacks[0].frames if longest.stacks else ()
     if frames and found.layer_of(frames[0]) != first.name:
-        return (
-            f"{first.name} is the bottleneck: {cost}. No single kernel shows it: {shown_name(longest)}, "
-            f"the one with the most time, belongs to {found.layer_of(frames[0])}; "
-            f"the {numbers.count(first.kernels)} kernels of {first.name} only add up by line."
+        text += (
+            f" No single kernel shows it: {shown_name(longest)}, the one with the most time, belongs to "
+            f"{found.layer_of(frames[0])}; the {numbers.count(first.kernels)} kernels of {first.name} "
+            "only add up by line."
         )
-    return f"{first.name} is the bottleneck: {cost}."
+    if not found.is_covered:
+        text += f" (But {numbers.share(1 - covered)} of the GPU time has no Python line.)"
+    return text

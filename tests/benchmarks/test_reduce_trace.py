@@ -61,7 +61,7 @@ def test_a_real_nsys_export_stays_readable_and_loses_its_owner(
     assert facts(small) == facts(source)
     dump = texts(small)
     for gone in (
-        "CUDA_CALLCHAINS",
+        "TABLE CUDA_CALLCHAINS",
         "SAMPLING_CALLCHAINS",
         "SCHED_EVENTS",
         "META_DATA_CAPTURE",
