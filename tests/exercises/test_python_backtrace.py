@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import REPO
 from exercises.training_trace import FOLDER, line_of, training_trace
 
 from profiling_lab.exercises import answers, find, workspace
@@ -356,3 +357,15 @@ def test_readme_links_and_files_exist(copy: Path) -> None:
     for name in re.findall(r"^\| `([^`]+)` \|", text, re.M):
         assert (copy / name).exists() or name.startswith("recorded/"), name
     assert shutil.which("bash"), "the scripts of this exercise need bash"
+
+
+def test_worked_answer_is_what_its_script_writes() -> None:
+    """No number in it is written by hand: regenerate with solutions/write_notes.py."""
+    solutions = FOLDER / "solutions"
+    script = repair.load(solutions / "write_notes.py", "write_notes")
+    results = REPO / "benchmarks" / "results" / "heavy_layer_step.jsonl"
+    times = script.step_times(results if results.is_file() else None)
+    with Trace.open(script.RECORDED) as trace:
+        found = bottleneck.find(trace, sources=FOLDER)
+    assert (solutions / "analysis_notes.md").read_text() == script.notes(found, times, "NVIDIA H200")
+    assert (solutions / "answer.toml").read_text() == script.answer(found, times)
