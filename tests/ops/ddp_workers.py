@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes run every op's module under DDP, half a batch each: the gradients must be the whole batch's.
 
-Run by test_contract.py in a process of its own. Prints the slugs that were proven.
+Run by test_contract.py in a process of its own. Prints what was proven; gloo may print too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def work(rank: int, store: str) -> None:
         for p, expected in zip(module.parameters(), whole, strict=True):
             torch.testing.assert_close(p.grad, expected)
         if rank == 0:
-            print(slug, flush=True)
+            print("proven", slug, flush=True)
     dist.destroy_process_group()
 
 
