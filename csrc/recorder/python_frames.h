@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(hidden)  // C files do not get the C++ preset
 
 typedef struct PlabFrame {
   const PyCodeObject* code;  // borrowed from the frame; 3.13+: may be another kind of object
@@ -23,6 +24,7 @@ const char* plab_frames_unusable(void);
 // The chain must not move meanwhile: it is the caller's own thread, or the caller holds the GIL.
 int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

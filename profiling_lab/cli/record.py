@@ -23,7 +23,8 @@ Then: profiling-lab lines run.sqlite
 The script ends as it would without recording: same output, traceback and exit code. The recording stops
 when the script and its threads have ended, before its atexit handlers. An existing file is never replaced
 without --overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far
-is in OUTPUT.spool, for `profiling-lab recover`. Processes that the script starts are not recorded.
+is in OUTPUT.spool, for `profiling-lab recover`. Processes that the script starts are not recorded. From
+Python 3.12 on, os.fork() may warn about threads: the recorder has one.
 
 exit code: the script's own; 2 for wrong arguments, 4 if there is no such script
 """
