@@ -25,7 +25,7 @@ class RecordingSummary:
 
     `launches` counts recorded CUDA calls, `stacks` those among them with a Python stack, `dropped` events and
     records that were lost. `reasons` says why something was not recorded: keys `gpu`, `stacks`, `nvtx`,
-    `autograd`; a part that worked has no key.
+    `autograd`; a part that worked has no key. `meta` is what PYREC_META holds: more counts, versions, costs.
     """
 
     path: Path
@@ -37,6 +37,7 @@ class RecordingSummary:
     dropped: int
     seconds: float
     reasons: dict[str, str]
+    meta: dict[str, str]
 
 
 class Recorder:
@@ -160,6 +161,7 @@ class Recorder:
             dropped=sum(int(meta[name]) for name in lost),
             seconds=seconds,
             reasons=dict(self._reasons),
+            meta={name: value for name, value in meta.items() if name not in (GPU_INFO, SYSTEM_INFO)},
         )
 
     def _attract_nvtx(self, module_path: str) -> bool:
