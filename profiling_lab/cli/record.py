@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ EXAMPLES = """\
   profiling-lab record train.py                              writes train.sqlite
   profiling-lab record -o run.sqlite train.py --epochs 2     what follows the script is the script's
   profiling-lab record -o run.sqlite -m package.train --lr 1e-4
-  torchrun --no-python --nproc-per-node 2 sh -c 'profiling-lab record -o rank$RANK.sqlite train.py'
+  torchrun --nproc-per-node 2 -m profiling_lab record -o run-{rank}.sqlite train.py
 
 Then: profiling-lab lines run.sqlite
 
@@ -32,7 +33,10 @@ exit code: the script's own; 2 for wrong arguments, 4 if there is no such script
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="SQLite file to write (default: <script>.sqlite)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="SQLite file to write (default: <script>.sqlite); {rank} in it becomes this process's RANK",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
@@ -59,7 +63,12 @@ def run(args: argparse.Namespace) -> int:
         ) from None
 
     script = find_module(args.script) if args.is_module else find_script(args.script)
-    output: Path = args.output or _free_name(args.script, args.is_module)
+    rank = os.environ.get("RANK", "")
+    output = (
+        Path(args.output.replace("{rank}", rank or "0"))
+        if args.output
+        else _free_name(args.script, args.is_module, rank)
+    )
     recorder = Recorder(
         output.absolute(),  # the script may change the working folder
         overwrite=args.overwrite,
@@ -87,9 +96,11 @@ def _refuse_to_replace(output: Path, spool: Path) -> None:
         )
 
 
-def _free_name(script: str, is_module: bool) -> Path:
+def _free_name(script: str, is_module: bool, rank: str) -> Path:
     """`train.sqlite`, or `train-2.sqlite` and so on: a name nobody asked for must not destroy anything."""
     stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
+    if rank:  # of several processes that all look for a free name at the same moment
+        stem = f"{stem}-rank{rank}"
     number, name = 1, Path(f"{stem}.sqlite")
     while name.exists() or name.with_name(f"{name.name}.spool").exists():
         number += 1

@@ -369,6 +369,19 @@ def test_without_output_a_free_name_is_chosen(tmp_path: Path) -> None:
     ]
 
 
+def test_every_rank_has_its_own_file(tmp_path: Path) -> None:
+    write(tmp_path, "print('done')", "train.py")
+    for rank in ("0", "1"):
+        assert record(tmp_path, "-o", "run-{rank}.sqlite", "train.py", RANK=rank).code == 0
+        assert record(tmp_path, "train.py", RANK=rank).code == 0
+    assert sorted(p.name for p in tmp_path.glob("*.sqlite")) == [
+        "run-0.sqlite",
+        "run-1.sqlite",
+        "train-rank0.sqlite",
+        "train-rank1.sqlite",
+    ]
+
+
 def test_existing_output_is_refused_before_the_script_runs(tmp_path: Path) -> None:
     write(tmp_path, "print('ran')")
     (tmp_path / "run.sqlite").write_text("precious")
