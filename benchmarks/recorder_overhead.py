@@ -5,8 +5,8 @@
 
 Per HeavyLayer (slow: few kernels; loop: bound by launches; fast) all providers take turns in one process.
 Every provider has step_time, and overhead: the ratio of its step to the plain step of the same turns.
-Ours have overhead_per_call too: nanoseconds of step time for each recorded CUDA call, and what one callback of
-ours took by the recorder's own clock. --peers adds torch.profiler and emit_nvtx, in turns of their own after
+Ours have overhead_per_call too: nanoseconds of step time for each recorded CUDA call, and what one callback
+of ours took by the recorder's own clock. --peers adds torch.profiler and emit_nvtx, in turns of their own after
 ours, because torch.profiler leaves CUPTI attached.
 """
 
@@ -88,7 +88,8 @@ def main() -> int:
     for line in results.lines:
         case: Any = line["case"]
         print(
-            f"{case['heavy']:5} {line['provider']:34} {line['metric']:20} {line['value']:>14,.4f} {line['unit']}",
+            f"{case['heavy']:5} {line['provider']:34} {line['metric']:20} {line['value']:>14,.4f}",
+            line["unit"],
             file=sys.stderr,
         )
     return 0
