@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which configuration of layer_norm_gelu's kernels is fastest for which row length.
 
-    python benchmarks/layer_norm_gelu_sweep.py --dtype bfloat16 --output benchmarks/results/layer_norm_gelu_sweep.jsonl
+    python benchmarks/layer_norm_gelu_sweep.py --dtype bfloat16 --output benchmarks/results/lng_sweep.jsonl
 
-Compiles layer_norm_gelu_sweep.cu with nvcc (about half a minute) unless --library names the result, checks every
-configuration against eager PyTorch, then times all of them and a copy in turns. Prints the best few as a share of the
-copy rate; configurations are vectors of 16 bytes per thread, threads that share a multiprocessor's registers, where
-weights and sums live, and waves of blocks.
+Compiles layer_norm_gelu_sweep.cu with nvcc (about half a minute) unless --library names the result, checks
+every configuration against float64, then times all of them and a copy in turns. Prints the best few as a
+share of the copy rate. A configuration is: vectors of 16 bytes per thread, threads that share a
+multiprocessor's registers, where weights and sums live, waves of blocks.
 """
 
 from __future__ import annotations

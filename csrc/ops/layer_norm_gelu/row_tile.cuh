@@ -3,6 +3,7 @@
 // group's threads so that neighbouring threads touch neighbouring addresses.
 #pragma once
 
+#include "cuda/ptx/registers.cuh"
 #include "cuda/vec.cuh"
 #include "ops/layer_norm_gelu/row_plan.h"
 
@@ -53,9 +54,14 @@ class RowTile {
     }
   }
 
+  /// For good: the packed registers are free for the next row, the compiler does not unpack a second time.
   __device__ __forceinline__ static void unpack(const Packed& packed, Floats& f) {
 #pragma unroll
-    for (int i = 0; i < kVecs; ++i) cuda::unpack(packed.vec[i], f[i]);
+    for (int i = 0; i < kVecs; ++i) {
+      cuda::unpack(packed.vec[i], f[i]);
+#pragma unroll
+      for (int j = 0; j < kVecSize; ++j) cuda::ptx::opaque(f[i][j]);
+    }
   }
 
   __device__ __forceinline__ void store(Element* row, const Floats& f) const {
