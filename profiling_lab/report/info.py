@@ -11,7 +11,7 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.coverage import LOST, Coverage
 from profiling_lab.trace.info import TraceInfo
 
 COLUMNS = (
@@ -64,9 +64,37 @@ def _header(facts: TraceInfo) -> tuple[str, ...]:
         f"processes  {', '.join(facts.processes) or known}",
     ]
     if facts.overhead_ns is not None:
-        lines.append(
-            f"overhead   {numbers.time(facts.overhead_ns)} of the profiler's own, as far as it noted it"
-        )
-    lines += [f"  recorder {name}: {value}" for name, value in facts.recorder]
+        lines.append(f"overhead   {numbers.time(facts.overhead_ns)} of the profiler's own, where it noted it")
+    lines += _recorder_lines(dict(facts.recorder))
     lines += [f"  warning: {text}" for text in facts.warnings]
     return tuple(lines)
+
+
+def _recorder_lines(facts: dict[str, str]) -> list[str]:
+    """What our recorder noted, for people; JSON has all of it."""
+    lines = []
+    versions = {"torch": "torch_version", "Python": "python_version", "CUPTI": "cupti_version"}
+    named = [f"{what} {facts[name]}" for what, name in versions.items() if facts.get(name)]
+    if facts.get("script") or named:
+        lines.append(f"program    {', '.join(filter(None, (facts.get('script', ''), *named)))}")
+    states = {"stacks": "stacks_state", "autograd link": "autograd_link", "NVTX": "nvtx_state", "GPU": "gpu"}
+    said = [f"{what} {facts[name]}" for what, name in states.items() if facts.get(name)]
+    if said:
+        lines.append(f"switches   {', '.join(said)}")
+    lost = {name: int(value) for name, value in facts.items() if name in LOST and value.isdecimal()}
+    if lost:
+        counted = [f"{number:,} {name.replace('_', ' ')}" for name, number in lost.items() if number]
+        lines.append(f"lost       {', '.join(counted) or 'nothing'}")
+    costs = {
+        "per recorded call": "overhead_callback_ns",
+        "to start": "overhead_start_ns",
+        "in flushes": "overhead_flush_ns",
+    }
+    cost = [
+        f"{numbers.time(int(facts[name]))} {what}"
+        for what, name in costs.items()
+        if facts.get(name, "").isdecimal()
+    ]
+    if cost:
+        lines.append(f"cost       {', '.join(cost)}")
+    return lines

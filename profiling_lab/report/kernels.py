@@ -8,7 +8,7 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.lines import frame_data, shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit
-from profiling_lab.trace import Trace
+from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.kernels import KernelRow, KernelsResult, LaunchStack
 
 COLUMNS = (
@@ -53,16 +53,18 @@ def kernels_report(trace: Trace, result: KernelsResult, stacks: int = 3, depth: 
 
 def stack_lines(row: KernelRow, stacks: int, depth: int) -> tuple[str, ...]:
     """What stands under a kernel: its launch places, each frame on a line, innermost first."""
+    # Stacks that look the same as far as they are shown are one place.
+    places: dict[tuple[str, tuple[Frame, ...]], int] = {}
+    for stack in row.stacks:
+        place = (stack.phase, stack.frames[:depth])
+        places[place] = places.get(place, 0) + stack.gpu_ns
     lines: list[str] = []
-    for stack in row.stacks[:stacks]:
-        head = f"{numbers.share(stack.gpu_ns / row.total_ns if row.total_ns else 0.0)} {stack.phase}"
-        if not stack.frames:
-            lines.append(f"{head}: no Python stack")
-            continue
-        shown = [f"{shown_path(f.file)}:{f.function}() line {f.line}" for f in stack.frames[:depth]]
+    for (phase, frames), gpu_ns in sorted(places.items(), key=lambda item: -item[1])[:stacks]:
+        head = f"{numbers.share(gpu_ns / row.total_ns if row.total_ns else 0.0)} {phase}"
+        shown = [f"{shown_path(f.file)}:{f.function}() line {f.line}" for f in frames] or ["no Python stack"]
         lines += [f"{head}: {shown[0]}", *(f"  from {frame}" for frame in shown[1:])]
-    if stacks and len(row.stacks) > stacks:
-        lines.append(f"and {len(row.stacks) - stacks} more places")
+    if stacks and len(places) > stacks:
+        lines.append(f"and {numbers.counted(len(places) - stacks, 'more place')}")
     return tuple(lines)
 
 

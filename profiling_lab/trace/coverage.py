@@ -24,6 +24,7 @@ _SENTENCES = {
     Reason.FORWARD_UNKNOWN: "backward of a forward call that is not in the recording",
     Reason.FORWARD_WITHOUT_STACK: "backward of a call without a Python stack",
 }
+_LIBRARY = len(Reason)
 _UNLINKED = "backward without a sequence number that leads to its forward line"
 
 
@@ -70,12 +71,15 @@ def coverage(trace: Trace, own_row: I32) -> Coverage:
     operations, found = trace.operations, trace.attribution
     duration = operations.duration_ns
     has_line = own_row[found.stack] > 0
+    # Backward that is not joined with forward may still show what ran inside of the engine: that is no line.
+    unlinked = (found.phase == Phase.BACKWARD) & (found.match == Match.OWN) & (not found.link)
+    no_line = np.where(unlinked, Reason.FORWARD_UNKNOWN, _LIBRARY)
     # One number per reason; stacks without an own frame come after the reasons of the attribution.
-    why = np.where(has_line, 0, np.where(found.stack > 0, len(Reason), found.reason)).astype(np.int32)
-    total, count = _analysis.sum_by_key(why, duration, len(Reason) + 1)
+    why = np.where(has_line, 0, np.where(found.stack > 0, no_line, found.reason)).astype(np.int32)
+    total, count = _analysis.sum_by_key(why, duration, _LIBRARY + 1)
     unattributed = [
         Unattributed(_sentence(trace, number), int(total[number]), int(count[number]))
-        for number in range(1, len(Reason) + 1)
+        for number in range(1, _LIBRARY + 1)
         if count[number]
     ]
     linked = has_line & (found.phase == Phase.BACKWARD) & (found.match != Match.OWN)
@@ -98,7 +102,7 @@ def coverage(trace: Trace, own_row: I32) -> Coverage:
 
 
 def _sentence(trace: Trace, number: int) -> str:
-    if number == len(Reason):
+    if number == _LIBRARY:
         return NO_OWN_FRAME
     reason = Reason(number)
     if reason is Reason.FORWARD_UNKNOWN and not trace.attribution.link:
@@ -115,12 +119,12 @@ def _sentence(trace: Trace, number: int) -> str:
     return _SENTENCES[reason]
 
 
-_LOST = ("dropped_calls", "dropped_records", "starved_buffer_requests", "records_without_time", "stacks_lost")
+LOST = ("dropped_calls", "dropped_records", "starved_buffer_requests", "records_without_time", "stacks_lost")
 
 
 def _recorder_notes(facts: dict[str, str]) -> list[str]:
     """What our recorder could not do, in its own words."""
-    lost = sum(int(facts[name]) for name in _LOST if facts.get(name, "").isdecimal())
+    lost = sum(int(facts[name]) for name in LOST if facts.get(name, "").isdecimal())
     notes = [f"{lost} events were lost while recording"] if lost else []
     for name, what in (("stacks_state", "Python stacks"), ("autograd_link", "the autograd link")):
         state = facts.get(name, "on")

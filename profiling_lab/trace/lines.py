@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -118,9 +118,14 @@ def lines(
     }
     group = np.where(wanted[phase], group, -1).astype(np.int32)
     rows = _rows(trace, group, labels)
+    covered = coverage(trace, own_row)
+    if by in ("function", "module") and trace.stacks_found.form == "nsys":
+        # Python before 3.11, and nsys always: `forward` may be that of any class in the file.
+        note = "nsys notes functions without their class: those of one name in one file are one row"
+        covered = replace(covered, notes=(*covered.notes, note))
     return LinesResult(
         rows=tuple(rows[:limit]),
-        coverage=coverage(trace, own_row),
+        coverage=covered,
         by=by,
         phase=phase,
         total_matched=len(rows),

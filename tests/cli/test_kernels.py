@@ -40,7 +40,7 @@ def test_stacks_can_be_left_out(recording: Path, capsys: pytest.CaptureFixture[s
     assert "model.py" not in capsys.readouterr().out
     main(["kernels", str(recording), "--stacks", "1", "--depth", "1"])
     out = capsys.readouterr().out
-    assert "and 1 more places" in out and "train.py" not in out
+    assert "and 1 more place\n" in out and "train.py" not in out
 
 
 def test_json(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
