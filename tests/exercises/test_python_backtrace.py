@@ -21,6 +21,7 @@ from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.e17_python_backtrace import repair
 from profiling_lab.exercises.exercise import Check, Status
 from profiling_lab.report import bottleneck
+from profiling_lab.report.source_names import qualified
 from profiling_lab.trace import Trace
 
 EXERCISE = find("python-backtrace")
@@ -369,3 +370,17 @@ def test_worked_answer_is_what_its_script_writes() -> None:
         found = bottleneck.find(trace, sources=FOLDER)
     assert (solutions / "analysis_notes.md").read_text() == script.notes(found, times, "NVIDIA H200")
     assert (solutions / "answer.toml").read_text() == script.answer(found, times)
+
+
+@pytest.mark.parametrize("name", ["demo_h200.sqlite", "nsys_h200.sqlite"])
+def test_recordings_are_of_the_files_as_they_are(name: str) -> None:
+    """Whoever edits the model or the script must record again: benchmarks/record_demo.py."""
+    with Trace.open(FOLDER / "recorded" / name) as trace:
+        frames = {f for f in trace.stacks.frames if f.file in ("model.py", "train_model.py")}
+    assert {frame.file for frame in frames} == {"model.py", "train_model.py"}
+    for frame in frames:
+        bare = frame.function.rpartition(".")[2]
+        found = qualified(bare, frame.file, frame.line, FOLDER)
+        assert found.endswith(frame.function) and found != "forward", frame
+    launch = line_of("model.py", FORWARD.strip())
+    assert any(frame.line == launch and frame.file == "model.py" for frame in frames)

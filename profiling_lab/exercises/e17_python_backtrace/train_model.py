@@ -68,9 +68,7 @@ def parse_arguments(argv=None):
         "--heavy", choices=("slow", "loop", "fast"), default=HEAVY, help="HeavyLayer's implementation"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="fp32", help="of the layers' arithmetic (autocast)"
-    )
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="by autocast, without loss scaling")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seq-len", type=int, default=128)

@@ -24,12 +24,12 @@ TOKENS, WIDTH, BLOCKS = 32 * 128, 512, 4
 
 
 def step_times(path: Path | None) -> dict[str, float]:
-    """Milliseconds per training step by implementation of HeavyLayer, without a recorder; the last run's."""
+    """Milliseconds per fp32 training step by implementation of HeavyLayer, without a recorder; the last run's."""
     if path is None:
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [row for row in rows if row["run"] == rows[-1]["run"] and row["metric"] == "step_time"]
-    return {row["provider"]: row["value"] / 1e6 for row in rows}
+    rows = [row for row in rows if row["metric"] == "step_time" and row["case"]["dtype"] == "fp32"]
+    return {row["provider"]: row["value"] / 1e6 for row in rows if row["run"] == rows[-1]["run"]}
 
 
 def gain(times: dict[str, float], culprit: str) -> float:
