@@ -46,10 +46,12 @@ def test_cpp_rules(path: Path) -> None:
     if where.startswith("csrc/") and not where.startswith("csrc/cuda/ptx/"):
         assert not re.search(r"\basm\s*(volatile)?\s*\(", text), "asm statements live in csrc/cuda/ptx"
     if where.startswith("csrc/"):
-        assert not re.search(r"(?<![\w:.>])(exit|abort|printf)\s*\(", text), "a library neither exits nor prints"
+        assert not re.search(r"(?<![\w:.>])(exit|abort|printf)\s*\(", text), (
+            "a library neither exits nor prints"
+        )
     for match in re.finditer(r"<<<", text):
         # The launch may span lines; its check stands within three lines after the call's end.
-        rest = text[match.start():]
+        rest = text[match.start() :]
         after = rest[rest.index(";") :].splitlines()[:4]
         assert "PLAB_CHECK_LAUNCH" in "\n".join(after), f"{where}: a launch without PLAB_CHECK_LAUNCH"
 
@@ -62,7 +64,13 @@ def test_python_rules(path: Path) -> None:
     if where.startswith("profiling_lab/"):
         assert stem not in {"misc", "helpers", "common"}
         assert stem != "utils" or where == "profiling_lab/utils/__init__.py"
-    speaks_to_people = ("profiling_lab/cli/", "profiling_lab/report/", "profiling_lab/exercises/e", "benchmarks/", "tests/")
+    speaks_to_people = (
+        "profiling_lab/cli/",
+        "profiling_lab/report/",
+        "profiling_lab/exercises/e",
+        "benchmarks/",
+        "tests/",
+    )
     if not where.startswith(speaks_to_people):
         assert not re.search(r"^\s*print\(", text, re.M), "only the command line and reporters print"
     if not where.startswith("tests/test_hygiene"):
@@ -80,7 +88,7 @@ def test_benchmark_results_have_the_agreed_form() -> None:
 
 
 def test_no_trace_carries_an_environment() -> None:
-    """nsys exports hold the whole environment of the traced process; ours must not travel with this repository."""
+    """nsys exports hold the whole environment of the traced process; none may travel with this repository."""
     import sqlite3
 
     for path in tracked_files():
@@ -92,5 +100,7 @@ def test_no_trace_carries_an_environment() -> None:
                 rows = file.execute("SELECT count(*) FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT%'")
                 assert rows.fetchone()[0] == 0, relative(path)
             if "TARGET_INFO_SYSTEM_ENV" in tables:
-                rows = file.execute("SELECT count(*) FROM TARGET_INFO_SYSTEM_ENV WHERE name LIKE '%nvironment%'")
+                rows = file.execute(
+                    "SELECT count(*) FROM TARGET_INFO_SYSTEM_ENV WHERE name LIKE '%nvironment%'"
+                )
                 assert rows.fetchone()[0] == 0, relative(path)

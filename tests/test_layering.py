@@ -33,7 +33,18 @@ MAY_IMPORT = {
     "models": {"exercises", "ops"},
     "doctor": {"_recorder", "_analysis", "ops", "recording", "report"},
     "demo": {"exercises", "measure", "models", "recording", "report", "trace"},
-    "exercises": {"_analysis", "_recorder", "demo", "measure", "models", "ops", "recording", "report", "rules", "trace"},
+    "exercises": {
+        "_analysis",
+        "_recorder",
+        "demo",
+        "measure",
+        "models",
+        "ops",
+        "recording",
+        "report",
+        "rules",
+        "trace",
+    },
     "utils": {"measure", "recording", "report", "trace"},
 }
 
@@ -57,7 +68,9 @@ def test_includes_follow_the_layers(path: Path) -> None:
 def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
     where = path.relative_to(REPO / "csrc").as_posix()
     names = [name for name, _ in includes(path)]
-    uses_python = any(n in {"Python.h", "frameobject.h"} or n.startswith(("pybind11/", "internal/")) for n in names)
+    uses_python = any(
+        n in {"Python.h", "frameobject.h"} or n.startswith(("pybind11/", "internal/")) for n in names
+    )
     if uses_python:
         allowed = where.endswith("module.cpp") or where.startswith("recorder/python_")
         assert allowed, "Python headers belong into *module.cpp and recorder/python_* alone"

@@ -28,7 +28,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel built from the sdist alone, without nvcc: the slowest machine's case and the quickest build."""
+    """The wheel built from the sdist alone, without nvcc, which is the quickest build."""
     work = tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as archive:
         archive.extractall(work, filter="data") if sys.version_info >= (3, 12) else archive.extractall(work)
@@ -43,7 +43,13 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sdist_has_sources_tests_and_no_binaries(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    for needed in ("CMakeLists.txt", "csrc/README.md", "profiling_lab/py.typed", "tests/conftest.py", "README.md"):
+    for needed in (
+        "CMakeLists.txt",
+        "csrc/README.md",
+        "profiling_lab/py.typed",
+        "tests/conftest.py",
+        "README.md",
+    ):
         assert needed in names
     assert not [name for name in names if name.endswith((".so", ".o")) or name.startswith("build/")]
 
@@ -60,7 +66,9 @@ def test_wheel_has_the_three_compiled_parts_and_their_stubs(wheel: Path) -> None
 def test_installed_wheel_imports_without_the_sources(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True, system_site_packages=False)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True, capture_output=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True, capture_output=True
+    )
     # torch and the other dependencies come from this environment: downloading them again proves nothing.
     import numpy
 
@@ -80,8 +88,9 @@ def test_cuda_on_without_nvcc_is_refused(tmp_path: Path) -> None:
     cmake = shutil.which("cmake")
     if cmake is None:
         pytest.skip("no cmake on the PATH: pip brings one for its own builds alone")
-    command = [cmake, "-S", str(REPO), "-B", str(tmp_path), "-DPROFILING_LAB_CUDA=ON", "-DPROFILING_LAB_ANALYSIS=OFF",
-               "-DPROFILING_LAB_RECORDER=OFF", f"-DPROFILING_LAB_NVCC={tmp_path}/nvcc"]  # fmt: skip
+    command = [cmake, "-S", str(REPO), "-B", str(tmp_path), "-DPROFILING_LAB_CUDA=ON"]
+    command += ["-DPROFILING_LAB_ANALYSIS=OFF", "-DPROFILING_LAB_RECORDER=OFF"]
+    command += [f"-DPROFILING_LAB_NVCC={tmp_path}/nvcc"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
     assert done.returncode != 0
     assert "PROFILING_LAB_CUDA=ON, but no nvcc was found" in done.stderr

@@ -28,7 +28,8 @@ COMMANDS = (
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="profiling-lab",
-        description="Which line of my Python costs this GPU time, forward and backward, why, and did my change help?",
+        description="Which line of my Python costs this GPU time, forward and backward, why, and did my "
+        "change help?",
         epilog="exit codes: 0 ok, 1 a finding or regression over its limit, 2 usage, "
         "3 not comparable or not enough data, 4 unreadable input",
     )
