@@ -10,17 +10,13 @@ _SIZE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
 
 def time_unit(values_ns: Iterable[int]) -> tuple[str, int]:
-    """The unit in which a column of times reads best: never seconds, so that tables of two runs compare by
-    eye.
-    """
+    """The unit in which a column of times reads best; never seconds, so that two runs compare by eye."""
     largest = max((abs(value) for value in values_ns), default=0)
     return next(((unit, size) for unit, size in _TIME_UNITS[1:] if largest >= size), _TIME_UNITS[-1])
 
 
 def in_unit(value: int, size: int) -> str:
-    """A value in a unit of `size`, three digits behind the point where the unit has parts; a zero stays
-    bare.
-    """
+    """A value in a unit of `size`, with three digits behind the point where the unit has parts."""
     if size == 1 or value == 0:
         return str(value)
     return f"{value / size:,.3f}" if abs(value) < 1000 * size else f"{value / size:,.1f}"

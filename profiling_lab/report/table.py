@@ -49,8 +49,7 @@ class Column:
 class Table:
     """Rows in order, each with one value per column. None is unknown and shows as `-`; it is never 0.
 
-    `details` are lines under a row, for people only; `data` is what JSON holds instead of the columns of a
-    row.
+    `details` are lines under a row, for people only; `data` is what JSON holds in the place of a row.
     """
 
     columns: tuple[Column, ...]

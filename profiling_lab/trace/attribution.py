@@ -58,9 +58,7 @@ class Attribution:
     match: U8
     reason: U8
     range: I32
-    """row of the innermost NVTX range around the launch, in backward of the forward operator it belongs
-    to; -1 none
-    """
+    """row of the innermost range around the launch, in backward of its forward operator; -1 none"""
     link: str
     """how backward was joined with forward: 'counter', 'ranges' or '' for not at all"""
     dropped_ranges: int
@@ -124,7 +122,5 @@ def _link(calls: Calls, ranges: Ranges) -> tuple[tuple[U8, U8, I32], I32, str, i
 
 
 def _nested(ranges: Ranges) -> np.ndarray:
-    """Rows of the default domain: the ranges of libraries (NCCL) live in domains of their own and nest on
-    their own.
-    """
+    """Rows of the default domain: ranges of libraries (NCCL) have domains and nest among themselves."""
     return np.flatnonzero(ranges.domain == 0)

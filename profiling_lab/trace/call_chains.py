@@ -16,9 +16,7 @@ from profiling_lab.trace.strings import Strings
 
 
 def python_chains(file: SqliteFile, strings: Strings, builder: StackBuilder) -> dict[int, int]:
-    """Stacks by chain id, where a recorder wrote Python frames as call chains: symbol = function, module =
-    file:line.
-    """
+    """Stacks by chain id, where Python frames were written as call chains: module = file:line."""
     if not file.columns("CUDA_CALLCHAINS"):
         return {}
     modules = strings.ids_matching(r"^(?P<file>.+\.py)(:(?P<line>\d+))?$")
@@ -44,9 +42,7 @@ def python_chains(file: SqliteFile, strings: Strings, builder: StackBuilder) -> 
 def engine_chains(
     file: SqliteFile, strings: Strings, rows: CallRows
 ) -> tuple[npt.NDArray[np.bool_], I32, tuple[str, ...]]:
-    """Rows whose native chain passes through the autograd engine, and the class of the node it was in (-1
-    unknown).
-    """
+    """Rows whose native chain passes through the autograd engine, and its node's class (-1 unknown)."""
     in_engine = np.zeros(len(rows.start_ns), dtype=bool)
     node = full(len(rows.start_ns), -1, np.int32)
     if not file.columns("CUDA_CALLCHAINS"):

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, full
-from profiling_lab.trace.stacks import Stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +26,11 @@ class CallRows:
 
 
 @dataclass(frozen=True, slots=True)
-class CallStacks:
-    """Per call (not per row): its stack and what is known of autograd, in the terms of `Calls`."""
+class StacksFound:
+    """Where the Python stacks of a file came from, and how many could not be used."""
 
-    stacks: Stacks
-    stack: I32
-    next_sequence: I64
-    node_sequence: I64
-    counter: I32
-    node_counter: I32
-    node_name: I32
-    node_names: tuple[str, ...]
-    in_engine: npt.NDArray[np.bool_]
-    """the native call chain passes through the autograd engine"""
     form: str
-    """where the stacks came from: 'recorder', 'nsys', 'call chains' or '' for nowhere"""
+    """'recorder', 'nsys', 'call chains', one of chrome_source's, or '' where there are none"""
     recorded: int
     """stacks recorded, whether or not they could be read and joined with a call"""
     without_payload: int
@@ -51,24 +39,32 @@ class CallStacks:
     """stacks or launch facts whose call is not in the file"""
 
 
-def nothing_found(rows: CallRows, stacks: Stacks) -> dict[str, Any]:
-    """The fields of CallStacks for calls of which nothing is known: what a reader starts from."""
-    calls = int(rows.is_call.sum())
-    return {
-        "stacks": stacks,
-        "stack": full(calls, 0, np.int32),
-        "next_sequence": full(calls, NO_SEQUENCE),
-        "node_sequence": full(calls, NO_SEQUENCE),
-        "counter": full(calls, -1, np.int32),
-        "node_counter": full(calls, -1, np.int32),
-        "node_name": full(calls, -1, np.int32),
-        "node_names": (),
-        "in_engine": np.zeros(calls, dtype=bool),
-        "form": "",
-        "recorded": 0,
-        "without_payload": 0,
-        "without_call": 0,
-    }
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """Per call, not per row of the table: its stack and what is known of autograd, as in `Calls`."""
+
+    stack: I32
+    next_sequence: I64
+    node_sequence: I64
+    counter: I32
+    node_counter: I32
+    node_name: I32
+    in_engine: npt.NDArray[np.bool_]
+    """the native call chain passes through the autograd engine"""
+    node_names: tuple[str, ...] = ()
+
+
+def unknown_facts(calls: int) -> CallFacts:
+    """Facts of calls of which nothing is known: what a reader starts from and fills in."""
+    return CallFacts(
+        stack=full(calls, 0, np.int32),
+        next_sequence=full(calls, NO_SEQUENCE),
+        node_sequence=full(calls, NO_SEQUENCE),
+        counter=full(calls, -1, np.int32),
+        node_counter=full(calls, -1, np.int32),
+        node_name=full(calls, -1, np.int32),
+        in_engine=np.zeros(calls, dtype=bool),
+    )
 
 
 def rows_by_id(ids: I64, first: int = 0) -> Callable[..., I32]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.call_stacks import CallStacks
+from profiling_lab.trace.call_stacks import StacksFound, unknown_facts
 from profiling_lab.trace.chrome_events import ChromeEvents, Event, nanoseconds, read_events, whole
 from profiling_lab.trace.columns import (
     I32,
@@ -110,7 +110,7 @@ class ChromeSource:
         if self.events.of("python"):
             form, stack = FUNCTION_LINES, self._python_stacks(builder, start_ns, thread)
         numbers, names = _numbered([str(event.name) for event in events])
-        none = full(len(events), -1, np.int32)
+        nothing = unknown_facts(len(events))
         calls = Calls(
             start_ns=start_ns,
             end_ns=end_ns,
@@ -120,30 +120,16 @@ class ChromeSource:
             name=numbers,
             names=names,
             stack=stack,
-            next_sequence=full(len(events), NO_SEQUENCE),
-            node_sequence=full(len(events), NO_SEQUENCE),
-            counter=none,
-            node_counter=none,
-            node_name=none,
+            next_sequence=nothing.next_sequence,
+            node_sequence=nothing.node_sequence,
+            counter=nothing.counter,
+            node_counter=nothing.node_counter,
+            node_name=nothing.node_name,
             node_names=(),
             traits=np.zeros(len(events), dtype=np.uint8),
         )
-        found = CallStacks(
-            stacks=builder.build(),
-            stack=stack,
-            next_sequence=calls.next_sequence,
-            node_sequence=calls.node_sequence,
-            counter=none,
-            node_counter=none,
-            node_name=none,
-            node_names=(),
-            in_engine=np.zeros(len(events), dtype=bool),
-            form=form if stack.any() else "",
-            recorded=int((stack > 0).sum()),
-            without_payload=0,
-            without_call=0,
-        )
-        return CallTable(calls, found.stacks, found), ranges
+        found = StacksFound(form if stack.any() else "", int((stack > 0).sum()), 0, 0)
+        return CallTable(calls, builder.build(), found), ranges
 
     def _operators(self, builder: StackBuilder) -> Ranges:
         """Operators and annotations, each with its own stack or that of the Python functions around it."""

@@ -28,9 +28,7 @@ class OperationKind(IntEnum):
 
 
 class Trait(IntEnum):
-    """What a call knows about itself beyond its numbers (bits; csrc/analysis/autograd_link.h says why each
-    exists).
-    """
+    """What a call knows about itself beyond its numbers: bits, explained in csrc/analysis/autograd_link.h."""
 
     IS_BACKWARD = 1
     OWN_STACK_ANSWERS = 2
@@ -41,9 +39,7 @@ class Trait(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """One row per operation of a GPU: kernels, copies, sets, and whole graphs where only those were
-    recorded.
-    """
+    """One row per GPU operation: kernels, copies, sets, and whole graphs where only those were recorded."""
 
     kind: U8
     """OperationKind"""

@@ -39,9 +39,7 @@ class Unattributed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """GPU time is the sum of the durations of all operations; `busy_ns` counts overlapping ones once, per
-    device.
-    """
+    """GPU time is the sum of all operations' durations; `busy_ns` counts what overlaps once, per device."""
 
     gpu_ns: int
     busy_ns: int

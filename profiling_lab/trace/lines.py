@@ -26,9 +26,7 @@ _NEEDS_STACKS = ("line", "function", "file", "module")
 
 @dataclass(frozen=True, slots=True)
 class LineRow:
-    """GPU time of one line (or function, file, module, kernel, NVTX range: then the other fields are ''
-    and 0).
-    """
+    """GPU time of one line, or of another thing that was asked for: fields it does not have are '' and 0."""
 
     key: str
     """stable over runs of the same program: what `diff` aligns by"""
@@ -87,16 +85,13 @@ def lines(
     depth: int | None = None,
     limit: int | None = None,
 ) -> LinesResult:
-    """Sum GPU time by the user's line that launched it; backward is charged to the forward line it is the
-    backward of.
+    """Sum GPU time by the user's line that launched it; backward is charged to its forward line.
 
-    own: files and folders that are the user's code (see Ownership); depth: how many of the user's frames
-    tell rows
-    apart (1: the line alone, 2: the line and its caller, ...); limit: at most so many rows.
+    own: files and folders that are the user's code (see Ownership). depth: how many of the user's frames tell
+    rows apart (1: the line alone, 2: the line and its caller, ...). limit: at most so many rows.
 
-    Raises UsageError for an unknown `by` or `phase`, NotEnoughDataError if the trace has no GPU operation
-    or lacks what
-    `by` needs.
+    Raises UsageError for an unknown `by` or `phase`, NotEnoughDataError if the trace has no GPU operation or
+    lacks what `by` needs.
     """
     if by not in GROUPINGS:
         raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,11 +12,11 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.trace.call_chains import engine_chains, python_chains
-from profiling_lab.trace.call_stacks import CallRows, CallStacks, nothing_found
+from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound, unknown_facts
 from profiling_lab.trace.columns import I32, I64, dense, full
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.sqlite_file import SqliteFile
-from profiling_lab.trace.stacks import Frame, StackBuilder
+from profiling_lab.trace.stacks import Frame, StackBuilder, Stacks
 from profiling_lab.trace.strings import Strings
 
 BACKTRACE_SCHEMA = "Python Backtrace on CUDA"
@@ -23,7 +24,9 @@ SAMPLING_SCHEMA = "Python Periodic Sampling"
 _MARK, _DOMAIN = 34, 75  # NVTX event types
 
 
-def from_nsys(file: SqliteFile, strings: Strings, rows: CallRows, threads: Registry) -> CallStacks:
+def from_nsys(
+    file: SqliteFile, strings: Strings, rows: CallRows, threads: Registry
+) -> tuple[Stacks, CallFacts, StacksFound]:
     builder = StackBuilder()
     row_stack = full(len(rows.start_ns), 0, np.int32)
     marks, texts = _backtrace_marks(file)
@@ -32,38 +35,29 @@ def from_nsys(file: SqliteFile, strings: Strings, rows: CallRows, threads: Regis
     without_call = 0
     if len(marks["start"]):
         form = "nsys"
-        stack_of_text = np.array(
-            [builder.add(_payload_frames(text, strings)) for text in texts], dtype=np.int32
-        )
+        stacks = [builder.add(_payload_frames(text, strings)) for text in texts]
         row = _row_of_mark(rows, threads.number(marks["globalTid"]), marks["start"])
-        without_call = int((row < 0).sum())
-        row_stack[row[row >= 0]] = stack_of_text[marks["text"][row >= 0]]
-    chains = python_chains(file, strings, builder) if not form else {}
-    if chains:
+        joined = row >= 0
+        without_call = int((~joined).sum())
+        row_stack[row[joined]] = np.array(stacks, dtype=np.int32)[marks["text"][joined]]
+    elif chains := python_chains(file, strings, builder):
         form = "call chains"
-        numbers, distinct = dense(rows.chain)
-        row_stack = np.array([chains.get(i, 0) for i in distinct.tolist()], dtype=np.int32)[numbers]
+        number, distinct = dense(rows.chain)
+        row_stack = np.array([chains.get(i, 0) for i in distinct.tolist()], dtype=np.int32)[number]
     recorded = int((row_stack > 0).sum()) + without_call + without_payload
-    engine_rows, node_of_row, node_names = engine_chains(file, strings, rows)
-
-    out = nothing_found(rows, builder.build())
-    out["stack"] = _to_calls(rows, row_stack)
-    out["in_engine"] = _to_calls(rows, engine_rows.astype(np.int32)) > 0
-    out["node_name"] = _to_calls(rows, node_of_row + 1) - 1
-    out |= {
-        "node_names": node_names,
-        "form": form,
-        "recorded": recorded,
-        "without_payload": without_payload,
-        "without_call": without_call,
-    }
-    return CallStacks(**out)
+    in_engine, node, node_names = engine_chains(file, strings, rows)
+    facts = replace(
+        unknown_facts(int(rows.is_call.sum())),
+        stack=_to_calls(rows, row_stack),
+        in_engine=_to_calls(rows, in_engine.astype(np.int32)) > 0,
+        node_name=_to_calls(rows, node + 1) - 1,
+        node_names=node_names,
+    )
+    return builder.build(), facts, StacksFound(form, recorded, without_payload, without_call)
 
 
 def payload_sql(file: SqliteFile, table: str) -> tuple[str, str]:
-    """The JSON payload of a mark `n` as an SQL expression, and the join it needs. An export may leave it
-    out ('').
-    """
+    """The JSON payload of a mark `n` as an SQL expression, '' where it was left out, and the join it needs."""
     columns = file.columns(table)
     terms = ['n."jsonText"'] if "jsonText" in columns else []
     if "jsonTextId" not in columns or not file.columns("StringIds"):
@@ -117,9 +111,7 @@ def _text(value: Any, strings: Strings) -> str:
 
 
 def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:
-    """The call row that a mark belongs to: the one that started with it on its thread, else the one around
-    it.
-    """
+    """The call row that a mark belongs to: the one that started with it, else the one around it."""
     row: I32 = _analysis.call_of(thread, start_ns, rows.thread, rows.start_ns, rows.start_ns)
     lost = np.flatnonzero(row < 0)
     if len(lost):
@@ -131,9 +123,7 @@ def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:
 
 
 def _to_calls(rows: CallRows, value: I32) -> I32:
-    """A value per row as a value per call: the row's own, else that of the extra row with its thread and
-    id.
-    """
+    """A value per row as a value per call: its own, else that of the extra row with its thread and id."""
     calls = np.flatnonzero(rows.is_call)
     out = value[calls]
     extra = np.flatnonzero(~rows.is_call & (value != 0))

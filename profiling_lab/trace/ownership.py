@@ -28,9 +28,8 @@ class Ownership:
     """Tells own files from libraries.
 
     `paths` are files, folders or trailing parts of them (`model.py`, `src/model`); files under them are own
-    and nothing
-    else is. Without paths a file is own unless it lies in site-packages or dist-packages, in the standard
-    library, in torch, in generated code, or is built in.
+    and nothing else is. Without paths a file is own unless it lies in site-packages or dist-packages, in the
+    standard library, in torch, in generated code, or is built in.
     """
 
     paths: tuple[str, ...] = ()

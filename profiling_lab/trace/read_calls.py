@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.trace.call_stacks import CallRows, CallStacks
+from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Trait, dense
 from profiling_lab.trace.nsys_stacks import from_nsys
 from profiling_lab.trace.process_ids import Registry, process_part
@@ -33,7 +33,7 @@ class CallTable:
 
     calls: Calls
     stacks: Stacks
-    found: CallStacks
+    found: StacksFound
 
 
 def read_calls(
@@ -57,9 +57,9 @@ def read_calls(
         rows["start"], rows["end"], process, thread, rows["correlationId"], is_call, rows["callchainId"]
     )
     if file.columns("PYREC_STACK") and file.columns("PYREC_LAUNCH"):
-        found = from_recorder(file, strings, every, processes)
+        stacks, facts, found = from_recorder(file, strings, every, processes)
     else:
-        found = from_nsys(file, strings, every, threads)
+        stacks, facts, found = from_nsys(file, strings, every, threads)
 
     kept = np.flatnonzero(is_call)
     names, name_ids = dense(rows["nameId"][kept])
@@ -71,21 +71,22 @@ def read_calls(
         correlation=rows["correlationId"][kept],
         name=names,
         names=tuple(_VERSION.sub("", strings[i]) for i in name_ids.tolist()),
-        stack=found.stack,
-        next_sequence=found.next_sequence,
-        node_sequence=found.node_sequence,
-        counter=found.counter,
-        node_counter=found.node_counter,
-        node_name=found.node_name,
-        node_names=found.node_names,
-        traits=_traits(found, thread[kept], threads, thread_names),
+        stack=facts.stack,
+        next_sequence=facts.next_sequence,
+        node_sequence=facts.node_sequence,
+        counter=facts.counter,
+        node_counter=facts.node_counter,
+        node_name=facts.node_name,
+        node_names=facts.node_names,
+        traits=_traits(stacks, facts, thread[kept], threads, thread_names),
     )
-    return CallTable(calls, found.stacks, found)
+    return CallTable(calls, stacks, found)
 
 
-def _traits(found: CallStacks, thread: I32, threads: Registry, thread_names: dict[int, str]) -> U8:
+def _traits(
+    stacks: Stacks, facts: CallFacts, thread: I32, threads: Registry, thread_names: dict[int, str]
+) -> U8:
     """What the numbers, the stack and the thread of each call say about it."""
-    stacks = found.stacks
     leaf_is_engine = stacks.passes_through(_ENGINE_FILES, _ENGINE_FUNCTIONS) == np.arange(len(stacks))
     recomputes = stacks.passes_through(("torch/utils/checkpoint.py",))
     recomputes = (recomputes > 0) & (recomputes != np.arange(len(stacks)))
@@ -93,18 +94,18 @@ def _traits(found: CallStacks, thread: I32, threads: Registry, thread_names: dic
     on_engine_thread = np.array(
         [thread_names.get(i, "").startswith("pt_autograd") for i in threads.ids] or [False], dtype=bool
     )[thread]
-    in_node = found.node_sequence != NO_SEQUENCE
-    has_stack = found.stack > 0
-    engine_leaf = has_stack & leaf_is_engine[found.stack]
-    in_backward = in_node | found.in_engine | on_engine_thread
+    in_node = facts.node_sequence != NO_SEQUENCE
+    has_stack = facts.stack > 0
+    engine_leaf = has_stack & leaf_is_engine[facts.stack]
+    in_backward = in_node | facts.in_engine | on_engine_thread
     late = np.isin(
-        found.node_name, [i for i, name in enumerate(found.node_names) if name.split("::")[-1] in _LATE_NODES]
+        facts.node_name, [i for i, name in enumerate(facts.node_names) if name.split("::")[-1] in _LATE_NODES]
     )
 
     bits = np.zeros(len(thread), dtype=np.uint8)
     bits[in_backward] |= np.uint8(Trait.IS_BACKWARD)
     bits[engine_leaf & ~in_node] |= np.uint8(Trait.STARTS_BACKWARD)
-    bits[in_backward & has_stack & recomputes[found.stack]] |= np.uint8(Trait.OWN_STACK_ANSWERS)
+    bits[in_backward & has_stack & recomputes[facts.stack]] |= np.uint8(Trait.OWN_STACK_ANSWERS)
     bits[late] |= np.uint8(Trait.NODE_MADE_LATE)
     bits[in_backward & has_stack & ~engine_leaf] |= np.uint8(Trait.FRAMES_INSIDE_NODE)
     return bits

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.call_stacks import CallRows, CallStacks, nothing_found, rows_by_id
+from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound, rows_by_id, unknown_facts
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, dense
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.sqlite_file import SqliteFile
@@ -16,10 +17,11 @@ from profiling_lab.trace.stacks import Frame, Stacks
 from profiling_lab.trace.strings import Strings
 
 
-def from_recorder(file: SqliteFile, strings: Strings, rows: CallRows, processes: Registry) -> CallStacks:
+def from_recorder(
+    file: SqliteFile, strings: Strings, rows: CallRows, processes: Registry
+) -> tuple[Stacks, CallFacts, StacksFound]:
     stacks, row_of_id = _recorder_stacks(file, strings)
-    out = nothing_found(rows, stacks)
-    facts = file.select(
+    launches = file.select(
         "PYREC_LAUNCH",
         {
             "globalTid": 0,
@@ -32,33 +34,33 @@ def from_recorder(file: SqliteFile, strings: Strings, rows: CallRows, processes:
             "nodeNameId": -1,
         },
     )
-    process = processes.number(process_part(facts["globalTid"]))
+    process = processes.number(process_part(launches["globalTid"]))
     calls = np.flatnonzero(rows.is_call)
     call = _analysis.call_of(
-        process, facts["correlationId"], rows.process[calls], rows.correlation[calls], rows.start_ns[calls]
+        process,
+        launches["correlationId"],
+        rows.process[calls],
+        rows.correlation[calls],
+        rows.start_ns[calls],
     )
     known = np.flatnonzero(call >= 0)
     at = call[known]
-    out["stack"][at] = row_of_id(facts["stackId"][known])
-    out["next_sequence"][at] = facts["peekSeq"][known]
-    out["node_sequence"][at] = facts["nodeSeq"][known]
-    # A counter belongs to a thread of one process; the recorder numbers them per process.
+    facts = unknown_facts(len(calls))
+    facts.stack[at] = row_of_id(launches["stackId"][known])
+    facts.next_sequence[at] = launches["peekSeq"][known]
+    facts.node_sequence[at] = launches["nodeSeq"][known]
+    # A counter belongs to a thread of one process; the recorder numbers threads per process.
     counters = Registry()
-    for column, fact in (("counter", "selfThread"), ("node_counter", "nodeFwdThread")):
-        value = facts[fact][known]
-        numbers = counters.number((process[known].astype(np.int64) << 40) | (value & 0xFFFFFFFF))
-        out[column][at] = np.where(value < 0, -1, numbers)
-    numbers, name_ids = dense(facts["nodeNameId"][known])
-    names = [strings[i] for i in name_ids.tolist()]
+    for column, name in ((facts.counter, "selfThread"), (facts.node_counter, "nodeFwdThread")):
+        thread = launches[name][known]
+        number = counters.number((process[known].astype(np.int64) << 40) | (thread & 0xFFFFFFFF))
+        column[at] = np.where(thread < 0, -1, number)
+    number, name_ids = dense(launches["nodeNameId"][known])
+    names = tuple(strings[i] for i in name_ids.tolist())
     unnamed = np.array([not name for name in names] or [True], dtype=bool)
-    out["node_name"][at] = np.where(unnamed[numbers], -1, numbers) if len(numbers) else numbers
-    out |= {
-        "node_names": tuple(names),
-        "form": "recorder",
-        "recorded": int((facts["stackId"] > 0).sum()),
-        "without_call": len(call) - len(known),
-    }
-    return CallStacks(**out)
+    facts.node_name[at] = np.where(unnamed[number], -1, number)
+    found = StacksFound("recorder", int((launches["stackId"] > 0).sum()), 0, len(call) - len(known))
+    return stacks, replace(facts, node_names=names), found
 
 
 def _recorder_stacks(file: SqliteFile, strings: Strings) -> tuple[Stacks, Callable[..., I32]]:

@@ -158,7 +158,7 @@ class SqliteFile:
         return rows
 
     def coded_texts(self, query: str, width: int) -> tuple[list[I64], list[str]]:
-        """Integer columns and, last, one text column as numbers of distinct texts. Texts must come as BLOB.
+        """Integer columns and, last, one text column (given as BLOB) as numbers of distinct texts.
 
         Read batch by batch, so that a million equal stacks never lie in memory at once.
         """

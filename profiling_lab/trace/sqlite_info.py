@@ -111,9 +111,7 @@ def _processes(file: SqliteFile) -> tuple[str, ...]:
 
 
 def _overhead(file: SqliteFile) -> int | None:
-    """Of the overhead kinds only buffer flushes, instrumentation and resources are the profiler's own
-    doing.
-    """
+    """Time of the profiler's own: flushes, instrumentation, resources; not the other kinds of overhead."""
     total = None
     for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
         if columns := file.columns(table):

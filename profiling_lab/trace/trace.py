@@ -9,7 +9,7 @@ from pathlib import Path
 
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace.attribution import Attribution, attribute
-from profiling_lab.trace.call_stacks import CallStacks
+from profiling_lab.trace.call_stacks import StacksFound
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import Calls, Operations, Ranges
 from profiling_lab.trace.process_ids import pid_of, tid_of
@@ -101,7 +101,7 @@ class Trace:
         return self._call_table.stacks
 
     @property
-    def stacks_found(self) -> CallStacks:
+    def stacks_found(self) -> StacksFound:
         """Where the Python stacks of the calls came from, and how many could not be used."""
         return self._call_table.found
 
