@@ -57,7 +57,7 @@ def from_nsys(
 
 
 def payload_sql(file: SqliteFile, table: str) -> tuple[str, str]:
-    """The JSON payload of a mark `n` as an SQL expression, '' where it was left out, and the join it needs."""
+    """The JSON payload of a mark `n` as an SQL expression, '' where it was left out, and its join."""
     columns = file.columns(table)
     terms = ['n."jsonText"'] if "jsonText" in columns else []
     if "jsonTextId" not in columns or not file.columns("StringIds"):

@@ -42,7 +42,7 @@ def read_ranges(file: SqliteFile, processes: Registry, threads: Registry) -> Ran
     domains = {
         int(number): name
         for number, name in file.texts(
-            f'SELECT CAST({domain} AS TEXT), CAST({text} AS BLOB) FROM "{table}" n {join}'
+            f'SELECT CAST(CAST({domain} AS INTEGER) AS TEXT), CAST({text} AS BLOB) FROM "{table}" n {join}'
             f" WHERE n.eventType = {_DOMAIN}"
         )
     }
