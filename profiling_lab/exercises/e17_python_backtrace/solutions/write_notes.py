@@ -24,7 +24,7 @@ TOKENS, WIDTH, BLOCKS = 32 * 128, 512, 4
 
 
 def step_times(path: Path | None) -> dict[str, float]:
-    """Milliseconds per fp32 training step by implementation of HeavyLayer, without a recorder; the last run's."""
+    """Milliseconds per fp32 step by implementation of HeavyLayer, without a recorder, of the last run."""
     if path is None:
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
