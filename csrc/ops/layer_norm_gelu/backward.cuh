@@ -105,7 +105,7 @@ __device__ void store_sums(const typename Config::Tile& tile, typename Config::T
                            float* out) {
   using Tile = typename Config::Tile;
   if constexpr (Config::Group::kIsWarp) {
-    __shared__ float others[Config::kWarps][Tile::kElements][cuda::kWarpSize];
+    static __shared__ float others[Config::kWarps][Tile::kElements][cuda::kWarpSize];
     const int warp = threadIdx.x / cuda::kWarpSize, lane = threadIdx.x % cuda::kWarpSize;
     __syncthreads();  // the buffer may still be read from the call before
 #pragma unroll
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     backward_kernel(const __grid_constant__ BackwardParams params, int64_t rows_per_group) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
-  __shared__ typename Config::Group::Storage storage;
+  static __shared__ typename Config::Group::Storage storage;
   extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
@@ -221,7 +221,7 @@ template <class Element>
 __global__ void __launch_bounds__(1024)
     add_partials_kernel(const float* __restrict__ partial, int64_t partial_rows, int64_t cols,
                         Element* dweight, Element* dbias) {
-  __shared__ float sums[32][33];
+  static __shared__ float sums[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t width = 2 * cols;
   const int64_t column = blockIdx.x * int64_t{32} + lane;

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     forward_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
-  __shared__ typename Config::Group::Storage storage;
+  static __shared__ typename Config::Group::Storage storage;
   extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());

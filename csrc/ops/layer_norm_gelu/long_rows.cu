@@ -35,7 +35,7 @@ __device__ __forceinline__ float row_sum(cuda::BlockGroup& group, int64_t cols, 
 template <class Element, GeluForm kForm>
 __global__ void __launch_bounds__(kThreads)
     forward_long_kernel(const __grid_constant__ ForwardParams params) {
-  __shared__ cuda::BlockGroup::Storage storage;
+  static __shared__ cuda::BlockGroup::Storage storage;
   cuda::BlockGroup group(storage);
   const auto* weight = static_cast<const Element*>(params.weight);
   const auto* bias = static_cast<const Element*>(params.bias);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Element, GeluForm kForm>
 __global__ void __launch_bounds__(kThreads)
     backward_long_kernel(const __grid_constant__ BackwardParams params) {
-  __shared__ cuda::BlockGroup::Storage storage;
+  static __shared__ cuda::BlockGroup::Storage storage;
   cuda::BlockGroup group(storage);
   const auto* weight = static_cast<const Element*>(params.weight);
   const auto* bias = static_cast<const Element*>(params.bias);
