@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab.trace.columns import I64, OperationKind, Operations, dense, full
 from profiling_lab.trace.process_ids import Registry
@@ -16,6 +17,8 @@ TABLES = {
     OperationKind.SET: "CUPTI_ACTIVITY_KIND_MEMSET",
     OperationKind.GRAPH: "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 }
+
+_FARTHEST_NS = 1 << 61  # 73 years: what lies farther is damage, and sums of it overflow
 
 # Older exports lack the ENUM tables, so the meaning of copyKind is stated here.
 COPY_KINDS = (
@@ -63,9 +66,16 @@ def read_operations(
     def column(name: str) -> I64:
         return np.concatenate([np.empty(0, dtype=np.int64), *(part[name] for part in parts)])
 
+    earliest, latest = np.minimum(column("start"), column("end")), np.maximum(column("start"), column("end"))
+    possible = (earliest > -_FARTHEST_NS) & (latest < _FARTHEST_NS)
+    if not possible.all():
+        parts = _only(parts, possible)
     start_ns, end_ns = column("start"), column("end")
     backward = end_ns < start_ns
-    repairs = {"GPU operations that ended before they started (counted with length 0)": int(backward.sum())}
+    repairs = {
+        "GPU operations at impossible times (left out)": int((~possible).sum()),
+        "GPU operations that ended before they started (counted with length 0)": int(backward.sum()),
+    }
     operations = Operations(
         kind=column("kind").astype(np.uint8),
         start_ns=start_ns,
@@ -80,6 +90,16 @@ def read_operations(
         short_names=tuple(short_names),
     )
     return operations, {what: count for what, count in repairs.items() if count}
+
+
+def _only(parts: list[dict[str, I64]], keep: npt.NDArray[np.bool_]) -> list[dict[str, I64]]:
+    """The rows to keep; `keep` speaks of the rows of all parts, one part after the other."""
+    ends = np.cumsum([len(part["start"]) for part in parts])
+    pieces = np.split(keep, ends[:-1])
+    return [
+        {name: column[piece] for name, column in part.items()}
+        for part, piece in zip(parts, pieces, strict=True)
+    ]
 
 
 def _details(kind: OperationKind, columns: tuple[str, ...]) -> dict[str, int | str]:

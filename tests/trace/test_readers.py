@@ -227,6 +227,15 @@ def test_a_clock_that_went_backwards_is_repaired_and_counted(tmp_path: Path) -> 
         assert list(trace.repairs.values()) == [1]
 
 
+def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = TraceBuilder().launch("gemm", 10).copy("HtoD", 7).launch("gemm", 20).write(tmp_path / "t.sqlite")
+    change(path, f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = {-(2**63)} WHERE correlationId = 1")
+    with Trace.open(path) as trace:
+        assert trace.operations.duration_ns.tolist() == [20, 7]
+        assert [trace.operations.names[i] for i in trace.operations.name] == ["gemm", "memcpy HtoD"]
+        assert list(trace.repairs.values()) == [1]
+
+
 def test_texts_that_are_no_utf8_are_replaced(tmp_path: Path) -> None:
     path = TraceBuilder().launch("gemm", 10).write(tmp_path / "t.sqlite")
     change(path, "UPDATE StringIds SET value = CAST(X'67ff65' AS TEXT) WHERE value = 'gemm'")
