@@ -93,6 +93,11 @@ __device__ __forceinline__ void store_shared(uint32_t smem, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(smem), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_16(uint32_t smem, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared_16(uint32_t smem) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -105,6 +110,12 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t smem) {
 __device__ __forceinline__ float load_shared_float(uint32_t smem) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(smem) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ float2 load_shared_float2(uint32_t smem) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(smem) : "memory");
   return v;
 }
 

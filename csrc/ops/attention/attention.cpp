@@ -203,27 +203,31 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
                out_ready = readable(out, c.cuda), dout_ready = readable(dout, c.cuda),
                lse_ready = torch_abi::contiguous(lse);
   const OptionalTensor dlse_ready = dlse ? OptionalTensor(torch_abi::contiguous(*dlse)) : std::nullopt;
-  const BwdParams params{c.problem,
-                         view_of(q_ready, c.varlen),
-                         view_of(k_ready, c.varlen),
-                         view_of(v_ready, c.varlen),
-                         view_of(out_ready, c.varlen),
-                         view_of(dout_ready, c.varlen),
-                         view_of(dq, c.varlen),
-                         view_of(dk, c.varlen),
-                         view_of(dv, c.varlen),
-                         lse_ready.data(),
-                         dlse_ready ? dlse_ready->data() : nullptr,
-                         lse_log2.mutable_data(),
-                         delta.mutable_data(),
-                         row_layout(c),
-                         sink ? dsink.mutable_data() : nullptr,
-                         deterministic};
+  BwdParams params{c.problem,
+                   view_of(q_ready, c.varlen),
+                   view_of(k_ready, c.varlen),
+                   view_of(v_ready, c.varlen),
+                   view_of(out_ready, c.varlen),
+                   view_of(dout_ready, c.varlen),
+                   view_of(dq, c.varlen),
+                   view_of(dk, c.varlen),
+                   view_of(dv, c.varlen),
+                   lse_ready.data(),
+                   dlse_ready ? dlse_ready->data() : nullptr,
+                   lse_log2.mutable_data(),
+                   delta.mutable_data(),
+                   row_layout(c),
+                   sink ? dsink.mutable_data() : nullptr,
+                   deterministic,
+                   nullptr};
   if (!c.cuda) {
     attention_bwd_cpu(params);
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
+    Tensor sum =
+        empty(std::array{attention_bwd_scratch(c.problem, deterministic)}, Dtype::kFloat32, q.device());
+    if (sum.numel() > 0) params.dq_sum = sum.mutable_data<float>();
     launch_attention_bwd(params, scope.stream());
 #endif
   }

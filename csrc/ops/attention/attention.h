@@ -62,6 +62,7 @@ struct BwdParams {
   RowLayout rows;
   void* dsink;  // null, or one value per head, of LSE's type
   bool deterministic;
+  float* dq_sum;  // scratch of attention_bwd_scratch() floats, or null where that is 0
 };
 
 // CPU: any ElementType; sums in double where the tensors are, in float otherwise.
@@ -72,6 +73,9 @@ void attention_bwd_cpu(const BwdParams& params);
 // stride a multiple of 8 elements; fewer than 2^30 rows in a sequence. Empty axes: no query rows, nothing to
 // launch; no key rows, O is 0. Compute capability 8.0 or newer.
 void launch_attention_fwd(const FwdParams& params, cudaStream_t stream);
+
+// Floats of dq_sum that launch_attention_bwd needs on the current device; 0 for some problems.
+int64_t attention_bwd_scratch(const Problem& problem, bool deterministic);
 void launch_attention_bwd(const BwdParams& params, cudaStream_t stream);
 
 // The portable path (mma.sync) on any of these GPUs, for tests that compare the paths.

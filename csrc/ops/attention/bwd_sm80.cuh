@@ -24,24 +24,6 @@ struct BwdKeySm80 {
   static_assert(smem_bytes(1) <= 99 * 1024, "sm_86 and sm_89 give a block no more than 99 KB");
 };
 
-// P and dS of a fragment from raw scores (in `s`) and dP (in `dp`); the statistics belong to the register's
-// query.
-__device__ __forceinline__ void probability_and_slope(float& s, float& dp, const ScoreMap& map, bool visible,
-                                                      float lse_log2, float delta) {
-  float slope = 1.f, score = s * map.factor;
-  if (map.remap) {
-    if (map.softcap) {
-      const float t = tanh_fast(s * map.inner);
-      score = map.outer * t;
-      slope = 1.f - t * t;
-    } else {
-      score = s * map.inner;
-    }
-  }
-  s = visible ? ptx::ex2_approx_ftz(score - lse_log2) : 0.f;
-  dp = s * (dp - delta) * slope;
-}
-
 // attention_bwd_key_sm80: dK and dV of 64 keys of one head.
 // Mapping   one block per key tile and key head; it walks the query heads that share the key head and their
 // visible

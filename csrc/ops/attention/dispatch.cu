@@ -2,6 +2,7 @@
 #include "ops/attention/bwd_sm80.cuh"
 #include "ops/attention/fwd_sm80.cuh"
 #include "ops/attention/prepare.cuh"
+#include "ops/attention/sm90/sm90.h"
 
 namespace plab::ops::attention {
 namespace {
@@ -12,6 +13,36 @@ void check_device() {
   if (major < 8)
     throw Error("flash_attention needs a GPU of compute capability 8.0 or newer; this one has " +
                 std::to_string(major) + "." + std::to_string(minor));
+}
+
+// The Hopper path runs on compute capability 9.0 exactly, and only where the build had its target.
+bool has_hopper_path() {
+#ifdef PLAB_HAS_SM90A
+  return cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
+         cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
+#else
+  return false;
+#endif
+}
+
+bool try_hopper(const FwdParams& p, cudaStream_t stream) {
+#ifdef PLAB_HAS_SM90A
+  if (has_hopper_path() && sm90::takes(p)) {
+    sm90::launch_fwd(p, stream);
+    return true;
+  }
+#endif
+  return false;
+}
+
+bool try_hopper(const BwdParams& p, cudaStream_t stream) {
+#ifdef PLAB_HAS_SM90A
+  if (has_hopper_path() && sm90::takes(p)) {
+    sm90::launch_bwd(p, stream);
+    return true;
+  }
+#endif
+  return false;
 }
 
 }  // namespace
@@ -34,6 +65,14 @@ void launch_attention_bwd_sm80(const BwdParams& p, cudaStream_t stream) {
     launch_bwd_sm80_d256(p, stream);
 }
 
+int64_t attention_bwd_scratch(const Problem& p, bool deterministic) {
+#ifdef PLAB_HAS_SM90A
+  // The Hopper backward adds to dQ in whatever order blocks finish; the portable one has a single order.
+  if (!deterministic && has_hopper_path()) return sm90::dq_sum_floats(p);
+#endif
+  return 0;
+}
+
 void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {
   check_device();
   const Problem& problem = p.problem;
@@ -42,7 +81,7 @@ void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {
     launch_clear_lse_tail(static_cast<float*>(p.lse), p.rows, cu + problem.batch, problem.q_len,
                           problem.heads, stream);
   }
-  if (problem.batch > 0) launch_attention_fwd_sm80(p, stream);
+  if (problem.batch > 0 && !try_hopper(p, stream)) launch_attention_fwd_sm80(p, stream);
 }
 
 void launch_attention_bwd(const BwdParams& p, cudaStream_t stream) {
@@ -55,7 +94,7 @@ void launch_attention_bwd(const BwdParams& p, cudaStream_t stream) {
     launch_clear_tail(p.dv, cu + problem.batch, problem.k_len, problem.kv_heads, problem.head_dim, stream);
   }
   launch_bwd_prepare(p, stream);
-  if (problem.batch > 0) launch_attention_bwd_sm80(p, stream);
+  if (problem.batch > 0 && !try_hopper(p, stream)) launch_attention_bwd_sm80(p, stream);
 }
 
 }  // namespace plab::ops::attention

@@ -112,6 +112,24 @@ __device__ __forceinline__ void finish_row(const RowState& row, int h, float fac
   lse = sum == 0.f ? -INFINITY : (top + log2f(sum)) * kLn2;
 }
 
+// P and dS of a fragment from raw scores (in `s`) and dP (in `dp`); the statistics belong to the register's
+// query.
+__device__ __forceinline__ void probability_and_slope(float& s, float& dp, const ScoreMap& map, bool visible,
+                                                      float lse_log2, float delta) {
+  float slope = 1.f, score = s * map.factor;
+  if (map.remap) {
+    if (map.softcap) {
+      const float t = tanh_fast(s * map.inner);
+      score = map.outer * t;
+      slope = 1.f - t * t;
+    } else {
+      score = s * map.inner;
+    }
+  }
+  s = visible ? ptx::ex2_approx_ftz(score - lse_log2) : 0.f;
+  dp = s * (dp - delta) * slope;
+}
+
 // Registers 8k .. 8k+7 of an accumulator are the m16k16 A operand of the next product, once packed to 16
 // bits.
 template <class Element, int kRegs>

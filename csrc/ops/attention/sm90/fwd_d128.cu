@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/sm90/fwd.cuh"
+
+namespace plab::ops::attention::sm90 {
+
+void launch_fwd_d128(const FwdParams& params, cudaStream_t stream) {
+  launch_fwd_element<128, 128, 128, true>(params, stream);
+}
+
+}  // namespace plab::ops::attention::sm90

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/sm90/fwd.cuh"
+
+namespace plab::ops::attention::sm90 {
+
+void launch_fwd_d256(const FwdParams& params, cudaStream_t stream) {
+  launch_fwd_element<256, 128, 80, false>(params, stream);
+}
+
+}  // namespace plab::ops::attention::sm90

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/sm90/bwd.cuh"
+#include "ops/attention/sm90/fwd.cuh"
+#include "ops/attention/sm90/sm90.h"
+
+namespace plab::ops::attention::sm90 {
+namespace {
+
+// TMA walks neither a stride of 0 along a real dimension (an expanded tensor) nor strides of 2^40 bytes and
+// more.
+bool tma_reads(const View& view, int64_t rows, int64_t heads, int64_t batch) {
+  const auto walks = [](int64_t size, int64_t stride) {
+    return size <= 1 || (stride > 0 && stride < int64_t{1} << 39);
+  };
+  return walks(rows, view.row) && walks(heads, view.head) && walks(batch, view.batch);
+}
+
+int64_t view_batch(const Problem& p) { return p.cu_seqlens_q ? 1 : p.batch; }
+
+}  // namespace
+
+bool takes(const FwdParams& params) {
+  const Problem& p = params.problem;
+  return p.k_len > 0 && tma_reads(params.q, p.q_len, p.heads, view_batch(p)) &&
+         tma_reads(params.k, p.k_len, p.kv_heads, view_batch(p)) &&
+         tma_reads(params.v, p.k_len, p.kv_heads, view_batch(p));
+}
+
+bool takes(const BwdParams& params) {
+  const Problem& p = params.problem;
+  return params.dq_sum != nullptr && p.k_len > 0 && p.q_len > 0 &&
+         tma_reads(params.q, p.q_len, p.heads, p.batch) &&
+         tma_reads(params.dout, p.q_len, p.heads, p.batch) &&
+         tma_reads(params.k, p.k_len, p.kv_heads, p.batch) &&
+         tma_reads(params.v, p.k_len, p.kv_heads, p.batch);
+}
+
+int64_t dq_sum_floats(const Problem& p) {
+  if (p.cu_seqlens_q != nullptr || p.head_dim > 128 || p.softcap > 0 || !(p.scale > 0)) return 0;
+  constexpr int64_t kTileQ = 64;
+  return p.batch * p.heads * ((p.q_len + kTileQ - 1) / kTileQ * kTileQ) * (p.head_dim <= 64 ? 64 : 128);
+}
+
+void launch_fwd(const FwdParams& params, cudaStream_t stream) {
+  if (params.problem.head_dim <= 64)
+    launch_fwd_d64(params, stream);
+  else if (params.problem.head_dim <= 128)
+    launch_fwd_d128(params, stream);
+  else
+    launch_fwd_d256(params, stream);
+}
+
+void launch_bwd(const BwdParams& params, cudaStream_t stream) {
+  if (params.problem.head_dim <= 64)
+    launch_bwd_d64(params, stream);
+  else
+    launch_bwd_d128(params, stream);
+}
+
+}  // namespace plab::ops::attention::sm90

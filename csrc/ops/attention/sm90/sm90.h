@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/attention/attention.h"
+
+// The Hopper path: wgmma, TMA, warp specialisation. Compiled for sm_90a alone, so dispatch.cu sees only this.
+namespace plab::ops::attention::sm90 {
+
+// What the path takes; everything else runs on the portable path.
+bool takes(const FwdParams& params);
+bool takes(const BwdParams& params);
+
+// Floats of BwdParams::dq_sum that a backward which it takes needs at most.
+int64_t dq_sum_floats(const Problem& problem);
+
+void launch_fwd(const FwdParams& params, cudaStream_t stream);
+void launch_bwd(const BwdParams& params, cudaStream_t stream);
+
+}  // namespace plab::ops::attention::sm90
