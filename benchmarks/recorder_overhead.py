@@ -5,9 +5,9 @@
 
 Per HeavyLayer (slow: few kernels; loop: bound by launches; fast) all providers take turns in one process.
 Every provider has step_time, and overhead: the ratio of its step to the plain step of the same turns.
-Ours have overhead_per_call too: nanoseconds of step time for each recorded CUDA call, and what one callback
-of ours took by the recorder's own clock. --peers adds torch.profiler and emit_nvtx, in turns of their own after
-ours, because torch.profiler leaves CUPTI attached.
+Ours have overhead_per_call too (nanoseconds of step time for each recorded CUDA call) and callback (what one
+callback of ours took by the recorder's own clock). --peers adds torch.profiler and emit_nvtx, in turns of
+their own after ours, because torch.profiler leaves CUPTI attached.
 """
 
 from __future__ import annotations

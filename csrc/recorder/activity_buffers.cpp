@@ -25,22 +25,26 @@ void ActivityBuffers::prepare(size_t buffer_bytes, size_t ahead, size_t most, bo
     refusable_ = refusable;
     starved_ = completed_ = 0;
     // The callbacks must not allocate.
-    all_.reserve(most);
     free_.reserve(most);
-    filled_.reserve(2 * most);
-    if (!refusable_) scratch_ = allocate();
+    lent_.reserve(most);
+    filled_.reserve(most);
+    if (!refusable_ && scratch_bytes_ < buffer_bytes) {
+      scratch_ = allocate();  // never freed: several threads may have it at once, for as long as they like
+      scratch_bytes_ = buffer_bytes;
+    }
   }
   keep_ahead();
 }
 
 void ActivityBuffers::release() {
   std::lock_guard lock(mutex_);
-  for (uint8_t* data : all_) munmap(data, buffer_bytes_);
-  if (scratch_) munmap(scratch_, buffer_bytes_);
-  all_.clear();
+  for (uint8_t* data : free_) munmap(data, buffer_bytes_);
+  for (const FilledBuffer& buffer : filled_) munmap(buffer.data, buffer_bytes_);
+  for (uint8_t* data : lent_) late_.push_back({data, buffer_bytes_});
   free_.clear();
   filled_.clear();
-  scratch_ = nullptr;
+  lent_.clear();
+  count_ = 0;
 }
 
 void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
@@ -49,6 +53,7 @@ void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
   if (!free_.empty()) {
     *data = free_.back();
     free_.pop_back();
+    lent_.push_back(*data);
     return;
   }
   ++starved_;
@@ -59,12 +64,22 @@ void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
 void ActivityBuffers::complete(uint8_t* data, size_t valid_bytes) noexcept {
   std::lock_guard lock(mutex_);
   ++completed_;
-  if (data && data != scratch_ && filled_.size() < filled_.capacity()) filled_.push_back({data, valid_bytes});
+  if (const auto lent = std::find(lent_.begin(), lent_.end(), data); lent != lent_.end()) {
+    lent_.erase(lent);
+    filled_.push_back({data, valid_bytes});
+    return;
+  }
+  // Neither ours of now nor the scratch buffer: of a recording that is over, and nobody's records any more.
+  const auto late =
+      std::find_if(late_.begin(), late_.end(), [data](const Buffer& b) { return b.data == data; });
+  if (late == late_.end()) return;
+  munmap(late->data, late->bytes);
+  late_.erase(late);
 }
 
 std::vector<FilledBuffer> ActivityBuffers::take_filled() {
   std::vector<FilledBuffer> taken;
-  taken.reserve(2 * most_);
+  taken.reserve(most_);
   std::lock_guard lock(mutex_);
   std::swap(taken, filled_);
   return taken;
@@ -73,21 +88,26 @@ std::vector<FilledBuffer> ActivityBuffers::take_filled() {
 void ActivityBuffers::give_back(uint8_t* data) {
   std::memset(data, 0, buffer_bytes_);  // CUPTI was promised zeroed buffers
   std::lock_guard lock(mutex_);
-  if (std::find(all_.begin(), all_.end(), data) != all_.end()) free_.push_back(data);
+  free_.push_back(data);
 }
 
 void ActivityBuffers::keep_ahead() noexcept {
   while (true) {
     {
       std::lock_guard lock(mutex_);
-      if (free_.size() >= ahead_ || all_.size() >= most_) return;
+      if (free_.size() >= ahead_ || count_ >= most_) return;
     }
     uint8_t* data = allocate();  // outside of the lock: takes a millisecond
     if (!data) return;
     std::lock_guard lock(mutex_);
-    all_.push_back(data);
+    ++count_;
     free_.push_back(data);
   }
+}
+
+ActivityBuffers::Usage ActivityBuffers::usage() noexcept {
+  std::lock_guard lock(mutex_);
+  return {starved_, completed_, count_ * buffer_bytes_};
 }
 
 }  // namespace plab::recorder

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that CUPTI writes its records into, and the two callbacks that hand it over.
+// The memory that CUPTI writes its records into, and the two calls that hand it over.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@ class ActivityBuffers {
   // `refusable`: this CUPTI accepts "no buffer"; older ones crash on it and get a scratch buffer whose
   // contents are thrown away.
   void prepare(size_t buffer_bytes, size_t ahead, size_t most, bool refusable);
+  // Gives the memory back, except what CUPTI did not return yet: it may still write there.
   void release();
 
   // Thread: any thread inside a CUDA call.
@@ -39,20 +40,24 @@ class ActivityBuffers {
     uint64_t completed = 0;  // buffers that came back
     size_t bytes = 0;        // of memory
   };
-  Usage usage() noexcept {
-    std::lock_guard lock(mutex_);
-    return {starved_, completed_, all_.size() * buffer_bytes_};
-  }
+  Usage usage() noexcept;
 
  private:
+  struct Buffer {
+    uint8_t* data;
+    size_t bytes;
+  };
   uint8_t* allocate() noexcept;
 
   std::mutex mutex_;
   size_t buffer_bytes_ = 0, ahead_ = 0, most_ = 0;
   bool refusable_ = true;
-  std::vector<uint8_t*> all_, free_;
+  size_t count_ = 0;  // of all buffers of this recording
+  std::vector<uint8_t*> free_, lent_;
   std::vector<FilledBuffer> filled_;
+  std::vector<Buffer> late_;  // of earlier recordings, still with CUPTI
   uint8_t* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
   uint64_t starved_ = 0, completed_ = 0;
 };
 

@@ -27,9 +27,9 @@ py::dict start(const py::kwargs& wanted) {
     if (name == "spool_path")
       options.spool_path = value.cast<std::string>();
     else if (name == "cupti_override")
-      options.cupti_override = value.cast<std::string>();
+      options.cupti.override_path = value.cast<std::string>();
     else if (name == "cupti_candidates")
-      options.cupti_candidates = value.cast<std::vector<std::string>>();
+      options.cupti.candidates = value.cast<std::vector<std::string>>();
     else if (name == "gpu")
       options.gpu = value.cast<bool>();
     else if (name == "python_stacks")
@@ -37,11 +37,11 @@ py::dict start(const py::kwargs& wanted) {
     else if (name == "nvtx")
       options.nvtx = value.cast<bool>();
     else if (name == "buffer_bytes")
-      options.buffer_bytes = value.cast<uint32_t>();
+      options.cupti.buffer_bytes = value.cast<uint32_t>();
     else if (name == "buffers_ahead")
-      options.buffers_ahead = value.cast<uint32_t>();
+      options.cupti.buffers_ahead = value.cast<uint32_t>();
     else if (name == "buffers_most")
-      options.buffers_most = value.cast<uint32_t>();
+      options.cupti.buffers_most = value.cast<uint32_t>();
     else if (name == "flush_period_ms")
       options.flush_period_ms = value.cast<uint32_t>();
     else

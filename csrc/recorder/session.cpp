@@ -7,33 +7,24 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 
 #include "recorder/autograd_link.h"
 #include "recorder/clock.h"
-#include "recorder/nvtx_injection.h"
+#include "recorder/nvtx_ranges.h"
 #include "recorder/python_stacks.h"
 
 namespace plab::recorder {
 
-using cupti::ActivityKind;
 namespace spool = trace::spool;
 
 namespace {
 
 constexpr auto kDrainPeriod = std::chrono::milliseconds(20);
-constexpr uint64_t kTakeoverAfterNs = 5'000'000'000;
-constexpr uint64_t kClockStepNs = 1'000'000;
-
-// KERNEL would serialise the GPU, RUNTIME would cost more than everything else together, and graphs are
-// recorded as a whole: node by node costs too much where CUPTI has no hardware trace.
-constexpr ActivityKind kKinds[] = {ActivityKind::kConcurrentKernel, ActivityKind::kMemcpy,
-                                   ActivityKind::kMemset,           ActivityKind::kSynchronization,
-                                   ActivityKind::kOverhead,         ActivityKind::kGraphTrace};
-constexpr ActivityKind kKindsOfExistingThings[] = {ActivityKind::kContext, ActivityKind::kStream};
-
-uint32_t call_key(cupti::Domain domain, uint32_t cbid) { return static_cast<uint32_t>(domain) << 16 | cbid; }
+constexpr int64_t kClockStepNs = 1'000'000;
+constexpr uint32_t kWarning = 2;
 
 }  // namespace
 
@@ -51,31 +42,9 @@ void Session::after_fork_child() {
   session.state_ = State::kForked;
   launch_callbacks::disarm();
   autograd_link::detach();
-  nvtx_injection::after_fork_child();
+  nvtx_ranges::after_fork_child();
   python_stacks::after_fork_child();
   session.writer_.forget();
-}
-
-void Session::on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records) {
-  *most_records = 0;  // as many as fit
-  instance().buffers_.request(data, bytes);
-}
-
-void Session::on_buffer_completed(void*, uint32_t, uint8_t* data, size_t, size_t valid) {
-  instance().buffers_.complete(data, valid);
-}
-
-std::string Session::explain(cupti::Result result, const char* what) const {
-  switch (result) {
-    case cupti::kNotInitialized:
-      return "CUPTI could not be initialised: the NVIDIA driver is older than " + cupti_.path;
-    case cupti::kUnknown:
-      return "no CUDA driver was found (or it cannot be initialised)";
-    case cupti::kInsufficientPrivileges:
-      return "the driver does not let this user trace the GPU";
-    default:
-      return std::string(what) + " failed: " + cupti_.describe(result);
-  }
 }
 
 StartResult Session::start(const StartOptions& options) {
@@ -89,129 +58,66 @@ StartResult Session::start(const StartOptions& options) {
     result.error = "a recording is already running in this process";
     return result;
   }
-  start_ns_ = now_ns();
-  result.error =
-      writer_.open(options.spool_path, {spool::kFormatVersion, static_cast<uint32_t>(getpid()), start_ns_});
+  const spool::Header header{spool::kFormatVersion, static_cast<uint32_t>(getpid()), now_ns()};
+  result.error = writer_.open(options.spool_path, header);
   if (!result.error.empty()) return result;
   state_ = State::kStarting;
-  writer_.append(spool::Kind::kClock, std::vector{clock_sample()});
-  flush_ns_ = flushes_ = recorded_calls_ = calls_with_stack_ = cupti_dropped_ = 0;
-  calls_at_last_buffer_ = buffers_seen_ = 0;
-  last_buffer_ns_ = start_ns_;
-  takeover_reported_ = false;
-  flush_period_ms_ = options.flush_period_ms;
-  decoder_.reset();
-  stacks_.reset();
-  rings_.clear();
-  call_names_.clear();
-  node_names_.clear();
-
-  if (options.python_stacks) {
-    python_ = python_stacks::start(&result.stack_reason);
-  } else {
-    python_ = false;
-    result.stack_reason = "switched off";
+  try {
+    begin(options, &result);
+  } catch (const std::exception& error) {  // no memory, no thread
+    result.error = std::string("the recording could not be started: ") + error.what();
   }
-  nvtx_ = options.nvtx;
-  if (nvtx_) nvtx_injection::start();
-  gpu_ = false;
-  result.gpu_reason = options.gpu ? start_gpu(options) : "switched off";
-  if (subscriber_refused_) {  // somebody else holds CUPTI: a recording without kernels would only mislead
-    if (nvtx_) nvtx_injection::stop(writer_);
-    if (python_) python_stacks::stop();
-    writer_.close();
-    unlink(options.spool_path.c_str());
-    result.error = result.gpu_reason;
-    state_ = State::kIdle;
+  if (result.error.empty()) {
+    result.started = true;
+    state_ = State::kRecording;
     return result;
   }
-  result.started = true;
-  result.gpu = gpu_ = result.gpu_reason.empty();
-  stopping_ = false;
-  consumer_ = std::thread(&Session::consume, this);
-  state_ = State::kRecording;
+  if (gpu_) cupti_.stop();
+  if (nvtx_) nvtx_ranges::stop(writer_);
+  if (python_) python_stacks::stop();
+  writer_.close();
+  unlink(options.spool_path.c_str());
+  state_ = State::kIdle;
   return result;
 }
 
-std::string Session::subscribe() {
-  subscriber_refused_ = false;
-  cupti::Result code;
-  char owner[cupti::kSubscriberNameBytes] = "";
-  if (cupti_.Subscribe_v2) {
-    cupti::SubscriberParams params{sizeof params, "profiling_lab", owner, sizeof owner};
-    code = cupti_.Subscribe_v2(&subscriber_, &launch_callbacks::on_call, nullptr, &params);
+void Session::begin(const StartOptions& options, StartResult* result) {
+  gpu_ = nvtx_ = python_ = false;
+  recorded_calls_ = calls_with_stack_ = 0;
+  flush_period_ms_ = options.flush_period_ms;
+  stacks_.reset();
+  rings_.clear();
+  node_names_.clear();
+  last_clock_ = clock_sample();
+  writer_.append(spool::Kind::kClock, std::vector{last_clock_});
+
+  if (options.python_stacks) {
+    python_ = python_stacks::start(&result->stack_reason);
   } else {
-    code = cupti_.Subscribe(&subscriber_, &launch_callbacks::on_call, nullptr);
+    result->stack_reason = "switched off";
   }
-  if (code == cupti::kSuccess) return "";
-  subscriber_ = nullptr;
-  if (code != cupti::kMultipleSubscribers) return explain(code, "cuptiSubscribe");
-  subscriber_refused_ = true;
-  const std::string who = owner[0] ? "by '" + std::string(owner, strnlen(owner, sizeof owner)) + "'"
-                                   : "by another profiler (nsys, ncu, torch.profiler, Proton)";
-  return "CUPTI is held " + who +
-         ", and this CUDA version lets one client trace at a time: stop it, or run without it";
-}
-
-std::string Session::start_gpu(const StartOptions& options) {
-  subscriber_refused_ = false;
-  if (cupti_.path.empty() || !options.cupti_override.empty()) {
-    if (std::string why = load_cupti(options.cupti_override, options.cupti_candidates, &cupti_); !why.empty())
-      return why;
-  }
-  if (std::string why = subscribe(); !why.empty()) return why;
-  if (cupti_.SetThreadIdType) cupti_.SetThreadIdType(cupti::kThreadIdSystem);
-  uint8_t zeroed = 1;
-  size_t zeroed_bytes = sizeof zeroed;
-  cupti_.ActivitySetAttribute(cupti::kAttributeZeroedBuffer, &zeroed_bytes, &zeroed);
-  buffers_.prepare(options.buffer_bytes, options.buffers_ahead, options.buffers_most,
-                   cupti_.version >= cupti::kVersionRefusableBuffers);
-
-  cupti::Result code = cupti_.ActivityRegisterCallbacks(&on_buffer_requested, &on_buffer_completed);
-  if (code == cupti::kSuccess) code = cupti_.ActivityEnable(ActivityKind::kConcurrentKernel);
-  if (code != cupti::kSuccess) {
-    stop_gpu();
-    return explain(code, "cuptiActivityEnable(CONCURRENT_KERNEL)");
-  }
-  for (const ActivityKind kind : kKinds) {
-    code = cupti_.ActivityEnable(kind);
-    if (code != cupti::kSuccess) {
-      writer_.diagnostic(now_ns(), 2,
-                         "activity kind " + std::to_string(int(kind)) + ": " + cupti_.describe(code));
+  nvtx_ = options.nvtx;
+  if (nvtx_) nvtx_ranges::start();
+  if (options.gpu) {
+    result->gpu_reason = cupti_.start(options.cupti, &rings_, python_);
+    gpu_ = result->gpu_reason.empty();
+    if (cupti_.refused()) {  // a recording without the GPU's half would only mislead
+      result->error = result->gpu_reason;
+      return;
     }
+  } else {
+    result->gpu_reason = "switched off";
   }
-  // A thread that polls events (NCCL's watchdog) would fill the file with queries that were not ready.
-  if (cupti_.ActivityEnableAllSyncRecords) cupti_.ActivityEnableAllSyncRecords(0);
-  for (const ActivityKind kind : kKindsOfExistingThings) {
-    cupti_.ActivityEnableAndDump ? cupti_.ActivityEnableAndDump(kind) : cupti_.ActivityEnable(kind);
-  }
-  traced_ = launch_callbacks::traced_calls(cupti_);
-  for (const auto& call : traced_) call_names_[call_key(call.domain, call.cbid)] = writer_.intern(call.name);
-  launch_callbacks::arm(&rings_, python_);
-  for (const auto& call : traced_) {
-    code = cupti_.EnableCallback(1, subscriber_, call.domain, call.cbid);
-    if (code != cupti::kSuccess)
-      writer_.diagnostic(now_ns(), 2, "callback " + call.name + ": " + cupti_.describe(code));
-  }
-  return "";
-}
-
-void Session::stop_gpu() noexcept {
-  launch_callbacks::disarm();
-  for (const auto& call : traced_) cupti_.EnableCallback(0, subscriber_, call.domain, call.cbid);
-  for (const ActivityKind kind : kKinds) cupti_.ActivityDisable(kind);
-  for (const ActivityKind kind : kKindsOfExistingThings) cupti_.ActivityDisable(kind);
-  flush(true);
-  cupti_.Unsubscribe(subscriber_);
-  subscriber_ = nullptr;
-  traced_.clear();
+  result->gpu = gpu_;
+  stopping_ = false;
+  consumer_ = std::thread(&Session::consume, this);
 }
 
 std::string Session::halt() {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording) return "no recording is running in this process";
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
-  if (gpu_) stop_gpu();
+  if (gpu_) cupti_.stop();
   {
     std::lock_guard consumer_lock(consumer_mutex_);
     stopping_ = true;
@@ -220,7 +126,7 @@ std::string Session::halt() {
   consumer_.join();
   drain();
   write_thread_names();
-  if (nvtx_) nvtx_injection::stop(writer_);
+  if (nvtx_) nvtx_ranges::stop(writer_);
   writer_.append(spool::Kind::kClock, std::vector{clock_sample()});
   state_ = State::kHalted;
   return "";
@@ -234,7 +140,7 @@ std::map<std::string, std::string> Session::finish(const std::map<std::string, s
   add_meta(facts);
   add_meta(meta);
   writer_.close();
-  buffers_.release();
+  cupti_.release();
   rings_.clear();
   state_ = State::kIdle;
   return facts;
@@ -245,7 +151,6 @@ std::map<std::string, std::string> Session::finish(const std::map<std::string, s
 void Session::consume() {
   pthread_setname_np(pthread_self(), "plab-recorder");
   uint64_t last_flush = monotonic_ns();
-  spool::Clock last_clock = clock_sample();
   std::unique_lock lock(consumer_mutex_);
   while (!stopping_) {
     wake_.wait_for(lock, kDrainPeriod);
@@ -253,66 +158,70 @@ void Session::consume() {
     const uint64_t now = monotonic_ns();
     if (now - last_flush >= uint64_t{flush_period_ms_} * 1'000'000) {
       last_flush = now;
-      if (gpu_) flush(false);
-      const spool::Clock clock = clock_sample();
-      writer_.append(spool::Kind::kClock, std::vector{clock});
-      const auto drift = static_cast<int64_t>((clock.real_ns - last_clock.real_ns) -
-                                              (clock.monotonic_ns - last_clock.monotonic_ns));
-      if (static_cast<uint64_t>(std::abs(drift)) > kClockStepNs) {
-        writer_.diagnostic(clock.real_ns, 2,
-                           "the wall clock was set by " + std::to_string(drift / 1'000'000) +
-                               " ms during the recording: times around it are not comparable");
-      }
-      last_clock = clock;
+      if (gpu_) cupti_.flush(false);
+      check_clock();
     }
     drain();
     lock.lock();
   }
 }
 
+void Session::check_clock() {
+  const spool::Clock clock = clock_sample();
+  writer_.append(spool::Kind::kClock, std::vector{clock});
+  const auto real = static_cast<int64_t>(clock.real_ns - last_clock_.real_ns);
+  const auto monotonic = static_cast<int64_t>(clock.monotonic_ns - last_clock_.monotonic_ns);
+  last_clock_ = clock;
+  if (std::abs(real - monotonic) <= kClockStepNs) return;
+  const std::string text = "the wall clock was set by " + std::to_string((real - monotonic) / 1'000'000) +
+                           " ms during the recording: times around it are not comparable";
+  writer_.diagnostic(clock.real_ns, kWarning, text);
+}
+
 void Session::drain() {
   std::lock_guard lock(counting_);
   drain_launches();
-  drain_activity();
-  if (nvtx_) nvtx_injection::drain(writer_);
+  if (gpu_) {
+    cupti_.collect();
+    cupti_.watch(recorded_calls_);
+  }
+  if (nvtx_) nvtx_ranges::drain(writer_);
 }
 
 void Session::drain_launches() {
   rings_.drain([this](const LaunchRing& ring, const LaunchEvent& event) {
-    const bool driver = event.flags & spool::kApiDriver;
     uint32_t node_name = spool::kNone;
     if (event.flags & spool::kApiBackward) {
       const auto [found, fresh] = node_names_.try_emplace(event.node_type, 0);
       if (fresh) found->second = writer_.intern(autograd_link::node_name(event.node_type));
       node_name = found->second;
     }
-    const auto domain = driver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
-    const auto name = call_names_.find(call_key(domain, event.cbid));
     stacks_.use(event.stack);
     ++recorded_calls_;
     if (event.stack) ++calls_with_stack_;
-    calls_.push_back({event.start_ns, event.end_ns, static_cast<int64_t>(event.peek_seq),
-                      static_cast<int64_t>(event.node_seq), event.node_thread, event.self_thread,
-                      ring.thread(), event.correlation,
-                      name == call_names_.end() ? spool::kNone : name->second, event.stack, node_name,
-                      event.return_value, event.flags, 0});
+    spool::ApiCall call{};
+    call.start_ns = event.start_ns;
+    call.end_ns = event.end_ns;
+    call.peek_seq = static_cast<int64_t>(event.peek_seq);
+    call.node_seq = static_cast<int64_t>(event.node_seq);  // UINT64_MAX, "no number", becomes -1
+    call.node_thread = event.node_thread;
+    call.self_thread = event.self_thread;
+    call.thread = ring.thread();
+    call.correlation = event.correlation;
+    const bool driver = event.flags & spool::kApiDriver;
+    call.name = cupti_.name_of(driver ? cupti::Domain::kDriver : cupti::Domain::kRuntime, event.cbid);
+    call.stack = event.stack;
+    call.node_name = node_name;
+    call.return_value = event.return_value;
+    call.flags = event.flags;
+    calls_.push_back(call);
   });
   stacks_.write_out();
   writer_.append(spool::Kind::kApiCall, calls_);
   calls_.clear();
 }
 
-void Session::drain_activity() {
-  for (const FilledBuffer& buffer : buffers_.take_filled()) {
-    decoder_.decode(buffer.data, buffer.valid_bytes);
-    buffers_.give_back(buffer.data);
-  }
-  decoder_.write_out();
-  if (gpu_) {
-    buffers_.keep_ahead();
-    check_takeover(monotonic_ns());
-  }
-}
+// ---- facts ----
 
 void Session::add_meta(const std::map<std::string, std::string>& meta) noexcept {
   for (const auto& [name, value] : meta) writer_.meta(name, value);
@@ -332,71 +241,26 @@ void Session::write_thread_names() {
   writer_.append(spool::Kind::kThread, threads);
 }
 
-void Session::flush(bool forced) noexcept {
-  const uint64_t begin = monotonic_ns();
-  cupti_.ActivityFlushAll(forced ? cupti::kFlushForced : 0);
-  size_t dropped = 0;
-  if (cupti_.ActivityGetNumDroppedRecords(nullptr, 0, &dropped) != cupti::kSuccess) dropped = 0;
-  if (dropped) writer_.diagnostic(now_ns(), 2, "CUPTI dropped " + std::to_string(dropped) + " records");
-  std::lock_guard lock(counting_);
-  cupti_dropped_ += dropped;
-  flush_ns_ += monotonic_ns() - begin;
-  ++flushes_;
-}
-
-// The activity API has no owner: another client that registers its buffers takes all records, silently.
-void Session::check_takeover(uint64_t now) {
-  const uint64_t completed = buffers_.usage().completed;
-  if (completed != buffers_seen_ || recorded_calls_ == calls_at_last_buffer_) {
-    buffers_seen_ = completed;
-    calls_at_last_buffer_ = recorded_calls_;
-    last_buffer_ns_ = now;
-  } else if (!takeover_reported_ && now - last_buffer_ns_ > kTakeoverAfterNs) {
-    takeover_reported_ = true;
-    writer_.diagnostic(now_ns(), 3,
-                       "CUDA calls go on but CUPTI has delivered no records for 5 s: "
-                       "another CUPTI client (torch.profiler) has probably taken over");
-  }
-}
-
 std::map<std::string, std::string> Session::statistics() {
   std::lock_guard lock(counting_);
+  std::map<std::string, std::string> out{{"gpu", gpu_ ? "on" : "off"},
+                                         {"autograd_link", autograd_link::state()}};
+  cupti_.add_statistics(&out);
   const LaunchRings::Totals totals = rings_.totals();
-  const auto& counts = decoder_.counts();
-  const ActivityBuffers::Usage buffers = buffers_.usage();
   const spool::Writer::Usage file = writer_.usage();
-  std::map<std::string, std::string> out{
-      {"gpu", gpu_ ? "on" : "off"},
-      {"calls", std::to_string(recorded_calls_)},
-      {"calls_with_stack", std::to_string(calls_with_stack_)},
-      {"kernels", std::to_string(counts.kernels)},
-      {"copies", std::to_string(counts.copies)},
-      {"sets", std::to_string(counts.sets)},
-      {"syncs", std::to_string(counts.syncs)},
-      {"graph_launches", std::to_string(counts.graphs)},
-      {"records_unknown", std::to_string(counts.unknown)},
-      {"records_without_time", std::to_string(counts.without_time)},
-      {"stacks", std::to_string(stacks_.count())},
-      {"ranges", std::to_string(nvtx_injection::ranges())},
-      {"nvtx_libraries", std::to_string(nvtx_injection::attached_libraries())},
-      {"dropped_calls", std::to_string(totals.dropped)},
-      {"dropped_records", std::to_string(cupti_dropped_)},
-      {"starved_buffer_requests", std::to_string(buffers.starved)},
-      {"dropped_bytes", std::to_string(file.lost)},
-      {"callback_errors", std::to_string(launch_callbacks::errors())},
-      {"overhead_flush_ns", std::to_string(flush_ns_)},
-      {"overhead_flushes", std::to_string(flushes_)},
-      {"overhead_buffer_bytes", std::to_string(buffers.bytes)},
-      {"spool_bytes", std::to_string(file.written)},
-      {"autograd_link", autograd_link::state()},
-  };
+  const auto put = [&out](const char* name, uint64_t value) { out[name] = std::to_string(value); };
+  put("calls", recorded_calls_);
+  put("calls_with_stack", calls_with_stack_);
+  put("stacks", stacks_.count());
+  put("ranges", nvtx_ranges::count());
+  put("nvtx_libraries", nvtx_ranges::attached_libraries());
+  put("dropped_calls", totals.dropped);
+  put("dropped_bytes", file.lost);
+  put("callback_errors", launch_callbacks::errors());
+  put("spool_bytes", file.written);
   if (totals.cost_samples) {  // one call in LaunchRing::kSampleEvery is timed
-    out["overhead_callback_ns"] = std::to_string(totals.cost_ns / totals.cost_samples);
-    out["overhead_callback_samples"] = std::to_string(totals.cost_samples);
-  }
-  if (!cupti_.path.empty()) {
-    out["cupti_path"] = cupti_.path;
-    out["cupti_version"] = std::to_string(cupti_.version);
+    put("overhead_callback_ns", totals.cost_ns / totals.cost_samples);
+    put("overhead_callback_samples", totals.cost_samples);
   }
   if (file.error) out["write_error"] = std::strerror(file.error);
   return out;

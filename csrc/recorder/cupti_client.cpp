@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder/cupti_client.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "recorder/clock.h"
+
+namespace plab::recorder {
+
+using cupti::ActivityKind;
+
+namespace {
+
+constexpr uint64_t kTakeoverAfterNs = 5'000'000'000;
+constexpr uint32_t kWarning = 2, kError = 3;  // DIAGNOSTIC_EVENT's severities
+
+// KERNEL would serialise the GPU, RUNTIME would cost more than everything else together, and graphs are
+// recorded as a whole: node by node costs too much where CUPTI has no hardware trace.
+constexpr ActivityKind kKinds[] = {ActivityKind::kConcurrentKernel, ActivityKind::kMemcpy,
+                                   ActivityKind::kMemset,           ActivityKind::kSynchronization,
+                                   ActivityKind::kOverhead,         ActivityKind::kGraphTrace};
+constexpr ActivityKind kKindsOfExistingThings[] = {ActivityKind::kContext, ActivityKind::kStream};
+
+// CUPTI's buffer callbacks carry no user data.
+std::atomic<ActivityBuffers*> active_buffers{nullptr};
+
+uint32_t call_key(cupti::Domain domain, uint32_t cbid) { return static_cast<uint32_t>(domain) << 16 | cbid; }
+
+}  // namespace
+
+void CuptiClient::on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records) {
+  *most_records = 0;  // as many as fit
+  active_buffers.load()->request(data, bytes);
+}
+
+void CuptiClient::on_buffer_completed(void*, uint32_t, uint8_t* data, size_t, size_t valid) {
+  active_buffers.load()->complete(data, valid);
+}
+
+std::string CuptiClient::explain(cupti::Result result, const char* what) const {
+  switch (result) {
+    case cupti::kNotInitialized:
+      return "CUPTI could not be initialised: the NVIDIA driver is older than " + functions_.path;
+    case cupti::kUnknown:
+      return "no CUDA driver was found (or it cannot be initialised)";
+    case cupti::kInsufficientPrivileges:
+      return "the driver does not let this user trace the GPU";
+    default:
+      return std::string(what) + " failed: " + functions_.describe(result);
+  }
+}
+
+std::string CuptiClient::subscribe() {
+  cupti::Result code;
+  char owner[cupti::kSubscriberNameBytes] = "";
+  if (functions_.Subscribe_v2) {
+    cupti::SubscriberParams params{sizeof params, "profiling_lab", owner, sizeof owner};
+    code = functions_.Subscribe_v2(&subscriber_, &launch_callbacks::on_call, nullptr, &params);
+  } else {
+    code = functions_.Subscribe(&subscriber_, &launch_callbacks::on_call, nullptr);
+  }
+  if (code == cupti::kSuccess) return "";
+  subscriber_ = nullptr;
+  if (code != cupti::kMultipleSubscribers) return explain(code, "cuptiSubscribe");
+  refused_ = true;
+  const std::string who = owner[0] ? "by '" + std::string(owner, strnlen(owner, sizeof owner)) + "'"
+                                   : "by another profiler (nsys, ncu, torch.profiler, Proton)";
+  return "CUPTI is held " + who +
+         ", and this CUDA version lets one client trace at a time: stop it, or run without it";
+}
+
+std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks) {
+  refused_ = false;
+  decoder_.reset();
+  names_.clear();
+  flush_ns_ = flushes_ = dropped_ = 0;
+  calls_at_last_buffer_ = buffers_seen_ = 0;
+  last_buffer_ns_ = monotonic_ns();
+  takeover_reported_ = false;
+
+  // A library that was found stays the one: a second copy beside it would not see the first one's state.
+  if (functions_.path.empty() || !options.override_path.empty()) {
+    const std::string why = load_cupti(options.override_path, options.candidates, &functions_);
+    if (!why.empty()) return why;
+  }
+  if (std::string why = subscribe(); !why.empty()) return why;
+  if (functions_.SetThreadIdType) functions_.SetThreadIdType(cupti::kThreadIdSystem);
+  uint8_t zeroed = 1;
+  size_t zeroed_bytes = sizeof zeroed;
+  functions_.ActivitySetAttribute(cupti::kAttributeZeroedBuffer, &zeroed_bytes, &zeroed);
+  buffers_.prepare(options.buffer_bytes, options.buffers_ahead, options.buffers_most,
+                   functions_.version >= cupti::kVersionRefusableBuffers);
+  active_buffers = &buffers_;
+
+  cupti::Result code = functions_.ActivityRegisterCallbacks(&on_buffer_requested, &on_buffer_completed);
+  if (code == cupti::kSuccess) code = functions_.ActivityEnable(ActivityKind::kConcurrentKernel);
+  if (code != cupti::kSuccess) {
+    stop();
+    return explain(code, "cuptiActivityEnable(CONCURRENT_KERNEL)");
+  }
+  enable_kinds();
+  enable_callbacks(rings, python_stacks);
+  return "";
+}
+
+void CuptiClient::enable_kinds() {
+  for (const ActivityKind kind : kKinds) {
+    const cupti::Result code = functions_.ActivityEnable(kind);
+    if (code == cupti::kSuccess) continue;
+    const std::string text = "activity kind " + std::to_string(int(kind)) + ": " + functions_.describe(code);
+    writer_.diagnostic(now_ns(), kWarning, text);
+  }
+  // A thread that polls events (NCCL's watchdog) would fill the file with queries that were not ready.
+  if (functions_.ActivityEnableAllSyncRecords) functions_.ActivityEnableAllSyncRecords(0);
+  for (const ActivityKind kind : kKindsOfExistingThings) {
+    functions_.ActivityEnableAndDump ? functions_.ActivityEnableAndDump(kind)
+                                     : functions_.ActivityEnable(kind);
+  }
+}
+
+void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
+  traced_ = launch_callbacks::traced_calls(functions_);
+  for (const auto& call : traced_) names_[call_key(call.domain, call.cbid)] = writer_.intern(call.name);
+  launch_callbacks::arm(rings, python_stacks);
+  for (const auto& call : traced_) {
+    const cupti::Result code = functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
+    if (code == cupti::kSuccess) continue;
+    writer_.diagnostic(now_ns(), kWarning, "callback " + call.name + ": " + functions_.describe(code));
+  }
+}
+
+void CuptiClient::stop() noexcept {
+  launch_callbacks::disarm();
+  for (const auto& call : traced_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
+  for (const ActivityKind kind : kKinds) functions_.ActivityDisable(kind);
+  for (const ActivityKind kind : kKindsOfExistingThings) functions_.ActivityDisable(kind);
+  flush(true);
+  // Others may want CUPTI now. (A pause inside a recording would keep the subscription.)
+  functions_.Unsubscribe(subscriber_);
+  subscriber_ = nullptr;
+  traced_.clear();
+}
+
+void CuptiClient::flush(bool forced) noexcept {
+  const uint64_t begin = monotonic_ns();
+  functions_.ActivityFlushAll(forced ? cupti::kFlushForced : 0);
+  size_t dropped = 0;
+  const cupti::Result code = functions_.ActivityGetNumDroppedRecords(nullptr, 0, &dropped);
+  if (code != cupti::kSuccess) dropped = 0;
+  if (dropped) {
+    writer_.diagnostic(now_ns(), kWarning, "CUPTI dropped " + std::to_string(dropped) + " records");
+  }
+  std::lock_guard lock(flush_mutex_);
+  dropped_ += dropped;
+  flush_ns_ += monotonic_ns() - begin;
+  ++flushes_;
+}
+
+void CuptiClient::collect() {
+  for (const FilledBuffer& buffer : buffers_.take_filled()) {
+    decoder_.decode(buffer.data, buffer.valid_bytes);
+    buffers_.give_back(buffer.data);
+  }
+  decoder_.write_out();
+  buffers_.keep_ahead();
+}
+
+// The activity API has no owner: another client that registers its buffers takes all records, silently.
+void CuptiClient::watch(uint64_t recorded_calls) {
+  const uint64_t now = monotonic_ns();
+  const uint64_t completed = buffers_.usage().completed;
+  if (completed != buffers_seen_ || recorded_calls == calls_at_last_buffer_) {
+    buffers_seen_ = completed;
+    calls_at_last_buffer_ = recorded_calls;
+    last_buffer_ns_ = now;
+  } else if (!takeover_reported_ && now - last_buffer_ns_ > kTakeoverAfterNs) {
+    takeover_reported_ = true;
+    writer_.diagnostic(now_ns(), kError,
+                       "CUDA calls go on but CUPTI has delivered no records for 5 s: "
+                       "another CUPTI client (torch.profiler) has probably taken over");
+  }
+}
+
+uint32_t CuptiClient::name_of(cupti::Domain domain, uint32_t cbid) const {
+  const auto found = names_.find(call_key(domain, cbid));
+  return found == names_.end() ? trace::spool::kNone : found->second;
+}
+
+void CuptiClient::add_statistics(std::map<std::string, std::string>* out) {
+  const auto& counts = decoder_.counts();
+  const ActivityBuffers::Usage buffers = buffers_.usage();
+  const auto put = [out](const char* name, uint64_t value) { (*out)[name] = std::to_string(value); };
+  put("kernels", counts.kernels);
+  put("copies", counts.copies);
+  put("sets", counts.sets);
+  put("syncs", counts.syncs);
+  put("graph_launches", counts.graphs);
+  put("records_unknown", counts.unknown);
+  put("records_without_time", counts.without_time);
+  put("starved_buffer_requests", buffers.starved);
+  put("overhead_buffer_bytes", buffers.bytes);
+  {
+    std::lock_guard lock(flush_mutex_);
+    put("dropped_records", dropped_);
+    put("overhead_flush_ns", flush_ns_);
+    put("overhead_flushes", flushes_);
+  }
+  if (!functions_.path.empty()) {
+    (*out)["cupti_path"] = functions_.path;
+    put("cupti_version", functions_.version);
+  }
+}
+
+}  // namespace plab::recorder

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder/nvtx_ranges.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "recorder/clock.h"
+
+namespace plab::recorder::nvtx_ranges {
+namespace {
+
+using trace::spool::Range;
+using trace::spool::RangeType;
+namespace spool = trace::spool;
+
+constexpr uint32_t kFirstDomain = 2;  // 0 is NVTX's default, 1 the one that Python stacks are written under
+
+struct Names {
+  std::mutex mutex;
+  std::deque<Domain> domains;  // a deque: handles are addresses
+  std::deque<RegisteredString> strings;
+  std::vector<Event> events;  // of domains and categories, told again in every recording
+  std::vector<std::pair<uint32_t, std::string>> threads;
+};
+Names& names() {
+  static auto* const all = new Names;  // never destroyed: NVTX calls come until the very end
+  return *all;
+}
+
+// One per thread; the mutex is contended only while the consumer takes what is finished.
+struct ThreadRanges {
+  std::mutex mutex;
+  uint32_t thread = 0;
+  uint32_t session = 0;
+  std::unordered_map<uint32_t, std::vector<Event>> open;  // by domain
+  std::vector<Event> finished;
+  std::atomic<bool> owner_gone{false};
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<ThreadRanges>> threads;
+  std::unordered_map<uint64_t, Event> started;  // start/end pairs may cross threads
+};
+Registry& registry() {
+  static auto* const all = new Registry;
+  return *all;
+}
+
+std::atomic<bool> is_recording{false};
+std::atomic<uint32_t> session{0};
+std::atomic<uint32_t> attached{0};
+std::atomic<uint64_t> next_range_id{1};
+std::atomic<uint64_t> handed_over{0};
+
+struct Owner {
+  std::shared_ptr<ThreadRanges> ranges;
+  ~Owner() {
+    if (ranges) ranges->owner_gone = true;
+  }
+};
+thread_local Owner owner;
+
+ThreadRanges& this_thread() {
+  if (!owner.ranges) {
+    owner.ranges = std::make_shared<ThreadRanges>();
+    owner.ranges->thread = static_cast<uint32_t>(syscall(SYS_gettid));
+  }
+  ThreadRanges& mine = *owner.ranges;
+  const uint32_t current = session.load(std::memory_order_relaxed);
+  if (mine.session != current) {
+    {
+      std::lock_guard lock(mine.mutex);
+      mine.session = current;
+      mine.open.clear();
+      mine.finished.clear();
+    }
+    std::lock_guard lock(registry().mutex);  // never both locks at once
+    registry().threads.push_back(owner.ranges);
+  }
+  return mine;
+}
+
+void write(spool::Writer& writer, const std::vector<Event>& events) {
+  std::vector<Range> ranges;
+  ranges.reserve(events.size());
+  for (const Event& event : events) {
+    ranges.push_back(event.range);
+    ranges.back().text = event.text.empty() ? spool::kNone : writer.intern(event.text);
+  }
+  writer.append(spool::Kind::kRange, ranges);
+}
+
+}  // namespace
+
+Event make_event(RangeType type, const Domain* domain) {
+  Event event;
+  event.range.type = static_cast<uint32_t>(type);
+  event.range.domain = domain ? domain->id : 0;
+  event.range.category = event.range.color = event.range.text = spool::kNone;
+  return event;
+}
+
+int push(Event event) {
+  ThreadRanges& mine = this_thread();
+  std::lock_guard lock(mine.mutex);
+  auto& stack = mine.open[event.range.domain];
+  event.range.thread = mine.thread;
+  event.range.start_ns = now_ns();
+  stack.push_back(std::move(event));
+  return static_cast<int>(stack.size()) - 1;
+}
+
+int pop(uint32_t domain, uint64_t end_ns) {
+  ThreadRanges& mine = this_thread();
+  std::lock_guard lock(mine.mutex);
+  auto& stack = mine.open[domain];
+  if (stack.empty()) return -1;  // pushed before the recording, or never
+  stack.back().range.end_ns = end_ns;
+  mine.finished.push_back(std::move(stack.back()));
+  stack.pop_back();
+  return static_cast<int>(stack.size());
+}
+
+void mark(Event event) {
+  ThreadRanges& mine = this_thread();
+  event.range.thread = mine.thread;
+  event.range.start_ns = now_ns();
+  std::lock_guard lock(mine.mutex);
+  mine.finished.push_back(std::move(event));
+}
+
+uint64_t range_start(Event event) {
+  const uint64_t id = next_range_id.fetch_add(1);
+  event.range.thread = this_thread().thread;
+  event.range.range_id = id;
+  std::lock_guard lock(registry().mutex);
+  event.range.start_ns = now_ns();
+  registry().started.emplace(id, std::move(event));
+  return id;
+}
+
+void range_end(uint64_t id, uint64_t end_ns) {
+  ThreadRanges& mine = this_thread();
+  Event event;
+  {
+    std::lock_guard lock(registry().mutex);
+    const auto found = registry().started.find(id);
+    if (found == registry().started.end()) return;  // ended already, or started before the recording
+    event = std::move(found->second);
+    registry().started.erase(found);
+  }
+  event.range.end_ns = end_ns;
+  event.range.end_thread = mine.thread;
+  std::lock_guard lock(mine.mutex);
+  mine.finished.push_back(std::move(event));
+}
+
+void name_category(Event event) {
+  std::lock_guard lock(names().mutex);
+  names().events.push_back(std::move(event));
+}
+
+void name_thread(uint32_t thread, const char* text) {
+  std::lock_guard lock(names().mutex);
+  names().threads.emplace_back(thread, text ? text : "");
+}
+
+const Domain* create_domain(const char* text) {
+  std::lock_guard lock(names().mutex);
+  const auto id = static_cast<uint32_t>(names().domains.size()) + kFirstDomain;
+  const Domain& domain = names().domains.emplace_back(Domain{id, text ? text : ""});
+  names().events.push_back(make_event(RangeType::kDomain, &domain));
+  names().events.back().text = domain.name;
+  return &domain;
+}
+
+const RegisteredString* register_string(const char* text) {
+  std::lock_guard lock(names().mutex);
+  return &names().strings.emplace_back(RegisteredString{text ? text : ""});
+}
+
+void start() noexcept {
+  handed_over = 0;
+  session.fetch_add(1);
+  is_recording = true;
+}
+
+bool recording() noexcept { return is_recording.load(std::memory_order_relaxed); }
+
+void drain(spool::Writer& writer) {
+  std::vector<std::shared_ptr<ThreadRanges>> threads;
+  {
+    std::lock_guard lock(registry().mutex);
+    threads = registry().threads;
+  }
+  std::vector<Event> events;
+  for (const auto& thread : threads) {
+    const bool last = thread->owner_gone;  // before taking: nothing follows
+    {
+      std::lock_guard lock(thread->mutex);
+      events.clear();
+      std::swap(events, thread->finished);
+    }
+    handed_over += events.size();
+    write(writer, events);
+    // A range that its thread left open is kept for stop().
+    if (!last || !thread->open.empty()) continue;
+    std::lock_guard lock(registry().mutex);
+    std::erase(registry().threads, thread);
+  }
+}
+
+void stop(spool::Writer& writer) {
+  is_recording = false;
+  drain(writer);
+  std::vector<Event> left;
+  std::vector<std::shared_ptr<ThreadRanges>> threads;
+  {
+    std::lock_guard lock(registry().mutex);
+    std::swap(threads, registry().threads);
+    for (auto& [id, event] : registry().started) left.push_back(std::move(event));
+    registry().started.clear();
+  }
+  for (const auto& thread : threads) {
+    std::lock_guard lock(thread->mutex);
+    for (auto& [domain, stack] : thread->open) left.insert(left.end(), stack.begin(), stack.end());
+    thread->open.clear();
+  }
+  handed_over += left.size();
+  write(writer, left);
+  std::lock_guard lock(names().mutex);
+  write(writer, names().events);
+  std::vector<spool::Thread> named;
+  for (const auto& [thread, text] : names().threads) named.push_back({thread, writer.intern(text)});
+  writer.append(spool::Kind::kThread, named);
+}
+
+void after_fork_child() noexcept { is_recording = false; }
+uint64_t count() noexcept { return handed_over; }
+void library_attached() noexcept { ++attached; }
+uint32_t attached_libraries() noexcept { return attached; }
+
+}  // namespace plab::recorder::nvtx_ranges

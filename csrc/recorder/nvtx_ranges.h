@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranges and marks of a recording: a stack of open ranges per thread and domain, and what is finished.
+//
+// Nothing here knows how NVTX calls arrive; nvtx_injection.cpp turns those into the calls below.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trace/spool.h"
+
+namespace plab::recorder::nvtx_ranges {
+
+struct Event {
+  trace::spool::Range range{};
+  std::string text;
+};
+
+// As NVTX's handles, both live as long as the process.
+struct Domain {
+  uint32_t id;
+  std::string name;
+};
+struct RegisteredString {
+  std::string text;
+};
+
+// From the recorder.
+void start() noexcept;
+bool recording() noexcept;
+void drain(trace::spool::Writer& writer);  // Thread: the consumer
+// Closes what is open (rows without an end), hands everything over and stops recording.
+void stop(trace::spool::Writer& writer);
+void after_fork_child() noexcept;
+uint64_t count() noexcept;  // handed to the writer since start()
+void library_attached() noexcept;
+uint32_t attached_libraries() noexcept;  // since the process began
+
+// From instrumented code, on any thread. Times and threads are filled in here.
+int push(Event event);                      // the new range's level, from 0
+int pop(uint32_t domain, uint64_t end_ns);  // the level that ended; -1: nothing is open
+void mark(Event event);
+uint64_t range_start(Event event);
+void range_end(uint64_t id, uint64_t end_ns);
+
+// Names are kept whether a recording runs or not: they matter to every later one.
+void name_category(Event event);
+void name_thread(uint32_t thread, const char* text);
+const Domain* create_domain(const char* text);
+const RegisteredString* register_string(const char* text);
+
+Event make_event(trace::spool::RangeType type, const Domain* domain);
+
+}  // namespace plab::recorder::nvtx_ranges
