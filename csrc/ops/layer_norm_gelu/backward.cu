@@ -35,9 +35,11 @@ void dispatch_config(const BackwardParams& params, Function&& function, LongRows
   }
   const RowPlan wide = plan_row(params.cols, kVecSize, kVecsWithoutSums<Element>, is_aligned);
   if (wide.vecs == kVecsWithoutSums<Element> && wide.access == Access::kExact) {
+    // Beside the sums there is shared memory for both next rows of 16-bit elements, or for one of fp32.
+    constexpr Ahead kAheadX = sizeof(Element) == 2 ? Ahead::kShared : Ahead::kRegisters;
     using Config =
         BackwardConfig<RowTile<Element, kVecsWithoutSums<Element>, Access::kExact>, cuda::BlockGroup,
-                       kMaxThreadsPerRow, 1, Weights::kCached, Sums::kShared, kForm>;
+                       kMaxThreadsPerRow, 1, Weights::kCached, Sums::kShared, kForm, kAheadX, Ahead::kShared>;
     const int needed =
         Config::shared_bytes(wide.threads) + static_cast<int>(sizeof(cuda::BlockGroup::Storage));
     if (needed <= cuda::max_shared_bytes()) return function(Tag<Config>{}, wide.threads);

@@ -17,6 +17,7 @@
 #include "cuda/math.cuh"
 #include "cuda/reduce.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
+#include "ops/layer_norm_gelu/next_row.cuh"
 #include "ops/layer_norm_gelu/row_tile.cuh"
 #include "ops/layer_norm_gelu/weights.cuh"
 
@@ -28,14 +29,17 @@ enum class Sums {
   kShared,     // 16 bytes of shared memory traffic an element and row
 };
 
-/// kResidentThreads as in ForwardConfig; kWarps: of a block whose warps have a row each.
+/// kResidentThreads as in ForwardConfig; kWarps: of a block whose warps have a row each; kAheadX and
+/// kAheadDy: where the next rows arrive.
 template <class Tile_, class Group_, int kResidentThreads_, int kWarps_, Weights kWeights_, Sums kSums_,
-          GeluForm kForm_>
+          GeluForm kForm_, Ahead kAheadX_ = Ahead::kRegisters, Ahead kAheadDy_ = Ahead::kRegisters>
 struct BackwardConfig {
   using Tile = Tile_;
   using Group = Group_;
   using Element = typename Tile::Element;
   using WeightsOfRow = WeightStore<Tile, kWeights_>;
+  using NextX = NextRow<Tile, kAheadX_>;
+  using NextDy = NextRow<Tile, kAheadDy_>;
   static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr int kWarps = kWarps_;
   static constexpr Sums kSums = kSums_;
@@ -46,7 +50,8 @@ struct BackwardConfig {
   static constexpr int shared_bytes(int threads) {
     const int sums =
         kSums == Sums::kShared ? 2 * Tile::kElements * threads * static_cast<int>(sizeof(float)) : 0;
-    return WeightsOfRow::shared_bytes(threads) + sums;
+    return WeightsOfRow::shared_bytes(threads) + sums + NextX::shared_bytes(threads) +
+           NextDy::shared_bytes(threads);
   }
 };
 
@@ -147,29 +152,32 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
 
   int64_t row = group.index() * rows_per_group;
   const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
-  typename Tile::Packed packed_x, packed_dy;
+  constexpr int kQuadBytes = sizeof(float4);
+  float4* sums_at = shared + Config::WeightsOfRow::shared_bytes(group.size()) / kQuadBytes;
+  const int sums_each = Config::kSums == Sums::kShared ? Tile::kElements / 4 * group.size() : 0;
+  float4* next_x_at = sums_at + 2 * sums_each;
+  float4* next_dy_at = next_x_at + Config::NextX::shared_bytes(group.size()) / kQuadBytes;
+  typename Config::NextX next_x(tile, next_x_at, group.rank(), group.size());
+  typename Config::NextDy next_dy(tile, next_dy_at, group.rank(), group.size());
   float next_mean = 0.0f, next_rstd = 0.0f;
   auto prefetch = [&](int64_t r) {
     if (r >= end) return;
-    tile.load(x + r * params.x_row_stride, packed_x);
-    tile.load(dy + r * params.dy_row_stride, packed_dy);
+    next_x.request(x + r * params.x_row_stride);
+    next_dy.request(dy + r * params.dy_row_stride);
     next_mean = __ldg(means + r);
     next_rstd = __ldg(rstds + r);
   };
   prefetch(row);
   typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
                                         static_cast<const Element*>(params.bias), group, shared);
-  float4* sums_at =
-      shared + Config::WeightsOfRow::shared_bytes(group.size()) / static_cast<int>(sizeof(float4));
-  const int sums_each = Tile::kElements / 4 * group.size();
   ColumnSums<Tile, Config::kSums> dweight(sums_at, group.rank(), group.size());
   ColumnSums<Tile, Config::kSums> dbias(sums_at + sums_each, group.rank(), group.size());
   __syncthreads();  // the weights in shared memory
 
   for (; row < end; ++row) {
     typename Tile::Floats h, dh;
-    Tile::unpack(packed_x, h);
-    Tile::unpack(packed_dy, dh);
+    next_x.take(h);
+    next_dy.take(dh);
     const float mean = next_mean, rstd = next_rstd;
     prefetch(row + 1);
 

@@ -55,11 +55,12 @@ double gelu(GeluForm form, double z, double& slope) {
   return z * gate;
 }
 
-template <class Tile, class Group, Weights kWeights, Sums kSums, GeluForm kForm>
+template <class Tile, class Group, Weights kWeights, Sums kSums, GeluForm kForm,
+          Ahead kAhead = Ahead::kRegisters>
 void run(const char* name, const Shape& shape) {
   using Element = typename Tile::Element;
   using Forward = ForwardConfig<Tile, Group, 1024, kWeights, kForm>;
-  using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kSums, kForm>;
+  using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kSums, kForm, kAhead, kAhead>;
   const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias] = shape;
   const auto x = normal<Element>(rows * row_stride + offset, row_mean, 2, 1);
   const auto dy = normal<Element>(rows * row_stride + offset, 0, 1, 2);
@@ -145,6 +146,10 @@ void run_all() {
                                                                             {9, 37, 37, 1, 1, 0.5f, false});
   run<RowTile<Bf16, 1, kVector>, WarpGroup, kShared, kSumsRegisters, kErf>("bf16 vectors, some lanes idle",
                                                                            {9, 136, 136, 0, 2, 0.5f, true});
+  run<RowTile<Bf16, 2, kExact>, BlockGroup, kCached, kSumsShared, kErf, Ahead::kShared>(
+      "bf16 next rows and sums in shared memory", {5, 1024, 1024, 0, 3, 0.5f, true});
+  run<RowTile<float, 2, kVector>, BlockGroup, kShared, kSumsShared, kErf, Ahead::kShared>(
+      "fp32 everything in shared memory, some threads idle", {3, 420, 424, 0, 2, 0.5f, true});
   run<RowTile<Bf16, 4, kVector>, BlockGroup, kCached, kSumsShared, kErf>(
       "bf16 vectors, some threads idle, mean corrected", {3, 1480, 1480, 0, 2, 400, true});
   run<RowTile<__half, 1, kScalar>, BlockGroup, kShared, kSumsRegisters, kErf>(

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies from global to shared memory that need no registers. PTX ISA, "Data Movement and Conversion
+// Instructions: cp.async".
+#pragma once
+
+namespace plab::cuda::ptx {
+
+/// Starts a copy of 16 bytes, both addresses multiples of 16. It bypasses L1.
+__device__ __forceinline__ void cp_async_cg(void* shared, const void* global) {
+  const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
+}
+
+/// Waits for all copies that this thread has started. Other threads need a barrier after it.
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+}  // namespace plab::cuda::ptx
