@@ -6,7 +6,8 @@ rate.
 
 Checks every provider against float64 first. Large problems: forward counted as one read and one write of x,
 backward as two reads and one write; the copy takes its turns between them, so its share is of the same
-clock. Small problems: the time of one call in a CUDA graph, and of one call in a Python loop.
+clock. Small problems: the time of one call in a CUDA graph, and of one call in a Python loop; the backward
+together with its forward.
 """
 
 from __future__ import annotations
@@ -89,6 +90,11 @@ def differentiable(function: Function, tensors: tuple[Tensor, ...]) -> Callable[
     return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
 
 
+def both_directions(function: Function, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward once."""
+    return differentiable(function, tensors)()
+
+
 def check(provider: Provider, d: int, dtype: torch.dtype) -> None:
     """Raises if the provider's results are not as near to float64 as its dtype allows."""
     tensors = inputs(1037, d, dtype)
@@ -163,16 +169,14 @@ def small(results: ResultsFile, everyone: list[Provider], dtype: torch.dtype, ro
     everyone = working(everyone, SMALL_WIDTH, dtype)
     for rows in SMALL_ROWS:
         tensors = inputs(rows, SMALL_WIDTH, dtype)
-        for direction in ("forward", "backward"):
-            variants: dict[str, Callable[[], object]] = {}
-            for provider in everyone:
-                if direction == "forward":
-                    variants[provider.name] = partial(provider.function, *tensors[:3])
-                else:
-                    variants[provider.name] = differentiable(provider.function, tensors)
+        # A backward can be captured only together with its forward: it runs on the stream of the forward.
+        for direction in ("forward", "both"):
+            call = partial if direction == "forward" else partial(partial, both_directions)
+            used = tensors[:3] if direction == "forward" else tensors
+            variants = {provider.name: call(provider.function, *used) for provider in everyone}
             text = f"n {rows:<4} {direction:<8}"
             for mode in ("graph", "stream"):
-                with torch.set_grad_enabled(direction == "backward"):
+                with torch.set_grad_enabled(direction == "both"):
                     timings = timed_where_possible(variants, mode, rounds)
                 for name, timing in timings.items():
                     case = {
@@ -202,6 +206,8 @@ def timed_where_possible(
                 say(f"not capturable: {name}: {str(error).splitlines()[0]}")
                 del usable[name]
                 torch.cuda.synchronize()
+    if not usable:
+        return {}
     return compare(usable, mode=mode, rounds=rounds, cold=False, calls_per_sample=20)  # type: ignore[arg-type]
 
 

@@ -33,9 +33,6 @@ struct ForwardConfig {
   /// spread; such rows are found and get the two passes that fp32 elements always get.
   static constexpr bool kOnePass = !std::is_same_v<Element, float>;
   static constexpr float kOnePassLimit = 8.0f;  // (mean / std)^2: three bits of the variance
-  /// The mean is found to fp32 rounding. Where a row lies this many (squared) standard deviations from zero,
-  /// that error shows in an Element, and the mean is corrected by what the centred row still sums to.
-  static constexpr float kFarFromZero = std::is_same_v<Element, float> ? 1.0f : 1.0e4f;
 };
 
 /// 1 / sqrt(v), one Newton step beyond the approximation. v > 0.
@@ -55,17 +52,14 @@ __device__ __forceinline__ float element_sum(const typename Tile::Floats& f) {
   return sum;
 }
 
-/// Sum of the squared distances of this thread's elements from `centre`.
+/// Sum of the squares.
 template <class Tile>
-__device__ __forceinline__ float square_sum(const Tile& tile, float centre, const typename Tile::Floats& f) {
+__device__ __forceinline__ float square_sum(const typename Tile::Floats& f) {
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
 #pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) {
-      const float distance = tile.owns(i, j) ? f[i][j] - centre : 0.0f;
-      sum = fmaf(distance, distance, sum);
-    }
+    for (int j = 0; j < Tile::kVecSize; ++j) sum = fmaf(f[i][j], f[i][j], sum);
   }
   return sum;
 }
@@ -81,14 +75,14 @@ __device__ __forceinline__ void subtract(const Tile& tile, float shift, typename
 }
 
 /// The row's mean and rstd, and the `offset` with which f * rstd + offset is the normalised row; f may have
-/// been moved. All branches are taken by the whole group, whose threads have the same sums.
+/// been moved. All threads of the group have the same sums and take the same branch.
 template <class Config>
 __device__ __forceinline__ void normalise(const typename Config::Tile& tile, typename Config::Group& group,
                                           float inverse_cols, float eps, typename Config::Tile::Floats& f,
                                           float& mean, float& rstd, float& offset) {
   using Tile = typename Config::Tile;
   if constexpr (Config::kOnePass) {
-    float sums[2] = {element_sum<Tile>(f), square_sum(tile, 0.0f, f)};
+    float sums[2] = {element_sum<Tile>(f), square_sum<Tile>(f)};
     group.sum(sums);
     mean = sums[0] * inverse_cols;
     const float variance = fmaf(-mean, mean, sums[1] * inverse_cols);
@@ -103,19 +97,13 @@ __device__ __forceinline__ void normalise(const typename Config::Tile& tile, typ
     mean = total[0] * inverse_cols;
   }
   subtract(tile, mean, f);
-  float squares[1] = {square_sum(tile, 0.0f, f)};
-  group.sum(squares);
-  if (mean * mean > Config::kFarFromZero * inverse_cols * squares[0]) {
-    float rest[1] = {element_sum<Tile>(f)};
-    group.sum(rest);
-    const float shift = rest[0] * inverse_cols;
-    mean += shift;
-    subtract(tile, shift, f);
-    squares[0] = square_sum(tile, 0.0f, f);
-    group.sum(squares);
-  }
-  rstd = accurate_rsqrt(fmaf(squares[0], inverse_cols, eps));
-  offset = 0.0f;
+  // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
+  float rest[2] = {element_sum<Tile>(f), square_sum<Tile>(f)};
+  group.sum(rest);
+  const float shift = rest[0] * inverse_cols;
+  rstd = accurate_rsqrt(fmaxf(fmaf(-shift, shift, rest[1] * inverse_cols), 0.0f) + eps);
+  mean += shift;
+  offset = -shift * rstd;
 }
 
 /// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group).
@@ -159,7 +147,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
       weights.get(i, weight, bias);
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
-        const float h = Config::kOnePass ? fmaf(f[i][j], rstd, offset) : f[i][j] * rstd;
+        const float h = fmaf(f[i][j], rstd, offset);
         f[i][j] = cuda::gelu<Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
       }
     }

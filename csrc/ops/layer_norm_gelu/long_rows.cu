@@ -44,24 +44,22 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
     Element* y = static_cast<Element*>(params.y) + row * cols;
-    float mean = row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]); }) * inverse_cols;
-    // The long sum's own rounding error, measured on the centred row.
-    mean += row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]) - mean; }) * inverse_cols;
-    const float variance = row_sum(group, cols,
-                                   [&](int64_t c) {
-                                     const float d = cuda::to_float(x[c]) - mean;
-                                     return d * d;
-                                   }) *
-                           inverse_cols;
+    const float mean = row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]); }) * inverse_cols;
+    // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
+    const float rest =
+        row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]) - mean; }) * inverse_cols;
+    const auto centred = [&](int64_t c) { return (cuda::to_float(x[c]) - mean) - rest; };
+    const float variance =
+        row_sum(group, cols, [&](int64_t c) { return centred(c) * centred(c); }) * inverse_cols;
     const float rstd = rsqrtf(variance + static_cast<float>(params.eps));
     if (threadIdx.x == 0) {
-      static_cast<float*>(params.mean)[row] = mean;
+      static_cast<float*>(params.mean)[row] = mean + rest;
       static_cast<float*>(params.rstd)[row] = rstd;
     }
 #pragma unroll 4
     for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
       const float b = bias != nullptr ? cuda::to_float(bias[c]) : 0.0f;
-      const float z = fmaf((cuda::to_float(x[c]) - mean) * rstd, cuda::to_float(weight[c]), b);
+      const float z = fmaf(centred(c) * rstd, cuda::to_float(weight[c]), b);
       y[c] = cuda::from_float<Element>(cuda::gelu<Element, kForm>(z));
     }
   }
