@@ -150,7 +150,13 @@ class Recorder:
         return self.summary
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
-        lost = ("dropped_calls", "dropped_records", "starved_buffer_requests", "records_without_time")
+        lost = (
+            "dropped_calls",
+            "dropped_records",
+            "starved_buffer_requests",
+            "records_without_time",
+            "callback_errors",
+        )
         return RecordingSummary(
             path=self.path,
             kernels=int(meta["kernels"]),

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,6 +295,76 @@ if __name__ == "__main__":
     )
     assert done.stdout == ""
     assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(8,)]
+
+
+def preload(folder: Path, text: str) -> dict[str, str]:
+    """The environment that puts a few lines of C++ before the C library."""
+    source, library = folder / "preload.cpp", folder / "libpreload.so"
+    source.write_text(text)
+    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-ldl", "-o", str(library)], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+def test_an_exception_inside_a_callback_stays_there(run: Any, tmp_path: Path) -> None:
+    """A thread's first call needs memory for its ring; our caller is C, which bad_alloc must not reach."""
+    no_memory = """
+#include <cerrno>
+#include <cstddef>
+static volatile bool out_of_memory = false;
+extern "C" void set_out_of_memory(int value) { out_of_memory = value; }
+extern "C" void* __libc_malloc(size_t);
+extern "C" void* malloc(size_t bytes) {
+  if (out_of_memory && bytes > (1 << 20)) return errno = ENOMEM, nullptr;
+  return __libc_malloc(bytes);
+}
+"""
+    run(
+        """
+import ctypes, threading
+memory = ctypes.CDLL(os.environ["LD_PRELOAD"])
+def work():
+    fake.launches(10)
+with profiling_lab.record(OUT) as recorder:
+    fake.launch()
+    memory.set_out_of_memory(1)
+    thread = threading.Thread(target=work); thread.start(); thread.join()
+    memory.set_out_of_memory(0)
+    fake.launch()
+assert recorder.summary.launches == 2 and recorder.summary.dropped >= 10, recorder.summary
+assert recorder.summary.dropped == int(recorder.summary.meta["callback_errors"])
+""",
+        env=preload(tmp_path, no_memory),
+    )
+
+
+def test_a_wall_clock_that_is_set_is_noticed(run: Any, query: Any, tmp_path: Path) -> None:
+    clock = """
+#include <dlfcn.h>
+#include <time.h>
+static volatile long step = 0;
+extern "C" void set_the_clock(long seconds) { step = seconds; }
+extern "C" int clock_gettime(clockid_t id, timespec* t) {
+  static auto* real = (int (*)(clockid_t, timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+  const int status = real(id, t);
+  if (id == CLOCK_REALTIME) t->tv_sec += step;
+  return status;
+}
+"""
+    run(
+        """
+import ctypes
+with profiling_lab.record(OUT, flush_period_ms=50):
+    fake.kernel("a"); time.sleep(0.2)
+    ctypes.CDLL(os.environ["LD_PRELOAD"]).set_the_clock(2)
+    fake.kernel("b"); time.sleep(0.2)
+""",
+        env=preload(tmp_path, clock),
+    )
+    texts = [text for (text,) in query("SELECT text FROM DIAGNOSTIC_EVENT")]
+    assert len(texts) == 1 and re.match(r"the wall clock was set by (19|20)\d\d ms", texts[0]), texts
+    kernels = "CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName"
+    assert query(f"SELECT value FROM {kernels} ORDER BY start") == [("a",), ("b",)]
 
 
 def test_importing_the_package_touches_neither_torch_nor_cupti() -> None:

@@ -171,3 +171,20 @@ else: raise SystemExit("no error")
 """)
     assert "cannot write sub/out.sqlite" in done.stdout and "sub/out.sqlite.spool" in done.stdout
     assert rows(tmp_path / "sub" / "out.sqlite.spool")["kernels"] == 1
+
+
+def test_ctrl_c_while_the_file_is_being_written_loses_nothing(run: Any, tmp_path: Path) -> None:
+    run("""
+from profiling_lab.recording import convert
+recorder = profiling_lab.recording.Recorder(OUT); recorder.start(); fake.kernel("a")
+write = convert._write
+def interrupted(path, tables):
+    write(path, tables)
+    raise KeyboardInterrupt
+convert._write = interrupted
+try: recorder.stop()
+except KeyboardInterrupt: pass
+else: raise SystemExit("was swallowed")
+""")
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.sqlite.spool"]
+    assert convert(tmp_path / "out.sqlite.spool", tmp_path / "out.sqlite").rows["PYREC_LAUNCH"] == 1
