@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled only where CUPTI's headers are installed: our declarations agree with them, or the build fails.
+// Headers older than 13.0 lack some of the names below, and those of versions to come may rename some; a
+// user's build must not break on either, so both are left out. (Records only grow, and optional functions are
+// looked up by name.)
 #include <cupti.h>
+
+#if CUPTI_API_VERSION >= 130000 && CUPTI_API_VERSION < 130200
 
 #include <type_traits>
 
@@ -140,3 +145,5 @@ PLAB_CUPTI_OPTIONAL(SAME_SIGNATURE)
 
 }  // namespace
 }  // namespace plab::recorder::cupti
+
+#endif
