@@ -50,10 +50,9 @@ template <class Config>
 bool run_forward(const ForwardParams& params, int waves, cudaStream_t stream) {
   using Tile = typename Config::Tile;
   const int threads_per_row = static_cast<int>(params.cols / Tile::kElements);
-  const Launch launch =
-      plan<forward_kernel<Config>>(params.rows, params.cols, Tile::kVecs, Config::kResidentThreads,
-                                   Config::Group::kIsWarp ? kWarpsPerBlock : 1,
-                                   WeightStore<Tile, Config::kWeights>::shared_bytes(threads_per_row), waves);
+  const Launch launch = plan<forward_kernel<Config>>(
+      params.rows, params.cols, Tile::kVecs, Config::kMaxBlock, Config::Group::kIsWarp ? kWarpsPerBlock : 1,
+      WeightStore<Tile, Config::kWeights>::shared_bytes(threads_per_row), waves);
   if (launch.blocks == 0) return false;
   forward_kernel<Config>
       <<<launch.blocks, launch.threads, launch.shared_bytes, stream>>>(params, launch.rows_per_group);
@@ -89,12 +88,12 @@ const char* name(Weights weights) {
   return weights == Weights::kShared ? "shared" : weights == Weights::kRegisters ? "registers" : "cached";
 }
 
-template <int kVecs, class Group, int kResident, Weights kWeights>
+template <int kVecs, class Group, int kResident, Weights kWeights, bool kPrefetch>
 void add_forward(std::vector<Entry>& entries) {
   using Tile = RowTile<Element, kVecs, Access::kExact>;
-  using Config = ForwardConfig<Tile, Group, kResident, kWeights, GeluForm::kErf>;
+  using Config = ForwardConfig<Tile, Group, kResident, kWeights, kPrefetch, GeluForm::kErf>;
   entries.push_back({"vecs " + std::to_string(kVecs) + ", resident " + std::to_string(kResident) +
-                         ", weights " + name(kWeights),
+                         ", weights " + name(kWeights) + (kPrefetch ? ", prefetch" : ""),
                      &run_forward<Config>, nullptr, nullptr});
 }
 
@@ -112,14 +111,14 @@ void add_backward(std::vector<Entry>& entries) {
 template <int kVecs, class Group>
 void add_forward_family(std::vector<Entry>& entries) {
   const auto with = [&]<int kResident>(std::integral_constant<int, kResident>) {
-    add_forward<kVecs, Group, kResident, Weights::kShared>(entries);
-    add_forward<kVecs, Group, kResident, Weights::kRegisters>(entries);
-    add_forward<kVecs, Group, kResident, Weights::kCached>(entries);
+    add_forward<kVecs, Group, kResident, Weights::kShared, true>(entries);
+    add_forward<kVecs, Group, kResident, Weights::kCached, true>(entries);
+    add_forward<kVecs, Group, kResident, Weights::kCached, false>(entries);
   };
-  with(std::integral_constant<int, 512>{});
-  with(std::integral_constant<int, 640>{});
   with(std::integral_constant<int, 768>{});
   with(std::integral_constant<int, 1024>{});
+  with(std::integral_constant<int, 1536>{});
+  with(std::integral_constant<int, 2048>{});
 }
 
 template <int kVecs>

@@ -35,12 +35,12 @@ void launch_typed(const ForwardParams& params, cudaStream_t stream) {
     // more.
     constexpr int kBusy = Tile::kVecs * (4 + Tile::kVecSize) + (Tile::kAccess == Access::kExact ? 0 : 12);
     constexpr int kResidentThreads = kBusy <= 32 ? 1024 : kBusy <= 48 ? 768 : kBusy <= 64 ? 640 : 512;
-    using Shared = ForwardConfig<Tile, Group, kResidentThreads, Weights::kShared, kForm>;
+    using Shared = ForwardConfig<Tile, Group, kResidentThreads, Weights::kShared, true, kForm>;
     if constexpr (Tile::kVecs == kMaxVecs && !Group::kIsWarp) {  // else they always fit
       constexpr int kStatic = sizeof(typename Group::Storage);
       if (WeightStore<Tile, Weights::kShared>::shared_bytes(plan.threads) + kStatic >
           cuda::max_shared_bytes()) {
-        return launch<ForwardConfig<Tile, Group, kResidentThreads, Weights::kCached, kForm>>(
+        return launch<ForwardConfig<Tile, Group, kResidentThreads, Weights::kCached, true, kForm>>(
             params, plan.threads, stream);
       }
     }

@@ -20,14 +20,18 @@
 namespace plab::ops::layer_norm_gelu {
 
 /// kResidentThreads threads shall fit a multiprocessor together: it caps the registers of each at 65536 /
-/// kResidentThreads.
-template <class Tile_, class Group_, int kResidentThreads_, Weights kWeights_, GeluForm kForm_>
+/// kResidentThreads. kPrefetch: the next row of a group is requested before this one is computed; without it,
+/// other blocks fill the wait.
+template <class Tile_, class Group_, int kResidentThreads_, Weights kWeights_, bool kPrefetch_,
+          GeluForm kForm_>
 struct ForwardConfig {
   using Tile = Tile_;
   using Group = Group_;
   using Element = typename Tile::Element;
-  static constexpr int kResidentThreads = kResidentThreads_;
+  static constexpr int kMaxBlock = kResidentThreads_ > 1024 ? 512 : kResidentThreads_;
+  static constexpr int kMinBlocks = kResidentThreads_ / kMaxBlock;
   static constexpr Weights kWeights = kWeights_;
+  static constexpr bool kPrefetch = kPrefetch_;
   static constexpr GeluForm kForm = kForm_;
   /// Mean and variance in one pass, from the sums of x and x^2, which cancel where |mean| is large beside the
   /// spread; such rows are found and get the two passes that fp32 elements always get.
@@ -41,74 +45,82 @@ __device__ __forceinline__ float accurate_rsqrt(float v) {
   return fmaf(0.5f * r, fmaf(-v * r, r, 1.0f), r);
 }
 
-template <class Tile>
-__device__ __forceinline__ float element_sum(const typename Tile::Floats& f) {
-  float sum = 0.0f;
+/// Calls use(i, j, value) for this thread's elements of a row. They stay packed in between: two elements a
+/// register.
+template <class Tile, class Use>
+__device__ __forceinline__ void for_elements(const Tile& tile, const typename Tile::Packed& row, Use&& use) {
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
+    float f[Tile::kVecSize];
+    cuda::unpack(row.vec[i], f);
 #pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) sum += f[i][j];
-  }
-  return sum;
-}
-
-/// Sum of the squares.
-template <class Tile>
-__device__ __forceinline__ float square_sum(const typename Tile::Floats& f) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) {
-#pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) sum = fmaf(f[i][j], f[i][j], sum);
-  }
-  return sum;
-}
-
-/// Moves this thread's elements by `shift`; those beyond the row's end stay zero.
-template <class Tile>
-__device__ __forceinline__ void subtract(const Tile& tile, float shift, typename Tile::Floats& f) {
-#pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) {
-#pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) f[i][j] = tile.owns(i, j) ? f[i][j] - shift : 0.0f;
+    for (int j = 0; j < Tile::kVecSize; ++j) {
+      if (tile.owns(i, j)) use(i, j, f[j]);
+    }
   }
 }
 
-/// The row's mean and rstd, and the `offset` with which f * rstd + offset is the normalised row; f may have
-/// been moved. All threads of the group have the same sums and take the same branch.
+/// With these the normalised element is (x - centre) * rstd + offset. `centred` false: centre is 0.
+struct RowStatistics {
+  float mean, rstd, centre, offset;
+  bool centred;
+};
+
+/// All threads of the group have the same sums and take the same branch.
 template <class Config>
-__device__ __forceinline__ void normalise(const typename Config::Tile& tile, typename Config::Group& group,
-                                          float inverse_cols, float eps, typename Config::Tile::Floats& f,
-                                          float& mean, float& rstd, float& offset) {
-  using Tile = typename Config::Tile;
+__device__ __forceinline__ RowStatistics statistics(const typename Config::Tile& tile,
+                                                    typename Config::Group& group,
+                                                    const typename Config::Tile::Packed& row,
+                                                    float inverse_cols, float eps) {
+  float sums[2] = {0.0f, 0.0f};
+  for_elements(tile, row, [&](int, int, float x) {
+    sums[0] += x;
+    if constexpr (Config::kOnePass) sums[1] = fmaf(x, x, sums[1]);
+  });
+  group.sum(sums);
+  const float mean = sums[0] * inverse_cols;
   if constexpr (Config::kOnePass) {
-    float sums[2] = {element_sum<Tile>(f), square_sum<Tile>(f)};
-    group.sum(sums);
-    mean = sums[0] * inverse_cols;
     const float variance = fmaf(-mean, mean, sums[1] * inverse_cols);
     if (mean * mean <= Config::kOnePassLimit * variance) {  // false for NaN too, which either path passes on
-      rstd = accurate_rsqrt(variance + eps);
-      offset = -mean * rstd;
-      return;
+      const float rstd = accurate_rsqrt(variance + eps);
+      return {mean, rstd, 0.0f, -mean * rstd, false};
     }
-  } else {
-    float total[1] = {element_sum<Tile>(f)};
-    group.sum(total);
-    mean = total[0] * inverse_cols;
   }
-  subtract(tile, mean, f);
   // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
-  float rest[2] = {element_sum<Tile>(f), square_sum<Tile>(f)};
+  float rest[2] = {0.0f, 0.0f};
+  for_elements(tile, row, [&](int, int, float x) {
+    rest[0] += x - mean;
+    rest[1] = fmaf(x - mean, x - mean, rest[1]);
+  });
   group.sum(rest);
   const float shift = rest[0] * inverse_cols;
-  rstd = accurate_rsqrt(fmaxf(fmaf(-shift, shift, rest[1] * inverse_cols), 0.0f) + eps);
-  mean += shift;
-  offset = -shift * rstd;
+  const float rstd = accurate_rsqrt(fmaxf(fmaf(-shift, shift, rest[1] * inverse_cols), 0.0f) + eps);
+  return {mean + shift, rstd, mean, -shift * rstd, true};
+}
+
+/// y of this thread's elements, vector by vector.
+template <class Config, bool kCentred>
+__device__ __forceinline__ void finish_row(
+    const typename Config::Tile& tile, const typename Config::Tile::Packed& row, const RowStatistics& s,
+    const WeightStore<typename Config::Tile, Config::kWeights>& weights, typename Config::Element* y) {
+  using Tile = typename Config::Tile;
+#pragma unroll
+  for (int i = 0; i < Tile::kVecs; ++i) {
+    float f[Tile::kVecSize], weight[Tile::kVecSize], bias[Tile::kVecSize];
+    cuda::unpack(row.vec[i], f);
+    weights.get(i, weight, bias);
+#pragma unroll
+    for (int j = 0; j < Tile::kVecSize; ++j) {
+      const float h = fmaf(kCentred ? f[j] - s.centre : f[j], s.rstd, s.offset);
+      f[j] = cuda::gelu<typename Config::Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
+    }
+    tile.store_vec(y, i, f);
+  }
 }
 
 /// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group).
 template <class Config>
-__global__ void __launch_bounds__(Config::kResidentThreads)
+__global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     forward_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
@@ -123,35 +135,32 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
 
   int64_t row = group.index() * rows_per_group;
   const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
-  typename Tile::Packed packed;
-  if (row < end) tile.load(x + row * params.x_row_stride, packed);
+  typename Tile::Packed next;
+  if (Config::kPrefetch && row < end) tile.load(x + row * params.x_row_stride, next);
   WeightStore<Tile, Config::kWeights> weights(tile, static_cast<const Element*>(params.weight),
                                               static_cast<const Element*>(params.bias), group, shared);
-  __syncthreads();  // the weights in shared memory
+  if constexpr (Config::kWeights == Weights::kShared) __syncthreads();
 
   for (; row < end; ++row) {
-    typename Tile::Floats f;
-    Tile::unpack(packed, f);
-    if (row + 1 < end) tile.load(x + (row + 1) * params.x_row_stride, packed);
-
-    float mean, rstd, offset;
-    normalise<Config>(tile, group, inverse_cols, eps, f, mean, rstd, offset);
-    if (group.rank() == 0) {
-      static_cast<float*>(params.mean)[row] = mean;
-      static_cast<float*>(params.rstd)[row] = rstd;
+    typename Tile::Packed now;
+    if constexpr (Config::kPrefetch) {
+      now = next;
+      if (row + 1 < end) tile.load(x + (row + 1) * params.x_row_stride, next);
+    } else {
+      tile.load(x + row * params.x_row_stride, now);
     }
     weights.next_row();
-#pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
-      float weight[Tile::kVecSize], bias[Tile::kVecSize];
-      weights.get(i, weight, bias);
-#pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) {
-        const float h = fmaf(f[i][j], rstd, offset);
-        f[i][j] = cuda::gelu<Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
-      }
+    const RowStatistics s = statistics<Config>(tile, group, now, inverse_cols, eps);
+    if (group.rank() == 0) {
+      static_cast<float*>(params.mean)[row] = s.mean;
+      static_cast<float*>(params.rstd)[row] = s.rstd;
     }
-    tile.store(y + row * params.cols, f);
+    Element* out = y + row * params.cols;
+    if (Config::kOnePass && !s.centred) {
+      finish_row<Config, false>(tile, now, s, weights, out);
+    } else {
+      finish_row<Config, true>(tile, now, s, weights, out);
+    }
   }
 }
 

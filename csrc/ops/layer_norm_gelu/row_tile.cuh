@@ -35,23 +35,26 @@ class RowTile {
     return column(i, j) < cols_;
   }
 
-  /// What lies beyond the row's end is loaded as zero.
-  template <bool kStreaming = true>
+  /// This thread's vector i of a row. What lies beyond the row's end is loaded as zero.
+  template <bool kStreaming>
+  __device__ __forceinline__ cuda::Vec<Element> load_vec(const Element* row, int i) const {
+    cuda::Vec<Element> vec{make_uint4(0, 0, 0, 0)};
+    if constexpr (kAccess == Access::kScalar) {
+      auto* elements = reinterpret_cast<Element*>(&vec);
+#pragma unroll
+      for (int j = 0; j < kVecSize; ++j) {
+        if (owns(i, j)) elements[j] = __ldg(row + column(i, j));
+      }
+    } else if (owns(i, 0)) {
+      const Element* address = row + column(i, 0);
+      vec = kStreaming ? cuda::load_streaming(address) : cuda::load_cached(address);
+    }
+    return vec;
+  }
+
   __device__ __forceinline__ void load(const Element* row, Packed& packed) const {
 #pragma unroll
-    for (int i = 0; i < kVecs; ++i) {
-      packed.vec[i].bits = make_uint4(0, 0, 0, 0);
-      if constexpr (kAccess == Access::kScalar) {
-        auto* elements = reinterpret_cast<Element*>(&packed.vec[i]);
-#pragma unroll
-        for (int j = 0; j < kVecSize; ++j) {
-          if (owns(i, j)) elements[j] = __ldg(row + column(i, j));
-        }
-      } else if (owns(i, 0)) {
-        const Element* address = row + column(i, 0);
-        packed.vec[i] = kStreaming ? cuda::load_streaming(address) : cuda::load_cached(address);
-      }
-    }
+    for (int i = 0; i < kVecs; ++i) packed.vec[i] = load_vec<true>(row, i);
   }
 
   /// For good: the packed registers are free for the next row, the compiler does not unpack a second time.
@@ -64,18 +67,20 @@ class RowTile {
     }
   }
 
+  __device__ __forceinline__ void store_vec(Element* row, int i, const float (&f)[kVecSize]) const {
+    if constexpr (kAccess == Access::kScalar) {
+#pragma unroll
+      for (int j = 0; j < kVecSize; ++j) {
+        if (owns(i, j)) row[column(i, j)] = cuda::from_float<Element>(f[j]);
+      }
+    } else if (owns(i, 0)) {
+      cuda::store_streaming(row + column(i, 0), cuda::pack<Element>(f));
+    }
+  }
+
   __device__ __forceinline__ void store(Element* row, const Floats& f) const {
 #pragma unroll
-    for (int i = 0; i < kVecs; ++i) {
-      if constexpr (kAccess == Access::kScalar) {
-#pragma unroll
-        for (int j = 0; j < kVecSize; ++j) {
-          if (owns(i, j)) row[column(i, j)] = cuda::from_float<Element>(f[i][j]);
-        }
-      } else if (owns(i, 0)) {
-        cuda::store_streaming(row + column(i, 0), cuda::pack<Element>(f[i]));
-      }
-    }
+    for (int i = 0; i < kVecs; ++i) store_vec(row, i, f[i]);
   }
 
  private:

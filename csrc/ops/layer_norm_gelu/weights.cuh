@@ -62,6 +62,11 @@ class WeightStore {
     if constexpr (kWeights == Weights::kShared) {
       take(i, weight);
       take(Tile::kVecs + i, bias);
+    } else if constexpr (kWeights == Weights::kCached) {
+      cuda::unpack(tile_.template load_vec<false>(weight_, i), weight);
+      cuda::Vec<Element> packed_bias{make_uint4(0, 0, 0, 0)};
+      if (bias_ != nullptr) packed_bias = tile_.template load_vec<false>(bias_, i);
+      cuda::unpack(packed_bias, bias);
     } else {
       cuda::unpack(w_.vec[i], weight);
       cuda::unpack(b_.vec[i], bias);
@@ -70,9 +75,12 @@ class WeightStore {
 
  private:
   __device__ __forceinline__ void load() {
-    tile_.template load<false>(weight_, w_);
     b_ = {};
-    if (bias_ != nullptr) tile_.template load<false>(bias_, b_);
+#pragma unroll
+    for (int i = 0; i < Tile::kVecs; ++i) {
+      w_.vec[i] = tile_.template load_vec<false>(weight_, i);
+      if (bias_ != nullptr) b_.vec[i] = tile_.template load_vec<false>(bias_, i);
+    }
   }
 
   // Quad q of vector v lies `threads_` quads after the one before: neighbouring threads, neighbouring banks.

@@ -59,7 +59,7 @@ template <class Tile, class Group, Weights kWeights, Sums kSums, GeluForm kForm,
           Ahead kAhead = Ahead::kRegisters>
 void run(const char* name, const Shape& shape) {
   using Element = typename Tile::Element;
-  using Forward = ForwardConfig<Tile, Group, 1024, kWeights, kForm>;
+  using Forward = ForwardConfig<Tile, Group, 1024, kWeights, kAhead == Ahead::kRegisters, kForm>;
   using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kSums, kForm, kAhead, kAhead>;
   const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias] = shape;
   const auto x = normal<Element>(rows * row_stride + offset, row_mean, 2, 1);
