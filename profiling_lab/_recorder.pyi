@@ -41,6 +41,9 @@ def attach_autograd() -> str:
     """Find torch's functions in this process. "" or one sentence."""
 
 def detach_autograd() -> None: ...
+def give_up_autograd(reason: str) -> None:
+    """Leave the link off; autograd_state() says `reason` from now on."""
+
 def logical_thread() -> int:
     """The calling thread's id in autograd's numbering; 0 before attach_autograd()."""
 

@@ -225,6 +225,11 @@ std::string state() {
 
 void detach() noexcept { on = false; }
 
+void give_up(const std::string& reason) {
+  on = false;
+  set_state(reason);
+}
+
 std::string node_name(const void* node_type) {
   if (!node_type) return "";
   // Itanium C++ ABI: the word before the first virtual function points to the type_info.

@@ -48,6 +48,9 @@ bool read(Reading* reading) noexcept;
 std::string state();
 void detach() noexcept;
 
+// The link stays off, for a reason that Python found.
+void give_up(const std::string& reason);
+
 // The class name behind Reading::node_type, e.g. "AddmmBackward0".
 std::string node_name(const void* node_type);
 

@@ -188,6 +188,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("status", [] { return Session::instance().statistics(); });
   m.def("attach_autograd", &autograd_link::attach);
   m.def("detach_autograd", &autograd_link::detach);
+  m.def("give_up_autograd", &autograd_link::give_up, py::arg("reason"));
   m.def("logical_thread", &autograd_link::current_thread);
   m.def("peek_sequence", &autograd_link::peek_sequence);
   m.def("calibrate", &calibrate, py::arg("nodes"));

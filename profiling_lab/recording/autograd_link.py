@@ -10,6 +10,7 @@ start its worker threads, and a script that forks afterwards could not use autog
 from __future__ import annotations
 
 import _thread
+import contextlib
 import importlib.abc
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from profiling_lab.errors import LabError
+
 _SECONDS_FOR_A_THREAD = 5.0
 
 
@@ -25,14 +28,19 @@ def link(torch: Any) -> str:
     """Calibrate against the imported torch. Returns "" or the reason why the link stays off."""
     from profiling_lab import _recorder
 
-    if reason := _recorder.attach_autograd():
-        return str(reason)
-    keep: list[Any] = []  # the nodes must live until calibrate() has read them
-    nodes: list[tuple[int, int, int]] = []
-    for depths in ((1, 5), (2, 3)):  # unlike depths: no other field of a node may look like its thread
-        if not _in_a_thread(partial(_make_nodes, torch, depths, keep, nodes)):
-            return "a helper thread did not answer"
-    return str(_recorder.calibrate(nodes))
+    # Nothing that goes wrong here may break the user's `import torch`.
+    try:
+        if reason := _recorder.attach_autograd():
+            return reason
+        keep: list[Any] = []  # the nodes must live until calibrate() has read them
+        nodes: list[tuple[int, int, int]] = []
+        for depths in ((1, 5), (2, 3)):  # unlike depths: no other field of a node may look like its thread
+            if not _in_a_thread(partial(_make_nodes, torch, depths, keep, nodes)):
+                raise LabError("autograd nodes could not be made on a helper thread")
+        return _recorder.calibrate(nodes)
+    except Exception as error:
+        _recorder.give_up_autograd(str(error))
+        return str(error)
 
 
 def link_when_imported() -> Callable[[], None]:
@@ -70,8 +78,9 @@ def _in_a_thread(work: Callable[[], None]) -> bool:
 
     def body() -> None:
         try:
-            work()
-            ok.append(True)
+            with contextlib.suppress(Exception):  # the caller says that it failed
+                work()
+                ok.append(True)
         finally:
             done.release()
 

@@ -33,7 +33,8 @@ class Fake:
             "fake_other_subscriber": (text,),
         }.items():
             getattr(self.library, name).argtypes = arguments
-        self.library.fake_api_calls.restype = u64
+        self.library.fake_slowest_launch.argtypes = (u64,)
+        self.library.fake_api_calls.restype = self.library.fake_slowest_launch.restype = u64
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.library, f"fake_{name}")

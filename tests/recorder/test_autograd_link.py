@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,6 +204,28 @@ with profiling_lab.record(OUT) as recorder:
 assert recorder.summary.reasons == {}, recorder.summary
 """)
     assert any(name == "SinBackward0" for *_, name, _ in query(LAUNCHES))
+
+
+def test_a_torch_that_cannot_be_linked_is_still_imported(run: Any, tmp_path: Path) -> None:
+    """A module that only looks like torch, without a single function of it."""
+    run("""
+open("torch.py", "w").write("__version__ = 'odd'; value = 3")
+with profiling_lab.record(OUT) as recorder:
+    import torch
+    fake.kernel("a")
+assert torch.value == 3 and recorder.summary.launches == 1
+assert recorder.summary.reasons["autograd"] == "torch is not imported", recorder.summary
+""")
+    (tmp_path / "torch.py").unlink()
+    run("""
+import torch
+real = torch.ones
+def broken(*args, **kwargs): raise RuntimeError("no")
+torch.ones = broken
+with profiling_lab.record(OUT, overwrite=True) as recorder: fake.kernel("a")
+torch.ones = real
+assert "could not be made" in recorder.summary.reasons["autograd"], recorder.summary
+""")
 
 
 def test_without_torch_the_reason_is_told_and_nothing_is_left_behind(run: Any, query: Any) -> None:

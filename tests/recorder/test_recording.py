@@ -172,7 +172,23 @@ assert recorder.summary.launches == 401 and recorder.summary.stacks == 400, reco
     assert query("SELECT count(*) - count(DISTINCT correlationId) FROM PYREC_LAUNCH") == [(0,)]
 
 
-def test_ten_thousand_short_threads_leave_nothing_behind(run: Any) -> None:
+def test_a_launch_does_not_wait_for_the_gil(run: Any) -> None:
+    """Another thread holds it for a second: a callback that wanted it would take as long."""
+    run("""
+import ctypes, threading
+def work(): slowest.append(fake.slowest_launch(1500))
+slowest = []
+with profiling_lab.record(OUT) as recorder:
+    thread = threading.Thread(target=work); thread.start()
+    time.sleep(0.2)
+    ctypes.PyDLL(None).usleep(1_000_000)  # PyDLL keeps the GIL
+    thread.join()
+assert recorder.summary.launches > 1000 and recorder.summary.stacks == recorder.summary.launches
+assert slowest[0] < 200_000_000, slowest
+""")
+
+
+def test_thousands_of_short_threads_leave_nothing_behind(run: Any) -> None:
     run("""
 import threading
 def rss(): return int(open("/proc/self/statm").read().split()[1]) * 4096

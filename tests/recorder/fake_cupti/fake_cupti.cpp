@@ -2,10 +2,11 @@
 // A CUPTI without a GPU: keeps the recorder's callbacks and buffers and lets a test say what happens.
 //
 // A test calls fake_call / fake_kernel / ... through ctypes, which releases the GIL, so the recorder's real
-// callback walks the real Python stack of the test, exactly as inside a CUDA call. Records have the layout and
-// the sizes of CUDA 13.0.
+// callback walks the real Python stack of the test, exactly as inside a CUDA call. Records have the layout
+// and the sizes of CUDA 13.0.
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "recorder/cupti_abi.h"
@@ -22,14 +24,21 @@ using namespace plab::recorder::cupti;
 
 namespace {
 
-constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 96, kMemsetBytes = 88, kSyncBytes = 56,
-                 kGraphBytes = 56, kContextBytes = 32, kStreamBytes = 24, kUnknownBytes = 64;
+constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 96, kMemsetBytes = 88,
+                 kSyncBytes = 56, kGraphBytes = 56, kContextBytes = 32, kStreamBytes = 24, kUnknownBytes = 64;
 
 const std::map<std::pair<int, uint32_t>, const char*> kNames = {
-    {{2, 20}, "cudaMalloc_v3020"},        {{2, 41}, "cudaMemcpyAsync_v3020"},   {{2, 51}, "cudaMemsetAsync_v3020"},
-    {{2, 131}, "cudaStreamSynchronize_v3020"}, {{2, 165}, "cudaDeviceSynchronize_v3020"},
-    {{2, 10}, "cudaGetLastError_v3020"},  {{2, 211}, "cudaLaunchKernel_v7000"}, {{2, 311}, "cudaGraphLaunch_v10000"},
-    {{1, 307}, "cuLaunchKernel"},         {{1, 652}, "cuLaunchKernelEx"},       {{1, 527}, "cuLaunchHostFunc"},
+    {{2, 20}, "cudaMalloc_v3020"},
+    {{2, 41}, "cudaMemcpyAsync_v3020"},
+    {{2, 51}, "cudaMemsetAsync_v3020"},
+    {{2, 131}, "cudaStreamSynchronize_v3020"},
+    {{2, 165}, "cudaDeviceSynchronize_v3020"},
+    {{2, 10}, "cudaGetLastError_v3020"},
+    {{2, 211}, "cudaLaunchKernel_v7000"},
+    {{2, 311}, "cudaGraphLaunch_v10000"},
+    {{1, 307}, "cuLaunchKernel"},
+    {{1, 652}, "cuLaunchKernelEx"},
+    {{1, 527}, "cuLaunchHostFunc"},
 };
 
 struct State {
@@ -60,15 +69,24 @@ Result entered(const char* function) {
 
 size_t bytes_of(int kind) {
   switch (static_cast<ActivityKind>(kind)) {
-    case ActivityKind::kConcurrentKernel: return kKernelBytes;
-    case ActivityKind::kMemcpy: return kMemcpyBytes;
-    case ActivityKind::kMemcpyPeer: return kMemcpyPeerBytes;
-    case ActivityKind::kMemset: return kMemsetBytes;
-    case ActivityKind::kSynchronization: return kSyncBytes;
-    case ActivityKind::kGraphTrace: return kGraphBytes;
-    case ActivityKind::kContext: return kContextBytes;
-    case ActivityKind::kStream: return kStreamBytes;
-    default: return kUnknownBytes;
+    case ActivityKind::kConcurrentKernel:
+      return kKernelBytes;
+    case ActivityKind::kMemcpy:
+      return kMemcpyBytes;
+    case ActivityKind::kMemcpyPeer:
+      return kMemcpyPeerBytes;
+    case ActivityKind::kMemset:
+      return kMemsetBytes;
+    case ActivityKind::kSynchronization:
+      return kSyncBytes;
+    case ActivityKind::kGraphTrace:
+      return kGraphBytes;
+    case ActivityKind::kContext:
+      return kContextBytes;
+    case ActivityKind::kStream:
+      return kStreamBytes;
+    default:
+      return kUnknownBytes;
   }
 }
 
@@ -129,9 +147,9 @@ void dispatch(int domain, uint32_t cbid, Site site, uint32_t correlation, int re
 extern "C" {
 
 #define PLAB_FAKE __attribute__((visibility("default")))
-#define ENTER(name)                                                  \
+#define ENTER(name)                                                 \
   if (const Result failure = entered(#name); failure != kSuccess) { \
-    return failure;                                                  \
+    return failure;                                                 \
   }
 
 PLAB_FAKE Result cuptiGetVersion(uint32_t* version) {
@@ -154,7 +172,8 @@ PLAB_FAKE Result cuptiSubscribe_v2(SubscriberHandle* subscriber, CallbackFunctio
   ENTER(Subscribe)
   if (!state.other_subscriber.empty()) {
     if (params->old_subscriber_name) {
-      std::strncpy(params->old_subscriber_name, state.other_subscriber.c_str(), params->old_subscriber_size - 1);
+      std::strncpy(params->old_subscriber_name, state.other_subscriber.c_str(),
+                   params->old_subscriber_size - 1);
     }
     return kMultipleSubscribers;
   }
@@ -293,8 +312,22 @@ PLAB_FAKE void fake_launches(uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) fake_launch();
 }
 
-PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, const char* name, uint32_t stream,
-                           int grid, int block) {
+// Launches for so long; returns the nanoseconds of the slowest.
+PLAB_FAKE uint64_t fake_slowest_launch(uint64_t milliseconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
+  uint64_t slowest = 0;
+  for (auto begin = Clock::now(); begin < end; begin = Clock::now()) {
+    fake_launch();
+    const std::chrono::nanoseconds spent = Clock::now() - begin;
+    if (static_cast<uint64_t>(spent.count()) > slowest) slowest = static_cast<uint64_t>(spent.count());
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return slowest;
+}
+
+PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, const char* name,
+                           uint32_t stream, int grid, int block) {
   KernelRecord r{};
   r.kind = static_cast<int>(ActivityKind::kConcurrentKernel);
   r.cache_config = 0x10;
@@ -317,7 +350,8 @@ PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, c
   tail.local_total = uint64_t{5} << 32;
   put(&r, sizeof r, &tail, sizeof tail);
 }
-PLAB_FAKE void fake_memcpy(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes, int copy_kind) {
+PLAB_FAKE void fake_memcpy(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes,
+                           int copy_kind) {
   MemcpyRecord r{};
   r.kind = static_cast<int>(ActivityKind::kMemcpy);
   r.copy_kind = static_cast<uint8_t>(copy_kind);
@@ -339,7 +373,8 @@ PLAB_FAKE void fake_peer_copy(uint32_t correlation, uint64_t start, uint64_t end
   }
   put(&r, sizeof r);
 }
-PLAB_FAKE void fake_memset(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes, uint32_t value) {
+PLAB_FAKE void fake_memset(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes,
+                           uint32_t value) {
   MemsetRecord r{};
   r.kind = static_cast<int>(ActivityKind::kMemset);
   r.value = value, r.bytes = bytes, r.start = start, r.end = end;
