@@ -31,6 +31,7 @@ KINDS = {
     "operator": "operator",
     "user_annotation": "operator",
     "python_function": "python",
+    "overhead": "overhead",
 }
 _LONGEST_US = 7 * 24 * 3600 * 1_000_000  # CUPTI's counters overflow; a longer event is none
 _BARE_NAN = re.compile(rb"(?<=[:\[,])\s*-?(?:N/A|NaN|nan|Infinity|inf)\s*(?=[,\]}])")

@@ -20,15 +20,19 @@ from profiling_lab.trace.columns import (
     I32,
     I64,
     NO_SEQUENCE,
+    U8,
     Calls,
     Evaluates,
+    MemoryKind,
     OperationKind,
     Operations,
+    Overheads,
     Ranges,
     full,
 )
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.read_calls import CallTable
+from profiling_lab.trace.read_overheads import chrome_overheads
 from profiling_lab.trace.source import Recorder
 from profiling_lab.trace.stacks import Frame, StackBuilder
 
@@ -36,6 +40,7 @@ EXACT_LINES = "torch.profiler call stacks"
 FUNCTION_LINES = "torch.profiler Python functions"
 
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+_MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
 _ENGINE = ("autograd::engine::evaluate_function", "torch::autograd::AccumulateGrad")
 _BLEED_NS = 1000
 _OPERATIONS = {"kernel": OperationKind.KERNEL, "copy": OperationKind.COPY, "set": OperationKind.SET}
@@ -80,6 +85,8 @@ class ChromeSource:
             size_bytes=np.maximum(_column([a.bytes if a else None for a in args]), 0),
             names=names,
             short_names=tuple(_base_name(name) for name in names),
+            source_memory=_memory(events, "source"),
+            target_memory=_memory(events, "target"),
         )
         return operations, self.events.repairs
 
@@ -88,6 +95,12 @@ class ChromeSource:
 
     def ranges(self) -> Ranges:
         return self._tables[1]
+
+    def overheads(self) -> Overheads:
+        events = self.events.of("overhead")
+        times = nanoseconds(events, self.events.base_ns)
+        process = full(len(events), self._process(), np.int32)
+        return chrome_overheads(events, *times, process, self._thread(events))
 
     def _process(self) -> int:
         pids = (whole(event.pid, 0) for event in self.events.of("call", "operator", "python"))
@@ -221,6 +234,14 @@ def _operation_name(event: Event) -> str:
         kind, _, rest = name.partition(" ")
         return f"memcpy {rest.partition(' ')[0]}" if kind == "Memcpy" else "memset"
     return name
+
+
+def _memory(events: list[Event], side: str) -> U8:
+    """MemoryKind of one side, from `Memcpy HtoD (Pageable -> Device)` or `Memset (Device)`."""
+    known = {kind.name.replace("_", " "): kind for kind in MemoryKind}
+    matches = (_MEMORY.match(str(event.name)) for event in events)
+    sides = [(m[side] or "").upper() if m else "" for m in matches]
+    return np.array([known.get(text, MemoryKind.UNKNOWN) for text in sides], dtype=np.uint8)
 
 
 def _base_name(name: str) -> str:

@@ -27,6 +27,35 @@ class OperationKind(IntEnum):
     GRAPH = 3
 
 
+class MemoryKind(IntEnum):
+    """What memory a copy or set touches: the numbers of CUPTI."""
+
+    PAGEABLE = 0
+    PINNED = 1
+    DEVICE = 2
+    ARRAY = 3
+    MANAGED = 4
+    DEVICE_STATIC = 5
+    MANAGED_STATIC = 6
+    UNKNOWN = 7
+
+
+class OverheadKind(IntEnum):
+    """What held the program up: the numbers of CUPTI; 3 to 5 and PROFILER are the profiler's own doing."""
+
+    UNDEFINED = 0
+    UNKNOWN = 1
+    JIT_COMPILER = 2
+    BUFFER_FLUSH = 3
+    INSTRUMENTATION = 4
+    RESOURCE = 5
+    MODULE_LOADING = 6
+    LAZY_FUNCTION_LOADING = 7
+    COMMAND_BUFFER_FULL = 8
+    PROFILER = 9
+    """the profiler's, its kind not noted"""
+
+
 class Trait(IntEnum):
     """What a call knows about itself beyond its numbers: bits, explained in csrc/analysis/autograd_link.h."""
 
@@ -58,6 +87,10 @@ class Operations:
     """of copies and sets, 0 for kernels"""
     names: tuple[str, ...]
     short_names: tuple[str, ...]
+    source_memory: U8
+    """MemoryKind a copy reads, UNKNOWN for everything else"""
+    target_memory: U8
+    """MemoryKind a copy or set writes, UNKNOWN for kernels"""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -132,6 +165,21 @@ class Ranges:
     """names of the domains that have one"""
     stack: I32
     """row of Trace.stacks, 0 where the recorder took none; torch.profiler takes stacks of operators"""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Stretches in which the profiler or the driver held a thread of the program up."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I32
+    thread: I32
+    kind: U8
+    """OverheadKind"""
 
     def __len__(self) -> int:
         return len(self.start_ns)

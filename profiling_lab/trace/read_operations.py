@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I64, OperationKind, Operations, dense, full
+from profiling_lab.trace.columns import I64, U8, MemoryKind, OperationKind, Operations, dense, full
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.strings import Strings
@@ -38,6 +38,10 @@ COPY_KINDS = (
     "UVM DtoD",
 )
 
+_UNKNOWN_MEMORY: dict[str, int | str] = {
+    "srcKind": int(MemoryKind.UNKNOWN),
+    "dstKind": int(MemoryKind.UNKNOWN),
+}
 _SHARED: dict[str, int | str] = {"start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1}
 
 
@@ -88,6 +92,8 @@ def read_operations(
         size_bytes=column("bytes"),
         names=tuple(names),
         short_names=tuple(short_names),
+        source_memory=_memory(column("srcKind")),
+        target_memory=_memory(column("dstKind")),
     )
     return operations, {what: count for what, count in repairs.items() if count}
 
@@ -105,8 +111,16 @@ def _only(parts: list[dict[str, I64]], keep: npt.NDArray[np.bool_]) -> list[dict
 def _details(kind: OperationKind, columns: tuple[str, ...]) -> dict[str, int | str]:
     if kind is OperationKind.KERNEL:
         short = "shortName" if "shortName" in columns else 0
-        return {"demangledName": short, "shortName": 0, "bytes": 0}
-    return {"copyKind": 0, "bytes": 0}
+        return {"demangledName": short, "shortName": 0, "bytes": 0} | _UNKNOWN_MEMORY
+    if kind is OperationKind.SET and "memKind" in columns:
+        written = f'IFNULL(CAST("memKind" AS INTEGER), {MemoryKind.UNKNOWN:d})'
+        return {"copyKind": 0, "bytes": 0} | _UNKNOWN_MEMORY | {"dstKind": written}
+    return {"copyKind": 0, "bytes": 0} | _UNKNOWN_MEMORY
+
+
+def _memory(kinds: I64) -> U8:
+    known = (kinds >= 0) & (kinds < MemoryKind.UNKNOWN)
+    return np.where(known, kinds, MemoryKind.UNKNOWN).astype(np.uint8)
 
 
 def _named(kind: OperationKind, rows: dict[str, I64], strings: Strings) -> tuple[I64, list[str], list[str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from profiling_lab.trace.columns import Operations, Ranges
+from profiling_lab.trace.columns import Operations, Overheads, Ranges
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.read_calls import CallTable
 
@@ -31,6 +31,9 @@ class Source(Protocol):
 
     def ranges(self) -> Ranges:
         """NVTX ranges or operators. Their stacks are rows of the call table's."""
+
+    def overheads(self) -> Overheads:
+        """Stretches in which the profiler or the driver held the program up; none where none were noted."""
 
     def recorder_facts(self) -> dict[str, str]:
         """What our recorder noted about itself, {} for any other."""

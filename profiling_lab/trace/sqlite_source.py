@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace.columns import Operations, Ranges
+from profiling_lab.trace.columns import Operations, Overheads, Ranges
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.read_calls import CALL_TABLE, CallTable, read_calls
 from profiling_lab.trace.read_operations import TABLES, read_operations
+from profiling_lab.trace.read_overheads import read_overheads
 from profiling_lab.trace.read_ranges import read_ranges
 from profiling_lab.trace.source import Recorder
 from profiling_lab.trace.sqlite_file import SqliteFile
@@ -58,6 +59,9 @@ class SqliteSource:
 
     def ranges(self) -> Ranges:
         return read_ranges(self.file, self.processes, self.threads)
+
+    def overheads(self) -> Overheads:
+        return read_overheads(self.file, self.processes, self.threads)
 
     def recorder_facts(self) -> dict[str, str]:
         if not self.file.columns("PYREC_META"):

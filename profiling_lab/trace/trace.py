@@ -11,7 +11,7 @@ from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, Usage
 from profiling_lab.trace.attribution import Attribution, attribute
 from profiling_lab.trace.call_stacks import StacksFound
 from profiling_lab.trace.chrome_source import ChromeSource
-from profiling_lab.trace.columns import Calls, Operations, Ranges
+from profiling_lab.trace.columns import Calls, Operations, Overheads, Ranges
 from profiling_lab.trace.process_ids import pid_of, tid_of
 from profiling_lab.trace.read_calls import CallTable
 from profiling_lab.trace.source import Recorder, Source
@@ -114,6 +114,10 @@ class Trace:
     @cached_property
     def ranges(self) -> Ranges:
         return self.source.ranges()
+
+    @cached_property
+    def overheads(self) -> Overheads:
+        return self.source.overheads()
 
     @cached_property
     def attribution(self) -> Attribution:
