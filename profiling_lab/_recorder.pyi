@@ -56,6 +56,9 @@ def calibrate(nodes: list[tuple[int, int, int]]) -> str:
     Returns "" (the link is on) or one sentence.
     """
 
+def calibrate_functions(user: tuple[int, int, int], function: tuple[int, int, int]) -> bool:
+    """Learn to name the nodes of Python's autograd.Functions: `function` is one, `user` takes its output."""
+
 def autograd_state() -> str:
     """ "on", or why the link is off."""
 

@@ -29,6 +29,8 @@ using GetNumber = uint64_t (*)();
 
 void* const kUntouched = reinterpret_cast<void*>(uintptr_t{0x5a5a5a5a5a5a5a5a});
 constexpr size_t kScannedBytes = 128;  // a node's own fields lie within its first bytes; every node is larger
+constexpr size_t kLongestName = 200;
+constexpr size_t kFunctionBytes = 1024;  // where a Python function's node is searched for its object
 constexpr int kReleaseChecks = 8;
 constexpr size_t kIntrusiveCount = 8;  // c10::intrusive_ptr_target: vtable, then the counters
 
@@ -38,7 +40,12 @@ struct Link {
   GetCurrentNode current_node = nullptr;
   bool shared = false;
   size_t sequence_offset = 0, thread_offset = 0;
+  size_t object_head = 0;  // bytes of a Python object before its own fields; the last of them is its type
+  const void* function_class = nullptr;  // the vtable of all nodes that Python's functions make
+  size_t function_object = 0;            // where such a node keeps its Python object
 };
+
+constexpr uintptr_t kPythonType = 1;  // marks a node_type that is a PyTypeObject; addresses are even
 
 Link link;  // written before `on` is set, read after
 std::atomic<bool> on{false};
@@ -110,6 +117,16 @@ class SafeReader {
   int ends_[2];
   bool ok_;
 };
+
+// A PyTypeObject is an object with a size, then comes tp_name.
+std::string python_type_name(uintptr_t type) {
+  const SafeReader reader;
+  uintptr_t name = 0;
+  if (!reader.copy(type + link.object_head + sizeof(ssize_t), &name, sizeof name)) return "PyNode";
+  std::string text;
+  for (char c; text.size() < kLongestName && reader.copy(name + text.size(), &c, 1) && c;) text += c;
+  return text.empty() ? "PyNode" : text;
+}
 
 struct NodeBytes {
   uint64_t words[kScannedBytes / 8];
@@ -189,6 +206,8 @@ std::string calibrate(const std::vector<Sample>& samples) {
     if (sequence.size() != 1 || thread.size() != 1) continue;
     link.sequence_offset = sequence[0] * 8;
     link.thread_offset = thread[0] * 8;
+    link.object_head = head;
+    link.function_class = nullptr;
     release_checks = 0;
     on = true;
     set_state("on");
@@ -196,6 +215,32 @@ std::string calibrate(const std::vector<Sample>& samples) {
   }
   return set_state(
       "this torch keeps an autograd node's number or thread where calibration could not find it");
+}
+
+bool calibrate_functions(const Sample& user, const Sample& function) {
+  if (!on) return false;
+  const SafeReader reader;
+  uintptr_t user_node = 0;
+  NodeBytes words;
+  if (!reader.copy(user.object + link.object_head, &user_node, sizeof user_node)) return false;
+  if (!reader.copy(user_node, &words, sizeof words)) return false;
+  // The node keeps its inputs in a vector of edges, which start with the pointer to the input's node.
+  for (const uint64_t word : words.words) {
+    uintptr_t candidate = 0;
+    NodeBytes node;
+    if (!reader.copy(word, &candidate, sizeof candidate) || candidate % 8 != 0) continue;
+    if (!reader.copy(candidate, &node, sizeof node)) continue;
+    if (node.words[link.sequence_offset / 8] != function.sequence) continue;
+    if (node.words[link.thread_offset / 8] != function.thread) continue;
+    for (size_t offset = 8; offset < kFunctionBytes; offset += 8) {
+      uintptr_t object = 0;
+      if (!reader.copy(candidate + offset, &object, sizeof object) || object != function.object) continue;
+      link.function_object = offset;
+      link.function_class = reinterpret_cast<const void*>(node.words[0]);
+      return true;
+    }
+  }
+  return false;
 }
 
 bool read(Reading* reading) noexcept {
@@ -210,6 +255,15 @@ bool read(Reading* reading) noexcept {
   std::memcpy(&reading->node_type, bytes, sizeof(void*));
   std::memcpy(&reading->node_seq, bytes + link.sequence_offset, sizeof(uint64_t));
   std::memcpy(&reading->node_thread, bytes + link.thread_offset, sizeof(uint64_t));
+  if (reading->node_type == link.function_class) {
+    const char* object;
+    uintptr_t type;
+    std::memcpy(&object, bytes + link.function_object, sizeof object);
+    if (object) {
+      std::memcpy(&type, object + link.object_head - sizeof type, sizeof type);
+      reading->node_type = reinterpret_cast<const void*>(type | kPythonType);
+    }
+  }
   if (!link.shared && !can_release.load(std::memory_order_relaxed)) prove_intrusive_count(node);
   give_back(&returned);
   return true;
@@ -232,6 +286,9 @@ void give_up(const std::string& reason) {
 
 std::string node_name(const void* node_type) {
   if (!node_type) return "";
+  if (const auto address = reinterpret_cast<uintptr_t>(node_type); address & kPythonType) {
+    return python_type_name(address & ~kPythonType);
+  }
   // Itanium C++ ABI: the word before the first virtual function points to the type_info.
   const auto* type = static_cast<const std::type_info* const*>(node_type)[-1];
   int status = 0;

@@ -21,7 +21,7 @@ struct Reading {
   uint64_t self_thread = 0;
   bool backward = false;
   uint64_t node_seq = 0, node_thread = 0;
-  const void* node_type = nullptr;
+  const void* node_type = nullptr;  // for node_name()
 };
 
 // What Python knows of one node: the address of its grad_fn object, `_sequence_nr()`, and the logical id of
@@ -41,6 +41,10 @@ uint64_t peek_sequence();
 // Learns where a node keeps its sequence number and thread. Returns "" (the link is on) or one sentence.
 std::string calibrate(const std::vector<Sample>& samples);
 
+// Learns to tell the nodes of Python's autograd.Functions apart, which all have one C++ class: `user` is any
+// node whose first input comes from such a node, `function` that node. Failing costs only their names.
+bool calibrate_functions(const Sample& user, const Sample& function);
+
 // Thread: any, GIL or not; no allocation after a thread's first call, no exception. False: the link is off.
 bool read(Reading* reading) noexcept;
 
@@ -51,7 +55,8 @@ void detach() noexcept;
 // The link stays off, for a reason that Python found.
 void give_up(const std::string& reason);
 
-// The class name behind Reading::node_type, e.g. "AddmmBackward0".
+// The class name behind Reading::node_type, e.g. "AddmmBackward0". Thread: the consumer, soon after the
+// reading: a class that Python made may go away.
 std::string node_name(const void* node_type);
 
 }  // namespace plab::recorder::autograd_link

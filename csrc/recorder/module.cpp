@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "recorder/autograd_link.h"
@@ -95,6 +96,13 @@ std::string class_of_call(const std::string& name) {
       break;
   }
   return "none";
+}
+
+using NodeFacts = std::tuple<uintptr_t, uint64_t, uint64_t>;
+
+bool calibrate_functions(const NodeFacts& user, const NodeFacts& function) {
+  const auto sample = [](const NodeFacts& node) { return std::make_from_tuple<autograd_link::Sample>(node); };
+  return autograd_link::calibrate_functions(sample(user), sample(function));
 }
 
 // The records of one kind as a structured array that owns its memory.
@@ -192,6 +200,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("logical_thread", &autograd_link::current_thread);
   m.def("peek_sequence", &autograd_link::peek_sequence);
   m.def("calibrate", &calibrate, py::arg("nodes"));
+  m.def("calibrate_functions", &calibrate_functions, py::arg("user"), py::arg("function"));
   m.def("autograd_state", &autograd_link::state);
   m.def("read_spool", &read_spool, py::arg("path"));
   m.def("classify", &class_of_call, py::arg("name"));

@@ -37,7 +37,10 @@ def link(torch: Any) -> str:
         for depths in ((1, 5), (2, 3)):  # unlike depths: no other field of a node may look like its thread
             if not _in_a_thread(partial(_make_nodes, torch, depths, keep, nodes)):
                 raise LabError("autograd nodes could not be made on a helper thread")
-        return _recorder.calibrate(nodes)
+        reason = _recorder.calibrate(nodes)
+        if not reason and _in_a_thread(partial(_make_function, torch, keep, nodes)):
+            _recorder.calibrate_functions(nodes[-1], nodes[-2])
+        return reason
     except Exception as error:
         _recorder.give_up_autograd(str(error))
         return str(error)
@@ -57,17 +60,38 @@ def link_when_imported() -> Callable[[], None]:
 def _make_nodes(
     torch: Any, depths: tuple[int, ...], keep: list[Any], nodes: list[tuple[int, int, int]]
 ) -> None:
-    from profiling_lab import _recorder
-
     with torch.enable_grad():
         for depth in depths:
             value = torch.ones(1, requires_grad=True)
             for _ in range(depth):
                 value = value * 2
             keep.append(value)
-            node = value.grad_fn
-            keep.append(node)
-            nodes.append((id(node), node._sequence_nr(), _recorder.logical_thread()))
+            _describe(value.grad_fn, keep, nodes)
+
+
+def _make_function(torch: Any, keep: list[Any], nodes: list[tuple[int, int, int]]) -> None:
+    class Probe(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient * 2
+
+    with torch.enable_grad():
+        value = Probe.apply(torch.ones(1, requires_grad=True))
+        user = value * 2
+        keep += [value, user]
+        _describe(value.grad_fn, keep, nodes)
+        _describe(user.grad_fn, keep, nodes)
+
+
+def _describe(node: Any, keep: list[Any], nodes: list[tuple[int, int, int]]) -> None:
+    from profiling_lab import _recorder
+
+    keep.append(node)
+    nodes.append((id(node), node._sequence_nr(), _recorder.logical_thread()))
 
 
 def _in_a_thread(work: Callable[[], None]) -> bool:
