@@ -90,7 +90,7 @@ __device__ __forceinline__ float gelu_erf_derivative(float z) {
 __device__ __forceinline__ float tanh_gate(float z, float& e) {
   constexpr float kMinus2KLog2E = -2.3022082f;
   const float exponent = z * fmaf(z * z, kMinus2KLog2E * 0.044715f, kMinus2KLog2E);
-  e = ptx::ex2_approx_ftz(fminf(exponent, 125.0f));  // finite, so that e * gate stays 1 far out
+  e = ptx::ex2_approx_ftz(fminf(exponent, 127.0f));  // finite: infinity times a gate of 0 would be NaN
   const float d = 1.0f + e, r = ptx::rcp_approx_ftz(d);
   return fmaf(r, fmaf(-d, r, 1.0f), r);  // one Newton step: the gate multiplies the result directly
 }

@@ -7,7 +7,25 @@ namespace plab::ops::layer_norm_gelu {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;  // where each warp has its own row
-constexpr int kWaves = 4;          // of blocks, where there are rows enough
+
+/// Measured by benchmarks/layer_norm_gelu_sweep.py. fp32 has arithmetic to spare and does best with the
+/// simplest scheme: one row a group, nothing prefetched, the wait for memory filled by other blocks. 16-bit
+/// elements come twice as fast and pay for what each block does once: runs of rows, and in blocks the next
+/// row prefetched.
+template <class Element, class Group>
+constexpr bool kPrefetch = sizeof(Element) == 2 && !Group::kIsWarp;
+template <class Element>
+constexpr int kWaves = sizeof(Element) == 2 ? 4 : 1 << 14;  // of blocks, where there are rows enough
+
+/// Threads on a multiprocessor, as many as hold their rows in registers.
+template <class Tile, class Group>
+constexpr int resident_threads() {
+  if (Tile::kAccess != Access::kExact) return Tile::kElements <= 8 ? 1024 : 768;
+  const int row_registers = Tile::kVecs * 4 * (kPrefetch<typename Tile::Element, Group> ? 2 : 1);
+  if (row_registers <= 16 && !Group::kIsWarp)
+    return sizeof(typename Tile::Element) == 4 || Tile::kVecs == 1 ? 1536 : 1024;
+  return sizeof(typename Tile::Element) == 4 && Tile::kVecs > 4 ? 768 : 1024;
+}
 
 template <class Config>
 void launch(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
@@ -17,7 +35,8 @@ void launch(const ForwardParams& params, int threads_per_row, cudaStream_t strea
       WeightStore<typename Config::Tile, Config::kWeights>::shared_bytes(threads_per_row);
   const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) *
                            cuda::blocks_per_multiprocessor<forward_kernel<Config>>(threads, shared_bytes);
-  const cuda::RowRuns runs = cuda::cut_rows(params.rows, resident * kGroups, kWaves);
+  const cuda::RowRuns runs =
+      cuda::cut_rows(params.rows, resident * kGroups, kWaves<typename Config::Element>);
   const int blocks = static_cast<int>(cuda::ceil_div<int64_t>(runs.groups, kGroups));
   forward_kernel<Config><<<blocks, threads, shared_bytes, stream>>>(params, runs.rows_per_group);
   PLAB_CHECK_LAUNCH();
@@ -31,20 +50,8 @@ void launch_typed(const ForwardParams& params, cudaStream_t stream) {
   const RowPlan plan = plan_row(params.cols, cuda::kVecSize<Element>, kMaxVecs, is_aligned);
   if (plan.vecs == 0) return launch_forward_long<Element, kForm>(params, stream);
   dispatch_tile<Element, kMaxVecs>(plan, [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
-    // The packed next row and the unpacked row take 4 registers a vector and 1 an element; bounds take some
-    // more.
-    constexpr int kBusy = Tile::kVecs * (4 + Tile::kVecSize) + (Tile::kAccess == Access::kExact ? 0 : 12);
-    constexpr int kResidentThreads = kBusy <= 32 ? 1024 : kBusy <= 48 ? 768 : kBusy <= 64 ? 640 : 512;
-    using Shared = ForwardConfig<Tile, Group, kResidentThreads, Weights::kShared, true, kForm>;
-    if constexpr (Tile::kVecs == kMaxVecs && !Group::kIsWarp) {  // else they always fit
-      constexpr int kStatic = sizeof(typename Group::Storage);
-      if (WeightStore<Tile, Weights::kShared>::shared_bytes(plan.threads) + kStatic >
-          cuda::max_shared_bytes()) {
-        return launch<ForwardConfig<Tile, Group, kResidentThreads, Weights::kCached, true, kForm>>(
-            params, plan.threads, stream);
-      }
-    }
-    launch<Shared>(params, plan.threads, stream);
+    launch<ForwardConfig<Tile, Group, resident_threads<Tile, Group>(), Weights::kCached,
+                         kPrefetch<Element, Group>, kForm>>(params, plan.threads, stream);
   });
 }
 

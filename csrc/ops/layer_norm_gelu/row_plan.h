@@ -29,14 +29,13 @@ inline RowPlan plan_row(int64_t cols, int vec_size, int max_vecs, bool aligned) 
   const auto warps_of = [](int64_t threads) { return static_cast<int>((threads + 31) / 32 * 32); };
   const int64_t vecs_per_row = (cols + vec_size - 1) / vec_size;
   if (aligned && cols % vec_size == 0) {
-    for (int vecs = max_vecs < 4 ? max_vecs : 4; vecs >= 1; --vecs) {
+    for (const int vecs : {max_vecs, 4, 3, 2, 1}) {
       const int64_t threads = vecs_per_row / vecs;
-      if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow) {
+      const int fewest = vecs > 4 ? 64 : 32;
+      if (vecs <= max_vecs && vecs_per_row % (vecs * 32) == 0 && threads >= fewest &&
+          threads <= kMaxThreadsPerRow) {
         return {static_cast<int>(threads), vecs, Access::kExact};
       }
-    }
-    if (vecs_per_row % (max_vecs * 32) == 0 && vecs_per_row <= max_vecs * kMaxThreadsPerRow) {
-      return {static_cast<int>(vecs_per_row / max_vecs), max_vecs, Access::kExact};
     }
     if (vecs_per_row <= 32) return {32, 1, Access::kVector};
     if (vecs_per_row <= max_vecs * kMaxThreadsPerRow) {
