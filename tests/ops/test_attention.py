@@ -390,8 +390,9 @@ def test_existing_models_use_it_through_the_context(device: str) -> None:
 
 
 @pytest.mark.gpu
-def test_gradients_repeat_bit_for_bit_when_asked() -> None:
-    inputs = tensors("cuda", torch.bfloat16, 2, 1000, 1000, 8, 2, 128)
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_gradients_repeat_bit_for_bit_when_asked(dim: int) -> None:
+    inputs = tensors("cuda", torch.bfloat16, 2, 1000, 1000, 8, 2, dim)
     first = results(flash_attention, inputs, causal=True, deterministic=True)
     for _ in range(20):
         again = results(flash_attention, inputs, causal=True, deterministic=True)

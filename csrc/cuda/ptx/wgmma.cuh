@@ -22,6 +22,22 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// The same, but not before `value`, which is never negative, has been computed. ptxas moves a plain wait up over arithmetic
+// that does not depend on it, and so over the very work that should run under the products; it does not move a barrier,
+// even one that never happens.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait_after(float value) {
+  asm volatile(
+      "{\n"
+      ".reg .pred never;\n"
+      "setp.lt.f32 never, %1, 0f00000000;\n"
+      "@never bar.sync 15;\n"
+      "wgmma.wait_group.sync.aligned %0;\n"
+      "}" ::"n"(kPending),
+      "f"(value)
+      : "memory");
+}
+
 // No instruction: the compiler may neither move a use of these registers above this line nor reuse them before it. Stands
 // after the wait for every wgmma that writes (accumulators) or reads (A operands) them.
 template <int kRegs>

@@ -26,10 +26,11 @@ struct BwdKeySm80 {
 
 // attention_bwd_key_sm80: dK and dV of 64 keys of one head.
 // Mapping   one block per key tile and key head; it walks the query heads that share the key head and their
-// visible
-//           query tiles. Sᵀ = K Qᵀ puts keys on the rows: Pᵀ and dSᵀ are then register operands of dV and dK.
-// Bytes     per block 4·64·D·2 plus, per query tile, 2·kTileQ·D·2 from L2   Flops  8·B·H·Sq·Sk·D (with both
-// gradients) Roof      compute; the B operands of four products per tile make shared memory a close second.
+//           visible query tiles. S^T = K Q^T puts keys on the rows: P^T and dS^T are then register operands
+//           of dV and dK.
+// Bytes     256 D a block, and 4 kTileQ D per query tile from L2     Flops  8 B H Sq Sk D (both gradients)
+// Roof      compute; the B operands of four products per tile make shared memory a close second.
+// Contract  attention.h; prepare.cuh has filled lse_log2 and delta.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     attention_bwd_key_sm80_kernel(const __grid_constant__ BwdParams p, const __grid_constant__ TileGrid grid,
@@ -147,9 +148,10 @@ struct BwdQuerySm80 {
 };
 
 // attention_bwd_query_sm80: dQ of 64 queries of one head, the forward's loop with dS in P's place.
-// Mapping   one block per query tile and head, over its visible key tiles; dS is the register operand of dQ
-// += dS K. Bytes     2·64·D·2 plus 2·kTileKv·D·2 per key tile from L2        Flops  6·B·H·Sq·Sk·D        Roof
-// compute
+// Mapping   one block per query tile and head, over its visible key tiles; dS is the register operand of
+//           dQ += dS K.
+// Bytes     256 D a block, and 4 kTileKv D per key tile from L2      Flops  6 B H Sq Sk D      Roof  compute
+// Contract  attention.h; prepare.cuh has filled lse_log2 and delta.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     attention_bwd_query_sm80_kernel(const __grid_constant__ BwdParams p,

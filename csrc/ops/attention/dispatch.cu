@@ -25,7 +25,7 @@ bool has_hopper_path() {
 #endif
 }
 
-bool try_hopper(const FwdParams& p, cudaStream_t stream) {
+bool try_hopper([[maybe_unused]] const FwdParams& p, [[maybe_unused]] cudaStream_t stream) {
 #ifdef PLAB_HAS_SM90A
   if (has_hopper_path() && sm90::takes(p)) {
     sm90::launch_fwd(p, stream);
@@ -35,7 +35,7 @@ bool try_hopper(const FwdParams& p, cudaStream_t stream) {
   return false;
 }
 
-bool try_hopper(const BwdParams& p, cudaStream_t stream) {
+bool try_hopper([[maybe_unused]] const BwdParams& p, [[maybe_unused]] cudaStream_t stream) {
 #ifdef PLAB_HAS_SM90A
   if (has_hopper_path() && sm90::takes(p)) {
     sm90::launch_bwd(p, stream);
@@ -67,7 +67,7 @@ void launch_attention_bwd_sm80(const BwdParams& p, cudaStream_t stream) {
 
 int64_t attention_bwd_scratch(const Problem& p, bool deterministic) {
 #ifdef PLAB_HAS_SM90A
-  // The Hopper backward adds to dQ in whatever order blocks finish; the portable one has a single order.
+  // The fastest Hopper backward adds to dQ in whatever order its blocks finish.
   if (!deterministic && has_hopper_path()) return sm90::dq_sum_floats(p);
 #endif
   return 0;

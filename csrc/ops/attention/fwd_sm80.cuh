@@ -18,13 +18,12 @@ struct FwdSm80 {
   static_assert(kSmemBytes <= 99 * 1024, "sm_86 and sm_89 give a block no more than 99 KB");
 };
 
-// attention_fwd_sm80: O = softmax(mask(Q Kᵀ·scale)) V and its LSE, on mma.sync (Ampere and newer).
-// Mapping   one block per kTileQ query rows of one head; Q stays in shared memory, K and V pass through one
-// tile each:
-//           V(n) is in flight while Q K(n)ᵀ runs, K(n-1) while the softmax and P V(n) run. P never leaves
-//           registers.
-// Bytes     2·B·(Sq·H + 2·Sk·Hkv + Sq·H)·D + 4·B·H·Sq         Flops  4·B·H·Sq·Sk·D, half of it under a causal
-// mask Roof      Sk/2 flop per byte: compute. mma.sync reaches about 62 % of a Hopper's dense 989 TFLOP/s.
+// attention_fwd_sm80: O = softmax(mask(Q K^T scale)) V and its LSE, on mma.sync (Ampere and newer).
+// Mapping   one block per kTileQ query rows of one head. Q stays in shared memory, K and V pass through one
+//           tile each: V(n) is in flight while Q K(n)^T runs, K(n-1) while the softmax and P V(n) run. P
+//           never leaves registers.
+// Bytes     2 B (2 Sq H + 2 Sk Hkv) D + 4 B H Sq        Flops  4 B H Sq Sk D, half of it under a causal mask
+// Roof      Sk / 2 flop per byte: compute. mma.sync reaches about 62 % of a Hopper's dense 989 TFLOP/s.
 // Contract  attention.h; head dims below kHeadDim read zeros for the missing columns.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)

@@ -19,9 +19,10 @@ __device__ __forceinline__ float2 widen<__half>(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-// attention_row_statistics: delta = rowsum(dO·O) - dLSE and LSE in units of log2, one pass before the
-// backward. Mapping   kLanes lanes per row, 16 bytes each; rows run over (batch, head, row). Bytes
-// B·H·Sq·(4·D + 16)        Flops  2·B·H·Sq·D        Roof  memory, 2 to 4 % of the backward at Sq = 2048
+// row_statistics: delta = rowsum(dO O) - dLSE and LSE in units of log2, one pass before the backward.
+// Mapping   kLanes lanes per row, 16 bytes each; rows run over (batch, head, row).
+// Bytes     B H Sq (4 D + 16)        Flops  2 B H Sq D       Roof  memory, 2 to 4 % of the backward at Sq =
+// 2048 Contract  attention.h.
 template <class Element, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     row_statistics_kernel(const __grid_constant__ BwdParams p, int64_t count) {

@@ -1,10 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/sm90/bwd.cuh"
+#include "ops/attention/sm90/bwd_query.cuh"
+#include "ops/attention/sm90/launch.h"
 
 namespace plab::ops::attention::sm90 {
+namespace {
+
+template <class Element>
+void launch(const BwdParams& params, cudaStream_t stream) {
+  if (params.dq_sum != nullptr) {
+    launch_bwd_config<BwdConfig<Element, 128, true>>(params, stream);
+  } else {
+    launch_bwd_config<BwdConfig<Element, 128, false>>(params, stream);
+    launch_bwd_query_config<BwdQueryConfig<Element, 128, 64>>(params, stream);
+  }
+}
+
+}  // namespace
 
 void launch_bwd_d128(const BwdParams& params, cudaStream_t stream) {
-  launch_bwd_element<128>(params, stream);
+  if (params.problem.element == ElementType::kBFloat16)
+    launch<__nv_bfloat16>(params, stream);
+  else
+    launch<__half>(params, stream);
 }
 
 }  // namespace plab::ops::attention::sm90

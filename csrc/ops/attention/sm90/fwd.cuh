@@ -23,16 +23,16 @@ struct FwdMaps {
   CUtensorMap q, k, v;
 };
 
-// attention_fwd_sm90: O = softmax(mask(Q Kᵀ·scale)) V and its LSE, on Hopper's wgmma and TMA.
+// attention_fwd_sm90: O = softmax(mask(Q K^T scale)) V and its LSE, on Hopper's wgmma and TMA.
 // Mapping   one block per kTileQ query rows of one head: a producer warpgroup whose one thread feeds TMA, and
-// kTileQ / 64
-//           consumer warpgroups of 64 rows. S(n) = Q K(n)ᵀ is issued before O += P(n+1) V(n+1), so the
-//           softmax of tile n runs under the second product; with kPingPong the two warpgroups take turns
-//           issuing, so that one's products run under the other's softmax. P stays in registers as the A
-//           operand.
-// Bytes     2·B·(2·Sq·H + 2·Sk·Hkv)·D + 4·B·H·Sq              Flops  4·B·H·Sq·Sk·D, half of it under a causal
-// mask Roof      Sk/2 flop per byte: compute, 989 TFLOP/s dense; at d64 the exponential (16 a clock) is as
-// slow as the products. Contract  attention.h, and sm90::takes.
+//           kTileQ / 64 consumer warpgroups of 64 rows. S(n) = Q K(n)^T is issued before O += P(n+1) V(n+1),
+//           so the softmax of tile n runs under the second product; with kPingPong the two warpgroups take
+//           turns issuing, so that one's products run under the other's softmax. P stays in registers, as the
+//           A operand.
+// Bytes     2 B (2 Sq H + 2 Sk Hkv) D + 4 B H Sq        Flops  4 B H Sq Sk D, half of it under a causal mask
+// Roof      Sk / 2 flop per byte: compute, 989 TFLOP/s dense. At d64 the exponentials (16 a clock and
+//           multiprocessor) take as long as the products.
+// Contract  attention.h, and sm90::takes.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     attention_fwd_sm90_kernel(const __grid_constant__ FwdParams p, const __grid_constant__ TileGrid grid,
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         if (leader) ptx::mbarrier_arrive(k_empty + 8 * k.stage);
         k.advance();
         soften(n);
-        ptx::wgmma_wait<0>();
+        ptx::wgmma_wait_after<0>(state.sum[0] + state.sum[1]);
         ptx::keep(o);
         ptx::keep(probability);
         if (leader) ptx::mbarrier_arrive(v_empty + 8 * v.stage);
@@ -228,10 +228,5 @@ void launch_fwd_element(const FwdParams& params, cudaStream_t stream) {
   else
     launch_fwd_config<FwdConfig<__half, kHeadDim, kTileQ, kTileKv, kPingPong>>(params, stream);
 }
-
-// One translation unit per head dim (fwd_d*.cu), so that two compilers share the work.
-void launch_fwd_d64(const FwdParams& params, cudaStream_t stream);
-void launch_fwd_d128(const FwdParams& params, cudaStream_t stream);
-void launch_fwd_d256(const FwdParams& params, cudaStream_t stream);
 
 }  // namespace plab::ops::attention::sm90

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/attention/sm90/fwd.cuh"
+#include "ops/attention/sm90/launch.h"
 
 namespace plab::ops::attention::sm90 {
 

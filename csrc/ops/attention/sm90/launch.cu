@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/sm90/bwd.cuh"
-#include "ops/attention/sm90/fwd.cuh"
+#include "ops/attention/sm90/launch.h"
 #include "ops/attention/sm90/sm90.h"
 
 namespace plab::ops::attention::sm90 {
@@ -28,7 +27,7 @@ bool takes(const FwdParams& params) {
 
 bool takes(const BwdParams& params) {
   const Problem& p = params.problem;
-  return params.dq_sum != nullptr && p.k_len > 0 && p.q_len > 0 &&
+  return p.cu_seqlens_q == nullptr && p.scale > 0 && p.softcap == 0 && p.k_len > 0 && p.q_len > 0 &&
          tma_reads(params.q, p.q_len, p.heads, p.batch) &&
          tma_reads(params.dout, p.q_len, p.heads, p.batch) &&
          tma_reads(params.k, p.k_len, p.kv_heads, p.batch) &&
@@ -53,8 +52,10 @@ void launch_fwd(const FwdParams& params, cudaStream_t stream) {
 void launch_bwd(const BwdParams& params, cudaStream_t stream) {
   if (params.problem.head_dim <= 64)
     launch_bwd_d64(params, stream);
-  else
+  else if (params.problem.head_dim <= 128)
     launch_bwd_d128(params, stream);
+  else
+    launch_bwd_d256(params, stream);
 }
 
 }  // namespace plab::ops::attention::sm90

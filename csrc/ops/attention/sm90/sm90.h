@@ -10,7 +10,8 @@ namespace plab::ops::attention::sm90 {
 bool takes(const FwdParams& params);
 bool takes(const BwdParams& params);
 
-// Floats of BwdParams::dq_sum that a backward which it takes needs at most.
+// Floats of BwdParams::dq_sum with which a backward is fastest; without them it is deterministic, and for
+// some problems there is only that.
 int64_t dq_sum_floats(const Problem& problem);
 
 void launch_fwd(const FwdParams& params, cudaStream_t stream);

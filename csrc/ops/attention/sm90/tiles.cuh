@@ -60,6 +60,16 @@ __device__ __forceinline__ uint32_t depth_step(uint32_t tile, int step) {
   return tile + uint32_t((step / 4) * kRows * 128 + (step % 4) * 32);
 }
 
+// A value that needs every register, for wgmma_wait_after: probabilities have no sign bits, so it is not
+// negative.
+template <int kRegs>
+__device__ __forceinline__ float all_of(const float (&p)[kRegs]) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < kRegs; ++i) bits |= __float_as_uint(p[i]);
+  return __uint_as_float(bits);
+}
+
 // A ring of kStages buffers: which buffer comes next, and the parity its barriers will complete with.
 template <int kStages>
 struct Ring {

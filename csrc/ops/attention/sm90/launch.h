@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/attention/attention.h"
+
+// One translation unit per direction and head dim (fwd_d*.cu, bwd_d*.cu), so that compilers can share the
+// work.
+namespace plab::ops::attention::sm90 {
+
+void launch_fwd_d64(const FwdParams& params, cudaStream_t stream);
+void launch_fwd_d128(const FwdParams& params, cudaStream_t stream);
+void launch_fwd_d256(const FwdParams& params, cudaStream_t stream);
+
+// dq_sum null: the kernels that need none, and give the same bits every run.
+void launch_bwd_d64(const BwdParams& params, cudaStream_t stream);
+void launch_bwd_d128(const BwdParams& params, cudaStream_t stream);
+void launch_bwd_d256(const BwdParams& params, cudaStream_t stream);
+
+}  // namespace plab::ops::attention::sm90
