@@ -72,3 +72,46 @@ def nearest_marked(parent: _I32, marked: _U8) -> _I32:
     """Per node of a forest the nearest marked node on its way to the root, itself included; -1 if there is
     none.
     """
+
+def set_time_ns(
+    start_ns: _I64,
+    end_ns: _I64,
+    track: _I32,
+    operation_class: _I32,
+    window_start_ns: _I64,
+    window_end_ns: _I64,
+    window_track: _I32,
+    classes: int,
+) -> _I64:
+    """[windows, 2**classes]: the time in which exactly the classes of each set (bit c: class c) were busy.
+
+    A row sums to its window's length; set 0 is idle.
+    """
+
+def lane_time_ns(
+    start_ns: _I64, end_ns: _I64, track: _I32, lane: _I32, tracks: int, lanes: int
+) -> tuple[_I64, _I64, list[_I64]]:
+    """Per lane its busy time and the part shared with another lane of its track; per track the time in which
+    exactly 1, 2, .. lanes were busy.
+    """
+
+def period_of(symbols: _I32) -> tuple[int, int, int]:
+    """Where the longest exact repetition begins, its length (0: there is none), and how often it fits."""
+
+def gaps_between(start_ns: _I64, end_ns: _I64, track: _I32) -> tuple[_I64, _I64, _I32, _I32]:
+    """Idle intervals between the first and the last operation of each track: start, end, track, and the
+    operation that ends it.
+    """
+
+def cut_by_winners(
+    window_start_ns: _I64,
+    window_end_ns: _I64,
+    window_track: _I32,
+    start_ns: _I64,
+    end_ns: _I64,
+    track: _I32,
+    layer: _I32,
+) -> tuple[_I32, _I64, _I64, _I32]:
+    """Windows cut by what their track was doing: of the activities at a moment the highest layer's, there
+    the one that started last. Pieces: window, start, end, activity (-1 none).
+    """

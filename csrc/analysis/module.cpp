@@ -12,7 +12,10 @@
 #include "analysis/autograd_link.h"
 #include "analysis/containment.h"
 #include "analysis/correlate.h"
+#include "analysis/gaps.h"
 #include "analysis/intervals.h"
+#include "analysis/overlap.h"
+#include "analysis/steps.h"
 
 namespace py = pybind11;
 using plab::trace::Column;
@@ -152,6 +155,63 @@ py::array_t<int32_t> nearest_marked(const I32& parent, const U8& marked) {
       unlocked([p = view(parent), m = view(marked)] { return plab::analysis::nearest_marked(p, m); }));
 }
 
+py::array_t<int64_t> set_time_ns(const I64& start_ns, const I64& end_ns, const I32& track,
+                                 const I32& operation_class, const I64& window_start_ns,
+                                 const I64& window_end_ns, const I32& window_track, int32_t classes) {
+  same_length(start_ns, end_ns, track, operation_class);
+  same_length(window_start_ns, window_end_ns, window_track);
+  if (classes < 1 || classes > plab::analysis::kMostClasses) {
+    throw std::invalid_argument("classes must be 1 to " + std::to_string(plab::analysis::kMostClasses));
+  }
+  in_range(view(operation_class), 0, classes, "class");
+  const plab::trace::Ranges operations{view(start_ns), view(end_ns), view(track)};
+  const plab::trace::Ranges windows{view(window_start_ns), view(window_end_ns), view(window_track)};
+  const auto which = view(operation_class);
+  auto times =
+      give(unlocked([&] { return plab::analysis::set_time_ns(operations, which, windows, classes); }));
+  return times.reshape({window_start_ns.size(), py::ssize_t{1} << classes});
+}
+
+py::tuple lane_time_ns(const I64& start_ns, const I64& end_ns, const I32& track, const I32& lane,
+                       int32_t tracks, int32_t lanes) {
+  same_length(start_ns, end_ns, track, lane);
+  in_range(view(track), 0, tracks, "track");
+  in_range(view(lane), 0, lanes, "lane");
+  const plab::trace::Ranges operations{view(start_ns), view(end_ns), view(track)};
+  const auto lane_of = view(lane);
+  auto out = unlocked([&] { return plab::analysis::lane_time_ns(operations, lane_of, tracks, lanes); });
+  py::list levels;
+  for (auto& level : out.level_ns) levels.append(give(std::move(level)));
+  return py::make_tuple(give(std::move(out.busy_ns)), give(std::move(out.shared_ns)), levels);
+}
+
+py::tuple period_of(const I32& symbols) {
+  const auto out = unlocked([s = view(symbols)] { return plab::analysis::period_of(s); });
+  return py::make_tuple(out.first, out.length, out.times);
+}
+
+py::tuple gaps_between(const I64& start_ns, const I64& end_ns, const I32& track) {
+  same_length(start_ns, end_ns, track);
+  in_range(view(track), 0, INT32_MAX, "track");
+  const plab::trace::Ranges operations{view(start_ns), view(end_ns), view(track)};
+  auto out = unlocked([&] { return plab::analysis::gaps_between(operations); });
+  return py::make_tuple(give(std::move(out.start_ns)), give(std::move(out.end_ns)),
+                        give(std::move(out.track)), give(std::move(out.next)));
+}
+
+py::tuple cut_by_winners(const I64& window_start_ns, const I64& window_end_ns, const I32& window_track,
+                         const I64& start_ns, const I64& end_ns, const I32& track, const I32& layer) {
+  same_length(window_start_ns, window_end_ns, window_track);
+  same_length(start_ns, end_ns, track, layer);
+  const plab::trace::Ranges windows{view(window_start_ns), view(window_end_ns), view(window_track)};
+  const plab::trace::Ranges activities{view(start_ns), view(end_ns), view(track)};
+  const auto layers = view(layer);
+  auto out =
+      unlocked([&] { return plab::analysis::cut(windows, plab::analysis::winners(activities, layers)); });
+  return py::make_tuple(give(std::move(out.window)), give(std::move(out.start_ns)),
+                        give(std::move(out.end_ns)), give(std::move(out.winner)));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_analysis, m) {
@@ -166,4 +226,9 @@ PYBIND11_MODULE(_analysis, m) {
   m.def("attribute", &attribute);
   m.def("sum_by_key", &sum_by_key);
   m.def("nearest_marked", &nearest_marked);
+  m.def("set_time_ns", &set_time_ns);
+  m.def("lane_time_ns", &lane_time_ns);
+  m.def("period_of", &period_of);
+  m.def("gaps_between", &gaps_between);
+  m.def("cut_by_winners", &cut_by_winners);
 }

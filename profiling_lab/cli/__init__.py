@@ -19,6 +19,7 @@ COMMANDS = (
     "recover",
     "lines",
     "kernels",
+    "steps",
     "info",
     "doctor",
     "exercise",

@@ -23,6 +23,15 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_nvtx(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--nvtx",
+        metavar="REGEX",
+        help="the ranges whose names match are the steps (default: ProfilerStep, ranges named like a step, "
+        "optimizer.step, the period of the launches, or all as one: the first that there is)",
+    )
+
+
 def add_own(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own",

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What GPU operations are for: compute, communication, or copies by direction."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+
+from profiling_lab.trace.columns import I32, OperationKind, Operations, dense
+
+# Collectives by the names of their kernels. NCCL's all begin alike; symmetric-memory and custom all-reduces
+# (torch, vLLM, NVSHMEM) have names of their own.
+_COMMUNICATION = re.compile(
+    r"^(void )?(nccl|nvshmem)|ncclDevKernel|ncclKernel|multimem_(all_|reduce|one_shot)|cross_device_reduce|"
+    r"(one|two)_?shot_all_?reduce|(one|two)ShotAllReduce",
+    re.IGNORECASE,
+)
+
+
+class OperationClass(IntEnum):
+    """The classes that `overlap` tells apart; a graph recorded as a whole counts as compute."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    HOST_TO_DEVICE = 2
+    DEVICE_TO_HOST = 3
+    OTHER_COPY = 4
+    SET = 5
+
+
+CLASS_NAMES = ("compute", "communication", "copy HtoD", "copy DtoH", "other copy", "memset")
+COPIES = (
+    OperationClass.HOST_TO_DEVICE,
+    OperationClass.DEVICE_TO_HOST,
+    OperationClass.OTHER_COPY,
+    OperationClass.SET,
+)
+
+
+def operation_classes(operations: Operations) -> I32:
+    """The OperationClass per operation, from its kind and name."""
+    communicates = np.array([bool(_COMMUNICATION.search(n)) for n in operations.names] or [False], dtype=bool)
+    direction = np.array([_direction(name) for name in operations.names] or [0], dtype=np.int32)
+    kernel = np.where(
+        communicates[operations.name], OperationClass.COMMUNICATION, OperationClass.COMPUTE
+    ).astype(np.int32)
+    out = np.where(operations.kind == OperationKind.COPY, direction[operations.name], kernel)
+    out = np.where(operations.kind == OperationKind.GRAPH, OperationClass.COMPUTE, out)
+    return np.where(operations.kind == OperationKind.SET, OperationClass.SET, out).astype(np.int32)
+
+
+def _direction(name: str) -> OperationClass:
+    if name.endswith("HtoD"):
+        return OperationClass.HOST_TO_DEVICE
+    return OperationClass.DEVICE_TO_HOST if name.endswith("DtoH") else OperationClass.OTHER_COPY
+
+
+def device_tracks(operations: Operations) -> tuple[I32, tuple[tuple[int, int], ...]]:
+    """A dense number per device of a process, and (process, device) of each number."""
+    track, distinct = dense(operations.process.astype(np.int64) << 32 | operations.device)
+    return track, tuple((int(pair) >> 32, int(pair) & 0xFFFFFFFF) for pair in distinct)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps found by each of the signs, and where their time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import TraceBuilder
+
+from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.trace import Trace
+from profiling_lab.trace.steps import StepsResult, steps
+
+RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+
+
+def steps_of(builder: TraceBuilder, folder: Path, nvtx: str | None = None) -> StepsResult:
+    with Trace.open(builder.write(folder / "run.sqlite")) as trace:
+        result = steps(trace, nvtx)
+    for row in result.rows:
+        assert row.compute_ns + row.communication_ns + row.copy_ns + row.idle_ns == row.wall_ns > 0
+    return result
+
+
+def test_parts_of_a_step_and_what_comes_first(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    at = 2_000_000
+    for kind, start, length in (("gemm", 0, 100), ("ncclDevKernel_AllReduce", 50, 100), ("gemm", 400, 10)):
+        builder.launch(kind, length, start_ns=at + start, stream=7 + (start == 50))
+    builder.copy("HtoD", 200, start_ns=at + 100, stream=9).memset(20, start_ns=at + 340, stream=9)
+    (row,) = steps_of(builder, tmp_path).rows
+    # Compute 0-100 and 400-410, communication 100-150, copies 150-300 and 340-360, the rest of 410 idle.
+    assert (row.compute_ns, row.communication_ns, row.copy_ns, row.idle_ns) == (110, 50, 170, 80)
+
+
+def test_profiler_steps_are_taken_as_they_stand(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for i in range(3):
+        begin = builder.now_ns
+        builder.launch("gemm", 1000).gap(50_000)
+        builder.range(f"ProfilerStep#{i}", begin, builder.now_ns)
+    result = steps_of(builder, tmp_path)
+    assert (result.sign, result.clock, result.steps) == ("ProfilerStep", "host", 3)
+    assert [row.name for row in result.rows] == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
+    assert {row.wall_ns for row in result.rows} == {55_000}
+
+
+def ranges(builder: TraceBuilder, name: str, times: int = 3) -> TraceBuilder:
+    for _ in range(times):
+        begin = builder.now_ns
+        builder.launch("gemm", 30_000).launch("relu", 30_000)
+        builder.range(name, begin, builder.now_ns)
+    return builder
+
+
+def test_ranges_are_followed_to_the_gpu(tmp_path: Path) -> None:
+    """The host is done with all steps while the GPU is in the first: on its clock a step is its own work."""
+    result = steps_of(ranges(TraceBuilder(), "training_step"), tmp_path)
+    assert (result.sign, result.clock) == ("range", "gpu") and "training_step" in result.how
+    assert [row.compute_ns for row in result.rows] == [60_000] * 3
+    assert [row.name for row in result.rows] == [f"training_step #{i}" for i in (1, 2, 3)]
+    assert result.outside_ns == 0
+
+
+def test_work_between_two_steps_belongs_to_neither(tmp_path: Path) -> None:
+    builder = ranges(ranges(TraceBuilder(), "step", 1).launch("evaluate", 500_000), "step", 1)
+    result = steps_of(builder, tmp_path)
+    assert [row.compute_ns for row in result.rows] == [60_000, 60_000]
+    assert result.outside_busy_ns == 500_000
+
+
+def test_own_ranges(tmp_path: Path) -> None:
+    builder = ranges(ranges(TraceBuilder(), "training_step"), "epoch", 2)
+    result = steps_of(builder, tmp_path, "^epoch$")
+    assert result.steps == 2 and "'^epoch$'" in result.how
+    with Trace.open(tmp_path / "run.sqlite") as trace:
+        with pytest.raises(NotEnoughDataError, match="no finished range"):
+            steps(trace, "nothing_like_it")
+        with pytest.raises(UsageError, match="regular expression"):
+            steps(trace, "(")
+        with pytest.raises(UsageError, match="at least 1"):
+            steps(trace, limit=0)
+
+
+def test_optimizer_lines(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    optimizer = "/app/train.py:9 main > /lib/python3.11/site-packages/torch/optim/adamw.py:200 AdamW.step"
+    for i in range(4):
+        for j in range(2 + i % 2):  # no exact period
+            builder.launch(f"gemm{i}{j}", 10_000, stack="/app/train.py:7 main")
+        builder.launch("adam", 1000, stack=optimizer).launch("adam2", 1000, stack=optimizer)
+    result = steps_of(builder, tmp_path)
+    assert (result.sign, result.steps) == ("optimizer", 3), "before the first end there is no whole step"
+    assert [row.compute_ns for row in result.rows] == [32_000, 22_000, 32_000]
+
+
+def test_period_of_the_launches(tmp_path: Path) -> None:
+    builder = TraceBuilder().copy("HtoD", 9000)
+    for _ in range(5):
+        builder.launch("embed", 1000)
+        for _ in range(3):
+            builder.launch("gemm", 1000).launch("relu", 2000)
+    result = steps_of(builder, tmp_path)
+    assert (result.sign, result.steps) == ("period", 5)
+    assert {row.compute_ns for row in result.rows} == {10_000}, "the step, not the layer in it"
+
+
+def test_without_any_sign_the_window_is_one_step(tmp_path: Path) -> None:
+    result = steps_of(TraceBuilder().launch("gemm", 1000).launch("relu", 1000), tmp_path)
+    assert result.sign == "window" and "the whole window" in result.how and len(result.rows) == 1
+    assert result.outside_ns == 0
+
+
+def test_an_outlier_says_what_grew(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for i in range(6):
+        begin = builder.now_ns
+        builder.launch("gemm", 1000).gap(900_000 if i == 4 else 50_000)
+        builder.range(f"ProfilerStep#{i}", begin, builder.now_ns)
+    slow = [(row.name, row.grew) for row in steps_of(builder, tmp_path).rows if row.outlier]
+    assert slow == [("ProfilerStep#4", "idle")]
+
+
+def test_each_process_has_its_own_steps(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for _ in range(4):
+        builder.launch("a", 1000, pid=100).launch("b", 1000, pid=100)
+        builder.launch("a", 1000, pid=200, device=1).launch("c", 1000, pid=200, device=1)
+    result = steps_of(builder, tmp_path)
+    assert result.steps == 8 and {(row.pid, row.device) for row in result.rows} == {(100, 0), (200, 1)}
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    with Trace.open(RECORDED / "demo_h200.sqlite") as trace:
+        result = steps(trace)
+    assert (result.sign, result.steps, result.clock) == ("range", 4, "gpu")
+    for row in result.rows:
+        assert row.wall_ns == pytest.approx(22_514_000, rel=2e-3)
+        assert 0.02 < row.idle_ns / row.wall_ns < 0.03 and row.communication_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "wall_ms", "idle_ms"),
+    [
+        (0, [176.1, 174.0, 176.9, 181.3, 176.5, 164.3], 461),
+        (4, [181.6, 123.9, 126.8, 126.3, 163.5, 116.1], 231),
+    ],
+)
+def test_resnet50_steps(shared_data: Path, workers: int, wall_ms: list[float], idle_ms: float) -> None:
+    with Trace.open(shared_data / f"kineto/resnet50_num_workers_{workers}.pt.trace.json.gz") as trace:
+        result = steps(trace)
+    assert result.sign == "ProfilerStep"
+    assert [round(row.wall_ns / 1e6, 1) for row in result.rows] == wall_ms
+    assert sum(row.idle_ns for row in result.rows) == pytest.approx(idle_ms * 1e6, rel=0.01)
+
+
+def test_fsdp_inference_is_copying(shared_data: Path) -> None:
+    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+        result = steps(trace)
+    assert result.sign == "period" and "layers" in result.how and result.clock == "gpu"
+    assert {row.device for row in result.rows} == {0, 1}
+    for row in result.rows:
+        assert row.copy_ns > 0.95 * row.wall_ns and row.idle_ns < 0.01 * row.wall_ns
