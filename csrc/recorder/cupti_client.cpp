@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "recorder/clock.h"
+#include "recorder/cuda_driver.h"
 
 namespace plab::recorder {
 
@@ -15,11 +16,10 @@ namespace {
 constexpr uint64_t kTakeoverAfterNs = 5'000'000'000;
 constexpr uint32_t kWarning = 2, kError = 3;  // DIAGNOSTIC_EVENT's severities
 
-// KERNEL would serialise the GPU, RUNTIME would cost more than everything else together, and graphs are
-// recorded as a whole: node by node costs too much where CUPTI has no hardware trace.
+// KERNEL would serialise the GPU, RUNTIME would cost more than everything else together.
 constexpr ActivityKind kKinds[] = {ActivityKind::kConcurrentKernel, ActivityKind::kMemcpy,
-                                   ActivityKind::kMemset,           ActivityKind::kSynchronization,
-                                   ActivityKind::kOverhead,         ActivityKind::kGraphTrace};
+                                   ActivityKind::kMemset, ActivityKind::kSynchronization,
+                                   ActivityKind::kOverhead};
 constexpr ActivityKind kKindsOfExistingThings[] = {ActivityKind::kContext, ActivityKind::kStream};
 
 // CUPTI's buffer callbacks carry no user data.
@@ -64,9 +64,12 @@ std::string CuptiClient::subscribe() {
   subscriber_ = nullptr;
   if (code != cupti::kMultipleSubscribers) return explain(code, "cuptiSubscribe");
   refused_ = true;
-  const std::string who = owner[0] ? "by '" + std::string(owner, strnlen(owner, sizeof owner)) + "'"
-                                   : "by another profiler (nsys, ncu, torch.profiler, Proton)";
-  return "CUPTI is held " + who +
+  const std::string name(owner, strnlen(owner, sizeof owner));
+  const bool named = !name.empty() && name.find("<not provided>") == std::string::npos;
+  return "CUPTI is held by " +
+         (named ? "'" + name + "'"
+                : std::string("another profiler that gives no name (nsys, Proton, or torch.profiler, which "
+                              "keeps it once it has been used)")) +
          ", and this CUDA version lets one client trace at a time: stop it, or run without it";
 }
 
@@ -111,6 +114,10 @@ void CuptiClient::enable_kinds() {
     const std::string text = "activity kind " + std::to_string(int(kind)) + ": " + functions_.describe(code);
     writer_.diagnostic(now_ns(), kWarning, text);
   }
+  // A graph as one record costs less than one record per node, but replaying a graph that is older than this
+  // kind crashes in CUPTI (seen on 13.0 with driver 580, and with CUPTI alone): such a process gets the
+  // nodes.
+  if (!cuda_driver::context_exists()) functions_.ActivityEnable(ActivityKind::kGraphTrace);
   // A thread that polls events (NCCL's watchdog) would fill the file with queries that were not ready.
   if (functions_.ActivityEnableAllSyncRecords) functions_.ActivityEnableAllSyncRecords(0);
   for (const ActivityKind kind : kKindsOfExistingThings) {
@@ -134,6 +141,7 @@ void CuptiClient::stop() noexcept {
   launch_callbacks::disarm();
   for (const auto& call : traced_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
   for (const ActivityKind kind : kKinds) functions_.ActivityDisable(kind);
+  functions_.ActivityDisable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) functions_.ActivityDisable(kind);
   flush(true);
   // Others may want CUPTI now. (A pause inside a recording would keep the subscription.)

@@ -207,6 +207,19 @@ with profiling_lab.record(OUT):
     assert len(replays) == 3 and {by_correlation[c] for c in replays} == {8}
 
 
+def test_graph_made_in_one_recording_replays_in_the_next(run_gpu: Any) -> None:
+    run_gpu("""
+a = torch.randn(256, 256, device="cuda"); graph = torch.cuda.CUDAGraph()
+with profiling_lab.record(OUT, overwrite=True):
+    with torch.cuda.graph(graph): b = (a @ a).sin()
+    graph.replay(); torch.cuda.synchronize()
+for _ in range(2):
+    with profiling_lab.record(OUT, overwrite=True) as recorder:
+        graph.replay(); torch.cuda.synchronize()
+    assert recorder.summary.kernels >= 2, recorder.summary
+""")
+
+
 def test_graph_captured_while_recording(run_gpu: Any, query: Any) -> None:
     run_gpu("""
 a = torch.randn(256, 256, device="cuda"); (a @ a).sin(); torch.cuda.synchronize()
@@ -243,7 +256,7 @@ assert recorder.summary.ranges >= 4
 
 
 def test_recording_again_and_torch_profiler_afterwards(run_gpu: Any) -> None:
-    run_gpu(f"""
+    done = run_gpu(f"""
 {PROGRAM}
 counts = []
 for _ in range(3):
@@ -254,9 +267,18 @@ from torch.profiler import profile, ProfilerActivity
 with profile(activities=[ProfilerActivity.CUDA]) as prof: step(); torch.cuda.synchronize()
 kernels = sum(e.count for e in prof.key_averages())
 assert kernels >= counts[0], (kernels, counts)
-with profiling_lab.record(OUT, overwrite=True) as recorder: step()
-assert recorder.summary.kernels == counts[0], (recorder.summary, counts)
+from profiling_lab.errors import LabError
+try:
+    with profiling_lab.record(OUT, overwrite=True) as recorder: step()
+    print("recorded again", recorder.summary.kernels == counts[0])
+except LabError as error:
+    print("refused:", error)
+step(); torch.cuda.synchronize()
 """)
+    # Since torch 2.11 or so its profiler keeps CUPTI; where it lets go, recording again must be complete.
+    assert "recorded again True" in done.stdout or "torch.profiler, which keeps it" in done.stdout, (
+        done.stdout
+    )
 
 
 def test_torch_profiler_inside_a_recording_is_noticed_or_harmless(run_gpu: Any, query: Any) -> None:
