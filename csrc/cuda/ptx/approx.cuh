@@ -20,4 +20,11 @@ __device__ __forceinline__ float rcp_approx_ftz(float x) {
   return result;
 }
 
+/// The larger one, NaN if either is; fmaxf prefers the number. PTX ISA "max", sm_80 and newer.
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
 }  // namespace plab::cuda::ptx

@@ -9,4 +9,6 @@ namespace plab::cuda::ptx {
 inline float ex2_approx_ftz(float x) { return std::exp2(x); }
 inline float rcp_approx_ftz(float x) { return 1 / x; }
 
+inline float max_nan(float a, float b) { return a != a || b != b ? NAN : std::fmax(a, b); }
+
 }  // namespace plab::cuda::ptx
