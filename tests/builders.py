@@ -33,12 +33,13 @@ SCHEMA = {
     "StringIds": "id! value:text!",
     "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OPERATION} greenContextId demangledName! shortName!",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OPERATION} bytes! copyKind! srcKind dstKind",
-    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION} value! bytes!",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION} value! bytes! memKind",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OPERATION} graphId!",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! "
     "callchainId",
     "NVTX_EVENTS": "start! end eventType! text:text globalTid textId domainId jsonTextId jsonText:text",
     "CUDA_CALLCHAINS": "id! symbol! module! unresolved originalIP stackDepth!",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": "start! end! globalTid correlationId nameId overheadType!",
     "PROFILER_OVERHEAD": "start! end! globalTid nameId! overheadType!",
     "ThreadNames": "nameId! priority globalTid",
     "PROCESSES": "globalPid pid name:text",
@@ -117,15 +118,26 @@ class TraceBuilder:
             "CUPTI_ACTIVITY_KIND_KERNEL", gpu_ns, names, **{"api": "cudaLaunchKernel_v7000"} | how
         )
 
-    def copy(self, kind: str, gpu_ns: int, *, size_bytes: int = 1 << 20, **how: Any) -> TraceBuilder:
-        """A copy: kind is HtoD, DtoH or DtoD."""
+    def copy(
+        self,
+        kind: str,
+        gpu_ns: int,
+        *,
+        size_bytes: int = 1 << 20,
+        source: int | None = None,
+        target: int | None = None,
+        **how: Any,
+    ) -> TraceBuilder:
+        """A copy: kind is HtoD, DtoH or DtoD; source and target are kinds of memory (MemoryKind)."""
         details = {"copyKind": {"HtoD": 1, "DtoH": 2, "DtoD": 8}[kind], "bytes": size_bytes}
+        details |= {"srcKind": source, "dstKind": target}
         return self.operation(
             "CUPTI_ACTIVITY_KIND_MEMCPY", gpu_ns, details, **{"api": "cudaMemcpyAsync_v3020"} | how
         )
 
-    def memset(self, gpu_ns: int, **how: Any) -> TraceBuilder:
-        details = {"value": 0, "bytes": 4}
+    def memset(self, gpu_ns: int, *, memory: int | None = None, **how: Any) -> TraceBuilder:
+        """A memory set; memory is its kind (MemoryKind)."""
+        details = {"value": 0, "bytes": 4, "memKind": memory}
         return self.operation(
             "CUPTI_ACTIVITY_KIND_MEMSET", gpu_ns, details, **{"api": "cudaMemsetAsync_v3020"} | how
         )
