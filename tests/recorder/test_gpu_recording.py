@@ -209,8 +209,9 @@ with profiling_lab.record(OUT):
 
 def test_graph_made_in_one_recording_replays_in_the_next(run_gpu: Any) -> None:
     run_gpu("""
-a = torch.randn(256, 256, device="cuda"); graph = torch.cuda.CUDAGraph()
-with profiling_lab.record(OUT, overwrite=True):
+graph = torch.cuda.CUDAGraph()
+with profiling_lab.record(OUT, overwrite=True):  # from before the first use of the GPU: graphs as a whole
+    a = torch.randn(256, 256, device="cuda"); (a @ a).sin(); torch.cuda.synchronize()
     with torch.cuda.graph(graph): b = (a @ a).sin()
     graph.replay(); torch.cuda.synchronize()
 for _ in range(2):
@@ -220,7 +221,7 @@ for _ in range(2):
 """)
 
 
-def test_graph_captured_while_recording(run_gpu: Any, query: Any) -> None:
+def test_graph_captured_in_a_process_that_used_the_gpu_before(run_gpu: Any, query: Any) -> None:
     run_gpu("""
 a = torch.randn(256, 256, device="cuda"); (a @ a).sin(); torch.cuda.synchronize()
 with profiling_lab.record(OUT):
@@ -230,7 +231,20 @@ with profiling_lab.record(OUT):
     torch.cuda.synchronize()
     assert torch.equal(b, (a @ a).sin())
 """)
-    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE") == [(3,)]
+    of_graphs = "SELECT count(*), count(DISTINCT correlationId) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    assert query(of_graphs + " WHERE graphNodeId IS NOT NULL") == [(6, 3)], "node by node"
+
+
+def test_graph_of_a_process_recorded_from_its_start(run_gpu: Any, query: Any) -> None:
+    run_gpu("""
+with profiling_lab.record(OUT):
+    a = torch.randn(256, 256, device="cuda"); (a @ a).sin(); torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph): b = (a @ a).sin()
+    for _ in range(3): graph.replay()
+    torch.cuda.synchronize()
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE") == [(3,)], "each as a whole"
 
 
 def test_nvtx_ranges_contain_their_launches(run_gpu: Any, query: Any) -> None:
