@@ -72,6 +72,8 @@ class Report:
     header: tuple[str, ...]
     table: Table
     coverage: dict[str, Any]
+    summary: dict[str, Any] | None = None
+    """what the table as a whole says, where that is more than its rows"""
 
 
 def write(report: Report, form: str, stream: TextIO | None = None) -> None:
@@ -224,7 +226,8 @@ def _write_json(report: Report, stream: TextIO) -> None:
             "rows": list(_data(table)),
             "total_matched": table.total_matched,
             "truncated": table.truncated,
-        },
+        }
+        | ({} if report.summary is None else {"summary": report.summary}),
         "coverage": report.coverage,
     }
     stream.write(msgspec.json.format(msgspec.json.encode(envelope), indent=2).decode() + "\n")

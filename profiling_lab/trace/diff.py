@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Did a change help? Recordings from before and after it, compared step by step and line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from profiling_lab.errors import UsageError
+from profiling_lab.trace.columns import I64
+from profiling_lab.trace.diff_guard import CHECKS, Check, checks
+from profiling_lab.trace.diff_measure import Capture, Place, measure
+from profiling_lab.trace.diff_noise import (
+    MIN_STEPS,
+    Interval,
+    Resampled,
+    change_interval,
+    interval,
+    median_ns,
+)
+from profiling_lab.trace.diff_rows import Aligned, By, Side, align, group
+from profiling_lab.trace.diff_verdict import (
+    Budget,
+    Judged,
+    Limit,
+    State,
+    outcome_of,
+    parse_budget,
+    parse_limit,
+    state_of,
+)
+from profiling_lab.trace.trace import Trace
+
+Kind: TypeAlias = Literal["line", "function", "kernel", "no line", "idle", "twice", "rest"]
+RowState: TypeAlias = Literal["new", "removed", "faster", "slower", "same", "small", "equal", "undecided"]
+
+GROUPINGS: tuple[By, ...] = get_args(By)
+SMALL_FRAC = 0.001
+"""changes below this share of the step are listed, their interval is not worked out"""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChange:
+    """One kernel of a row. The medians of the parts need not add up to that of the row."""
+
+    name: str
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRow:
+    """One part of the step: its median time on either side. Fields it does not have are '' and 0."""
+
+    key: str
+    kind: Kind
+    """'no line': GPU time without a line of the user's; 'idle'; 'twice': what operations side by side counted
+    twice, negative; 'rest': medians of parts do not add up to that of the whole, this is what is left"""
+    file: str
+    function: str
+    line: int
+    phase: str
+    line_before: int
+    """its number before the change, where the line moved; else 0"""
+    before_ns: int
+    after_ns: int
+    interval: Interval | None
+    """of the change, with 95 % confidence; None if there are too few steps, or the change is small"""
+    state: RowState
+    kernels: tuple[KernelChange, ...]
+    """the largest change first"""
+
+    @property
+    def change_ns(self) -> int:
+        return self.after_ns - self.before_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The steps of one side, over all its recordings."""
+
+    count: int
+    median_ns: int
+    mean_ns: int
+    fastest_ns: int
+    slowest_ns: int
+    whole_ns: int
+    """the median step on every device that worked: what the rows add up to"""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffResult:
+    """`rows` by the size of their change; their changes sum to that of `whole_ns` exactly."""
+
+    captures_before: tuple[Capture, ...]
+    captures_after: tuple[Capture, ...]
+    by: By
+    before: StepTimes
+    after: StepTimes
+    interval: Interval | None
+    """of the change of the median step; None if there are too few steps"""
+    state: State
+    checks: tuple[Check, ...]
+    gate: Judged | None
+    budgets: tuple[Judged, ...]
+    rows: tuple[DiffRow, ...]
+
+    @property
+    def change_ns(self) -> int:
+        return self.after.median_ns - self.before.median_ns
+
+    @property
+    def comparable(self) -> bool:
+        return not any(check.refuses for check in self.checks)
+
+    @property
+    def enough_steps(self) -> bool:
+        return min(self.before.count, self.after.count) >= MIN_STEPS
+
+    @property
+    def judged(self) -> tuple[Judged, ...]:
+        return (*((self.gate,) if self.gate else ()), *self.budgets)
+
+
+def diff(
+    before: Sequence[Trace],
+    after: Sequence[Trace],
+    *,
+    by: By = "line",
+    own: tuple[str, ...] = (),
+    nvtx: str | None = None,
+    gate: str | None = None,
+    budgets: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> DiffResult:
+    """Compare recordings from before a change with recordings from after it.
+
+    own: files and folders that are the user's code (see Ownership). nvtx: the ranges that are steps (see
+    step_windows). gate: how much longer the median step may take (`3%`, `2ms`). budgets: see parse_budget.
+    allow: names of CHECKS that may differ.
+
+    Raises UsageError for what it does not understand, and for a budget of something that neither side has;
+    NotEnoughDataError for a trace without GPU operations.
+    """
+    if not before or not after:
+        raise UsageError("expected at least one recording from before and one from after the change")
+    if by not in GROUPINGS:
+        raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")
+    if unknown := sorted(set(allow) - set(CHECKS)):
+        raise UsageError(f"allow must be of {', '.join(CHECKS)}, not {unknown[0]!r}")
+    gate_limit = parse_limit(gate) if gate is not None else None
+    parsed = [parse_budget(text) for text in budgets]
+    sides = tuple(tuple(measure(trace, own, nvtx) for trace in side) for side in (before, after))
+    return _compare(sides[0], sides[1], by, gate_limit, parsed, allow)
+
+
+def _compare(
+    before: tuple[Capture, ...],
+    after: tuple[Capture, ...],
+    by: By,
+    gate: Limit | None,
+    budgets: Sequence[Budget],
+    allow: Sequence[str],
+) -> DiffResult:
+    aligned = align(before, after)
+    noise = _Noise(aligned)
+    theirs, ours = _step_times(aligned.before), _step_times(aligned.after)
+    rows = _rows(aligned, by, noise, theirs, ours)
+    change = noise.change(aligned.before.step_ns, aligned.after.step_ns)
+    identical = np.array_equal(aligned.before.step_ns, aligned.after.step_ns) and all(
+        row.change_ns == 0 for row in rows
+    )
+    if identical:  # The same recording twice needs no steps to be the same.
+        change = Interval(0, 0)
+    judged = None
+    if gate is not None:
+        limit_ns, change_ns = gate.of(theirs.median_ns), ours.median_ns - theirs.median_ns
+        judged = Judged(f"+{gate.text}", limit_ns, change_ns, change, outcome_of(change, limit_ns))
+    return DiffResult(
+        captures_before=before,
+        captures_after=after,
+        by=by,
+        before=theirs,
+        after=ours,
+        interval=change,
+        state=state_of(change),
+        checks=checks(before, after, allow),
+        gate=judged,
+        budgets=tuple(_judge(budget, aligned, noise) for budget in budgets),
+        rows=rows,
+    )
+
+
+class _Noise:
+    """The draws of both sides, or none where there are too few steps."""
+
+    def __init__(self, aligned: Aligned) -> None:
+        sides = (aligned.before, aligned.after)
+        enough = min(len(side) for side in sides) >= MIN_STEPS
+        self._draws = [Resampled(side.capture_of_step, i) for i, side in enumerate(sides)] if enough else []
+
+    def change(self, before: I64, after: I64) -> Interval | None:
+        """Of after minus before."""
+        if not self._draws:
+            return None
+        theirs, ours = self._draws
+        return change_interval(theirs.medians(before), ours.medians(after))
+
+    def after(self, values: I64) -> Interval | None:
+        """Of a value on the side after."""
+        return interval(self._draws[1].medians(values)) if self._draws else None
+
+
+def _step_times(side: Side) -> StepTimes:
+    return StepTimes(
+        count=len(side),
+        median_ns=median_ns(side.step_ns),
+        mean_ns=int(side.step_ns.mean()),
+        fastest_ns=int(side.step_ns.min()),
+        slowest_ns=int(side.step_ns.max()),
+        whole_ns=median_ns(side.whole_ns),
+    )
+
+
+def _rows(
+    aligned: Aligned, by: By, noise: _Noise, before: StepTimes, after: StepTimes
+) -> tuple[DiffRow, ...]:
+    small_ns = SMALL_FRAC * max(before.whole_ns, 1)
+    rows = []
+    for place, columns in group(aligned.leaves, by).items():
+        times = [side.leaf_ns[:, columns].sum(axis=1) for side in (aligned.before, aligned.after)]
+        kind: Kind = by if place.file or by == "kernel" else "no line"
+        kernels = () if by == "kernel" else _kernels(aligned, columns)
+        row = _row(
+            kind, place, times[0], times[1], noise, small_ns, kernels, aligned.line_before.get(place, 0)
+        )
+        # What most steps of both sides do not run shows in the rest alone.
+        rows += [row] if row.before_ns or row.after_ns else []
+    theirs, ours = aligned.before, aligned.after
+    rows.append(_row("idle", _NOWHERE, theirs.idle_ns, ours.idle_ns, noise, small_ns))
+    if theirs.twice_ns.any() or ours.twice_ns.any():
+        rows.append(_row("twice", _NOWHERE, theirs.twice_ns, ours.twice_ns, noise, small_ns))
+    rows.sort(key=lambda row: (-abs(row.change_ns), -row.after_ns, row.key))
+    left_before = before.whole_ns - sum(row.before_ns for row in rows)
+    left_after = after.whole_ns - sum(row.after_ns for row in rows)
+    if left_before or left_after:
+        state: RowState = "equal" if left_before == left_after else "undecided"
+        rows.append(DiffRow("rest", "rest", "", "", 0, "", 0, left_before, left_after, None, state, ()))
+    return tuple(rows)
+
+
+_NOWHERE = Place("", "", 0, "")
+
+
+def _row(
+    kind: Kind,
+    place: Place,
+    before: I64,
+    after: I64,
+    noise: _Noise,
+    small_ns: float,
+    kernels: tuple[KernelChange, ...] = (),
+    line_before: int = 0,
+) -> DiffRow:
+    theirs, ours = median_ns(before), median_ns(after)
+    change = noise.change(before, after) if abs(ours - theirs) >= small_ns else None
+    state: RowState
+    if not before.any() or not after.any():
+        state = "new" if after.any() else "removed"
+    elif ours == theirs:
+        state = "equal"
+    else:
+        state = "small" if abs(ours - theirs) < small_ns else state_of(change)
+    return DiffRow(
+        key=_key(kind, place) if place.line >= 0 else f"{_key(kind, place)} (before)",
+        kind=kind,
+        file=place.file,
+        function=place.function,
+        line=max(place.line, 0),
+        phase=place.phase,
+        line_before=line_before,
+        before_ns=theirs,
+        after_ns=ours,
+        interval=change,
+        state=state,
+        kernels=kernels,
+    )
+
+
+def _key(kind: Kind, place: Place) -> str:
+    if kind in ("idle", "twice"):
+        return kind
+    where = {
+        "line": f"{place.file}:{abs(place.line)}",
+        "function": f"{place.file}:{place.function}",
+        "kernel": place.function,
+    }.get(kind, "no line")
+    return f"{where} {place.phase}"
+
+
+def _kernels(aligned: Aligned, columns: list[int]) -> tuple[KernelChange, ...]:
+    by_name: dict[str, list[int]] = {}
+    for i in columns:
+        by_name.setdefault(aligned.leaves[i][1], []).append(i)
+    found = [
+        KernelChange(
+            name, *(median_ns(side.leaf_ns[:, its].sum(axis=1)) for side in (aligned.before, aligned.after))
+        )
+        for name, its in by_name.items()
+    ]
+    return tuple(sorted(found, key=lambda k: (-abs(k.after_ns - k.before_ns), -k.after_ns, k.name)))
+
+
+def _judge(budget: Budget, aligned: Aligned, noise: _Noise) -> Judged:
+    """Hold what a thing takes after the change against its budget."""
+    after = aligned.after
+    file, line = "", 0
+    if budget.subject in ("step", "idle"):
+        values = after.step_ns if budget.subject == "step" else after.idle_ns
+    elif budget.subject == "gpu":
+        values = after.leaf_ns.sum(axis=1)
+    else:
+        columns = [i for i, leaf in enumerate(aligned.leaves) if _matches(budget, *leaf)]
+        if not columns:
+            raise UsageError(f"the budget {budget.text!r} names something that no recording has")
+        values = after.leaf_ns[:, columns].sum(axis=1)
+        place = aligned.leaves[columns[0]][0]
+        file, line = (place.file, place.line) if budget.subject != "kernel" else ("", 0)
+    limit_ns, found = budget.limit.of(median_ns(after.step_ns)), noise.after(values)
+    return Judged(budget.text, limit_ns, median_ns(values), found, outcome_of(found, limit_ns), file, line)
+
+
+def _matches(budget: Budget, place: Place, kernel: str) -> bool:
+    if budget.subject == "kernel":
+        return kernel == budget.name
+    if budget.subject == "function":
+        return place.function == budget.name
+    # The end of a path is enough: the recording may come from another machine.
+    return bool(place.file) and f"/{place.file}:{place.line}".endswith(f"/{budget.name.lstrip('/')}")

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether two sets of recordings may be compared at all: same GPU, same driver, same method, same work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import numpy as np
+
+from profiling_lab.trace.diff_measure import Capture
+from profiling_lab.trace.facts import TraceInfo
+from profiling_lab.trace.info import info
+
+STEPS_FACTOR = 2
+"""the number of recorded steps may differ by less: the first steps of a run are the slow ones"""
+OVERHEAD_FACTOR = 2
+OVERHEAD_FLOOR_FRAC = 0.01
+"""an overhead below this share of the time hides no regression that a gate would look for"""
+INPUT_FRAC = 0.25
+"""bytes copied to the GPU per step may differ by this share: the last batch may be smaller, and a batch that
+was fetched ahead of the recording is missing in it"""
+
+CHECKS = ("gpu", "driver", "method", "steps", "workload", "overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition of a comparison. '' says that the files do not tell."""
+
+    name: str
+    """one of CHECKS"""
+    before: str
+    after: str
+    state: str
+    """'same', 'differs', 'unknown', or 'allowed': differs, and the user said that it may"""
+
+    @property
+    def refuses(self) -> bool:
+        return self.state == "differs"
+
+
+def checks(
+    before: tuple[Capture, ...], after: tuple[Capture, ...], allowed: Iterable[str] = ()
+) -> tuple[Check, ...]:
+    """Every check of CHECKS. Recordings of one side must agree with each other too."""
+    facts = [[info(capture.trace) for capture in side] for side in (before, after)]
+    sides = (before, after)
+    found = [
+        _same("gpu", *([_gpus(f, c) for f, c in zip(facts[i], sides[i], strict=True)] for i in (0, 1))),
+        _same("driver", *([f.driver for f in side] for side in facts)),
+        _same("method", *([_method(capture) for capture in side] for side in sides)),
+        _steps(before, after),
+        _workload(before, after),
+        _overhead(*facts),
+    ]
+    allowed = set(allowed)
+    return tuple(
+        Check(c.name, c.before, c.after, "allowed") if c.refuses and c.name in allowed else c for c in found
+    )
+
+
+def _check(name: str, texts: list[str], state: str) -> Check:
+    return Check(name, texts[0], texts[1], state)
+
+
+def _listed(values: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(values))
+
+
+def _same(name: str, before: list[str], after: list[str]) -> Check:
+    known = {value for value in (*before, *after) if value}
+    state = "differs" if len(known) > 1 else "same" if all((*before, *after)) else "unknown"
+    return Check(name, _listed(before), _listed(after), state)
+
+
+def _gpus(facts: TraceInfo, capture: Capture) -> str:
+    """The GPUs that worked, as far as the file names them; a machine may have more."""
+    names = Counter(gpu.name for gpu in facts.gpus)
+    return " and ".join(f"{capture.devices} x {name}" for name in sorted(names))
+
+
+def _method(capture: Capture) -> str:
+    trace = capture.trace
+    stacks = "with" if len(trace.stacks) > 1 else "without"
+    link = f"backward joined by {trace.attribution.link}" if trace.attribution.link else "backward not joined"
+    return f"{trace.recorder} {stacks} Python stacks, {link}"
+
+
+def _steps(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
+    """Steps must be told apart by the same sign: a period may be a layer where a range is a whole step."""
+    signs = [{capture.windows.sign for capture in side} for side in (before, after)]
+    counts = [int(np.median([len(capture) for capture in side])) for side in (before, after)]
+    texts = [
+        f"{count} per recording by {_listed(sorted(sign))}" for count, sign in zip(counts, signs, strict=True)
+    ]
+    if len(signs[0] | signs[1]) > 1:
+        return _check("steps", texts, "differs")
+    if not before[0].has_steps:
+        return _check("steps", texts, "unknown")
+    return _check("steps", texts, "same" if max(counts) < STEPS_FACTOR * min(counts) else "differs")
+
+
+def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
+    """The size of the input where the host sends one, and that both run the same program at all."""
+    inputs = [int(np.median([c.input_bytes for c in side])) for side in (before, after)]
+    texts = [f"{size:,} bytes copied from the host per step" if size else "" for size in inputs]
+    if not _related(before, after):
+        texts = [" and ".join(sorted({c.trace.path.name for c in side})) for side in (before, after)]
+        return _check("workload", [f"{text} (no file, no kernel in common)" for text in texts], "differs")
+    if not all(inputs):
+        return _check("workload", texts, "unknown")
+    fits = abs(inputs[1] - inputs[0]) <= INPUT_FRAC * max(inputs)
+    return _check("workload", texts, "same" if fits else "differs")
+
+
+def _related(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> bool:
+    places = [{leaf for capture in side for leaf in capture.places} for side in (before, after)]
+    files = [{PurePath(place.file).name for place, _ in side} - {""} for side in places]
+    kernels = [{kernel for _, kernel in side} for side in places]
+    return bool(files[0] & files[1] or kernels[0] & kernels[1])
+
+
+def _overhead(before: list[TraceInfo], after: list[TraceInfo]) -> Check:
+    sides = [[_overhead_frac(facts) for facts in side] for side in (before, after)]
+    known = [[share for share in side if share is not None] for side in sides]
+    texts = [f"{100 * max(side):.1f} %" if side else "" for side in known]
+    if not all(known):
+        return _check("overhead", texts, "unknown")
+    theirs, ours = max(known[0]), max(known[1])
+    small = max(theirs, ours) <= OVERHEAD_FLOOR_FRAC
+    fits = small or max(theirs, ours) <= OVERHEAD_FACTOR * min(theirs, ours)
+    return _check("overhead", texts, "same" if fits else "differs")
+
+
+def _overhead_frac(facts: TraceInfo) -> float | None:
+    """Time the recorder took from the program while it ran, as a share; None where the file does not tell."""
+    noted = dict(facts.recorder)
+    try:
+        callbacks = int(noted["overhead_callback_ns"]) * int(noted["calls"])
+        return callbacks / (float(noted["seconds"]) * 1e9)
+    except (KeyError, ValueError, ZeroDivisionError):
+        pass
+    if facts.overhead_ns is None or not facts.duration_ns:
+        return None
+    return facts.overhead_ns / facts.duration_ns

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One recording as a table of steps: what each line and kernel took in each, and when the GPU was idle."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import I32, I64, OperationKind, dense
+from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.lines import own_frames
+from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.step_windows import StepWindows, step_windows
+from profiling_lab.trace.trace import Trace
+
+_TEMPLATE = re.compile(r"<.*", re.DOTALL)
+_FROM_HOST = re.compile(r"HtoD|Host-to-Device", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line of the program in one phase. GPU time without a line has '' and 0."""
+
+    file: str
+    function: str
+    line: int
+    phase: str
+    """'forward' (everything outside of backward), 'backward' or 'unknown'"""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A recording, cut into steps; those of all its processes. Times are clipped to the steps, so that the
+    parts of each step add up to the nanosecond: sum of `part_ns` + `twice_ns` + `idle_ns` = `whole_ns`.
+    """
+
+    trace: Trace
+    windows: StepWindows
+    step_ns: I64
+    """per step: how long it took"""
+    whole_ns: I64
+    """per step: the same on every device of its process"""
+    places: tuple[tuple[Place, str], ...]
+    """columns of `part_ns`: a place and the base name of a kernel"""
+    part_ns: I64
+    """(steps, places): GPU time"""
+    twice_ns: I64
+    """per step, negative or 0: time that several operations of one device share"""
+    idle_ns: I64
+    """per step, summed over the devices"""
+    input_bytes: int
+    """what the whole recording copied from the host to the GPU in a step, on average"""
+    devices: int
+    """that worked in any step"""
+    coverage: Coverage
+
+    def __len__(self) -> int:
+        return len(self.step_ns)
+
+    @property
+    def has_steps(self) -> bool:
+        return self.windows.sign != "window"
+
+
+def base_name(short_name: str) -> str:
+    """A kernel's name without template arguments: they change with every retuning."""
+    return _TEMPLATE.sub("", short_name) or short_name
+
+
+def measure(trace: Trace, own: tuple[str, ...] = (), nvtx: str | None = None) -> Capture:
+    """Cut a trace into steps. `own` and `nvtx`: as for Ownership and step_windows.
+
+    Raises NotEnoughDataError in a trace without GPU operations, or without a range that `nvtx` matches.
+    """
+    windows = step_windows(trace, nvtx)
+    operations = trace.operations
+    own_row = trace.stacks.own_rows(Ownership(own))
+    places, place = _places(trace, own_row)
+    device, _ = dense(operations.process.astype(np.int64) << 32 | operations.device)
+    step_ns = windows.end_ns - windows.start_ns
+    part_ns = np.zeros((len(windows), len(places)), dtype=np.int64)
+    busy_ns, whole_ns = np.zeros_like(step_ns), np.zeros_like(step_ns)
+    devices = 0
+    for process in np.unique(windows.process).tolist():
+        steps = windows.process == process
+        bounds = (windows.start_ns[steps], windows.end_ns[steps])
+        for number in np.unique(device[operations.process == process]).tolist():
+            mine = device == number
+            start_ns, end_ns = operations.start_ns[mine], operations.end_ns[mine]
+            parts = _clipped(start_ns, end_ns, bounds, place[mine], len(places))
+            if not parts.any():  # a device that does nothing in any step takes no part in it
+                continue
+            start_ns, end_ns = _analysis.merged(start_ns, end_ns)
+            busy = _clipped(start_ns, end_ns, bounds, np.zeros(len(start_ns), np.int32), 1)
+            part_ns[steps] += parts
+            busy_ns[steps] += busy[:, 0]
+            whole_ns[steps] += step_ns[steps]
+            devices += 1
+    return Capture(
+        trace=trace,
+        windows=windows,
+        step_ns=step_ns,
+        whole_ns=whole_ns,
+        places=tuple(places),
+        part_ns=part_ns,
+        twice_ns=busy_ns - part_ns.sum(axis=1),
+        idle_ns=whole_ns - busy_ns,
+        input_bytes=_input_bytes(trace, len(windows)),
+        devices=devices,
+        coverage=coverage(trace, own_row),
+    )
+
+
+def _places(trace: Trace, own_row: I32) -> tuple[list[tuple[Place, str]], I32]:
+    """The distinct (place, kernel) pairs, and per operation the number of its own."""
+    operations, found = trace.operations, trace.attribution
+    combined = (operations.name.astype(np.int64) << 34) | (own_row[found.stack].astype(np.int64) << 2)
+    number, distinct = dense(combined | found.phase)
+    merged: dict[tuple[Place, str], int] = {}
+    new_number = np.empty(len(distinct), dtype=np.int32)
+    for i, value in enumerate(distinct.tolist()):
+        name, row, phase = value >> 34, (value >> 2) & 0xFFFFFFFF, Phase(value & 3).name.lower()
+        frames = own_frames(trace.stacks, own_row, row)
+        place = (
+            Place(frames[0].file, frames[0].function, frames[0].line, phase)
+            if frames
+            else Place("", "", 0, phase)
+        )
+        key = (place, base_name(operations.short_names[name]))
+        new_number[i] = merged.setdefault(key, len(merged))
+    return list(merged), new_number[number]
+
+
+def _clipped(start_ns: I64, end_ns: I64, bounds: tuple[I64, I64], key: I32, keys: int) -> I64:
+    """(windows, keys): how long the intervals of each key lie in each window."""
+    opens, closes = bounds
+    windows = len(opens)
+    out = np.zeros(windows * keys, dtype=np.int64)
+    first = np.searchsorted(closes, start_ns, side="right")
+    last = np.searchsorted(opens, end_ns, side="left") - 1
+    rows = np.flatnonzero(first <= last)
+    at = first[rows]
+    while len(rows):
+        inside = np.minimum(end_ns[rows], closes[at]) - np.maximum(start_ns[rows], opens[at])
+        np.add.at(out, at * keys + key[rows], inside)
+        more = at < last[rows]  # few operations reach into the next window
+        rows, at = rows[more], at[more] + 1
+    return out.reshape(windows, keys)
+
+
+def _input_bytes(trace: Trace, steps: int) -> int:
+    """Over the whole recording: the next batch often travels while this step computes."""
+    operations = trace.operations
+    from_host = np.array([bool(_FROM_HOST.search(name)) for name in operations.short_names] or [False])
+    rows = (operations.kind == OperationKind.COPY) & from_host[operations.name]
+    return int(operations.size_bytes[rows].sum()) // max(steps, 1)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits that a change or a value must keep, and what can be said about them in spite of the noise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from profiling_lab.errors import UsageError
+from profiling_lab.trace.diff_noise import Interval
+
+State: TypeAlias = Literal["faster", "slower", "same", "undecided"]
+Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
+
+_UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s|%)")
+_SUBJECTS = ("step", "gpu", "idle", "line", "function", "kernel")
+_SYNONYMS = {"gaps": "idle", "gpu_idle": "idle", "total": "step"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So many nanoseconds, or such a share of the step."""
+
+    text: str
+    ns: int | None
+    frac: float | None
+
+    def of(self, step_ns: int) -> int:
+        return self.ns if self.ns is not None else round((self.frac or 0.0) * step_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one thing may take per step, after the change."""
+
+    text: str
+    subject: str
+    """'step', 'gpu' (all GPU time), 'idle', 'line', 'function' or 'kernel'"""
+    name: str
+    """which line (`model.py:87`), function or kernel"""
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A limit, the value that was held against it, and the outcome."""
+
+    text: str
+    limit_ns: int
+    value_ns: int
+    interval: Interval | None
+    outcome: Outcome
+    file: str = ""
+    line: int = 0
+
+
+def parse_limit(text: str) -> Limit:
+    """`3%`, `2ms`, `500us`. Raises UsageError for anything else."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"expected a limit like 3%, 2ms or 500us, not {text!r}")
+    amount, unit = float(match[1]), match[2]
+    if unit == "%":
+        return Limit(text.strip(), None, amount / 100)
+    return Limit(text.strip(), round(amount * _UNIT_NS[unit]), None)
+
+
+def parse_budget(text: str) -> Budget:
+    """`step<130ms`, `idle<5%`, `gpu<90ms`, `line:model.py:87<3ms`, `function:f<3ms`, `kernel:gemm<1ms`.
+
+    Raises UsageError for anything else.
+    """
+    # A kernel's name may hold `<` too: the limit stands behind the last one.
+    left, mark, right = text.rpartition("<")
+    subject, _, name = left.strip().partition(":")
+    subject = _SYNONYMS.get(subject, subject)
+    needs_name = subject in ("line", "function", "kernel")
+    if not mark or subject not in _SUBJECTS or needs_name != bool(name):
+        raise UsageError(
+            f"expected a budget like step<130ms, idle<5%, gpu<90ms, line:model.py:87<3ms, "
+            f"function:Net.forward<3ms or kernel:gemm<1ms, not {text!r}"
+        )
+    if subject == "line" and not re.fullmatch(r".+:\d+", name):
+        raise UsageError(f"expected a line like model.py:87, not {name!r}")
+    return Budget(text.strip(), subject, name, parse_limit(right))
+
+
+def state_of(change: Interval | None) -> State:
+    """What can be said of a change whose interval is known."""
+    if change is None:
+        return "undecided"
+    if change.high_ns < 0:
+        return "faster"
+    if change.low_ns > 0:
+        return "slower"
+    return "same"
+
+
+def outcome_of(found: Interval | None, limit_ns: int) -> Outcome:
+    """Over the limit, within it, or the limit lies inside of the noise."""
+    if found is None:
+        return "undecided"
+    if found.low_ns > limit_ns:
+        return "fail"
+    return "pass" if found.high_ns <= limit_ns else "undecided"

@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing recordings: what adds up, what is noise, what is refused, and which line is which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import TraceBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.trace import Trace
+from profiling_lab.trace.diff import DiffResult, DiffRow, diff
+from profiling_lab.trace.diff_align import same_files, same_lines
+from profiling_lab.trace.diff_measure import base_name, measure
+from profiling_lab.trace.diff_noise import Interval, Resampled, change_interval, interval
+from profiling_lab.trace.diff_verdict import outcome_of, parse_budget, parse_limit, state_of
+
+MS = 1_000_000
+Write = Callable[..., Path]
+
+
+def training(
+    path: Path,
+    kernels: dict[int, tuple[str, int]],
+    *,
+    wait_ns: Iterable[int] = (0,) * 6,
+    folder: str = "/app",
+    gpu: str = "Test GPU",
+    driver: str = "580.1",
+    form: str = "recorder",
+    input_bytes: int = 1 << 20,
+    **meta: str,
+) -> Path:
+    """Steps of the same kernels: per line its kernel and time, forward and twice as long backward.
+
+    The GPU idles for `wait_ns` before each step.
+    """
+    builder = TraceBuilder(form=form)
+    sequence = 0
+    for number, wait in enumerate(wait_ns):
+        builder.now_ns = (
+            max(builder.now_ns, *builder.gpu_free_ns.values(), 0) if builder.gpu_free_ns else 1000
+        )
+        start_ns = builder.now_ns
+        builder.gap(wait)
+        builder.copy("HtoD", 1000, size_bytes=input_bytes, stack=f"{folder}/train.py:5 main", peek=sequence)
+        done = []
+        for line, (kernel, ns) in kernels.items():
+            stack = f"{folder}/train.py:8 main > {folder}/model.py:{line} Net.forward"
+            builder.launch(kernel, ns, stack=stack, peek=sequence + 1)
+            done.append((sequence, kernel, ns))
+            sequence += 1
+        for node, kernel, ns in reversed(done):
+            how = {"thread": 2, "node": node, "node_name": "MmBackward0", "peek": 0}
+            builder.launch(f"grad_{kernel}", 2 * ns, **how)
+        builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+    builder.row("TARGET_INFO_GPU", vmId=0, id=0, name=gpu)
+    builder.row("TARGET_INFO_SYSTEM_ENV", devStateName="", name="NvDriverVersion", nameEnum=0, value=driver)
+    for name, value in meta.items():
+        builder.row("PYREC_META", name=name, value=value)
+    return builder.write(path)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a training under the next free name."""
+    written: list[Path] = []
+
+    def one(*args: object, **how: object) -> Path:
+        written.append(training(tmp_path / f"{len(written)}.sqlite", *args, **how))  # type: ignore[arg-type]
+        return written[-1]
+
+    return one
+
+
+NET = {10: ("gemm<float, 128>", 2 * MS), 11: ("gelu", MS)}
+
+
+def compare(before: Path | list[Path], after: Path | list[Path], **how: object) -> DiffResult:
+    sides = [
+        [Trace.open(p) for p in (side if isinstance(side, list) else [side])] for side in (before, after)
+    ]
+    result = diff(*sides, **how)  # type: ignore[arg-type]
+    # What holds for every comparison there is.
+    assert sum(r.change_ns for r in result.rows) == result.after.whole_ns - result.before.whole_ns
+    assert sum(r.before_ns for r in result.rows) == result.before.whole_ns
+    return result
+
+
+def rows(result: DiffResult) -> dict[str, DiffRow]:
+    found = {row.key: row for row in result.rows}
+    assert len(found) == len(result.rows), "keys of rows are unique"
+    return found
+
+
+def test_same_file_twice_is_no_change(write: Write) -> None:
+    path = write(NET)
+    result = compare(path, path, gate="0%")
+    assert result.state == "same" and result.change_ns == 0 and result.interval == Interval(0, 0)
+    assert all(row.change_ns == 0 and row.state == "equal" for row in result.rows)
+    assert result.gate is not None and result.gate.outcome == "pass"
+
+
+def test_same_file_twice_without_steps_is_no_change_either(tmp_path: Path) -> None:
+    path = TraceBuilder().launch("gemm", 1000, stack="/app/a.py:1 f").write(tmp_path / "run.sqlite")
+    result = compare(path, path, gate="3%")
+    assert not result.enough_steps and result.state == "same"
+    assert result.gate is not None and result.gate.outcome == "pass"
+
+
+def test_a_slower_line_is_named_forward_and_backward_apart(write: Write) -> None:
+    result = compare(write(NET), write(NET | {11: ("gelu", 3 * MS)}), gate="3%")
+    assert result.state == "slower" and result.gate is not None and result.gate.outcome == "fail"
+    found = rows(result)
+    forward, backward = found["/app/model.py:11 forward"], found["/app/model.py:11 backward"]
+    assert (forward.before_ns, forward.after_ns, forward.state) == (MS, 3 * MS, "slower")
+    assert (backward.before_ns, backward.after_ns, backward.state) == (2 * MS, 6 * MS, "slower")
+    assert found["/app/model.py:10 forward"].state == "equal"
+    assert [k.name for k in backward.kernels] == ["grad_gelu"]
+    assert result.rows[0] is backward, "the largest change stands first"
+
+
+def test_growing_idle_is_worse_although_the_kernels_are_faster(write: Write) -> None:
+    faster = {line: (name, ns // 2) for line, (name, ns) in NET.items()}
+    result = compare(write(NET), write(faster, wait_ns=(6 * MS,) * 6), gate="3%")
+    assert result.state == "slower"
+    assert result.gate is not None and result.gate.outcome == "fail"
+    found = rows(result)
+    assert all(row.state == "faster" for key, row in found.items() if "model.py" in key)
+    assert found["idle"].state == "slower" and found["idle"].change_ns == pytest.approx(6 * MS, abs=MS // 10)
+
+
+def test_change_inside_the_noise_gets_no_verdict(write: Write) -> None:
+    noisy = [n * MS // 2 for n in (0, 9, 2, 12, 4, 7)]
+    other = [n * MS // 2 for n in (1, 11, 3, 9, 6, 8)]
+    result = compare(write(NET, wait_ns=noisy), write(NET, wait_ns=other), gate="3%")
+    assert result.change_ns > 0.03 * result.before.median_ns, "the median alone would call it a regression"
+    assert result.state == "same" and result.interval is not None and result.interval.contains(0)
+    assert result.gate is not None and result.gate.outcome == "undecided"
+
+
+def test_three_steps_are_too_few_for_a_verdict(write: Write) -> None:
+    slow = NET | {11: ("gelu", 9 * MS)}
+    result = compare(write(NET, wait_ns=(0,) * 3), write(slow, wait_ns=(0,) * 3), gate="3%")
+    assert result.interval is None and result.state == "undecided" and not result.enough_steps
+    assert result.gate is not None and result.gate.outcome == "undecided"
+
+
+def test_several_recordings_of_a_side_are_one_sample(write: Write) -> None:
+    slow = NET | {11: ("gelu", 9 * MS)}
+    sides = [[write(kernels, wait_ns=(0,) * 2) for _ in range(2)] for kernels in (NET, slow)]
+    result = compare(*sides, gate="3%")
+    assert (result.before.count, result.after.count) == (4, 4) and result.state == "slower"
+
+
+def test_runs_that_differ_widen_the_interval(write: Write) -> None:
+    """Steps of one run agree with each other; what the next run does shows only in the next run."""
+    quiet = [write(NET, wait_ns=(wait,) * 6) for wait in (0, 4 * MS)]
+    one = compare(quiet[0], quiet[1])
+    both = compare(quiet, [quiet[1], quiet[0]])
+    assert one.state == "slower" and both.state == "same"
+    assert both.interval is not None and both.interval.low_ns < 0 < both.interval.high_ns
+
+
+def test_new_and_removed_lines(write: Write) -> None:
+    result = compare(write(NET), write({10: NET[10], 12: ("tanh", 2 * MS), 13: ("mean", MS // 4)}))
+    states = {row.key: row.state for row in result.rows if row.phase == "forward"}
+    assert states["/app/model.py:11 forward"] == "removed"
+    assert states["/app/model.py:12 forward"] == states["/app/model.py:13 forward"] == "new"
+
+
+def test_lines_that_moved_are_found_again(write: Write) -> None:
+    before = {10: ("gemm", MS), 11: ("gelu", MS), 14: ("softmax", MS)}
+    after = {13: ("gemm", MS), 14: ("gelu", 4 * MS), 17: ("softmax", MS)}
+    found = rows(compare(write(before), write(after)))
+    assert {key for key in found if "model.py" in key} == {
+        f"/app/model.py:{line} {phase}" for line in (13, 14, 17) for phase in ("forward", "backward")
+    }
+    moved = found["/app/model.py:14 forward"]
+    assert (moved.line_before, moved.before_ns, moved.after_ns) == (11, MS, 4 * MS)
+
+
+def test_a_removed_line_is_not_the_line_that_took_its_number(write: Write) -> None:
+    before = {10: ("gemm", MS), 11: ("gelu", MS), 12: ("softmax", MS), 13: ("mean", MS)}
+    after = {10: ("gelu", MS), 11: ("softmax", MS), 12: ("mean", MS)}
+    found = rows(compare(write(before), write(after)))
+    removed = found["/app/model.py:10 forward (before)"]
+    assert (removed.state, removed.line, removed.line_before, removed.after_ns) == ("removed", 0, 10, 0)
+    assert found["/app/model.py:10 forward"].line_before == 11
+    assert found["/app/model.py:12 forward"].state == "equal"
+
+
+def test_folders_may_differ(write: Write) -> None:
+    result = compare(write(NET, folder="/ci/main"), write(NET, folder="/ci/pull/7"))
+    assert result.state == "same" and {row.state for row in result.rows} == {"equal"}
+    assert result.rows[0].file == "/ci/pull/7/model.py", "the file after the change is the one to open"
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("gpu", {"gpu": "Other GPU"}),
+        ("driver", {"driver": "570.2"}),
+        ("method", {"form": "nsys"}),
+        ("steps", {"wait_ns": (0,) * 12}),
+        ("workload", {"input_bytes": 1 << 21}),
+        ("overhead", {"overhead_callback_ns": "9000", "calls": "1000", "seconds": "0.1"}),
+    ],
+)
+def test_what_must_agree(write: Write, check: str, change: dict[str, object]) -> None:
+    cheap = {"overhead_callback_ns": "100", "calls": "1000", "seconds": "0.1"}
+    before, after = write(NET, **cheap), write(NET, **({**cheap, **change}))
+    result = compare(before, after)
+    assert not result.comparable
+    assert {c.name for c in result.checks if c.refuses} == {check}
+    allowed = compare(before, after, allow=[check])
+    assert allowed.comparable and [c.name for c in allowed.checks if c.state == "allowed"] == [check]
+
+
+def test_different_programs_are_not_compared(write: Write, tmp_path: Path) -> None:
+    other = TraceBuilder()
+    for number in range(6):
+        other.launch("fft", 1000, stack="/other/signal.py:1 f")
+        other.range(f"ProfilerStep#{number}", other.now_ns - 6000, other.now_ns)
+    result = compare(write(NET), other.write(tmp_path / "other.sqlite"), allow=["gpu", "driver"])
+    assert "workload" in {c.name for c in result.checks if c.refuses}
+
+
+def test_unknown_is_not_the_same(write: Write, tmp_path: Path) -> None:
+    path = TraceBuilder().launch("gemm", 1000).write(tmp_path / "run.sqlite")
+    states = {c.name: c.state for c in compare(path, path).checks}
+    assert states == {
+        "gpu": "unknown",
+        "driver": "unknown",
+        "method": "same",
+        "steps": "unknown",
+        "workload": "unknown",
+        "overhead": "unknown",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("step<10ms", "pass"),
+        ("step<9ms", "fail"),
+        ("gpu<8ms", "fail"),
+        ("idle<1%", "pass"),
+        ("line:model.py:10<7ms", "pass"),
+        ("line:model.py:10<5ms", "fail"),
+        ("line:/app/model.py:11<50%", "pass"),
+        ("function:Net.forward<8.5ms", "fail"),
+        ("kernel:gemm<1999us", "fail"),
+        ("kernel:gemm<2ms", "pass"),
+    ],
+)
+def test_budgets(write: Write, text: str, outcome: str) -> None:
+    path = write(NET)
+    (judged,) = compare(path, path, budgets=[text]).budgets
+    assert judged.outcome == outcome, judged
+    assert (judged.file, judged.line) == (
+        ("/app/model.py", int(text.split("<")[0][-2:]))
+        if text.startswith("line")
+        else (judged.file, judged.line)
+    )
+
+
+def test_a_budget_inside_the_noise_is_undecided(write: Write) -> None:
+    path = write(NET, wait_ns=[n * MS for n in (0, 4, 1, 5, 2, 6)])
+    (judged,) = compare(path, path, budgets=["idle<3ms"]).budgets
+    assert judged.outcome == "undecided" and judged.interval is not None
+
+
+def test_a_budget_of_something_that_is_nowhere_is_a_mistake(write: Write) -> None:
+    path = write(NET)
+    with pytest.raises(UsageError, match=r"line:model.py:99<3ms"):
+        compare(path, path, budgets=["line:model.py:99<3ms"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "step", "step<", "step<3", "speed<3ms", "line<3ms", "line:model.py<3ms", "step:x<3ms", "step<-3ms"],
+)
+def test_budgets_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        parse_budget(text)
+
+
+def test_limits() -> None:
+    assert parse_limit("3%").of(200) == 6 and parse_limit("2.5ms").of(7) == 2_500_000
+    assert parse_limit("10us").of(0) == parse_limit("10 µs").of(0) == 10_000
+    assert parse_budget("kernel:gemm<float><3ms").name == "gemm<float>"
+    for text in ("3", "%", "three", "3 min", "-3%"):
+        with pytest.raises(UsageError):
+            parse_limit(text)
+
+
+def test_states_and_outcomes_are_refused_inside_the_noise() -> None:
+    assert [
+        state_of(i) for i in (None, Interval(-2, -1), Interval(1, 2), Interval(0, 2), Interval(-2, 0))
+    ] == [
+        "undecided",
+        "faster",
+        "slower",
+        "same",
+        "same",
+    ]
+    assert [outcome_of(i, 5) for i in (None, Interval(6, 9), Interval(1, 5), Interval(5, 9))] == [
+        "undecided",
+        "fail",
+        "pass",
+        "undecided",
+    ]
+
+
+def test_wrong_words_are_usage_errors(write: Write) -> None:
+    path = write(NET)
+    for how in ({"by": "colour"}, {"allow": ["everything"]}, {"gate": "fast"}, {"nvtx": "("}):
+        with pytest.raises(UsageError):
+            compare(path, path, **how)
+    with pytest.raises(UsageError):
+        diff([], [Trace.open(path)])
+    with pytest.raises(NotEnoughDataError, match="no finished range"):
+        compare(path, path, nvtx="^nowhere$")
+
+
+@pytest.mark.parametrize("by", ["line", "function", "kernel"])
+def test_every_grouping_adds_up(write: Write, by: str) -> None:
+    result = compare(write(NET), write(NET | {12: ("tanh", MS)}), by=by)
+    kinds = {row.kind for row in result.rows}
+    assert by in kinds and "idle" in kinds
+
+
+def test_parts_of_a_step_add_up_with_streams_side_by_side(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number in range(5):
+        start = 1_000_000 + number * 100_000
+        builder.launch("a", 60_000, stream=1, start_ns=start + 5_000)
+        builder.launch("b", 50_000, stream=2, start_ns=start + 30_000)
+        builder.launch("c", 40_000, stream=1, device=1, start_ns=start + 90_000)  # into the next step
+        builder.range(f"ProfilerStep#{number}", start, start + 100_000)
+    capture = measure(Trace.open(builder.write(tmp_path / "run.sqlite")))
+    assert capture.devices == 2 and capture.whole_ns.tolist() == [200_000] * 5
+    assert (capture.part_ns.sum(axis=1) + capture.twice_ns + capture.idle_ns == capture.whole_ns).all()
+    assert capture.twice_ns.tolist() == [-35_000] * 5
+    by_kernel = {kernel: capture.part_ns[:, i].tolist() for i, (_, kernel) in enumerate(capture.places)}
+    assert by_kernel["c"] == [10_000, 40_000, 40_000, 40_000, 40_000]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    operations=st.lists(
+        st.tuples(st.integers(0, 900), st.integers(0, 300), st.integers(0, 1), st.integers(0, 2)),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_clipping_against_counting_every_nanosecond(
+    operations: list[tuple[int, int, int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    builder = TraceBuilder()
+    for start, length, device, stream in operations:
+        builder.launch(f"k{stream}", length, device=device, stream=stream, start_ns=10_000 + start)
+    bounds = [(10_000 + 100 * i, 10_000 + 100 * i + 80 + 5 * (i % 4)) for i in range(8)]
+    for number, (start, end) in enumerate(bounds):
+        builder.range(f"ProfilerStep#{number}", start, end)
+    capture = measure(Trace.open(builder.write(tmp_path_factory.mktemp("t") / "run.sqlite")))
+    used = {d for s, n, d, _ in operations for a, b in bounds if min(b, 10_000 + s + n) > max(a, 10_000 + s)}
+    for i, (start, end) in enumerate(bounds):
+        busy, parts = 0, 0
+        for device in used:
+            mine = [(10_000 + s, 10_000 + s + n) for s, n, d, _ in operations if d == device]
+            busy += sum(any(a <= t < b for a, b in mine) for t in range(start, end))
+            parts += sum(max(0, min(end, b) - max(start, a)) for a, b in mine)
+        assert capture.part_ns[i].sum() == parts
+        assert capture.twice_ns[i] == busy - parts
+        assert capture.idle_ns[i] == max(len(used), 0) * (end - start) - busy
+
+
+def test_intervals_of_medians_cover_the_truth() -> None:
+    """Of normal samples, the 95 % interval of a change misses the true one in about 5 % of cases."""
+    generator = np.random.default_rng(1)
+    missed = 0
+    for _ in range(200):
+        before, after = (generator.normal(1e6 + shift, 2e4, 20).astype(np.int64) for shift in (0, 1e4))
+        draws = [Resampled(np.zeros(20, np.int32), seed).medians(v) for seed, v in enumerate((before, after))]
+        missed += not change_interval(*draws).contains(1e4)
+    assert missed <= 20
+
+
+def test_draws_are_the_same_every_time() -> None:
+    values = np.arange(7) * 1000
+    found = [interval(Resampled(np.zeros(7, np.int32), 0).medians(values)) for _ in range(2)]
+    assert found[0] == found[1] and found[0].low_ns < 3000 < found[0].high_ns
+
+
+def test_long_recordings_are_drawn_from_in_bounded_memory() -> None:
+    medians = Resampled(np.zeros(100_000, np.int32), 0).medians(np.arange(100_000))
+    assert len(medians) == 200 and abs(np.median(medians) - 50_000) < 2000
+
+
+def test_same_files_by_the_longest_common_end() -> None:
+    assert same_files(["/a/x/m.py", "/a/y/m.py"], ["/b/x/m.py", "/b/y/m.py"]) == {
+        "/b/x/m.py": "/a/x/m.py",
+        "/b/y/m.py": "/a/y/m.py",
+    }
+    assert same_files(["/a/m.py"], ["/b/n.py"]) == {}
+    assert same_files(["/a/m.py", "/b/m.py"], ["/c/m.py"]) == {}, "two candidates, none closer"
+    assert same_files(["m.py"], ["m.py"]) == {"m.py": "m.py"}
+
+
+def test_lines_keep_their_number_unless_shifted_fits_better() -> None:
+    def lines(*found: tuple[int, str]) -> dict[tuple[str, str, int], frozenset[tuple[str, str]]]:
+        return {("m.py", "f", n): frozenset({("forward", kernel)}) for n, kernel in found}
+
+    def pairs(before: tuple[tuple[int, str], ...], after: tuple[tuple[int, str], ...]) -> dict[int, int]:
+        return {a[2]: b[2] for a, b in same_lines(lines(*before), lines(*after)).items()}
+
+    alike = ((1, "gemm"), (2, "gemm"), (3, "gemm"))
+    assert pairs(alike, (alike[0], alike[2])) == {1: 1, 3: 3}
+    assert pairs(alike, ((4, "gemm"), (5, "gemm"), (6, "gemm"))) == {4: 1, 5: 2, 6: 3}
+    assert pairs(((1, "a"), (2, "b")), ((1, "a"), (2, "c"))) == {1: 1, 2: 2}, "its kernel changed, it did not"
+
+
+def test_base_names_have_no_template_arguments() -> None:
+    assert base_name("vectorized_elementwise_kernel<4, Fill<float>>") == "vectorized_elementwise_kernel"
+    assert base_name("<lambda>") == "<lambda>"
+
+
+@pytest.fixture
+def resnet(shared_data: Path) -> tuple[Path, Path]:
+    before, after = (
+        shared_data / "kineto" / f"resnet50_num_workers_{workers}.pt.trace.json.gz" for workers in (0, 4)
+    )
+    return before, after
+
+
+def test_more_loader_workers_are_an_improvement(resnet: tuple[Path, Path]) -> None:
+    """A real pair in which the mean and any single step would mislead."""
+    result = compare(*resnet, gate="3%")
+    assert result.comparable and result.state == "faster"
+    assert (result.before.median_ns, result.after.median_ns) == (176_273_000, 126_548_000)
+    assert result.after.slowest_ns > result.before.slowest_ns
+    assert result.interval is not None and result.interval.high_ns < 0
+    assert result.rows[0].key == "idle" and result.rows[0].state == "faster"
+    assert result.gate is not None and result.gate.outcome == "pass"
+
+
+def test_the_way_back_is_a_regression(resnet: tuple[Path, Path]) -> None:
+    result = compare(resnet[1], resnet[0], gate="3%")
+    assert result.state == "slower" and result.gate is not None
+    assert result.gate.outcome == "undecided" or result.gate.outcome == "fail"
+    assert result.gate.outcome == "fail"
+
+
+def test_recordings_of_the_exercise(repo: Path) -> None:
+    folder = repo / "profiling_lab/exercises/e17_python_backtrace/recorded"
+    ours, theirs = folder / "demo_h200.sqlite", folder / "nsys_h200.sqlite"
+    result = compare(ours, ours)
+    assert result.rows[0].key == "model.py:87 forward" and result.state == "same"
+    assert not compare(theirs, ours).comparable, "two methods of recording"
+    mixed = rows(compare(theirs, ours, allow=["method"]))
+    assert mixed["model.py:87 forward"].before_ns == pytest.approx(9.7 * MS, rel=0.01)
+    assert mixed["model.py:87 forward"].after_ns == pytest.approx(9.7 * MS, rel=0.01)
