@@ -171,6 +171,8 @@ def test_variable_lengths_equal_separate_calls(device: str, options: dict[str, A
         assert torch.equal(tensor[sum(lengths) :], torch.zeros_like(tensor[sum(lengths) :]))
     assert bool((lse[:, sum(rows) :] == -math.inf).all())
 
+    # In 16 bits the two calls may take different kernels, whose sums round differently.
+    near = {"rtol": 2e-2, "atol": 5e-3} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     q_first = k_first = 0
     for n_q, n_k in zip(rows, keys, strict=True):
         parts = [q[q_first : q_first + n_q], k[k_first : k_first + n_k], v[k_first : k_first + n_k]]
@@ -180,7 +182,7 @@ def test_variable_lengths_equal_separate_calls(device: str, options: dict[str, A
         ours = [out[q_first : q_first + n_q], *(g[a : a + n] for g, a, n in
                 zip(grads, (q_first, k_first, k_first), (n_q, n_k, n_k), strict=True))]  # fmt: skip
         for a, b in zip(ours, (expected, *expected_grads), strict=True):
-            torch.testing.assert_close(a, b[0], rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+            torch.testing.assert_close(a, b[0], **near)
         torch.testing.assert_close(lse[:, q_first : q_first + n_q], expected_lse[0])
         q_first, k_first = q_first + n_q, k_first + n_k
 
