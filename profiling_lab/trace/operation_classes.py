@@ -42,7 +42,7 @@ COPIES = (
 def operation_classes(operations: Operations) -> I32:
     """The OperationClass per operation, from its kind and name."""
     communicates = np.array([bool(_COMMUNICATION.search(n)) for n in operations.names] or [False], dtype=bool)
-    direction = np.array([_direction(name) for name in operations.names] or [0], dtype=np.int32)
+    direction = np.array([int(_direction(name)) for name in operations.names] or [0], dtype=np.int32)
     kernel = np.where(
         communicates[operations.name], OperationClass.COMMUNICATION, OperationClass.COMPUTE
     ).astype(np.int32)

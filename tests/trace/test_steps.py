@@ -131,7 +131,7 @@ def test_each_process_has_its_own_steps(tmp_path: Path) -> None:
     assert result.steps == 8 and {(row.pid, row.device) for row in result.rows} == {(100, 0), (200, 1)}
 
 
-def test_the_demo(tmp_path: Path) -> None:
+def test_the_demo() -> None:
     with Trace.open(RECORDED / "demo_h200.sqlite") as trace:
         result = steps(trace)
     assert (result.sign, result.steps, result.clock) == ("range", 4, "gpu")

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab gaps`: why the GPU was idle."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "show why the GPU was idle: every piece of idle time charged to its cause and line"
+EXAMPLES = """\
+  profiling-lab gaps run.sqlite
+  profiling-lab gaps run.sqlite --nvtx '^epoch'               idle time per epoch
+  profiling-lab gaps trace.json.gz --own train.py --format json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    shared.add_nvtx(parser)
+    shared.add_own(parser)
+    shared.add_limit(parser, 15)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.gaps import gaps_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.gaps import gaps
+
+    with Trace.open(args.trace) as trace:
+        result = gaps(trace, args.nvtx, tuple(args.own), args.limit or None)
+        write(gaps_report(trace, result), args.format)
+    return 0

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of idle time by cause."""
+
+from __future__ import annotations
+
+from profiling_lab.report import numbers
+from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.lines import frame_data, shown_path
+from profiling_lab.report.table import Column, Report, Table, Unit
+from profiling_lab.trace import Frame, Trace
+from profiling_lab.trace.gaps import GapRow, GapsResult
+from profiling_lab.trace.steps import PARTS
+
+_AFTERS_SHOWN = 2
+
+
+def gaps_report(trace: Trace, result: GapsResult) -> Report:
+    """Rows of `gaps` as a report; without steps there is no column per step."""
+    per_step = (Column("per_step_ns", "per step", Unit.NS, "step"),) if result.steps else ()
+    columns = (
+        Column("cause", "cause"),
+        Column("line", "line"),
+        Column("what", "in"),
+        *per_step,
+        Column("idle_ns", "idle", Unit.NS),
+        Column("share_frac", "of idle", Unit.FRAC),
+        Column("pieces", "pieces", Unit.COUNT),
+    )
+    rows = tuple(
+        (
+            row.cause,
+            _line(row),
+            row.what,
+            *((row.per_step_ns,) if result.steps else ()),
+            row.idle_ns,
+            row.share_frac,
+            row.pieces,
+        )
+        for row in result.rows
+    )
+    return Report(
+        command="gaps",
+        trace=_trace_data(trace, result),
+        header=(*coverage_header(trace, result.coverage), *_header(result)),
+        table=Table(
+            columns,
+            rows,
+            result.total_matched,
+            tuple(map(_details, result.rows)),
+            tuple(map(_data, result.rows)),
+        ),
+        coverage=coverage_data(result.coverage),
+    )
+
+
+def _at(frame: Frame) -> str:
+    return f"{shown_path(frame.file)}:{frame.line}"
+
+
+def _line(row: GapRow) -> str:
+    if row.frame is None:
+        return ""
+    return _at(row.frame) if row.exact else f"before {_at(row.frame)}"
+
+
+def _details(row: GapRow) -> tuple[str, ...]:
+    return tuple(f"after {_at(frame)}: {numbers.time(ns)}" for frame, ns in row.after[:_AFTERS_SHOWN])
+
+
+def _header(result: GapsResult) -> tuple[str, ...]:
+    idle, span = numbers.time(result.idle_ns), numbers.time(result.span_ns)
+    parts = ", ".join(
+        f"{part} {numbers.share(ns / result.span_ns if result.span_ns else 0.0)}"
+        for part, ns in zip(PARTS, result.parts_ns, strict=True)
+    )
+    lines = [
+        f"idle {idle} of {span} in {numbers.counted(result.gaps, 'gap')}; most of the time goes to "
+        f"{result.bound_by}: {parts}",
+        f"  steps: {result.how}"
+        + (f"; {result.steps} of them, devices counted apart" if result.steps else ""),
+    ]
+    waits = f"  the host waited for the GPU {numbers.counted(result.host_waits, 'time')}"
+    waits += f", {numbers.time(result.host_wait_ns)}" if result.host_waits else ""
+    if result.late_frac is not None:
+        waits += f"; it was late with {numbers.share(result.late_frac)} of its launches"
+    lines.append(waits)
+    if result.queue_full_ns:
+        full = numbers.time(result.queue_full_ns)
+        lines.append(f"  the launch queue was full for {full}: there the GPU was behind, not the host")
+    if result.unknown_ns:
+        unknown = numbers.share(result.unknown_ns / result.idle_ns)
+        lines.append(f"  {unknown} of the idle time has no known cause")
+    return tuple(lines)
+
+
+def _trace_data(trace: Trace, result: GapsResult) -> dict[str, object]:
+    return {
+        "path": str(trace.path),
+        "idle_ns": result.idle_ns,
+        "span_ns": result.span_ns,
+        "gaps": result.gaps,
+        "unknown_ns": result.unknown_ns,
+        "parts_ns": dict(zip(PARTS, result.parts_ns, strict=True)),
+        "bound_by": result.bound_by,
+        "steps": result.steps,
+        "host_waits": result.host_waits,
+        "host_wait_ns": result.host_wait_ns,
+        "queue_full_ns": result.queue_full_ns,
+        "late_frac": None if result.late_frac is None else round(result.late_frac, 6),
+    }
+
+
+def _data(row: GapRow) -> dict[str, object]:
+    frame = row.frame or Frame("", "", 0)
+    return {
+        "key": row.key,
+        "cause": row.cause,
+        "what": row.what,
+        "function": frame.function,
+        "file": frame.file,
+        "line": frame.line,
+        "exact": row.exact,
+        "idle_ns": row.idle_ns,
+        "in_steps_ns": row.in_steps_ns,
+        "per_step_ns": row.per_step_ns,
+        "pieces": row.pieces,
+        "share_frac": round(row.share_frac, 6),
+        "after": [{**frame_data(frame), "idle_ns": ns} for frame, ns in row.after],
+    }
