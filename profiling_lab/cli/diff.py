@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab diff`: recordings from before a change against recordings from after it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from profiling_lab.cli import _trace_arguments as shared
+
+if TYPE_CHECKING:
+    from profiling_lab.trace.diff import DiffResult
+
+HELP = "compare recordings from before and after a change, line by line, with a verdict that knows the noise"
+EXAMPLES = """\
+  profiling-lab diff before.sqlite after.sqlite
+  profiling-lab diff before.sqlite after.sqlite --gate 3%             exit code 1 if the step got slower
+  profiling-lab diff b1.sqlite,b2.sqlite a1.sqlite,a2.sqlite          several recordings of each side
+  profiling-lab diff --before b1.sqlite --before b2.sqlite --after a1.sqlite
+  profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'idle<5%'
+  profiling-lab diff main.sqlite pr.sqlite --format md --annotate > comment.md
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "traces",
+        metavar="FILE",
+        nargs="*",
+        help="two: before and after the change; each may be a list of recordings, with commas",
+    )
+    for side in ("before", "after"):
+        parser.add_argument(
+            f"--{side}",
+            metavar="FILE",
+            action="append",
+            default=[],
+            help=f"a recording from {side} the change; may be given several times",
+        )
+    parser.add_argument(
+        "--gate",
+        metavar="LIMIT",
+        help="fail if the median step got slower by more than this: 3%% of it, or a time like 2ms",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="WHAT<LIMIT",
+        action="append",
+        default=[],
+        help="fail if this takes more per step after the change: step, gpu, idle, line:FILE:LINE, "
+        "function:NAME or kernel:NAME; may be given several times",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit code 3 where a gate or budget cannot be decided because of the noise (default: 0)",
+    )
+    parser.add_argument(
+        "--allow",
+        metavar="CHECK",
+        action="append",
+        default=[],
+        help="compare although this differs: gpu, driver, method, steps, workload, overhead",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("line", "function", "kernel"),
+        default="line",
+        help="what a row is (default: line)",
+    )
+    parser.add_argument(
+        "--nvtx",
+        metavar="REGEX",
+        help="the ranges that are steps (default: found by ProfilerStep, name, optimizer or period)",
+    )
+    parser.add_argument(
+        "--annotate",
+        action="store_true",
+        help="also write `::warning file=,line=::` for lines that got slower, on standard error, where CI "
+        "systems read it and --format md leaves it out of the comment",
+    )
+    shared.add_own(parser)
+    shared.add_limit(parser, 20)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import sys
+    from contextlib import ExitStack
+
+    from profiling_lab.report.diff import diff_report, workflow_warnings
+    from profiling_lab.report.table import write
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.diff import diff
+
+    before, after = _sides(args)
+    with ExitStack() as opened:
+        sides = [[opened.enter_context(Trace.open(path)) for path in side] for side in (before, after)]
+        result = diff(
+            *sides,
+            by=args.by,
+            own=tuple(args.own),
+            nvtx=args.nvtx,
+            gate=args.gate,
+            budgets=args.budget,
+            allow=args.allow,
+        )
+        write(diff_report(result, args.limit or None), args.format)
+        if args.annotate:
+            for line in workflow_warnings(result):
+                print(line, file=sys.stderr)
+    return _exit_code(result, args.strict)
+
+
+def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The files of both sides. Raises UsageError unless each has one."""
+    from profiling_lab.errors import UsageError
+
+    if args.traces and (args.before or args.after):
+        raise UsageError("expected either two FILEs or --before and --after, not both")
+    if args.traces and len(args.traces) != 2:
+        raise UsageError(f"expected two FILEs, before and after, not {len(args.traces)}")
+    before, after = [[args.traces[0]], [args.traces[1]]] if args.traces else [args.before, args.after]
+    before, after = _split(before), _split(after)
+    if not before or not after:
+        raise UsageError("expected a recording from before and one from after the change")
+    return before, after
+
+
+def _split(names: list[str]) -> list[str]:
+    from pathlib import Path
+
+    parts = ([name] if Path(name).exists() else name.split(",") for name in names)
+    return [name for listed in parts for name in listed if name]
+
+
+def _exit_code(result: DiffResult, strict: bool) -> int:
+    """0 ok, 1 over a limit, 3 no answer: not comparable, or too few steps for the limits asked for."""
+    if not result.comparable:
+        return 3
+    outcomes = {judged.outcome for judged in result.judged}
+    if "fail" in outcomes:
+        return 1
+    return 3 if "undecided" in outcomes and (strict or not result.enough_steps) else 0

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""profiling-lab diff"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from builders import TraceBuilder
+
+from profiling_lab.cli import main
+
+MS = 1_000_000
+
+
+def training(path: Path, gelu_ns: int, steps: int = 6, gpu: str = "Test GPU", lines: int = 2) -> Path:
+    """Steps of `lines` lines of one kernel each; the last line is the one that a change is about."""
+    builder = TraceBuilder()
+    for number in range(steps):
+        builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
+        for line in range(1, lines):
+            builder.launch("gemm<float>", 2 * MS + line, stack=f"/app/model.py:{line} Net.forward")
+        builder.launch("gelu", gelu_ns, stack="/app/model.py:87 Net.forward")
+        builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+    builder.row("TARGET_INFO_GPU", vmId=0, id=0, name=gpu)
+    return builder.write(path)
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    return training(tmp_path / "before.sqlite", MS)
+
+
+@pytest.fixture
+def after(tmp_path: Path) -> Path:
+    return training(tmp_path / "after.sqlite", 2 * MS)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    status = main(["diff", *(str(part) for part in argv)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_table_opens_with_the_verdict(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, before, after)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    # A step is its two kernels and the first call.
+    assert lines[0] == (
+        "SLOWER: 3.003 ms -> 4.003 ms per step, +1.000 ms (+33.3 %), 95 % interval +1.000 .. +1.000 ms"
+    )
+    assert "median of 6 and 6 steps (ProfilerStep ranges)" in lines[1]
+    assert any(line.startswith("before: before.sqlite: 18.000 ms of GPU time") for line in lines)
+    row = next(line for line in lines if "model.py:87" in line)
+    assert re.split(r"  +", row)[1:6] == ["forward", "1.000", "2.000", "1.000", "+1.000 .. +1.000 ms"]
+    assert row.endswith("slower")
+    assert lines[lines.index(row) + 1].strip() == "+1.000 ms gelu"
+    assert re.split(r"  +", lines[-1])[:4] == ["the median step", "3.003", "4.003", "1.000"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ([], 0),
+        (["--gate", "3%"], 1),
+        (["--gate", "900us"], 1),
+        (["--gate", "50%"], 0),
+        (["--gate", "2ms"], 0),
+        (["--budget", "line:model.py:87<3ms"], 0),
+        (["--budget", "line:model.py:87<1.5ms"], 1),
+        (["--gate", "50%", "--budget", "step<4ms"], 1),
+        (["--gate", "soon"], 2),
+        (["--budget", "line:model.py:88<3ms"], 2),
+        (["--allow", "anything"], 2),
+        (["--nvtx", "^nothing$"], 3),
+    ],
+)
+def test_exit_codes(
+    before: Path, after: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int
+) -> None:
+    found, _, err = run(capsys, before, after, *options)
+    assert found == status
+    assert bool(err) == (status in (2, 3))
+
+
+def test_same_file_twice(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, before, before, "--gate", "0%", "--strict")
+    assert status == 0 and out.startswith("NO CHANGE: 3.003 ms -> 3.003 ms per step\n")
+
+
+def test_not_comparable(tmp_path: Path, before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = training(tmp_path / "other.sqlite", 9 * MS, gpu="Other GPU")
+    status, out, _ = run(capsys, before, other, "--gate", "3%", "--annotate")
+    assert status == 3
+    assert out.startswith("NOT COMPARABLE: GPU: 1 x Test GPU before, 1 x Other GPU after\n")
+    assert "gate" not in out and "model.py:87" in out
+    assert run(capsys, before, other, "--gate", "3%", "--allow", "gpu")[0] == 1
+
+
+def test_too_few_steps_are_not_enough_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (training(tmp_path / f"{i}.sqlite", i * MS, steps=2) for i in (1, 2))
+    status, out, _ = run(capsys, one, two, "--gate", "3%")
+    assert status == 3 and out.startswith("NO VERDICT") and "UNDECIDED: too few steps" in out
+    assert run(capsys, one, two)[0] == 0, "nothing was asked that could not be answered"
+    # Several recordings of each side bring the steps that one lacks, given in either way.
+    more = [training(tmp_path / f"{i}{i}.sqlite", i * MS, steps=2) for i in (1, 2)]
+    assert run(capsys, f"{one},{more[0]}", f"{two},{more[1]}", "--gate", "3%")[0] == 1
+    sides = ("--before", one, "--before", more[0], "--after", two, "--after", more[1])
+    status, out, _ = run(capsys, *sides, "--gate", "3%")
+    assert status == 1 and "median of 4 and 4 steps" in out
+
+
+def test_noise_passes_unless_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def noisy(name: str, times: tuple[int, ...]) -> Path:
+        builder = TraceBuilder()
+        for number, ns in enumerate(times):
+            builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
+            builder.launch("gelu", ns * MS, stack="/app/model.py:87 f")
+            builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+        return builder.write(tmp_path / name)
+
+    files = noisy("a.sqlite", (10, 14, 9, 15, 12, 11)), noisy("b.sqlite", (11, 15, 10, 14, 13, 12))
+    status, out, _ = run(capsys, *files, "--gate", "3%")
+    assert status == 0 and out.startswith("NO DIFFERENCE beyond the noise")
+    assert "UNDECIDED: the limit lies inside of the noise" in out
+    assert run(capsys, *files, "--gate", "3%", "--strict")[0] == 3
+
+
+def test_json_holds_everything(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--gate", "3%", "--budget", "line:model.py:87<1ms", "--format", "json", "--limit", "1")
+    status, out, _ = run(capsys, before, after, *options)
+    envelope = json.loads(out)
+    assert status == 1 and envelope["schema"] == "profiling-lab/1" and envelope["command"] == "diff"
+    assert envelope["trace"] == {"before": [str(before)], "after": [str(after)]}
+    summary = envelope["data"]["summary"]
+    assert summary["verdict"] == "slower" and summary["change_ns"] == MS
+    assert summary["interval"] == {"low_ns": MS, "high_ns": MS}
+    assert summary["gate"]["outcome"] == summary["budgets"][0]["outcome"] == "fail"
+    assert {check["name"]: check["state"] for check in summary["checks"]}["gpu"] == "same"
+    assert summary["steps"]["before"] == [{"sign": "ProfilerStep", "step_ns": [3_003_001] * 6}]
+    rows = envelope["data"]["rows"]
+    assert envelope["data"]["total_matched"] == len(rows) == 3, "two more rows are no longer than their sum"
+    assert rows[0] == {
+        "key": "/app/model.py:87 forward",
+        "kind": "line",
+        "file": "/app/model.py",
+        "function": "Net.forward",
+        "line": 87,
+        "line_before": 0,
+        "phase": "forward",
+        "before_ns": MS,
+        "after_ns": 2 * MS,
+        "change_ns": MS,
+        "low_ns": MS,
+        "high_ns": MS,
+        "before_frac": 0.333000,
+        "after_frac": 0.499625,
+        "state": "slower",
+        "kernels": [{"name": "gelu", "before_ns": MS, "after_ns": 2 * MS}],
+    }
+    assert sum(row["change_ns"] for row in rows) == summary["change_ns"]
+    assert [part["gpu_ns"] for part in envelope["coverage"]["after"]] == [6 * (4 * MS + 1)]
+
+
+def test_cut_tables_say_so_and_still_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [training(tmp_path / f"{i}.sqlite", i * MS, lines=9) for i in (1, 2)]
+    _, out, _ = run(capsys, *files, "--limit", "4")
+    lines = out.splitlines()
+    assert lines[-1] == "6 of 10 rows; --limit 0 shows all"
+    assert lines[-4].startswith("6 other rows")
+    _, out, _ = run(capsys, *files, "--limit", "0", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == 10 and sum(int(row["change_ns"]) for row in rows) == MS
+
+
+def test_markdown_for_a_pull_request(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, before, after, "--gate", "3%", "--format", "md")
+    assert status == 1 and out.startswith("SLOWER: ")
+    assert "| median per step | phase | before ms |" in out
+    assert "<br>+1.000 ms gelu" in out
+
+
+def test_annotations_name_the_line_in_the_checkout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = []
+    for ns in (1, 2):
+        builder = TraceBuilder()
+        for number in range(4):
+            builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
+            builder.launch("gelu", ns * MS, stack=f"{tmp_path}/src/model,1.py:87 f")
+            builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+        files.append(builder.write(tmp_path / f"{ns}.sqlite"))
+    monkeypatch.chdir(tmp_path)
+    _, out, err = run(capsys, *files, "--annotate", "--budget", "line:model,1.py:87<1ms", "--format", "csv")
+    grew, over = err.splitlines()
+    assert grew.startswith(
+        "::warning file=src/model%2C1.py,line=87,title=GPU time grew::forward: 1.000 ms -> "
+    )
+    assert over.startswith("::warning file=src/model%2C1.py,line=87,title=over its budget::budget line:")
+    assert "95 %25 interval" in grew and "::warning" not in out
+    assert run(capsys, files[1], files[0], "--annotate")[2] == "", "what got faster is no warning"
+
+
+def test_both_sides_are_needed_and_given_once(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for files in (
+        [],
+        [before],
+        [before] * 3,
+        [before, before, "--before", before],
+        ["--after", before],
+        [",", ","],
+    ):
+        status, out, err = run(capsys, *files)
+        assert status == 2 and out == "" and err.startswith("profiling-lab diff: expected "), files
+
+
+def test_missing_file_is_unreadable(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, before, "no.sqlite")
+    assert status == 4 and "no.sqlite" in err
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
+@pytest.mark.parametrize("by", ["line", "function", "kernel"])
+def test_every_grouping_in_every_form(
+    before: Path, after: Path, capsys: pytest.CaptureFixture[str], form: str, by: str
+) -> None:
+    status, out, err = run(capsys, before, after, "--by", by, "--format", form)
+    assert (status, err) == (0, "") and ("gelu" if by == "kernel" else "model.py") in out
+
+
+def test_a_real_improvement_passes_the_gate(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [shared_data / "kineto" / f"resnet50_num_workers_{n}.pt.trace.json.gz" for n in (0, 4)]
+    status, out, _ = run(capsys, *files, "--gate", "3%")
+    assert status == 0 and out.startswith("FASTER: 176.273 ms -> 126.548 ms per step, -49.725 ms (-28.2 %)")
+    assert "yet the slowest step after, 181.565 ms, is slower than every step before" in out
+    assert run(capsys, *reversed(files), "--gate", "3%")[0] == 1
