@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ CALL_NS = 3_000
 FIRST_NS = 1_000_000
 
 Stack = tuple[tuple[str, str, int], ...]  # (function, file, line), outermost first
+Judge = Callable[[Any, "TraceBuilder"], Any]  # one rule applied to one trace (tests/rules)
 
 _OPERATION = "start! end! deviceId! contextId! streamId! correlationId globalPid"
 

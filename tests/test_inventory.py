@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from profiling_lab.cli import COMMANDS
 from profiling_lab.ops import OPS
+from profiling_lab.rules import RULES, Rule
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -47,3 +49,25 @@ def test_command_is_complete(name: str) -> None:
 def test_every_command_file_is_registered() -> None:
     files = {p.stem for p in (REPO / "profiling_lab" / "cli").glob("*.py")} - {"__init__"}
     assert {name for name in files if not name.startswith("_")} == set(COMMANDS)
+
+
+# What rules are made of; every other file of the package is a rule.
+PARTS_OF_RULES = {"__init__", "rule", "run", "view", "busy", "host_waits", "launch_queue"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_rule_is_complete(rule: Rule) -> None:
+    module = import_module(f"profiling_lab.rules.{rule.name}")
+    assert module.RULE is rule and module.__doc__
+    assert rule.question.endswith("?")
+    assert rule.thresholds and all(t.what and t.unit and t.source for t in rule.thresholds)
+    assert len((REPO / "profiling_lab" / "rules" / f"{rule.name}.py").read_text().splitlines()) <= 100
+    tests = (REPO / "tests" / "rules" / f"test_{rule.name}.py").read_text()
+    for answer in ("fires|bound|charges", "silent", "abstains"):
+        assert re.search(rf"def test_\w*({answer})", tests), f"{rule.name} lacks a test: {answer}"
+
+
+def test_every_rule_file_is_registered() -> None:
+    files = {p.stem for p in (REPO / "profiling_lab" / "rules").glob("*.py")}
+    assert files - PARTS_OF_RULES == {rule.name for rule in RULES}
+    assert len({rule.name for rule in RULES}) == len(RULES)

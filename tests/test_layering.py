@@ -25,8 +25,8 @@ MAY_INCLUDE = {
 # The lowest packages first; a package may import itself and what it names here (and profiling_lab.errors).
 MAY_IMPORT = {
     "trace": {"_analysis"},
-    "report": {"trace"},
-    "rules": {"trace"},
+    "rules": {"_analysis", "trace"},
+    "report": {"rules", "trace"},
     "recording": {"_recorder", "trace"},
     "ops": {"_ops"},
     "measure": set(),

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong in a trace: one rule per file, each with evidence, cost, line and remedy.
+
+To add a rule: `<name>.py` with a RULE of that name, one line in RULES, and `tests/rules/test_<name>.py` with
+a trace where it fires, one where it stays silent and one where it abstains.
+"""
+
+from __future__ import annotations
+
+from profiling_lab.rules import (
+    allocation_churn,
+    blocked_copy,
+    bound,
+    dataloader,
+    dominant_kernel,
+    dominant_line,
+    implicit_sync,
+    low_utilisation,
+    pageable_copy,
+    profiler_overhead,
+    recompute,
+    sync_calls,
+    sync_copy,
+    sync_memset,
+    tiny_kernels,
+)
+from profiling_lab.rules.rule import Abstain, Event, Finding, Rule, Threshold
+from profiling_lab.rules.run import Checked, load_rules, run, select
+
+RULES: tuple[Rule, ...] = (
+    bound.RULE,
+    low_utilisation.RULE,
+    dataloader.RULE,
+    sync_calls.RULE,
+    implicit_sync.RULE,
+    pageable_copy.RULE,
+    blocked_copy.RULE,
+    sync_copy.RULE,
+    sync_memset.RULE,
+    dominant_kernel.RULE,
+    dominant_line.RULE,
+    tiny_kernels.RULE,
+    recompute.RULE,
+    allocation_churn.RULE,
+    profiler_overhead.RULE,
+)
+
+__all__ = [
+    "RULES",
+    "Abstain",
+    "Checked",
+    "Event",
+    "Finding",
+    "Rule",
+    "Threshold",
+    "load_rules",
+    "run",
+    "select",
+]

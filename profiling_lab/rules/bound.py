@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What limits the program: launching (the GPU waits for the host), copying, or neither?
+
+Long launch calls do not mean that launching limits: where the queue of the GPU is full, the call waits for
+the GPU, and a CUDA graph wins nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
+from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.view import ENOUGH_FRAC, View
+
+IDLE = Threshold("the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
+COPYING = Threshold("only copies run", 0.5, "of the recording, from", "ours: more than everything else")
+STARVED = Threshold("kernels launched when the GPU had nothing left", 0.5, "of all, from", "ours: most")
+QUEUE = Threshold("launches in a full queue", 1000, "from", "CUDA: 1,024 entries")
+FULL = Threshold("the host waits for a full queue", 0.05, "of the recording, from", "ours")
+OF_LAUNCHES = (
+    "launch less: a CUDA graph, torch.compile(mode='reduce-overhead'), larger batches, fused operations"
+)
+OF_COPIES = (
+    "copy less or overlapped: keep data on the GPU, prefetch on another stream, smaller types, pinned memory"
+)
+
+
+def check(view: View) -> Verdict:
+    findings: list[Finding] = []
+    unknown: list[Abstain] = []
+    for process, busy in view.processes.items():
+        finding: Finding | Abstain | None = _copy_bound(view, process, busy)
+        if finding is None and busy.idle_frac >= IDLE.value:
+            finding = _launch_bound(view, process, busy)
+        if isinstance(finding, Abstain):
+            unknown.append(finding)
+        elif finding:
+            findings.append(finding)
+    return findings or (unknown[0] if unknown else ())
+
+
+def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
+    operations = view.operations
+    copies = np.flatnonzero(view.copies & (operations.process == process))
+    others = ~view.copies & (operations.process == process)
+    computing = (
+        Busy.of(operations.start_ns[others], operations.end_ns[others]).total_ns if others.any() else 0
+    )
+    copying_ns = busy.total_ns - computing
+    if not len(copies) or copying_ns < COPYING.value * busy.span_ns:
+        return None
+    full_ns = full_queue_ns(view, process)
+    queue = f"; launches waited {ms(full_ns)} because the command buffer was full" if full_ns else ""
+    share, moved_bytes = copying_ns / busy.span_ns, int(operations.size_bytes[copies].sum())
+    longest = copies[np.argmax(operations.duration_ns[copies])]
+    return Finding(
+        what=f"copy-bound{view.of_process(process)}: for {ms(copying_ns)}, {percent(share)} of the "
+        f"recording, only copies run ({len(copies):,}, {moved_bytes:,} bytes){queue}",
+        cost_ns=copying_ns,
+        cost_of="time in which only copies run",
+        place=view.place(int(view.operation_place[longest])),
+        evidence=view.evidence("operations", copies, operations.duration_ns[copies]),
+        events=len(copies),
+        remedy=OF_COPIES,
+    )
+
+
+def _launch_bound(view: View, process: int, busy: Busy) -> Finding | Abstain | None:
+    kernels = np.flatnonzero(view.kernels & (view.operations.process == process))
+    pace = launch_pace(view, kernels)
+    if len(pace.known) < ENOUGH_FRAC * max(len(kernels), 1):
+        return Abstain(f"of {len(kernels)} kernels {len(pace.known)} have their launch in the file: too few")
+    queue_is_full = pace.fullest >= QUEUE.value or full_queue_ns(view, process) >= FULL.value * busy.span_ns
+    starved_frac = len(pace.starved) / max(len(pace.known), 1)
+    if starved_frac < STARVED.value or pace.interval_ns <= pace.kernel_ns or queue_is_full:
+        return None
+    return Finding(
+        what=f"launch-bound{view.of_process(process)}: the GPU idles {percent(busy.idle_frac)} of the "
+        f"recording; {percent(starved_frac)} of the kernels found it with nothing left to do, one launched "
+        f"every {pace.interval_ns / 1000:.1f} µs to run {pace.kernel_ns / 1000:.1f} µs",
+        cost_ns=busy.idle_ns,
+        cost_of="GPU idle",
+        place=view.place(int(view.operation_place[pace.starved[0]])),
+        evidence=view.evidence("operations", pace.starved, pace.starved_ns),
+        events=len(pace.starved),
+        remedy=OF_LAUNCHES,
+    )
+
+
+RULE = Rule(
+    "bound",
+    "Does launching or copying limit the program?",
+    (IDLE, COPYING, STARVED, QUEUE, FULL),
+    check,
+)

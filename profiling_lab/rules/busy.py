@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the GPUs of one process worked, and when they waited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.trace.columns import I64
+
+_BLEED_NS = 1000  # clocks of host and GPU are aligned no better than this
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The union of operations: sorted, disjoint. Before the first and after the last nothing is idle."""
+
+    start_ns: I64
+    end_ns: I64
+
+    @classmethod
+    def of(cls, start_ns: I64, end_ns: I64) -> Busy:
+        return cls(*_analysis.merged(np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)))
+
+    @property
+    def total_ns(self) -> int:
+        return int((self.end_ns - self.start_ns).sum())
+
+    @property
+    def span_ns(self) -> int:
+        return int(self.end_ns[-1] - self.start_ns[0]) if len(self.start_ns) else 0
+
+    @property
+    def idle_ns(self) -> int:
+        return self.span_ns - self.total_ns
+
+    @property
+    def idle_frac(self) -> float:
+        return self.idle_ns / self.span_ns if self.span_ns else 0.0
+
+    def before(self, time_ns: I64) -> I64:
+        """Busy time before each moment."""
+        done = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
+        row = np.searchsorted(self.start_ns, time_ns, "right")
+        over = np.where(row > 0, self.end_ns[np.maximum(row, 1) - 1] - time_ns, 0)
+        return np.asarray(done[row] - np.maximum(over, 0), dtype=np.int64)
+
+    def idle_within(self, start_ns: I64, end_ns: I64) -> I64:
+        """Idle time inside of each stretch."""
+        start_ns = np.clip(start_ns, self.start_ns[0], self.end_ns[-1])
+        end_ns = np.clip(end_ns, self.start_ns[0], self.end_ns[-1])
+        return np.asarray(end_ns - start_ns - (self.before(end_ns) - self.before(start_ns)), dtype=np.int64)
+
+    def gap_around(self, start_ns: I64, end_ns: I64) -> I64:
+        """Per stretch, the idle time since its start in the gap that surrounds its end.
+
+        A gap is charged once, to the stretch that ended in it first.
+        """
+        row = np.searchsorted(self.start_ns, end_ns + _BLEED_NS, "right")
+        inside = (row > 0) & (row < len(self.start_ns))
+        inside[inside] = self.end_ns[row[inside] - 1] <= end_ns[inside] + _BLEED_NS
+        cost = np.zeros(len(row), dtype=np.int64)
+        rows = np.flatnonzero(inside)
+        rows = rows[np.argsort(end_ns[rows], kind="stable")]
+        _, first = np.unique(row[rows], return_index=True)
+        rows = rows[first]
+        cost[rows] = self.start_ns[row[rows]] - np.maximum(self.end_ns[row[rows] - 1], start_ns[rows])
+        return np.maximum(cost, 0)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the program wait for its DataLoader? Told by the range that torch puts around each `next`."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.view import View
+
+SHARE = Threshold("waiting for data", 0.05, "of the recording, more than", "TensorBoard's profiler plugin")
+REMEDY = "load in the background: DataLoader(num_workers=4 or more, pin_memory=True, persistent_workers=True)"
+_NEXT = re.compile(r"DataLoader.*__next__")
+_OPERATOR = re.compile(r"^(aten|autograd)::|^ProfilerStep#")
+
+
+def check(view: View) -> Verdict:
+    ranges = view.trace.ranges
+    loading = [_NEXT.search(name) is not None for name in ranges.names]
+    if not any(loading):
+        if any(_OPERATOR.search(name) for name in ranges.names):
+            return ()  # torch noted its operators: it would have noted a DataLoader
+        return Abstain(
+            "the file has no operator ranges: record with torch.profiler, or under emit_nvtx with nsys"
+        )
+    in_next = np.array(loading, dtype=bool)[ranges.name]
+    findings = []
+    for process, busy in view.processes.items():
+        rows = np.flatnonzero(
+            in_next & (ranges.process == process) & (ranges.end_ns < np.iinfo(np.int64).max)
+        )
+        if not len(rows):
+            continue
+        waits = Busy.of(ranges.start_ns[rows], ranges.end_ns[rows])
+        # The recording may begin with a DataLoader, before the GPU has anything to do.
+        began = min(int(waits.start_ns[0]), int(busy.start_ns[0]))
+        whole_ns = max(int(waits.end_ns[-1]), int(busy.end_ns[-1])) - began
+        if waits.total_ns <= SHARE.value * whole_ns:
+            continue
+        idle_ns = int(busy.idle_within(waits.start_ns, waits.end_ns).sum())
+        longest = rows[np.argmax(ranges.end_ns[rows] - ranges.start_ns[rows])]
+        findings.append(
+            Finding(
+                what=f"the program waited {ms(waits.total_ns)} for its DataLoader in {len(rows)} calls, "
+                f"{percent(waits.total_ns / whole_ns)} of the recording; the GPU idled {ms(idle_ns)} of it",
+                cost_ns=idle_ns,
+                cost_of="GPU idle while the DataLoader worked",
+                place=view.place(int(view.range_place[longest])),
+                evidence=view.evidence("ranges", rows, ranges.end_ns[rows] - ranges.start_ns[rows]),
+                events=len(rows),
+                remedy=REMEDY,
+            )
+        )
+    return findings
+
+
+RULE = Rule("dataloader", "Does the program wait for its DataLoader?", (SHARE,), check)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does one line of Python take most of the GPU's time? Many short kernels of one line show only here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.view import View, grouped
+from profiling_lab.trace.attribution import Phase
+
+SHARE = Threshold("one line takes", 0.3, "of the GPU time, at least", "nsys-ai, which has it for kernels")
+HOT = Threshold("called a hot spot", 0.6, "of the GPU time, from", "nsys-ai: hot spot")
+ENOUGH = Threshold("operations to speak of shares", 20, "at least", "ours")
+REMEDY = "look at this line first: `profiling-lab kernels` shows the kernels it is made of"
+
+
+def check(view: View) -> Verdict:
+    operations = view.operations
+    if len(operations) < ENOUGH.value:
+        return Abstain(f"{len(operations)} operations are too few to speak of shares")
+    rows = np.flatnonzero(view.operation_place >= 0)
+    findings = []
+    for number, mine in grouped(rows, view.operation_place[rows]):
+        duration = operations.duration_ns[mine]
+        total_ns = int(duration.sum())
+        share = total_ns / view.gpu_ns if view.gpu_ns else 0.0
+        if share < SHARE.value:
+            continue
+        backward_ns = int(duration[view.attribution.phase[mine] == Phase.BACKWARD].sum())
+        findings.append(
+            Finding(
+                what=f"one line takes {percent(share)} of the GPU time"
+                f"{', a hot spot' if share >= HOT.value else ''}: {len(mine):,} operations, "
+                f"{ms(total_ns - backward_ns)} forward, {ms(backward_ns)} backward",
+                cost_ns=total_ns,
+                cost_of="GPU time of the line",
+                place=view.place(number),
+                evidence=view.evidence("operations", mine, duration),
+                events=len(mine),
+                remedy=REMEDY,
+            )
+        )
+    return findings or view.too_few_lines("that no line dominates") or ()
+
+
+RULE = Rule("dominant_line", "Does one line of Python dominate the GPU's time?", (SHARE, HOT, ENOUGH), check)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which lines read a value from the GPU (.item(), .cpu(), nonzero, printing a tensor), and so wait for it?
+
+Recognised by what it does: a copy of a few bytes to the host, and a wait by the same thread right after it.
+"""
+
+from __future__ import annotations
+
+from profiling_lab.rules.host_waits import DENSITY, IDLE, TINY_COPY, reads_of_a_value, wait_findings
+from profiling_lab.rules.rule import Abstain, Rule, Verdict
+from profiling_lab.rules.view import View
+
+REMEDY = (
+    "keep the value on the GPU; read it every N steps, or copy it with non_blocking=True and read it later"
+)
+
+
+def check(view: View) -> Verdict:
+    to_host = view.named("memcpy DtoH")
+    if not to_host.any():
+        return ()
+    if not (to_host & view.has_call).any():
+        return Abstain("the calls of the copies to the host were not recorded")
+    _, waits = reads_of_a_value(view)
+    return wait_findings(view, waits, "reads of a value from the GPU", REMEDY)
+
+
+RULE = Rule(
+    "implicit_sync", "Which lines read a value and so wait for the GPU?", (TINY_COPY, IDLE, DENSITY), check
+)

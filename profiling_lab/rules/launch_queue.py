@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How full the queue between the host and the GPU is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64, OverheadKind
+
+
+def full_queue_ns(view: View, process: int) -> int:
+    """How long the host waited for room in the command buffer, as far as the file notes it."""
+    overheads = view.trace.overheads
+    rows = (overheads.kind == OverheadKind.COMMAND_BUFFER_FULL) & (overheads.process == process)
+    return Busy.of(overheads.start_ns[rows], overheads.end_ns[rows]).total_ns if rows.any() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPace:
+    """How the launches of some kernels kept up with the GPU."""
+
+    known: I64
+    """rows of the kernels whose launch was recorded"""
+    starved: I64
+    """those of them before which the GPU had nothing left to do when their launch returned"""
+    starved_ns: I64
+    """how long it had waited for each of these"""
+    interval_ns: float
+    """the median time from launch to launch"""
+    kernel_ns: float
+    """the median length of a kernel"""
+    fullest: int
+    """the most launches that waited in one stream"""
+
+
+def launch_pace(view: View, kernels: I64) -> LaunchPace:
+    """`kernels` are rows of one process."""
+    operations, calls, call = view.operations, view.calls, view.attribution.call
+    known = kernels[call[kernels] >= 0]
+    if not len(known):
+        return LaunchPace(known, known, known, 0.0, 0.0, 0)
+    mine = np.flatnonzero(operations.process == operations.process[known[0]])
+    mine = mine[np.argsort(operations.start_ns[mine], kind="stable")]
+    done = np.maximum.accumulate(operations.end_ns[mine])
+    before = np.full(len(operations), np.iinfo(np.int64).max)
+    before[mine[1:]] = done[:-1]
+    starved = known[before[known] <= calls.end_ns[call[known]]]
+    launched = np.sort(calls.start_ns[call[known]])
+    return LaunchPace(
+        known,
+        starved,
+        operations.start_ns[starved] - before[starved],
+        float(np.median(np.diff(launched))) if len(known) > 1 else 0.0,
+        float(np.median(operations.duration_ns[known])),
+        _fullest_queue(view, known),
+    )
+
+
+def _fullest_queue(view: View, kernels: I64) -> int:
+    launched = view.calls.start_ns[view.attribution.call[kernels]]
+    stream, fullest = view.operations.stream[kernels], 0
+    for number in np.unique(stream).tolist():
+        mine = stream == number
+        launches, begins = np.sort(launched[mine]), np.sort(view.operations.start_ns[kernels][mine])
+        waiting = np.arange(1, len(launches) + 1) - np.searchsorted(begins, launches, "right")
+        fullest = max(fullest, int(waiting.max()))
+    return fullest

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which stretches of the recording does a GPU mostly wait?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64
+
+CHUNKS = Threshold(
+    "equal parts the recording is cut into", 30, "parts", "ours: nsys cuts likewise, its count is unknown"
+)
+LOW = Threshold("a GPU works", 0.5, "of a part, less than", "nsys: gpu_time_util")
+ENOUGH = Threshold("operations of a GPU", 60, "at least", "ours: two for each part")
+REMEDY = "see what the host does before this line: loading data, waiting, launching too many small kernels"
+
+
+def check(view: View) -> Verdict:
+    operations = view.operations
+    track = operations.process.astype(np.int64) << 32 | operations.device
+    findings: list[Finding] = []
+    enough = False
+    for device in np.unique(track).tolist():
+        rows = np.flatnonzero(track == device)
+        if len(rows) >= ENOUGH.value:
+            enough = True
+            findings += _of_device(view, rows)
+    if not enough:
+        return Abstain(
+            f"no GPU has {ENOUGH.value:.0f} operations in the recording, too few to cut it into parts"
+        )
+    return findings
+
+
+def _of_device(view: View, rows: I64) -> list[Finding]:
+    operations = view.operations
+    busy = Busy.of(operations.start_ns[rows], operations.end_ns[rows])
+    edges = np.linspace(busy.start_ns[0], busy.end_ns[-1], int(CHUNKS.value) + 1).astype(np.int64)
+    idle = busy.idle_within(edges[:-1], edges[1:])
+    low = 1 - idle / np.maximum(np.diff(edges), 1) < LOW.value
+    # Neighbouring parts are one stretch.
+    turns = np.flatnonzero(np.diff(np.concatenate([[0], low.astype(np.int8), [0]])))
+    findings = []
+    for first, last in turns.reshape(-1, 2).tolist():
+        began, ended = int(edges[first]), int(edges[last])
+        cost_ns = int(idle[first:last].sum())
+        if cost_ns < WORTH.value * view.span_ns:
+            continue
+        # The operations that the GPU waited for longest, and the line that launched the first of them.
+        gap = np.searchsorted(busy.start_ns, (began, ended))
+        waited = np.arange(max(int(gap[0]), 1), min(int(gap[1]) + 1, len(busy.start_ns)))
+        after_ns = busy.start_ns[waited] - busy.end_ns[waited - 1]
+        order = rows[np.argsort(operations.start_ns[rows], kind="stable")]
+        late = order[np.searchsorted(operations.start_ns[order], busy.start_ns[waited])]
+        place = int(view.operation_place[late[np.argmax(after_ns)]]) if len(late) else -1
+        works, after = 1 - cost_ns / (ended - began), began - int(busy.start_ns[0])
+        findings.append(
+            Finding(
+                what=f"device {operations.device[rows[0]]} is busy {percent(works)} of {ms(ended - began)}, "
+                f"from {ms(after)} after its first operation; the longest gap "
+                "ends with this line",
+                cost_ns=cost_ns,
+                cost_of="GPU idle in the stretch",
+                place=view.place(place),
+                evidence=view.evidence("operations", late, after_ns),
+                events=len(late),
+                remedy=REMEDY,
+            )
+        )
+    return findings
+
+
+RULE = Rule(
+    "low_utilisation", "In which stretches does a GPU mostly wait?", (CHUNKS, LOW, ENOUGH, WORTH), check
+)

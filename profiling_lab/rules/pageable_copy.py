@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which asynchronous copies use pageable host memory? The driver stages those, and the host waits for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Verdict, ms
+from profiling_lab.rules.view import View, grouped
+from profiling_lab.trace.columns import MemoryKind
+
+REMEDY = (
+    "allocate the host side with pin_memory() (DataLoader(pin_memory=True)), and copy with non_blocking=True"
+)
+
+
+def check(view: View) -> Verdict:
+    operations = view.operations
+    known = (operations.source_memory != MemoryKind.UNKNOWN) | (
+        operations.target_memory != MemoryKind.UNKNOWN
+    )
+    if not view.copies.any():
+        return ()
+    if not (view.copies & known).any():
+        return Abstain("the file does not say which memory its copies touch")
+    if not (view.copies & view.has_call).any():
+        return Abstain("the calls of the copies were not recorded")
+    pageable = (operations.source_memory == MemoryKind.PAGEABLE) | (
+        operations.target_memory == MemoryKind.PAGEABLE
+    )
+    rows = np.flatnonzero(view.copies & pageable & view.launched_by("Async"))
+    findings = []
+    for number, mine in grouped(rows, view.operation_place[rows]):
+        held_ns = np.maximum(view.call_ns(mine), operations.duration_ns[mine])
+        if held_ns.sum() < WORTH.value * view.span_ns:
+            continue
+        size_bytes = int(operations.size_bytes[mine].sum())
+        findings.append(
+            Finding(
+                what=f"{len(mine)} asynchronous copies of pageable memory, {size_bytes:,} bytes, took "
+                f"{ms(int(held_ns.sum()))}",
+                cost_ns=int(held_ns.sum()),
+                cost_of="copies and their calls, whichever took longer",
+                place=view.place(number),
+                evidence=view.evidence("operations", mine, held_ns),
+                events=len(mine),
+                remedy=REMEDY,
+            )
+        )
+    return findings
+
+
+RULE = Rule("pageable_copy", "Which asynchronous copies use pageable host memory?", (WORTH,), check)

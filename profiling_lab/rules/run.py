@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applying rules to a trace, and taking rules from a file of the user's."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from profiling_lab.errors import LabError, NotEnoughDataError, UsageError
+from profiling_lab.rules.rule import Abstain, Finding, Rule, Verdict
+from profiling_lab.rules.view import View
+from profiling_lab.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the rules said. Every rule is in exactly one of the three, or has at least one finding."""
+
+    findings: tuple[Finding, ...]
+    """the most expensive first"""
+    silent: tuple[str, ...]
+    """rules that looked and found nothing"""
+    abstained: tuple[tuple[str, str], ...]
+    """rules that could not tell, each with its reason"""
+
+    @property
+    def could_tell(self) -> bool:
+        return bool(self.findings or self.silent)
+
+
+def run(trace: Trace, rules: Sequence[Rule], own: tuple[str, ...] = ()) -> Checked:
+    """Apply the rules. `own`: what counts as the user's code (see Ownership).
+
+    Raises NotEnoughDataError if the trace has no GPU operation.
+    """
+    if not len(trace.operations):
+        raise NotEnoughDataError(trace.why_empty())
+    view = View(trace, own)
+    findings: list[Finding] = []
+    silent: list[str] = []
+    abstained: list[tuple[str, str]] = []
+    for rule in rules:
+        try:
+            verdict: Verdict = rule.check(view)
+        except NotEnoughDataError as error:
+            verdict = Abstain(str(error))
+        if isinstance(verdict, Abstain):
+            abstained.append((rule.name, verdict.reason))
+        elif verdict:
+            findings += [replace(finding, rule=rule.name) for finding in verdict]
+        else:
+            silent.append(rule.name)
+    findings.sort(key=lambda finding: (-finding.cost_ns, finding.rule))
+    return Checked(tuple(findings), tuple(silent), tuple(abstained))
+
+
+def select(rules: Sequence[Rule], names: Sequence[str]) -> tuple[Rule, ...]:
+    """The rules of these names, in this order. Raises UsageError for a name that there is not."""
+    by_name = {rule.name: rule for rule in rules}
+    if len(by_name) < len(rules):
+        twice = next(rule.name for rule in rules if rule is not by_name[rule.name])
+        raise UsageError(f"two rules have the name {twice!r}")
+    if unknown := [name for name in names if name not in by_name]:
+        raise UsageError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(by_name)}")
+    return tuple(by_name[name] for name in names)
+
+
+def load_rules(path: Path) -> tuple[Rule, ...]:
+    """The tuple RULES of a Python file, which is executed. Raises UsageError where that fails."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file of rules")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be executed: {type(error).__name__}: {error}") from error
+    rules = getattr(module, "RULES", None)
+    if not isinstance(rules, tuple | list) or not rules or not all(isinstance(r, Rule) for r in rules):
+        raise UsageError(f"{path} must define RULES, a tuple of profiling_lab.rules.Rule")
+    return tuple(replace(rule, check=_guarded(rule, path)) for rule in rules)
+
+
+def _guarded(rule: Rule, path: Path) -> Callable[[View], Verdict]:
+    """A rule of the user's may fail: that is said in one sentence, and is never 'nothing found'."""
+
+    def check(view: View) -> Verdict:
+        try:
+            return rule.check(view)
+        except LabError:
+            raise
+        except Exception as error:
+            raise UsageError(f"rule {rule.name} of {path} failed: {type(error).__name__}: {error}") from error
+
+    return check

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which copies between host and GPU are synchronous calls? The host stands still until they are done."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.view import View, grouped
+
+SMALL = Threshold("HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")
+REMEDY = "use the asynchronous call (cudaMemcpyAsync; in torch non_blocking=True with pinned memory)"
+
+
+def check(view: View) -> Verdict:
+    to_device = view.named("memcpy HtoD")
+    host_side = to_device | view.named("memcpy DtoH", "memcpy HtoH", "memcpy HtoA", "memcpy AtoH")
+    if not host_side.any():
+        return ()
+    if not (host_side & view.has_call).any():
+        return Abstain("the calls of the copies were not recorded")
+    small = to_device & (view.operations.size_bytes <= SMALL.value)
+    synchronous = view.launched_by(r"^(cuda|cu)Memcpy(?!.*Async)")
+    rows = np.flatnonzero(host_side & ~small & synchronous)
+    findings = []
+    for number, mine in grouped(rows, view.operation_place[rows]):
+        held_ns = view.call_ns(mine)
+        if held_ns.sum() < WORTH.value * view.span_ns:
+            continue
+        findings.append(
+            Finding(
+                what=f"{len(mine)} synchronous copies held the host for {ms(int(held_ns.sum()))}",
+                cost_ns=int(held_ns.sum()),
+                cost_of="host held in the copy calls",
+                place=view.place(number),
+                evidence=view.evidence("operations", mine, held_ns),
+                events=len(mine),
+                remedy=REMEDY,
+            )
+        )
+    return findings
+
+
+RULE = Rule("sync_copy", "Which copies between host and GPU are synchronous calls?", (SMALL, WORTH), check)

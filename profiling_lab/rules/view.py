@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules look at: the columns of a trace, with the lines and the waiting that several rules share.
+
+Everything is computed when the first rule asks for it, over whole columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.rule import EVIDENCE_AT_MOST, Abstain, Event, percent
+from profiling_lab.trace import Frame, Trace
+from profiling_lab.trace.attribution import Attribution
+from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations
+from profiling_lab.trace.ownership import Ownership
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+ENOUGH_FRAC = 0.5  # with more than half of it unknown, "nothing found" would be a guess
+HOST_WAITS = r"^(cuda(Device|Stream|Event|Thread)|cu(Ctx|Stream|Event))Synchronize$"
+
+
+class View:
+    """A trace, and what counts as the user's own code in it (see Ownership)."""
+
+    def __init__(self, trace: Trace, own: tuple[str, ...] = ()) -> None:
+        self.trace = trace
+        self._own = Ownership(own)
+
+    @property
+    def operations(self) -> Operations:
+        return self.trace.operations
+
+    @property
+    def calls(self) -> Calls:
+        return self.trace.calls
+
+    @property
+    def attribution(self) -> Attribution:
+        return self.trace.attribution
+
+    @cached_property
+    def kernels(self) -> Mask:
+        return np.asarray(self.operations.kind == OperationKind.KERNEL)
+
+    @cached_property
+    def copies(self) -> Mask:
+        return np.asarray(self.operations.kind == OperationKind.COPY)
+
+    @cached_property
+    def gpu_ns(self) -> int:
+        return int(self.operations.duration_ns.sum())
+
+    @cached_property
+    def span_ns(self) -> int:
+        """From the first operation's start to the last one's end."""
+        return int(self.operations.end_ns.max() - self.operations.start_ns.min())
+
+    @cached_property
+    def processes(self) -> dict[int, Busy]:
+        """When any GPU of each process worked."""
+        operations = self.operations
+        of = {int(p): operations.process == p for p in np.unique(operations.process)}
+        return {p: Busy.of(operations.start_ns[mine], operations.end_ns[mine]) for p, mine in of.items()}
+
+    @cached_property
+    def host_wait_idle(self) -> I64:
+        """Per call, the GPU's idle time that it caused, 0 for calls that do not wait for the GPU."""
+        calls, waits = self.calls, self.called(HOST_WAITS)
+        cost = np.zeros(len(calls), dtype=np.int64)
+        for process, busy in self.processes.items():
+            rows = np.flatnonzero(waits & (calls.process == process))
+            cost[rows] = busy.gap_around(calls.start_ns[rows], calls.end_ns[rows])
+        return cost
+
+    @cached_property
+    def next_call(self) -> I64:
+        """Per call the row of the next one on its thread, -1 after the last."""
+        calls = self.calls
+        order = np.lexsort((calls.start_ns, calls.thread))
+        same = calls.thread[order[1:]] == calls.thread[order[:-1]]
+        follower = np.full(len(calls), -1, dtype=np.int64)
+        follower[order[:-1][same]] = order[1:][same]
+        return follower
+
+    def of_process(self, process: int) -> str:
+        """` (pid 12)` where there are several, so that findings of two processes can be told apart."""
+        return f" (pid {self.trace.pids[process]})" if len(self.processes) > 1 else ""
+
+    def called(self, pattern: str) -> Mask:
+        """Per call, whether its name matches."""
+        hits = [re.search(pattern, name) is not None for name in self.calls.names]
+        return np.array([*hits, False], dtype=bool)[self.calls.name]
+
+    def launched_by(self, pattern: str) -> Mask:
+        """Per operation, whether its call was recorded and has such a name."""
+        return np.append(self.called(pattern), False)[self.attribution.call]
+
+    @property
+    def has_call(self) -> Mask:
+        return np.asarray(self.attribution.call >= 0)
+
+    def named(self, *names: str) -> Mask:
+        """Per operation, whether it has one of these names."""
+        hits = [name in names for name in self.operations.names]
+        return np.array([*hits, False], dtype=bool)[self.operations.name]
+
+    def call_ns(self, operation_rows: I64) -> I64:
+        """How long the calls of these operations took; 0 where the call is not known."""
+        took = np.append(self.calls.end_ns - self.calls.start_ns, 0)
+        return np.asarray(took[self.attribution.call[operation_rows]], dtype=np.int64)
+
+    @cached_property
+    def _places(self) -> tuple[I32, tuple[Frame, ...]]:
+        """Per frame of the trace the number of its line, and one frame for each line."""
+        number: dict[tuple[str, int], int] = {}
+        frames: list[Frame] = []
+        of_frame = []
+        for frame in self.trace.stacks.frames:
+            if (frame.file, frame.line) not in number:
+                number[frame.file, frame.line] = len(frames)
+                frames.append(frame)
+            of_frame.append(number[frame.file, frame.line])
+        return np.array(of_frame, dtype=np.int32), tuple(frames)
+
+    def _place_of_stacks(self, stack: I32) -> I32:
+        stacks = self.trace.stacks
+        own_row = stacks.own_rows(self._own)[stack]
+        return np.where(own_row > 0, self._places[0][stacks.frame[own_row]], -1).astype(np.int32)
+
+    @cached_property
+    def operation_place(self) -> I32:
+        """Per operation the number of the line that answers for it, -1 without one."""
+        return self._place_of_stacks(self.attribution.stack)
+
+    @cached_property
+    def call_place(self) -> I32:
+        return self._place_of_stacks(self.calls.stack)
+
+    @cached_property
+    def range_place(self) -> I32:
+        return self._place_of_stacks(self.trace.ranges.stack)
+
+    def place(self, number: int) -> Frame | None:
+        return self._places[1][number] if number >= 0 else None
+
+    def too_few_lines(self, question: str) -> Abstain | None:
+        """Abstain where most of the GPU time has no line, so that finding nothing would say nothing."""
+        with_line = int(self.operations.duration_ns[self.operation_place >= 0].sum())
+        covered = with_line / self.gpu_ns if self.gpu_ns else 0.0
+        if covered >= ENOUGH_FRAC:
+            return None
+        return Abstain(
+            f"{percent(covered)} of the GPU time has a line of your code, too little to say {question}: "
+            "record with `profiling-lab record`"
+        )
+
+    def evidence(self, table: str, rows: npt.NDArray[np.integer], weight: I64) -> tuple[Event, ...]:
+        """The weightiest of `rows`; `weight` is per row given."""
+        starts = {"operations": self.operations.start_ns, "calls": self.calls.start_ns}
+        start_ns = starts.get(table, self.trace.ranges.start_ns)
+        heaviest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
+        return tuple(Event(table, row, int(start_ns[row])) for row in heaviest.tolist())
+
+
+def grouped(rows: npt.NDArray[np.integer], key: I32) -> Iterator[tuple[int, I64]]:
+    """The rows of each key; `key` is per row given."""
+    if not len(rows):
+        return
+    order = np.argsort(key, kind="stable")
+    keys, first = np.unique(key[order], return_index=True)
+    for number, part in zip(keys.tolist(), np.split(rows[order], first[1:]), strict=True):
+        yield number, np.asarray(part, dtype=np.int64)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""profiling-lab check"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from builders import TraceBuilder
+
+from profiling_lab.cli import main
+from profiling_lab.rules import RULES
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    builder = TraceBuilder()
+    for i in range(30):
+        builder.launch("slow", 50_000, stack=f"/app/train.py:8 main > /app/model.py:{7 + i % 2} Net.forward")
+    return builder.write(tmp_path / "slow.sqlite")
+
+
+@pytest.fixture
+def fine(tmp_path: Path) -> Path:
+    builder = TraceBuilder()
+    for i in range(30):
+        builder.launch(f"k{i}", 50_000, stack=f"/app/model.py:{i + 1} f")
+    return builder.write(tmp_path / "fine.sqlite")
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    status = main([str(part) for part in argv])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_findings_give_1_with_line_remedy_and_evidence(
+    slow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "check", slow)
+    assert (status, err) == (1, "")
+    assert "3 findings of 2 rules" in out and "nothing found by: bound" in out
+    assert "could not tell: dataloader: the file has no operator ranges" in out
+    lines = out.splitlines()
+    row = next(i for i, line in enumerate(lines) if "the kernel slow takes 100.0 %" in line)
+    assert lines[row].split()[0] == "1.500", "the most expensive first"
+    assert lines[row + 1].strip().startswith("at /app/model.py:")
+    assert lines[row + 2].strip().startswith("do: optimise")
+    assert lines[row + 3].strip() == "evidence: operations[0], operations[1], operations[2] and 27 more"
+
+
+def test_nothing_found_gives_0_and_still_says_what_could_not_be_told(
+    fine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(capsys, "check", fine)
+    assert status == 0 and "no findings" in out and "could not tell: allocation_churn" in out
+
+
+def test_all_abstaining_gives_3(fine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "check", fine, "--rules", "dataloader,allocation-churn")
+    assert status == 3 and "no findings" in out and "nothing found by" not in out
+    assert run(capsys, "check", fine, "--rules", "dataloader,sync_copy")[0] == 0
+
+
+def test_json_has_everything_under_stable_keys(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(
+        capsys, "check", slow, "--format", "json", "--rules", "dominant_line,dataloader,bound"
+    )
+    envelope = json.loads(out)
+    assert status == 1 and (envelope["schema"], envelope["command"]) == ("profiling-lab/1", "check")
+    first = envelope["data"]["rows"][0]
+    assert first["key"] in ("dominant_line /app/model.py:7", "dominant_line /app/model.py:8")
+    assert {"rule", "cost_ns", "cost_of", "file", "line", "function", "what", "remedy", "events"} < set(first)
+    assert first["cost_ns"] == 750_000 and first["events"] == 15
+    assert first["evidence"][0] == {"table": "operations", "row": first["line"] - 7, "start_ns": 1_003_000 + (
+        first["line"] - 7) * 50_000}  # fmt: skip
+    assert envelope["coverage"]["silent"] == ["bound"]
+    assert [a["rule"] for a in envelope["coverage"]["abstained"]] == ["dataloader"]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
+def test_every_form(slow: Path, fine: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    status, out, err = run(capsys, "check", slow, "--format", form, "--limit", "1")
+    assert (status, err) == (1, "") and "slow" in out
+    status, out, err = run(capsys, "check", fine, "--format", form)
+    assert (status, err) == (0, "") and out
+
+
+def test_csv_rows_and_limit(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "check", slow, "--format", "csv", "--limit", "2")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["rule"] for row in rows] == ["dominant_kernel", "dominant_line"]
+    assert "2 of 3 rows; --limit 0 shows all" in run(capsys, "check", slow, "--limit", "2")[1]
+
+
+def test_own_decides_which_line_is_named(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "check", slow, "--own", "train.py", "--rules", "dominant_line", "--format", "csv")
+    assert [(r["file"], r["line"]) for r in csv.DictReader(io.StringIO(out))] == [("/app/train.py", "8")]
+
+
+def test_list_shows_every_threshold_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "check", "--list", "--format", "json")
+    rows = json.loads(out)["data"]["rows"]
+    assert status == 0 and {row["rule"] for row in rows} == {rule.name for rule in RULES}
+    assert len(rows) == sum(len(rule.thresholds) for rule in RULES)
+    assert all(row["source"] and row["value"] for row in rows)
+    assert "65,536" in run(capsys, "check", "--list", "--rules", "sync_copy")[1]
+
+
+def test_rules_of_the_user(fine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "my_rules.py"
+    mine.write_text(
+        "from profiling_lab.rules import Abstain, Rule\n"
+        "RULES = (Rule('mine', 'Is it tea time?', (), lambda view: Abstain('no clock')),)\n"
+    )
+    status, out, _ = run(capsys, "check", fine, "--rules-from", mine)
+    assert status == 0 and "could not tell: mine: no clock" in out and "nothing found by: bound" in out
+    assert run(capsys, "check", fine, "--rules-from", mine, "--rules", "mine")[0] == 3
+    assert "Is it tea time?" in run(capsys, "check", "--list", "--rules-from", mine)[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "says"),
+    [
+        (["check"], 2, "expected a trace to check"),
+        (["check", "nowhere.sqlite"], 4, "there is no such file"),
+        (["check", "{run}", "--rules", "moon"], 2, "no rule 'moon'"),
+        (["check", "{run}", "--rules-from", "nowhere.py"], 2, "no such file of rules"),
+    ],
+)
+def test_errors_are_one_sentence_on_stderr(
+    fine: Path, capsys: pytest.CaptureFixture[str], argv: list[str], status: int, says: str
+) -> None:
+    found, out, err = run(capsys, *(part.format(run=fine) for part in argv))
+    assert (found, out) == (status, "") and says in err and err.count("\n") == 1
+
+
+def test_a_trace_without_gpu_work_is_not_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = TraceBuilder().call("cudaMalloc_v3020").write(tmp_path / "empty.sqlite")
+    status, out, err = run(capsys, "check", empty)
+    assert (status, out) == (3, "") and "no GPU operation" in err
+
+
+def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    out = capsys.readouterr().out
+    assert "profiling-lab check run.sqlite" in out and "3 no rule could tell" in out

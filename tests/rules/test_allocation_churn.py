@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations after warm-up"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.allocation_churn import RULE
+
+
+def training(allocations: int, *, early: bool = False, api: str = "cudaMalloc_v3020") -> TraceBuilder:
+    builder = TraceBuilder(form="nsys")
+    for i in range(120):
+        builder.launch("k", 5_000)
+        if (i < allocations) if early else (i >= 120 - allocations):
+            builder.call(api, call_ns=100_000, stack="/app/model.py:5 f").gap(100_000)
+    return builder
+
+
+def test_fires_on_allocations_in_the_steps(judge: Judge) -> None:
+    (finding,) = judge(RULE, training(6))
+    assert finding.events == 6 and finding.cost_ns == 600_000 and finding.place.line == 5
+    assert finding.evidence[0].table == "calls"
+    assert len(judge(RULE, training(6, api="cudaFree_v3020"))) == 1
+
+
+def test_silent_on_warm_up_pools_and_a_few(judge: Judge) -> None:
+    assert judge(RULE, training(6, early=True)) == []
+    assert judge(RULE, training(6, api="cudaMallocAsync_v11020")) == []
+    assert judge(RULE, training(3)) == []
+
+
+def test_abstains_where_allocations_are_not_noted_or_the_recording_is_short(judge: Judge) -> None:
+    ours = TraceBuilder()
+    for _ in range(120):
+        ours.launch("k", 5_000)
+    verdict = judge(RULE, ours)
+    assert isinstance(verdict, Abstain) and "no allocations" in verdict.reason
+    verdict = judge(RULE, TraceBuilder(form="nsys").launch("k", 5_000))
+    assert isinstance(verdict, Abstain) and "too few" in verdict.reason
+    verdict = judge(RULE, TraceBuilder(form="nsys").launch("k", 5_000, recorded=False))
+    assert isinstance(verdict, Abstain) and "no API call" in verdict.reason

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel that dominates"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.dominant_kernel import RULE
+
+
+def kernels(slow_ns: int, others: int = 20) -> TraceBuilder:
+    builder = TraceBuilder()
+    for i in range(others):
+        builder.launch(f"k{i}<float>", 1_000, stack="/app/model.py:3 f")
+    builder.launch("slow", slow_ns, stack="/app/model.py:9 g")
+    return builder.launch("slow", slow_ns // 10, stack="/app/model.py:8 h")
+
+
+def test_fires_and_names_the_line_with_most_of_it(judge: Judge) -> None:
+    (finding,) = judge(RULE, kernels(10_000))
+    assert finding.cost_ns == 11_000 and finding.place.line == 9 and finding.events == 2
+    assert "slow takes 35.5 %" in finding.what and "hot spot" not in finding.what
+    assert str(finding.evidence[0]) == "operations[20]"
+    (finding,) = judge(RULE, kernels(100_000))
+    assert "a hot spot" in finding.what
+
+
+def test_silent_where_none_leads(judge: Judge) -> None:
+    assert judge(RULE, kernels(7_000)) == ()
+
+
+def test_abstains_on_a_handful_of_kernels(judge: Judge) -> None:
+    verdict = judge(RULE, kernels(100_000, others=3))
+    assert isinstance(verdict, Abstain) and "5 kernels are too few" in verdict.reason

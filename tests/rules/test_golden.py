@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules say about real traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiling_lab.rules import RULES, Checked, Finding, run
+from profiling_lab.rules.host_waits import other_waits, reads_of_a_value
+from profiling_lab.rules.view import View
+from profiling_lab.trace import Trace
+
+RECORDED = "profiling_lab/exercises/e17_python_backtrace/recorded"
+
+
+def checked(path: Path) -> tuple[Checked, dict[str, list[Finding]], dict[str, str]]:
+    """What was found, by rule, and why rules could not tell. Each rule must have exactly one answer."""
+    with Trace.open(path) as trace:
+        result = run(trace, RULES)
+    found: dict[str, list[Finding]] = {}
+    for finding in result.findings:
+        found.setdefault(finding.rule, []).append(finding)
+        assert finding.cost_ns >= 0 and finding.evidence and finding.events >= len(finding.evidence)
+    abstained = dict(result.abstained)
+    assert sorted([*found, *result.silent, *abstained]) == sorted(rule.name for rule in RULES)
+    return result, found, abstained
+
+
+def test_our_recording_of_the_demo(repo: Path) -> None:
+    result, found, abstained = checked(repo / RECORDED / "demo_h200.sqlite")
+    (line,), (kernel,) = found["dominant_line"], found["dominant_kernel"]
+    assert (Path(line.place.file).name, line.place.line) == ("model.py", 87)
+    assert "heavy_layer_slow_kernel takes 44.2 %" in kernel.what and kernel.place.line == 87
+    (item,) = found["implicit_sync"]
+    assert item.events == 2 and item.place.line == 59  # float(loss)
+    (copies,) = found["pageable_copy"]
+    assert copies.events == 8 and copies.place.line == 55
+    assert [f.rule for f in result.findings[:2]] == ["dominant_line", "dominant_kernel"]
+    assert set(abstained) == {"dataloader", "allocation_churn"}
+    assert "profiler_overhead" in result.silent, "0.3 µs for each of 1,099 calls"
+
+
+def test_nsys_recording_of_the_demo(repo: Path) -> None:
+    _, found, abstained = checked(repo / RECORDED / "nsys_h200.sqlite")
+    assert found["dominant_line"][0].place.line == 87 and found["implicit_sync"][0].place.line == 59
+    # nsys has no Python stack for launches of the autograd thread: less than half has a line.
+    assert "49.4 % of the GPU time has a line" in abstained["tiny_kernels"]
+    assert "profiler_overhead" in abstained
+
+
+def test_two_h100_that_copy(shared_data: Path) -> None:
+    path = shared_data / "nsys" / "fsdp_inference_2xh100.sqlite"
+    result, found, _ = checked(path)
+    assert len(found["bound"]) == 2
+    for finding in found["bound"]:
+        assert "copy-bound (pid 11" in finding.what and "97.0 % of the recording" in finding.what
+        assert "ms because the command buffer was full" in finding.what
+    # 912 ms of launch calls look like launch overhead; no rule may say so.
+    assert not any("launch-bound" in finding.what for finding in result.findings)
+    assert "low_utilisation" in result.silent, "the GPUs idle for less than 1 %"
+    with Trace.open(path) as trace:
+        view = View(trace)
+        # 8 waits of the host; 236 waits of streams for events are none.
+        waits = [*reads_of_a_value(view)[1], *other_waits(view)]
+        held_ns = (view.calls.end_ns - view.calls.start_ns)[waits]
+    assert len(waits) == 8 and held_ns.sum() == 856_929_451
+    assert found["implicit_sync"][0].events == 4
+
+
+def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
+    _, found, abstained = checked(shared_data / "nsys" / "autograd_nvtx_h200.sqlite")
+    assert "launch-bound: the GPU idles 99.5 %" in found["bound"][0].what
+    assert "recompute" in abstained and "dominant_line" in abstained, "the file has no stacks"
+
+
+def test_the_dataloader_before_and_not_after(shared_data: Path) -> None:
+    before, after = (
+        checked(shared_data / "kineto" / f"resnet50_num_workers_{workers}.pt.trace.json.gz")
+        for workers in (0, 4)
+    )
+    (finding,) = before[1]["dataloader"]
+    assert "waited 415.791 ms for its DataLoader in 6 calls" in finding.what
+    assert Path(finding.place.file).name == "resnet50_profiler_api.py" and finding.place.line == 42
+    assert finding.cost_ns == pytest.approx(287e6, rel=0.01)
+    idle = [sum(f.cost_ns for f in result[1].get("low_utilisation", ())) for result in (before, after)]
+    assert idle[0] > 4 * idle[1]
+    assert "dataloader" in after[0].silent
+    # Copies of pageable memory are named in both, with the line that makes them.
+    for result in (before, after):
+        assert [(f.events, f.place.line) for f in result[1]["pageable_copy"]] == [(12, 44)]

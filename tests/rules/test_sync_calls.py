@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits of the host, and what the GPU loses by them"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.sync_calls import RULE
+
+WAIT = "cudaStreamSynchronize_v3020"
+LINE = "/app/train.py:30 step"
+
+
+def waiting(builder: TraceBuilder, wait_ns: int, think_ns: int, api: str = WAIT) -> TraceBuilder:
+    """A kernel of 50 µs, a wait until it is done, and the host's own work before the next kernel."""
+    builder.launch("k", 50_000).call(api, call_ns=wait_ns, stack=LINE).gap(wait_ns + think_ns)
+    return builder
+
+
+def test_charges_the_idle_time_after_the_wait(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(4):
+        waiting(builder, 50_000, 20_000)
+    builder.launch("k", 50_000)
+    (finding,) = judge(RULE, builder)
+    # Per round the kernel runs from 3 to 53 µs, the wait from 5 to 55; the next kernel starts at 83 µs.
+    assert finding.cost_ns == 4 * 30_000 and finding.events == 4
+    assert finding.place.line == 30 and str(finding.evidence[0]) == "calls[1]"
+    assert "the host waited 0.200 ms" in finding.what
+
+
+def test_a_gap_is_charged_once(judge: Judge) -> None:
+    builder = waiting(TraceBuilder(), 50_000, 0)
+    builder.call("cudaDeviceSynchronize_v3020", call_ns=1_000, stack="/app/train.py:31 step").gap(20_000)
+    builder.launch("k", 50_000)
+    findings = judge(RULE, builder)
+    assert {f.place.line: f.cost_ns for f in findings} == {30: 35_000}
+
+
+def test_silent_where_waits_cost_nothing(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(20):
+        builder.launch("k", 50_000, stream=7).launch("k", 50_000, stream=8)
+    builder.call("cudaEventSynchronize_v3020", call_ns=10_000).gap(200)
+    builder.call("cudaStreamWaitEvent_v3020", call_ns=900_000)
+    assert judge(RULE, builder) == [], "the GPU has work; a stream that waits for an event holds nobody"
+    assert judge(RULE, TraceBuilder().launch("k", 1000)) == []
+
+
+def test_reading_a_value_is_the_business_of_another_rule(judge: Judge) -> None:
+    builder = TraceBuilder().launch("k", 50_000).copy("DtoH", 1_000, size_bytes=4)
+    waiting_read = builder.call(WAIT, call_ns=60_000, stack=LINE).gap(90_000).launch("k", 50_000)
+    assert judge(RULE, waiting_read) == []
+
+
+def test_abstains_without_calls(judge: Judge) -> None:
+    verdict = judge(RULE, TraceBuilder().launch("k", 1000, recorded=False))
+    assert isinstance(verdict, Abstain) and "no API call" in verdict.reason

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synchronous copies"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.sync_copy import RULE
+
+API = "cudaMemcpy_v3020"
+
+
+def test_fires_and_adds_up_what_the_calls_took(judge: Judge) -> None:
+    builder = TraceBuilder().launch("k", 100_000)
+    for _ in range(2):
+        builder.copy("DtoH", 5_000, api=API, call_ns=60_000, stack="/app/a.py:3 f").gap(60_000)
+    builder.copy("HtoD", 9_000, api="cuMemcpyHtoD_v2", size_bytes=65_537, call_ns=10_000)
+    finding, driver = judge(RULE, builder)[::-1]
+    assert (finding.cost_ns, finding.events, finding.place.line) == (120_000, 2, 3)
+    assert (driver.cost_ns, driver.place) == (10_000, None)
+
+
+def test_silent_on_small_uploads_asynchronous_calls_and_copies_on_the_gpu(judge: Judge) -> None:
+    builder = TraceBuilder().launch("k", 100_000)
+    builder.copy("HtoD", 5_000, api=API, size_bytes=65_536, call_ns=60_000)
+    builder.copy("DtoH", 5_000, call_ns=60_000)
+    builder.copy("DtoD", 5_000, api=API, call_ns=60_000)
+    assert judge(RULE, builder) == []
+    assert judge(RULE, TraceBuilder().copy("DtoD", 5_000, api=API)) == ()
+
+
+def test_abstains_without_calls(judge: Judge) -> None:
+    verdict = judge(RULE, TraceBuilder().copy("DtoH", 5_000, recorded=False))
+    assert isinstance(verdict, Abstain) and "not recorded" in verdict.reason

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many tiny kernels of one line"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.tiny_kernels import RULE
+
+LINE = "/app/model.py:14 Net.forward"
+
+
+def launches(count: int, gpu_ns: int, stack: str = LINE) -> TraceBuilder:
+    builder = TraceBuilder()
+    for _ in range(count):
+        builder.launch("add", gpu_ns, stack=stack, call_ns=4_000)
+    return builder
+
+
+def test_fires_on_a_loop_of_tiny_kernels(judge: Judge) -> None:
+    (finding,) = judge(RULE, launches(100, 2_000))
+    assert finding.events == 100 and finding.place.line == 14
+    assert finding.cost_ns == 400_000, "launching them takes longer than running them"
+
+
+def test_silent_below_either_threshold(judge: Judge) -> None:
+    assert judge(RULE, launches(99, 2_000)) == ()
+    assert judge(RULE, launches(100, 10_000)) == ()
+
+
+def test_abstains_without_lines(judge: Judge) -> None:
+    verdict = judge(RULE, launches(100, 2_000, stack=""))
+    assert isinstance(verdict, Abstain) and "0.0 % of the GPU time has a line" in verdict.reason
