@@ -24,7 +24,7 @@ constexpr int resident_threads() {
   const int row_registers = Tile::kVecs * 4 * (kPrefetch<typename Tile::Element, Group> ? 2 : 1);
   if (row_registers <= 16 && !Group::kIsWarp)
     return sizeof(typename Tile::Element) == 4 || Tile::kVecs == 1 ? 1536 : 1024;
-  return sizeof(typename Tile::Element) == 4 && Tile::kVecs > 4 ? 768 : 1024;
+  return 1024;  // two blocks of the longest rows
 }
 
 template <class Config>
