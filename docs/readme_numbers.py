@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write README's figures from benchmarks/results, so that none of them is typed by hand.
+
+python docs/readme_numbers.py            # rewrites the block between the two marks in README.md
+python docs/readme_numbers.py --check    # exit code 1 if the block is not what the results say
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+RESULTS = REPO / "benchmarks" / "results"
+BEGIN, END = "<!-- figures: docs/readme_numbers.py -->", "<!-- end of figures -->"
+
+Line = dict[str, Any]
+
+
+def newest_run(name: str) -> list[Line]:
+    """The lines of the last run in a results file; none where the benchmark has not been run."""
+    path = RESULTS / f"{name}.jsonl"
+    if not path.is_file():
+        return []
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if line["run"] == lines[-1]["run"]]
+
+
+def base(lines: list[Line], name: str) -> str:
+    one = lines[0]
+    date, gpu = one["date"][:10], one["gpu"]
+    versions = f"driver {one['driver']}, torch {one['torch']}, cuDNN {one['cudnn']}"
+    return f"{gpu}, {versions}, {date} ([lines](benchmarks/results/{name}.jsonl))"
+
+
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *rows)]
+
+
+def heavy_layer_step() -> list[str]:
+    lines = newest_run("heavy_layer_step")
+    value = {(line["provider"], line["metric"]): line["value"] for line in lines}
+    rows = [
+        (
+            f"`{name}`",
+            f"{value[name, 'step_time'] / 1e6:.2f} ms",
+            f"{value[name, 'kernels']:,.0f}",
+            f"{value[name, 'heavy_share']:.1%}",
+            f"{value[name, 'attributed']:.1%}",
+            f"{value[name, 'recorder_overhead']:.3f} x",
+        )
+        for name in ("slow", "loop", "fast")
+    ]
+    text = f"The demo's training step with each HeavyLayer. {base(lines, 'heavy_layer_step')}:"
+    header = ("HeavyLayer", "step", "kernels a step", "its share of GPU time", "GPU time with a line",
+              "step under the recorder")  # fmt: skip
+    return [text, "", *table(header, rows)]
+
+
+def layer_norm_gelu() -> list[str]:
+    lines = [line for line in newest_run("layer_norm_gelu") if line["metric"] == "share_of_copy"]
+    if not lines:
+        return []
+    providers = list(dict.fromkeys(line["provider"] for line in lines))
+    rows = []
+    for dtype in dict.fromkeys(line["case"]["dtype"] for line in lines):
+        for direction in ("forward", "backward"):
+            cells = []
+            for provider in providers:
+                shares = [
+                    line["value"]
+                    for line in lines
+                    if (line["case"]["dtype"], line["case"]["direction"], line["provider"])
+                    == (dtype, direction, provider)
+                ]
+                cells.append(f"{geometric_mean(shares):.2f}" if shares else "-")
+            rows.append((f"{dtype} {direction}", *cells))
+    widths = sorted({line["case"]["d"] for line in lines})
+    text = (
+        f"`layer_norm_gelu`, share of the copy rate of the same run, geometric mean over d = "
+        f"{', '.join(map(str, widths))}. {base(lines, 'layer_norm_gelu')}:"
+    )
+    return [text, "", *table(("", *providers), rows)]
+
+
+def attention() -> list[str]:
+    lines = [line for line in newest_run("attention") if line["metric"] == "rate"]
+    if not lines:
+        return []
+    providers = list(dict.fromkeys(line["provider"] for line in lines))
+    rows = []
+    for dim in sorted({line["case"]["head_dim"] for line in lines}):
+        for direction in ("forward", "backward"):
+            cells = []
+            for provider in providers:
+                rates = [
+                    line["value"]
+                    for line in lines
+                    if (line["case"]["head_dim"], line["case"]["direction"], line["provider"])
+                    == (dim, direction, provider)
+                ]
+                cells.append(f"{geometric_mean(rates):.0f}" if rates else "-")
+            rows.append((f"head_dim {dim} {direction}", *cells))
+    lengths = sorted({line["case"]["rows"] for line in lines})
+    text = (
+        f"`flash_attention`, bf16 TFLOP/s, geometric mean over causal or not and s = "
+        f"{', '.join(map(str, lengths))}. {base(lines, 'attention')}:"
+    )
+    return [text, "", *table(("", *providers), rows)]
+
+
+def main() -> int:
+    readme = REPO / "README.md"
+    text = readme.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    blocks = [block for block in (heavy_layer_step(), layer_norm_gelu(), attention()) if block]
+    figures = "\n\n".join("\n".join(block) for block in blocks)
+    new = f"{before}{BEGIN}\n{figures}\n{END}{after}"
+    if "--check" in sys.argv[1:]:
+        return int(new != text)
+    readme.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
