@@ -96,7 +96,6 @@ class _Windows:
     start_ns: I64
     end_ns: I64
     thread: I32
-    in_call: npt.NDArray[np.bool_]
 
 
 def gap_pieces(trace: Trace) -> GapPieces:
@@ -150,31 +149,29 @@ def _length(host: HostActivity, rows: npt.NDArray[np.bool_], threads: int) -> in
 
 
 def _windows(trace: Trace, start_ns: I64, end_ns: I64, call: I32) -> _Windows:
-    """Each gap in up to four: another thread until it handed over, the launching one, the launch, rest."""
+    """Each gap in up to three: a thread until it hands over, the launching one, and after the launch."""
     calls = trace.calls
     none = np.int64(np.iinfo(np.int64).max)
     known = call >= 0
     thread = np.append(calls.thread, np.int32(-1))[call]
     launch_start = np.where(known, np.append(calls.start_ns, none)[call], start_ns)
     launch_end = np.where(known, np.append(calls.end_ns, none)[call], start_ns)
-    first_end = np.clip(launch_start, start_ns, end_ns)
-    second_end = np.clip(launch_end, first_end, end_ns)
+    host_end = np.clip(launch_end, start_ns, end_ns)
     before, until = _handed_over(trace, call, start_ns)
-    until = np.clip(until, start_ns, first_end)
+    until = np.clip(until, start_ns, np.clip(launch_start, start_ns, end_ns))
     gap = np.arange(len(start_ns), dtype=np.int32)
     parts = (
-        (start_ns, until, before, False),
-        (until, first_end, thread, False),
-        (first_end, second_end, thread, True),
-        (second_end, end_ns, full(len(gap), -1, np.int32), False),
+        (start_ns, until, before),
+        (until, host_end, thread),
+        (host_end, end_ns, full(len(gap), -1, np.int32)),
     )
-    kept = [end > start for start, end, _, _ in parts]
+    kept = [end > start for start, end, _ in parts]
     return _Windows(
         np.concatenate([gap[keep] for keep in kept]),
-        np.concatenate([part[0][keep] for part, keep in zip(parts, kept, strict=True)]),
-        np.concatenate([part[1][keep] for part, keep in zip(parts, kept, strict=True)]),
-        np.concatenate([part[2][keep] for part, keep in zip(parts, kept, strict=True)]),
-        np.concatenate([np.full(int(k.sum()), part[3]) for part, k in zip(parts, kept, strict=True)]),
+        *(
+            np.concatenate([part[column][keep] for part, keep in zip(parts, kept, strict=True)])
+            for column in range(3)
+        ),
     )
 
 
@@ -240,8 +237,8 @@ def _causes(
     gap = windows.gap[window]
     waited[gap[before & (cause == Cause.WAIT)]] = 1
     cause[is_host & (cause == Cause.HOST_CODE) & (waited[gap] > 0)] = Cause.AFTER_WAIT
-    # In the launching call there is nothing else than that call.
-    cause[windows.in_call[window] & (cause < Cause.CUDA_CALL)] = Cause.CUDA_CALL
+    # A blocking copy waits for nothing while its own copy has not begun.
+    cause[is_host & (own_call >= 0) & (own_call == launch) & (cause == Cause.WAIT)] = Cause.CUDA_CALL
     # After the launch the host had done its part.
     previous = _neighbour_calls(trace)[0]
     names = np.array([name in _STREAM_WAITS for name in calls.names] or [False])

@@ -150,6 +150,36 @@ def test_what_happens_after_the_launch(tmp_path: Path) -> None:
     assert result.unknown_ns == 200 * US
 
 
+def test_a_blocking_copy_waits_only_once_it_copies(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("a", 90 * US, start_ns=1010 * US)
+    builder.now_ns = 1150 * US
+    builder.copy("HtoD", 20 * US, start_ns=1152 * US, api="cudaMemcpy_v3020")
+    builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1]["end"] = 1180 * US
+    builder.now_ns = 1190 * US
+    builder.launch("b", 10 * US, start_ns=1193 * US)
+    assert by_cause(gaps_of(builder, tmp_path)) == {
+        "host code": 50,  # until the copy's call
+        "inside a CUDA call": 2 + 3,
+        "a wait that returns": 8,  # the copy is done at 1,172 us
+        "host code after a wait": 10,
+    }
+
+
+@pytest.mark.parametrize(("own", "expected"), [(True, "inside a CUDA call"), (False, "a wait that returns")])
+def test_a_copy_under_way_when_the_gpu_runs_dry(tmp_path: Path, own: bool, expected: str) -> None:
+    """Another operation's copy call waited for the GPU; that of the next operation is only slow to launch."""
+    builder = TraceBuilder().launch("a", 90 * US, start_ns=1010 * US)
+    builder.now_ns = 1050 * US
+    if own:
+        builder.copy("HtoD", 20 * US, start_ns=1130 * US)
+    else:
+        builder.call("cudaMemcpyAsync")
+    builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1]["end"] = 1130 * US
+    builder.now_ns = 1130 * US
+    builder.launch("b", 10 * US, start_ns=1160 * US)
+    assert by_cause(gaps_of(builder, tmp_path))[expected] == 30
+
+
 def test_idle_time_counts_in_the_step_it_passed_in(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for i in range(4):
