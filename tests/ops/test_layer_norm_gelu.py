@@ -69,9 +69,8 @@ def test_error_by_binade_is_at_most_eagers(
     worse = [key for key in ours if ours[key] > max(1.1 * eager[key], eager[key] + 0.5)]
     assert not worse, f"errors in ulps by sign and binade:\n{table}\nworse: {worse}"
     for (sign, binade), error in ours.items():
-        if (
-            sign < 0 and binade < -30
-        ):  # z < -5: what remains is the result's own sensitivity, z^2 times that of z
+        # z from -5 to -12: what remains is the result's own sensitivity, z^2 times the relative error of z.
+        if sign < 0 and -110 < binade < -30:
             assert error < {"bfloat16": 1.0, "float32": 400.0}[dtype_name], table
 
 

@@ -22,9 +22,8 @@ template <class Tile, class Group>
 constexpr int resident_threads() {
   if (Tile::kAccess != Access::kExact) return Tile::kElements <= 8 ? 1024 : 768;
   const int row_registers = Tile::kVecs * 4 * (kPrefetch<typename Tile::Element, Group> ? 2 : 1);
-  if (row_registers <= 16 && !Group::kIsWarp)
-    return sizeof(typename Tile::Element) == 4 || Tile::kVecs == 1 ? 1536 : 1024;
-  return 1024;  // two blocks of the longest rows
+  const bool light = row_registers <= 16 && (sizeof(typename Tile::Element) == 4 || Tile::kVecs == 1);
+  return light && !Group::kIsWarp ? 1536 : 1024;  // 1024: two blocks of the longest rows
 }
 
 template <class Config>
