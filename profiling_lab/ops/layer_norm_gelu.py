@@ -147,7 +147,7 @@ registration.refuse_double_backward("layer_norm_gelu_backward", "layer_norm_gelu
 registration.register_autocast("layer_norm_gelu", _align_with_x)
 
 
-class LayerNormGelu(nn.Module):
+class LayerNormGelu(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """layer_norm_gelu with its own weight, 1 at first, and bias, 0 at first (None for bias=False): applies
     to (..., d).
     """
@@ -229,7 +229,7 @@ def _flops(shape: Shape) -> int:
 
 def _bytes(shape: Shape, dtype: torch.dtype) -> int:
     rows, d = math.prod(shape[:-1]), shape[-1]
-    return (2 * rows * d + 2 * d) * dtype.itemsize + 8 * rows
+    return int((2 * rows * d + 2 * d) * dtype.itemsize + 8 * rows)
 
 
 def _variant(approximate: Approximate) -> Variant:
