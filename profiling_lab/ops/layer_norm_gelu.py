@@ -110,7 +110,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    x, weight, bias, mean, rstd = ctx.saved_tensors  # once: under checkpointing each access computes them again
+    x, weight, bias, mean, rstd = ctx.saved_tensors  # once: checkpointing computes anew each time
     dx, dweight, dbias = _BACKWARD(dy, x, weight, bias, mean, rstd, ctx.approximate)
     return dx, dweight, None if bias is None else dbias, None, None
 
