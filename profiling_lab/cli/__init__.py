@@ -21,6 +21,7 @@ COMMANDS = (
     "kernels",
     "steps",
     "gaps",
+    "overlap",
     "check",
     "diff",
     "info",

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab overlap`: what the GPU did at the same time."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "show how copies, compute and communication overlap, and how busy the streams are"
+EXAMPLES = """\
+  profiling-lab overlap run.sqlite                            by class: what compute hides, what it does not
+  profiling-lab overlap run.sqlite --by stream
+  profiling-lab overlap run.sqlite --format json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    parser.add_argument(
+        "--by",
+        choices=("class", "stream"),
+        default="class",
+        help="what a row is: a class of operations (compute, communication, copies by direction) or a stream",
+    )
+    shared.add_limit(parser, 30)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.overlap import overlap_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.overlap import overlap
+
+    with Trace.open(args.trace) as trace:
+        write(overlap_report(trace, overlap(trace), args.by, args.limit or None), args.format)
+    return 0

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of overlap: by class of operation, or by stream."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from profiling_lab.report import numbers
+from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.trace import Trace
+from profiling_lab.trace.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
+
+_CLASS_COLUMNS = (
+    Column("name", "class"),
+    Column("operations", "operations", Unit.COUNT),
+    Column("busy_ns", "busy", Unit.NS),
+    Column("busy_frac", "of wall", Unit.FRAC),
+    Column("hidden_ns", "beside compute", Unit.NS),
+    Column("exposed_ns", "exposed", Unit.NS),
+    Column("alone_ns", "alone", Unit.NS),
+)
+_STREAM_COLUMNS = (
+    Column("stream", "stream"),
+    Column("operations", "operations", Unit.COUNT),
+    Column("kernels", "kernels", Unit.COUNT),
+    Column("busy_ns", "busy", Unit.NS),
+    Column("busy_frac", "of wall", Unit.FRAC),
+    Column("shared_ns", "beside other streams", Unit.NS),
+)
+
+
+def overlap_report(
+    trace: Trace, result: OverlapResult, by: Literal["class", "stream"], limit: int | None = None
+) -> Report:
+    """`overlap` as a report with a row per class of operation, or per stream."""
+    found: tuple[ClassRow | StreamRow, ...] = result.classes if by == "class" else result.streams
+    shown = found[:limit]
+    columns = _CLASS_COLUMNS if by == "class" else _STREAM_COLUMNS
+    if len(result.devices) > 1:
+        columns = (Column("pid", "process"), Column("device", "GPU"), *columns)
+    span = {(device.pid, device.device): device.span_ns for device in result.devices}
+    rows = tuple(tuple(_value(row, column.name, span) for column in columns) for row in shown)
+    return Report(
+        command="overlap",
+        trace={"path": str(trace.path), "by": by, "devices": [_device_data(d) for d in result.devices]},
+        header=(*coverage_header(trace, result.coverage), *_header(result)),
+        table=Table(
+            columns, rows, len(found), tuple(map(_details, shown)), tuple(_data(row, span) for row in shown)
+        ),
+        coverage=coverage_data(result.coverage),
+    )
+
+
+def _value(row: ClassRow | StreamRow, name: str, span: dict[tuple[int, int], int]) -> Value:
+    if name == "busy_frac":
+        wall = span[row.pid, row.device]
+        return row.busy_ns / wall if wall else 0.0
+    value: Value = getattr(row, name)
+    return str(value) if name in ("stream", "pid", "device") else value
+
+
+def _details(row: ClassRow | StreamRow) -> tuple[str, ...]:
+    if isinstance(row, StreamRow):
+        return ()
+    return tuple(f"with {name}: {numbers.time(ns)}" for name, ns in row.with_ns)
+
+
+def _header(result: OverlapResult) -> tuple[str, ...]:
+    lines = []
+    for device in result.devices:
+        mine = [
+            stream for stream in result.streams if (stream.pid, stream.device) == (device.pid, device.device)
+        ]
+        busy = sum(device.level_ns[1:])
+        lines.append(
+            f"process {device.pid}, GPU {device.device}: {numbers.counted(len(mine), 'stream')}, "
+            f"busy {numbers.time(busy)} of {numbers.time(device.span_ns)}"
+        )
+        if len(mine) == 1:
+            lines.append("  all work is on one stream: copies, compute and communication wait for each other")
+        else:
+            several = sum(device.level_ns[2:])
+            lines.append(
+                f"  several streams at once: {numbers.time(several)}, "
+                f"{numbers.share(several / busy if busy else 0.0)} of the busy time"
+            )
+        if device.same_stream_ns:
+            lines.append(f"  operations of one stream overlap by {numbers.time(device.same_stream_ns)}")
+    return tuple(lines)
+
+
+def _device_data(device: DeviceRow) -> dict[str, object]:
+    return {
+        "pid": device.pid,
+        "device": device.device,
+        "span_ns": device.span_ns,
+        "level_ns": list(device.level_ns),
+        "same_stream_ns": device.same_stream_ns,
+    }
+
+
+def _data(row: ClassRow | StreamRow, span: dict[tuple[int, int], int]) -> dict[str, object]:
+    shared: dict[str, object] = {"key": row.key, "pid": row.pid, "device": row.device}
+    if isinstance(row, StreamRow):
+        own: dict[str, object] = {
+            "stream": row.stream,
+            "operations": row.operations,
+            "kernels": row.kernels,
+            "busy_ns": row.busy_ns,
+            "shared_ns": row.shared_ns,
+        }
+    else:
+        own = {
+            "class": row.name,
+            "operations": row.operations,
+            "busy_ns": row.busy_ns,
+            "hidden_ns": row.hidden_ns,
+            "exposed_ns": row.exposed_ns,
+            "alone_ns": row.alone_ns,
+            "with_ns": dict(row.with_ns),
+        }
+    return shared | own | {"span_ns": span[row.pid, row.device]}
