@@ -10,19 +10,19 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
-from profiling_lab.trace.diff import DiffResult, DiffRow, KernelChange, StepTimes
+from profiling_lab.trace.diff import DiffResult, DiffRow, PartChange, StepTimes
 from profiling_lab.trace.diff_measure import Capture
 from profiling_lab.trace.diff_noise import MIN_STEPS, Interval
 from profiling_lab.trace.diff_verdict import Judged
 
 COLUMNS = (
-    Column("key", "median per step"),
+    Column("key", "median"),
     Column("phase", "phase"),
     Column("before_ns", "before", Unit.NS, "step"),
     Column("after_ns", "after", Unit.NS, "step"),
     Column("change_ns", "change", Unit.NS, "step"),
     Column("interval", "95 % interval"),
-    Column("before_frac", "of step before", Unit.FRAC),
+    Column("before_frac", "of it before", Unit.FRAC),
     Column("after_frac", "after", Unit.FRAC),
     Column("state", ""),
 )
@@ -46,21 +46,21 @@ _CHECKS = {
 _OUTCOMES = {"pass": "passed", "fail": "FAILED", "undecided": "UNDECIDED"}
 
 
-def diff_report(result: DiffResult, limit: int | None = None, kernels: int = 2) -> Report:
-    """`limit`: at most so many rows, the others summed in one; `kernels`: at most so many under each row."""
+def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) -> Report:
+    """`limit`: at most so many rows, the others summed in one; `parts`: kernels or causes under each."""
     shown = result.rows[:limit]
     if len(result.rows) - len(shown) < 3:  # what is left would take as many lines as its sum
         shown = result.rows
     others = result.rows[len(shown) :]
     rows = [_cells(row, result) for row in shown]
-    details = [_details(row, kernels) for row in shown]
+    details = [_details(row, parts) for row in shown]
     if others:
         times = [sum(row.before_ns for row in others), sum(row.after_ns for row in others)]
         name = f"{numbers.counted(len(others), 'other row')}"
         rows.append(_line(name, "", times[0], times[1], "", result, ""))
         details.append(())
     devices = max(capture.devices for capture in (*result.captures_before, *result.captures_after))
-    total = "the median step" if devices == 1 else f"the median step on {devices} devices"
+    total = f"the median {_unit(result)}" + (f" on {devices} devices" if devices > 1 else "")
     whole = (result.before.whole_ns, result.after.whole_ns)
     rows.append(_line(total, "", *whole, interval_text(result.interval) if devices == 1 else "", result, ""))
     details.append(())
@@ -95,20 +95,26 @@ def verdict(result: DiffResult) -> str:
             if check.refuses
         )
         return f"NOT COMPARABLE: {differs}"
-    times = f"{numbers.time(result.before.median_ns)} -> {numbers.time(result.after.median_ns)} per step"
+    unit = _unit(result)
+    times = f"{numbers.time(result.before.median_ns)} -> {numbers.time(result.after.median_ns)} per {unit}"
     change = f"{_signed(result.change_ns)} ({_percent(result.change_ns, result.before.median_ns)})"
     found = result.interval
     if result.state == "undecided":
         count = min(result.before.count, result.after.count)
         return (
-            f"NO VERDICT: {times}, {change}, but {numbers.counted(count, 'step')} on a side cannot "
-            f"tell the noise; it takes {MIN_STEPS}, from one recording or several"
+            f"NO VERDICT: {times}, {change}, but {numbers.counted(count, unit)} on a side cannot "
+            f"tell the noise; it takes {MIN_STEPS} steps, from one recording or several"
         )
     if result.state == "same":
         if result.change_ns == 0 and found == Interval(0, 0):
             return f"NO CHANGE: {times}"
         return f"NO DIFFERENCE beyond the noise: {times}, {change}, 95 % interval {interval_text(found)}"
     return f"{result.state.upper()}: {times}, {change}, 95 % interval {interval_text(found)}"
+
+
+def _unit(result: DiffResult) -> str:
+    """What was timed: without steps it is whole recordings."""
+    return "step" if result.captures_before[0].has_steps else "recording"
 
 
 def _header(result: DiffResult) -> tuple[str, ...]:
@@ -136,7 +142,7 @@ def _step_lines(result: DiffResult) -> list[str]:
     how = " and ".join(
         dict.fromkeys(c.windows.how for c in (*result.captures_before, *result.captures_after))
     )
-    lines = [f"  median of {before.count} and {after.count} steps ({how}); {mean}"]
+    lines = [f"  median of {before.count} and {after.count} {_unit(result)}s ({how}); {mean}"]
     if result.state == "faster" and after.slowest_ns > before.slowest_ns:
         slowest = numbers.time(after.slowest_ns)
         lines.append(f"  note: yet the slowest step after, {slowest}, is slower than every step before")
@@ -190,15 +196,23 @@ def place(row: DiffRow) -> str:
     return f"{shown_path(row.file)}:{number}{moved} {row.function}".rstrip()
 
 
-def _details(row: DiffRow, kernels: int) -> tuple[str, ...]:
-    """The kernels that explain the row."""
-    changed = [kernel for kernel in row.kernels if kernel.before_ns != kernel.after_ns]
-    if row.state in ("small", "equal") or not changed:
+def _details(row: DiffRow, parts: int) -> tuple[str, ...]:
+    """The kernels, or the causes of idle time, that explain the row."""
+    changed = [part for part in row.parts if part.before_ns != part.after_ns]
+    if row.state in ("small", "equal") or not changed or not parts:
         return ()
-    lines = [f"{_signed(k.after_ns - k.before_ns)} {_shortened(k.name)}{_fate(k)}" for k in changed[:kernels]]
-    if len(changed) > kernels:
-        lines.append(f"and {numbers.counted(len(changed) - kernels, 'more kernel')}")
-    return tuple(lines) if kernels else ()
+    lines = [f"{_signed(p.after_ns - p.before_ns)} {_part(p)}{_fate(p)}" for p in changed[:parts]]
+    if len(changed) > parts:
+        noun = "more cause" if row.kind == "idle" else "more kernel"
+        lines.append(f"and {numbers.counted(len(changed) - parts, noun)}")
+    return tuple(lines)
+
+
+def _part(part: PartChange) -> str:
+    if not part.file:
+        return _shortened(part.name)
+    at = "" if part.name.endswith("before") else "at "  # the host was there, or on its way
+    return f"{part.name} {at}{shown_path(part.file)}:{part.line}"
 
 
 def _shortened(name: str) -> str:
@@ -206,8 +220,8 @@ def _shortened(name: str) -> str:
     return name if len(name) <= 64 else f"{name[:44]}...{name[-16:]}"
 
 
-def _fate(kernel: KernelChange) -> str:
-    return " (new)" if not kernel.before_ns else " (removed)" if not kernel.after_ns else ""
+def _fate(part: PartChange) -> str:
+    return " (new)" if not part.before_ns else " (removed)" if not part.after_ns else ""
 
 
 def _frac(part_ns: int, side: StepTimes) -> float | None:
@@ -254,7 +268,7 @@ def row_data(row: DiffRow, result: DiffResult) -> dict[str, Any]:
         "before_frac": None if shares[0] is None else round(shares[0], 6),
         "after_frac": None if shares[1] is None else round(shares[1], 6),
         "state": row.state,
-        "kernels": [asdict(kernel) for kernel in row.kernels],
+        "parts": [asdict(part) for part in row.parts],
     }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.diff_guard import CHECKS, Check, checks
-from profiling_lab.trace.diff_measure import Capture, Place, measure
+from profiling_lab.trace.diff_measure import IDLE, Capture, Place, measure
 from profiling_lab.trace.diff_noise import (
     MIN_STEPS,
     Interval,
@@ -43,10 +43,13 @@ SMALL_FRAC = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class KernelChange:
-    """One kernel of a row. The medians of the parts need not add up to that of the row."""
+class PartChange:
+    """One kernel of a row, or one cause of idle time. Their medians need not add up to that of the row."""
 
     name: str
+    file: str
+    """where the host was in idle time, or what it was on its way to; '' for kernels"""
+    line: int
     before_ns: int
     after_ns: int
 
@@ -70,7 +73,7 @@ class DiffRow:
     interval: Interval | None
     """of the change, with 95 % confidence; None if there are too few steps, or the change is small"""
     state: RowState
-    kernels: tuple[KernelChange, ...]
+    parts: tuple[PartChange, ...]
     """the largest change first"""
 
     @property
@@ -232,17 +235,14 @@ def _rows(
     rows = []
     for place, columns in group(aligned.leaves, by).items():
         times = [side.leaf_ns[:, columns].sum(axis=1) for side in (aligned.before, aligned.after)]
-        kind: Kind = by if place.file or by == "kernel" else "no line"
-        kernels = () if by == "kernel" else _kernels(aligned, columns)
-        row = _row(
-            kind, place, times[0], times[1], noise, small_ns, kernels, aligned.line_before.get(place, 0)
-        )
+        kind: Kind = "idle" if place.phase == IDLE else by if place.file or by == "kernel" else "no line"
+        parts = () if kind == "kernel" else _parts(aligned, columns)
+        row = _row(kind, place, times[0], times[1], noise, small_ns, parts, aligned.line_before.get(place, 0))
         # What most steps of both sides do not run shows in the rest alone.
         rows += [row] if row.before_ns or row.after_ns else []
     theirs, ours = aligned.before, aligned.after
-    rows.append(_row("idle", _NOWHERE, theirs.idle_ns, ours.idle_ns, noise, small_ns))
     if theirs.twice_ns.any() or ours.twice_ns.any():
-        rows.append(_row("twice", _NOWHERE, theirs.twice_ns, ours.twice_ns, noise, small_ns))
+        rows.append(_row("twice", Place("", "", 0, ""), theirs.twice_ns, ours.twice_ns, noise, small_ns))
     rows.sort(key=lambda row: (-abs(row.change_ns), -row.after_ns, row.key))
     left_before = before.whole_ns - sum(row.before_ns for row in rows)
     left_after = after.whole_ns - sum(row.after_ns for row in rows)
@@ -252,9 +252,6 @@ def _rows(
     return tuple(rows)
 
 
-_NOWHERE = Place("", "", 0, "")
-
-
 def _row(
     kind: Kind,
     place: Place,
@@ -262,7 +259,7 @@ def _row(
     after: I64,
     noise: _Noise,
     small_ns: float,
-    kernels: tuple[KernelChange, ...] = (),
+    parts: tuple[PartChange, ...] = (),
     line_before: int = 0,
 ) -> DiffRow:
     theirs, ours = median_ns(before), median_ns(after)
@@ -280,13 +277,13 @@ def _row(
         file=place.file,
         function=place.function,
         line=max(place.line, 0),
-        phase=place.phase,
+        phase="" if kind == "idle" else place.phase,
         line_before=line_before,
         before_ns=theirs,
         after_ns=ours,
         interval=change,
         state=state,
-        kernels=kernels,
+        parts=parts,
     )
 
 
@@ -301,27 +298,32 @@ def _key(kind: Kind, place: Place) -> str:
     return f"{where} {place.phase}"
 
 
-def _kernels(aligned: Aligned, columns: list[int]) -> tuple[KernelChange, ...]:
-    by_name: dict[str, list[int]] = {}
+def _parts(aligned: Aligned, columns: list[int]) -> tuple[PartChange, ...]:
+    by_name: dict[tuple[str, str, int], list[int]] = {}
     for i in columns:
-        by_name.setdefault(aligned.leaves[i][1], []).append(i)
+        place, name = aligned.leaves[i]
+        where = (place.file, abs(place.line)) if place.phase == IDLE else ("", 0)
+        by_name.setdefault((name, *where), []).append(i)
+    sides = (aligned.before, aligned.after)
     found = [
-        KernelChange(
-            name, *(median_ns(side.leaf_ns[:, its].sum(axis=1)) for side in (aligned.before, aligned.after))
-        )
+        PartChange(*name, *(median_ns(side.leaf_ns[:, its].sum(axis=1)) for side in sides))
         for name, its in by_name.items()
     ]
-    return tuple(sorted(found, key=lambda k: (-abs(k.after_ns - k.before_ns), -k.after_ns, k.name)))
+    found = [part for part in found if part.before_ns or part.after_ns]
+    return tuple(
+        sorted(found, key=lambda p: (-abs(p.after_ns - p.before_ns), -p.after_ns, p.name, p.file, p.line))
+    )
 
 
 def _judge(budget: Budget, aligned: Aligned, noise: _Noise) -> Judged:
     """Hold what a thing takes after the change against its budget."""
     after = aligned.after
     file, line = "", 0
-    if budget.subject in ("step", "idle"):
-        values = after.step_ns if budget.subject == "step" else after.idle_ns
-    elif budget.subject == "gpu":
-        values = after.leaf_ns.sum(axis=1)
+    if budget.subject == "step":
+        values = after.step_ns
+    elif budget.subject in ("idle", "gpu"):
+        idle = np.array([place.phase == IDLE for place, _ in aligned.leaves], dtype=bool)
+        values = after.leaf_ns[:, idle if budget.subject == "idle" else ~idle].sum(axis=1)
     else:
         columns = [i for i, leaf in enumerate(aligned.leaves) if _matches(budget, *leaf)]
         if not columns:
@@ -334,6 +336,8 @@ def _judge(budget: Budget, aligned: Aligned, noise: _Noise) -> Judged:
 
 
 def _matches(budget: Budget, place: Place, kernel: str) -> bool:
+    if place.phase == IDLE:
+        return False
     if budget.subject == "kernel":
         return kernel == budget.name
     if budget.subject == "function":

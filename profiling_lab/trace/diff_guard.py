@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from profiling_lab.trace.diff_measure import Capture
+from profiling_lab.trace.diff_measure import IDLE, Capture
 from profiling_lab.trace.facts import TraceInfo
 from profiling_lab.trace.info import info
 
@@ -117,7 +117,10 @@ def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
 
 
 def _related(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> bool:
-    places = [{leaf for capture in side for leaf in capture.places} for side in (before, after)]
+    places = [
+        {leaf for capture in side for leaf in capture.places if leaf[0].phase != IDLE}
+        for side in (before, after)
+    ]
     files = [{PurePath(place.file).name for place, _ in side} - {""} for side in places]
     kernels = [{kernel for _, kernel in side} for side in places]
     return bool(files[0] & files[1] or kernels[0] & kernels[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recording as a table of steps: what each line and kernel took in each, and when the GPU was idle."""
+"""One recording as a table of steps: what each line and kernel took in each, and why the GPU was idle."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from profiling_lab import _analysis
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.gap_pieces import CAUSES, Cause, gap_pieces
 from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
 
+IDLE = "idle"
+AT_THE_EDGE = "before the first or after the last operation"
+_UNTOLD = "of several devices"
 _TEMPLATE = re.compile(r"<.*", re.DOTALL)
 _FROM_HOST = re.compile(r"HtoD|Host-to-Device", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A line of the program in one phase. GPU time without a line has '' and 0."""
+    """A line of the program in one phase. What has no line has '' and 0."""
 
     file: str
     function: str
     line: int
     phase: str
-    """'forward' (everything outside of backward), 'backward' or 'unknown'"""
+    """'forward' (everything outside of backward), 'backward', 'unknown', or IDLE: the line held the GPU up"""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
     """A recording, cut into steps; those of all its processes. Times are clipped to the steps, so that the
-    parts of each step add up to the nanosecond: sum of `part_ns` + `twice_ns` + `idle_ns` = `whole_ns`.
+    parts of each step add up to the nanosecond: sum of `part_ns` + `twice_ns` = `whole_ns`.
     """
 
     trace: Trace
@@ -45,13 +49,11 @@ class Capture:
     whole_ns: I64
     """per step: the same on every device of its process"""
     places: tuple[tuple[Place, str], ...]
-    """columns of `part_ns`: a place and the base name of a kernel"""
+    """columns of `part_ns`: a place and the base name of a kernel, or a cause of idle time"""
     part_ns: I64
-    """(steps, places): GPU time"""
+    """(steps, places)"""
     twice_ns: I64
     """per step, negative or 0: time that several operations of one device share"""
-    idle_ns: I64
-    """per step, summed over the devices"""
     input_bytes: int
     """what the whole recording copied from the host to the GPU in a step, on average"""
     devices: int
@@ -100,15 +102,16 @@ def measure(trace: Trace, own: tuple[str, ...] = (), nvtx: str | None = None) ->
             busy_ns[steps] += busy[:, 0]
             whole_ns[steps] += step_ns[steps]
             devices += 1
+    twice_ns = busy_ns - part_ns.sum(axis=1)
+    causes, idle_ns = _idle(trace, own_row, windows, whole_ns - busy_ns)
     return Capture(
         trace=trace,
         windows=windows,
         step_ns=step_ns,
         whole_ns=whole_ns,
-        places=tuple(places),
-        part_ns=part_ns,
-        twice_ns=busy_ns - part_ns.sum(axis=1),
-        idle_ns=whole_ns - busy_ns,
+        places=(*places, *causes),
+        part_ns=np.concatenate([part_ns, idle_ns], axis=1),
+        twice_ns=twice_ns,
         input_bytes=_input_bytes(trace, len(windows)),
         devices=devices,
         coverage=coverage(trace, own_row),
@@ -124,15 +127,45 @@ def _places(trace: Trace, own_row: I32) -> tuple[list[tuple[Place, str]], I32]:
     new_number = np.empty(len(distinct), dtype=np.int32)
     for i, value in enumerate(distinct.tolist()):
         name, row, phase = value >> 34, (value >> 2) & 0xFFFFFFFF, Phase(value & 3).name.lower()
-        frames = own_frames(trace.stacks, own_row, row)
-        place = (
-            Place(frames[0].file, frames[0].function, frames[0].line, phase)
-            if frames
-            else Place("", "", 0, phase)
-        )
-        key = (place, base_name(operations.short_names[name]))
+        key = (_place(trace, own_row, row, phase), base_name(operations.short_names[name]))
         new_number[i] = merged.setdefault(key, len(merged))
     return list(merged), new_number[number]
+
+
+def _idle(
+    trace: Trace, own_row: I32, windows: StepWindows, idle_ns: I64
+) -> tuple[list[tuple[Place, str]], I64]:
+    """Idle time by its cause and the line the host was in or on its way to: columns, (steps, columns)."""
+    pieces = gap_pieces(trace)
+    combined = own_row[pieces.stack].astype(np.int64) << 8 | pieces.cause << 1 | pieces.exact
+    number, distinct = dense(combined)
+    merged: dict[tuple[Place, str], int] = {}
+    new_number = np.empty(len(distinct), dtype=np.int32)
+    for i, value in enumerate(distinct.tolist()):
+        cause, exact = CAUSES[Cause(value >> 1 & 0x7F)], value & 1
+        place = _place(trace, own_row, value >> 8, IDLE)
+        told = (cause if exact else f"{cause} before") if place.file else cause
+        new_number[i] = merged.setdefault((place, told), len(merged))
+    column = new_number[number] if len(number) else number
+    out = np.zeros((len(windows), len(merged)), dtype=np.int64)
+    for process in np.unique(windows.process).tolist():
+        steps, mine = windows.process == process, pieces.process == process
+        bounds = (windows.start_ns[steps], windows.end_ns[steps])
+        out[steps] = _clipped(pieces.start_ns[mine], pieces.end_ns[mine], bounds, column[mine], len(merged))
+    edge_ns = idle_ns - out.sum(axis=1)
+    edge = (Place("", "", 0, IDLE), AT_THE_EDGE)
+    if (edge_ns < 0).any():  # gaps of a device that takes no part in the steps
+        return [(edge[0], _UNTOLD)], idle_ns[:, None]
+    return [*merged, edge], np.concatenate([out, edge_ns[:, None]], axis=1)
+
+
+def _place(trace: Trace, own_row: I32, row: int, phase: str) -> Place:
+    frames = own_frames(trace.stacks, own_row, row)
+    return (
+        Place(frames[0].file, frames[0].function, frames[0].line, phase)
+        if frames
+        else Place("", "", 0, phase)
+    )
 
 
 def _clipped(start_ns: I64, end_ns: I64, bounds: tuple[I64, I64], key: I32, keys: int) -> I64:

@@ -12,12 +12,12 @@ import numpy as np
 
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.diff_align import Line, Signature, same_files, same_lines
-from profiling_lab.trace.diff_measure import Capture, Place
+from profiling_lab.trace.diff_measure import IDLE, Capture, Place
 
 By: TypeAlias = Literal["line", "function", "kernel"]
 
 Leaf: TypeAlias = tuple[Place, str]
-"""what is aligned: a line in one phase, and the base name of a kernel"""
+"""what is aligned: a line in one phase, and the base name of a kernel or the cause of idle time"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,6 @@ class Side:
     """per step: its time on every device that worked"""
     leaf_ns: I64
     """(steps, leaves)"""
-    idle_ns: I64
     twice_ns: I64
 
     def __len__(self) -> int:
@@ -110,7 +109,9 @@ def _signatures(leaves: Iterable[Leaf]) -> dict[Line, Signature]:
     launches: dict[Line, set[tuple[str, str]]] = defaultdict(set)
     for place, kernel in leaves:
         if place.file:
-            launches[place.file, place.function, place.line].add((place.phase, kernel))
+            signature = launches[place.file, place.function, place.line]
+            # Why the GPU waits changes from run to run; what a line launches does not.
+            signature |= {(place.phase, kernel)} if place.phase != IDLE else set()
     return {line: frozenset(found) for line, found in launches.items()}
 
 
@@ -125,16 +126,17 @@ def _side(captures: tuple[Capture, ...], leaves: list[list[Leaf]], column: dict[
         step_ns=np.concatenate([c.step_ns for c in captures]),
         whole_ns=np.concatenate([c.whole_ns for c in captures]),
         leaf_ns=np.concatenate(blocks),
-        idle_ns=np.concatenate([c.idle_ns for c in captures]),
         twice_ns=np.concatenate([c.twice_ns for c in captures]),
     )
 
 
 def group(leaves: tuple[Leaf, ...], by: By) -> dict[Place, list[int]]:
-    """The columns of every row. Rows by kernel carry its name as their function."""
+    """The columns of every row. Rows by kernel carry its name as their function; idle time is one row."""
     rows: dict[Place, list[int]] = defaultdict(list)
     for i, (place, kernel) in enumerate(leaves):
-        if by == "function":
+        if place.phase == IDLE:
+            place = Place("", "", 0, IDLE)
+        elif by == "function":
             place = replace(place, line=0)
         elif by == "kernel":
             place = Place("", kernel, 0, place.phase)

@@ -161,7 +161,7 @@ def test_json_holds_everything(before: Path, after: Path, capsys: pytest.Capture
         "before_frac": 0.333000,
         "after_frac": 0.499625,
         "state": "slower",
-        "kernels": [{"name": "gelu", "before_ns": MS, "after_ns": 2 * MS}],
+        "parts": [{"name": "gelu", "file": "", "line": 0, "before_ns": MS, "after_ns": 2 * MS}],
     }
     assert sum(row["change_ns"] for row in rows) == summary["change_ns"]
     assert [part["gpu_ns"] for part in envelope["coverage"]["after"]] == [6 * (4 * MS + 1)]
@@ -181,7 +181,7 @@ def test_cut_tables_say_so_and_still_add_up(tmp_path: Path, capsys: pytest.Captu
 def test_markdown_for_a_pull_request(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, before, after, "--gate", "3%", "--format", "md")
     assert status == 1 and out.startswith("SLOWER: ")
-    assert "| median per step | phase | before ms |" in out
+    assert "| median | phase | before ms |" in out
     assert "<br>+1.000 ms gelu" in out
 
 

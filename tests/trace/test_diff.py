@@ -16,7 +16,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.diff import DiffResult, DiffRow, diff
 from profiling_lab.trace.diff_align import same_files, same_lines
-from profiling_lab.trace.diff_measure import base_name, measure
+from profiling_lab.trace.diff_measure import IDLE, base_name, measure
 from profiling_lab.trace.diff_noise import Interval, Resampled, change_interval, interval
 from profiling_lab.trace.diff_verdict import outcome_of, parse_budget, parse_limit, state_of
 
@@ -121,7 +121,7 @@ def test_a_slower_line_is_named_forward_and_backward_apart(write: Write) -> None
     assert (forward.before_ns, forward.after_ns, forward.state) == (MS, 3 * MS, "slower")
     assert (backward.before_ns, backward.after_ns, backward.state) == (2 * MS, 6 * MS, "slower")
     assert found["/app/model.py:10 forward"].state == "equal"
-    assert [k.name for k in backward.kernels] == ["grad_gelu"]
+    assert [part.name for part in backward.parts] == ["grad_gelu"]
     assert result.rows[0] is backward, "the largest change stands first"
 
 
@@ -346,10 +346,41 @@ def test_parts_of_a_step_add_up_with_streams_side_by_side(tmp_path: Path) -> Non
         builder.range(f"ProfilerStep#{number}", start, start + 100_000)
     capture = measure(Trace.open(builder.write(tmp_path / "run.sqlite")))
     assert capture.devices == 2 and capture.whole_ns.tolist() == [200_000] * 5
-    assert (capture.part_ns.sum(axis=1) + capture.twice_ns + capture.idle_ns == capture.whole_ns).all()
+    assert (capture.part_ns.sum(axis=1) + capture.twice_ns == capture.whole_ns).all()
     assert capture.twice_ns.tolist() == [-35_000] * 5
     by_kernel = {kernel: capture.part_ns[:, i].tolist() for i, (_, kernel) in enumerate(capture.places)}
     assert by_kernel["c"] == [10_000, 40_000, 40_000, 40_000, 40_000]
+
+
+def test_a_device_outside_of_the_steps_takes_no_part_in_them(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.launch("setup", 1000, device=1, start_ns=1_000)
+    for number in range(4):
+        builder.launch("a", 60_000, start_ns=10_000 + number * 100_000)
+        builder.range(f"ProfilerStep#{number}", 10_000 + number * 100_000, 110_000 + number * 100_000)
+    builder.launch("teardown", 1000, device=1, start_ns=900_000)
+    capture = measure(Trace.open(builder.write(tmp_path / "run.sqlite")))
+    assert capture.devices == 1 and capture.whole_ns.tolist() == [100_000] * 4
+    idle = [i for i, (place, _) in enumerate(capture.places) if place.phase == IDLE]
+    assert capture.part_ns[:, idle].sum(axis=1).tolist() == [40_000] * 4
+
+
+def test_the_cause_of_new_idle_time_is_named(tmp_path: Path) -> None:
+    def steps(name: str, host_ns: int) -> Path:
+        builder = TraceBuilder()
+        for number in range(4):
+            builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
+            builder.launch("gemm", MS, stack="/app/train.py:8 main")
+            builder.gap(MS + host_ns).launch("gelu", MS, stack="/app/train.py:9 main")
+            builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+        return builder.write(tmp_path / name)
+
+    result = compare(steps("a.sqlite", 0), steps("b.sqlite", 3 * MS))
+    idle = result.rows[0]
+    assert (idle.key, idle.state) == ("idle", "slower") and idle.change_ns == 3 * MS
+    part = idle.parts[0]
+    assert (part.name, part.file, part.line) == ("host code before", "/app/train.py", 9)
+    assert part.after_ns - part.before_ns == pytest.approx(3 * MS, rel=0.01)
 
 
 @settings(max_examples=40, deadline=None)
@@ -371,15 +402,17 @@ def test_clipping_against_counting_every_nanosecond(
         builder.range(f"ProfilerStep#{number}", start, end)
     capture = measure(Trace.open(builder.write(tmp_path_factory.mktemp("t") / "run.sqlite")))
     used = {d for s, n, d, _ in operations for a, b in bounds if min(b, 10_000 + s + n) > max(a, 10_000 + s)}
+    idle = np.array([place.phase == IDLE for place, _ in capture.places])
     for i, (start, end) in enumerate(bounds):
         busy, parts = 0, 0
         for device in used:
             mine = [(10_000 + s, 10_000 + s + n) for s, n, d, _ in operations if d == device]
             busy += sum(any(a <= t < b for a, b in mine) for t in range(start, end))
             parts += sum(max(0, min(end, b) - max(start, a)) for a, b in mine)
-        assert capture.part_ns[i].sum() == parts
+        assert capture.part_ns[i, ~idle].sum() == parts
         assert capture.twice_ns[i] == busy - parts
-        assert capture.idle_ns[i] == max(len(used), 0) * (end - start) - busy
+        assert capture.part_ns[i, idle].sum() == len(used) * (end - start) - busy
+        assert (capture.part_ns[i] >= 0).all()
 
 
 def test_intervals_of_medians_cover_the_truth() -> None:
@@ -447,7 +480,11 @@ def test_more_loader_workers_are_an_improvement(resnet: tuple[Path, Path]) -> No
     assert (result.before.median_ns, result.after.median_ns) == (176_273_000, 126_548_000)
     assert result.after.slowest_ns > result.before.slowest_ns
     assert result.interval is not None and result.interval.high_ns < 0
-    assert result.rows[0].key == "idle" and result.rows[0].state == "faster"
+    idle = result.rows[0]
+    assert idle.key == "idle" and idle.state == "faster"
+    loading = idle.parts[0]
+    assert (loading.name, loading.file, loading.line) == ("data loading", "resnet50_profiler_api.py", 42)
+    assert loading.before_ns > 40 * MS and loading.after_ns < MS
     assert result.gate is not None and result.gate.outcome == "pass"
 
 
