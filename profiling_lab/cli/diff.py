@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
     from contextlib import ExitStack
 
-    from profiling_lab.report.diff import diff_report, workflow_warnings
+    from profiling_lab.report.diff import diff_report
+    from profiling_lab.report.diff_data import workflow_warnings
     from profiling_lab.report.table import write
     from profiling_lab.trace import Trace
     from profiling_lab.trace.diff import diff

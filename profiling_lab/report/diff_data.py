@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison says to machines: rows and verdict as data, and warnings that CI pins to lines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from profiling_lab.report import numbers
+from profiling_lab.report.diff_text import interval_text, limit_line, share_of, signed_time, verdict
+from profiling_lab.report.lines import shown_path
+from profiling_lab.trace.diff import DiffResult, DiffRow
+from profiling_lab.trace.diff_measure import Capture
+
+WARNING_FRAC = 0.005
+"""of the step: a line that grew by less is worth no warning, among many rows chance alone lets some grow"""
+
+
+def row_data(row: DiffRow, result: DiffResult) -> dict[str, Any]:
+    """A row for machines."""
+    low, high = (row.interval.low_ns, row.interval.high_ns) if row.interval else (None, None)
+    shares = [share_of(row.before_ns, result.before), share_of(row.after_ns, result.after)]
+    return {
+        "key": row.key,
+        "kind": row.kind,
+        "file": row.file,
+        "function": row.function,
+        "line": row.line,
+        "line_before": row.line_before,
+        "phase": row.phase,
+        "before_ns": row.before_ns,
+        "after_ns": row.after_ns,
+        "change_ns": row.change_ns,
+        "low_ns": low,
+        "high_ns": high,
+        "before_frac": None if shares[0] is None else round(shares[0], 6),
+        "after_frac": None if shares[1] is None else round(shares[1], 6),
+        "state": row.state,
+        "parts": [asdict(part) for part in row.parts],
+    }
+
+
+def summary(result: DiffResult) -> dict[str, Any]:
+    """The verdict for machines."""
+    return {
+        "verdict": result.state if result.comparable else "not comparable",
+        "sentence": verdict(result),
+        "change_ns": result.change_ns,
+        "interval": asdict(result.interval) if result.interval else None,
+        "before": asdict(result.before),
+        "after": asdict(result.after),
+        "checks": [asdict(check) for check in result.checks],
+        "gate": asdict(result.gate) if result.gate else None,
+        "budgets": [asdict(budget) for budget in result.budgets],
+        "steps": {
+            "before": [_steps_data(capture) for capture in result.captures_before],
+            "after": [_steps_data(capture) for capture in result.captures_after],
+        },
+    }
+
+
+def _steps_data(capture: Capture) -> dict[str, Any]:
+    return {"sign": capture.windows.sign, "step_ns": capture.step_ns.tolist()}
+
+
+def workflow_warnings(result: DiffResult) -> tuple[str, ...]:
+    """Workflow commands that pin a warning to each line that got slower or is over its budget."""
+    if not result.comparable:
+        return ()
+    worth_ns = WARNING_FRAC * result.before.whole_ns
+    found = []
+    for row in result.rows:
+        grew = row.interval is not None and row.interval.low_ns > 0 and row.change_ns >= worth_ns
+        if grew and row.kind == "line" and row.line:
+            change = f"{signed_time(row.change_ns)} per step"
+            was = f"{numbers.time(row.before_ns)} -> {numbers.time(row.after_ns)}"
+            message = f"{row.phase}: {was} ({change}), 95 % interval {interval_text(row.interval)}"
+            found.append(_annotation(row.file, row.line, "GPU time grew", message))
+    for budget in result.budgets:
+        if budget.outcome == "fail" and budget.file and budget.line:
+            found.append(
+                _annotation(budget.file, budget.line, "over its budget", limit_line("budget", budget))
+            )
+    return tuple(found)
+
+
+def _annotation(file: str, line: int, title: str, message: str) -> str:
+    where = f"file={_property(shown_path(file))},line={line},title={_property(title)}"
+    return f"::warning {where}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
