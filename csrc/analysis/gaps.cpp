@@ -27,8 +27,7 @@ Gaps gaps_between(const trace::Ranges& operations) {
   int32_t track = trace::kNone;
   int64_t busy_until = 0;
   for (const int32_t row : by_track_and_start(operations)) {
-    const int64_t start_ns = operations.start_ns[row], end_ns = operations.end_ns[row];
-    if (end_ns <= start_ns) continue;  // an operation without a length neither begins nor ends anything
+    const int64_t start_ns = operations.start_ns[row];
     if (operations.track[row] != track) {
       track = operations.track[row];
       busy_until = start_ns;
@@ -39,7 +38,7 @@ Gaps gaps_between(const trace::Ranges& operations) {
       out.track.push_back(track);
       out.next.push_back(row);
     }
-    busy_until = std::max(busy_until, end_ns);
+    busy_until = std::max({busy_until, start_ns, operations.end_ns[row]});
   }
   return out;
 }

@@ -16,7 +16,7 @@ struct Gaps {
 };
 
 // Per track the intervals between its first start and its last end in which no operation ran. By track, then
-// in time order. O(N log N).
+// in time order. An operation without a length ends a gap as well. O(N log N).
 Gaps gaps_between(const trace::Ranges& operations);
 
 struct Segments {

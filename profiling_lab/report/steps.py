@@ -61,7 +61,7 @@ def _header(result: StepsResult) -> tuple[str, ...]:
 
 def _value(row: StepRow, name: str) -> Value:
     if name == "idle_frac":
-        return row.idle_ns / row.wall_ns
+        return row.idle_ns / row.wall_ns if row.wall_ns else 0.0
     if name == "outlier":
         return f"{row.grew} grew" if row.outlier else ""
     value: Value = getattr(row, name)

@@ -73,7 +73,8 @@ class GapsResult:
     """by what the steps were found"""
     host_waits: int
     host_wait_ns: int
-    """calls in which the host waited for the GPU, and their time, counted once per thread"""
+    """calls in which the host waited for the GPU, and their time between its first and last operation: once
+    per thread"""
     queue_full_ns: int
     """time in which the host could not launch because the GPU was behind, as far as the trace tells"""
     late_frac: float | None
@@ -232,5 +233,7 @@ def _host_waits(trace: Trace) -> tuple[int, int]:
     if not len(rows):
         return 0, 0
     thread, distinct = dense(calls.thread[rows])
-    busy = _analysis.busy_ns(calls.start_ns[rows], calls.end_ns[rows], thread, len(distinct))
+    span = (trace.operations.start_ns.min(), trace.operations.end_ns.max())
+    start_ns, end_ns = calls.start_ns[rows].clip(*span), calls.end_ns[rows].clip(*span)
+    busy = _analysis.busy_ns(start_ns, end_ns, thread, len(distinct))
     return len(rows), int(busy.sum())

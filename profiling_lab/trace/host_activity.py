@@ -86,7 +86,8 @@ class HostActivity:
 
 
 def host_activity(trace: Trace) -> HostActivity:
-    """All activities of all threads."""
+    """All activities of all threads, as far as they lie between the first and the last GPU operation."""
+    first, last = trace.operations.start_ns.min(), trace.operations.end_ns.max()
     calls, ranges = trace.calls, trace.ranges
     kept = np.flatnonzero(~np.array([bool(POLLS.search(n)) for n in calls.names] or [False])[calls.name])
     tables = [_system_calls(trace), *(_overheads(trace, table) for table in _OVERHEAD_TABLES)]
@@ -97,8 +98,12 @@ def host_activity(trace: Trace) -> HostActivity:
         names += table.names
     number_of_tables = sum(len(table.start_ns) for table in tables)
     return HostActivity(
-        start_ns=np.concatenate([calls.start_ns[kept], ranges.start_ns, *(t.start_ns for t in tables)]),
-        end_ns=np.concatenate([calls.end_ns[kept], ranges.end_ns, *(t.end_ns for t in tables)]),
+        start_ns=np.concatenate([calls.start_ns[kept], ranges.start_ns, *(t.start_ns for t in tables)]).clip(
+            first, last
+        ),
+        end_ns=np.concatenate([calls.end_ns[kept], ranges.end_ns, *(t.end_ns for t in tables)]).clip(
+            first, last
+        ),
         thread=np.concatenate([calls.thread[kept], ranges.thread, *(t.thread for t in tables)]),
         doing=np.concatenate([call_kinds(calls)[kept], _range_kinds(ranges), *(t.doing for t in tables)]),
         name=np.concatenate(

@@ -59,5 +59,8 @@ def _direction(name: str) -> OperationClass:
 
 def device_tracks(operations: Operations) -> tuple[I32, tuple[tuple[int, int], ...]]:
     """A dense number per device of a process, and (process, device) of each number."""
-    track, distinct = dense(operations.process.astype(np.int64) << 32 | operations.device)
-    return track, tuple((int(pair) >> 32, int(pair) & 0xFFFFFFFF) for pair in distinct)
+    # The lower half is the device's bits: in a damaged file it may be negative.
+    pair = operations.process.astype(np.int64) << 32 | (operations.device.astype(np.int64) & 0xFFFFFFFF)
+    track, distinct = dense(pair)
+    devices = distinct.astype(np.int64).astype(np.int32)
+    return track, tuple(zip((distinct >> 32).tolist(), devices.tolist(), strict=True))

@@ -14,7 +14,6 @@ from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64, dense
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.read_ranges import OPEN_END
 from profiling_lab.trace.trace import Trace
 
 _PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
@@ -23,6 +22,8 @@ _STEP_NAME = re.compile(
 )
 _OPTIMIZER_RANGE = re.compile(r"^Optimizer\.step#")
 _OPTIMIZER_FILES = "/torch/optim/"
+# Ranges that never ended, and damaged ones, reach beyond what the file can mean: 73 years.
+_FARTHEST_NS = 1 << 61
 # What a repeating part must cover of all launches before it is taken for the steps.
 _PERIOD_COVERS_FRAC = 0.5
 # Launches without a recorded call may be so many before calls no longer tell the order.
@@ -154,7 +155,8 @@ def _ranges(trace: Trace, process: int, name: re.Pattern[str], at_least: int = 1
     """The outermost matching ranges of the thread that has most of them."""
     ranges = trace.ranges
     matches = np.array([bool(name.search(text)) for text in ranges.names] or [False], dtype=bool)
-    rows = np.flatnonzero(matches[ranges.name] & (ranges.process == process) & (ranges.end_ns != OPEN_END))
+    whole = (ranges.start_ns > -_FARTHEST_NS) & (ranges.end_ns < _FARTHEST_NS)
+    rows = np.flatnonzero(matches[ranges.name] & (ranges.process == process) & whole)
     if len(rows) < at_least:
         return None
     thread = np.bincount(ranges.thread[rows]).argmax()

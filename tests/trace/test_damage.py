@@ -12,9 +12,12 @@ from builders import SCHEMA, TraceBuilder
 
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
+from profiling_lab.trace.gaps import gaps
 from profiling_lab.trace.info import info
 from profiling_lab.trace.kernels import top_kernels
 from profiling_lab.trace.lines import lines
+from profiling_lab.trace.overlap import overlap
+from profiling_lab.trace.steps import steps
 
 WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), "text", b"\xff\x00", 3.5, None)
 
@@ -49,6 +52,13 @@ def use(path: Path) -> None:
             lines(trace, by="kernel")
             lines(trace, depth=3)
             top_kernels(trace)
+            for row in steps(trace).rows:
+                assert row.compute_ns + row.communication_ns + row.copy_ns + row.idle_ns == row.wall_ns
+            idle = gaps(trace)
+            assert sum(row.idle_ns for row in idle.rows) == idle.idle_ns == idle.parts_ns[3]
+            assert 0 <= idle.unknown_ns <= idle.idle_ns and idle.queue_full_ns >= 0
+            for device in overlap(trace).devices:
+                assert sum(device.level_ns) == device.span_ns
     except LabError as error:
         assert "\n" not in str(error)
 
