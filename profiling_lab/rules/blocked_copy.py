@@ -23,8 +23,6 @@ def check(view: View) -> Verdict:
         return ()
     if (operations.source_memory[to_device] == MemoryKind.UNKNOWN).all():
         return Abstain("the file does not say which memory its copies touch")
-    if not (to_device & view.has_call).any():
-        return Abstain("the calls of the copies were not recorded")
     pageable = to_device & (operations.source_memory == MemoryKind.PAGEABLE)
     large = operations.size_bytes > SMALL.value
     rows = np.flatnonzero(pageable & large & view.launched_by("Async"))
@@ -51,7 +49,7 @@ def check(view: View) -> Verdict:
                 remedy=REMEDY,
             )
         )
-    return findings
+    return findings or view.too_few_calls(to_device, "copies to the GPU") or ()
 
 
 RULE = Rule(

@@ -49,7 +49,7 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
         Busy.of(operations.start_ns[others], operations.end_ns[others]).total_ns if others.any() else 0
     )
     copying_ns = busy.total_ns - computing
-    if not len(copies) or copying_ns < COPYING.value * busy.span_ns:
+    if not len(copies) or not busy.span_ns or copying_ns < COPYING.value * busy.span_ns:
         return None
     full_ns = full_queue_ns(view, process)
     queue = f"; launches waited {ms(full_ns)} because the command buffer was full" if full_ns else ""

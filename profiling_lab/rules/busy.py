@@ -15,7 +15,9 @@ _BLEED_NS = 1000  # clocks of host and GPU are aligned no better than this
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The union of operations: sorted, disjoint. Before the first and after the last nothing is idle."""
+    """The union of operations that took time: sorted, disjoint. Before the first and after the last nothing
+    is idle.
+    """
 
     start_ns: I64
     end_ns: I64
@@ -49,6 +51,8 @@ class Busy:
 
     def idle_within(self, start_ns: I64, end_ns: I64) -> I64:
         """Idle time inside of each stretch."""
+        if not len(self.start_ns):
+            return np.zeros(len(start_ns), dtype=np.int64)
         start_ns = np.clip(start_ns, self.start_ns[0], self.end_ns[-1])
         end_ns = np.clip(end_ns, self.start_ns[0], self.end_ns[-1])
         return np.asarray(end_ns - start_ns - (self.before(end_ns) - self.before(start_ns)), dtype=np.int64)

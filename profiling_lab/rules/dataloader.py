@@ -10,6 +10,7 @@ import numpy as np
 from profiling_lab.rules.busy import Busy
 from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
+from profiling_lab.trace.read_operations import FARTHEST_NS
 
 SHARE = Threshold("waiting for data", 0.05, "of the recording, more than", "TensorBoard's profiler plugin")
 REMEDY = "load in the background: DataLoader(num_workers=4 or more, pin_memory=True, persistent_workers=True)"
@@ -27,14 +28,13 @@ def check(view: View) -> Verdict:
             "the file has no operator ranges: record with torch.profiler, or under emit_nvtx with nsys"
         )
     in_next = np.array(loading, dtype=bool)[ranges.name]
+    closed = (ranges.start_ns > -FARTHEST_NS) & (ranges.end_ns < FARTHEST_NS)
     findings = []
     for process, busy in view.processes.items():
-        rows = np.flatnonzero(
-            in_next & (ranges.process == process) & (ranges.end_ns < np.iinfo(np.int64).max)
-        )
-        if not len(rows):
-            continue
+        rows = np.flatnonzero(in_next & closed & (ranges.process == process))
         waits = Busy.of(ranges.start_ns[rows], ranges.end_ns[rows])
+        if not waits.span_ns or not busy.span_ns:
+            continue
         # The recording may begin with a DataLoader, before the GPU has anything to do.
         began = min(int(waits.start_ns[0]), int(busy.start_ns[0]))
         whole_ns = max(int(waits.end_ns[-1]), int(busy.end_ns[-1])) - began

@@ -24,7 +24,7 @@ def check(view: View) -> Verdict:
     totals = np.zeros(len(number), dtype=np.int64)
     np.add.at(totals, of_name[operations.name[rows]], operations.duration_ns[rows])
     top = int(totals.argmax())
-    share = totals[top] / view.gpu_ns if view.gpu_ns else 0.0
+    share = totals[top] / view.gpu_ns
     if share < SHARE.value:
         return ()
     mine = rows[of_name[operations.name[rows]] == top]

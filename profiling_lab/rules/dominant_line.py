@@ -19,14 +19,13 @@ def check(view: View) -> Verdict:
     operations = view.operations
     if len(operations) < ENOUGH.value:
         return Abstain(f"{len(operations)} operations are too few to speak of shares")
-    rows = np.flatnonzero(view.operation_place >= 0)
+    time_ns = view.time_by_line()
+    rows = np.flatnonzero(np.isin(view.operation_place, np.flatnonzero(time_ns >= SHARE.value * view.gpu_ns)))
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         duration = operations.duration_ns[mine]
         total_ns = int(duration.sum())
-        share = total_ns / view.gpu_ns if view.gpu_ns else 0.0
-        if share < SHARE.value:
-            continue
+        share = total_ns / view.gpu_ns
         backward_ns = int(duration[view.attribution.phase[mine] == Phase.BACKWARD].sum())
         findings.append(
             Finding(

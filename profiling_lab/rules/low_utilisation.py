@@ -38,7 +38,11 @@ def check(view: View) -> Verdict:
 def _of_device(view: View, rows: I64) -> list[Finding]:
     operations = view.operations
     busy = Busy.of(operations.start_ns[rows], operations.end_ns[rows])
-    edges = np.linspace(busy.start_ns[0], busy.end_ns[-1], int(CHUNKS.value) + 1).astype(np.int64)
+    if not busy.span_ns:
+        return []
+    parts = int(CHUNKS.value)
+    edges = busy.start_ns[0] + np.arange(parts + 1, dtype=np.int64) * (busy.span_ns // parts)
+    edges[-1] = busy.end_ns[-1]  # the last part is a little longer where the span does not divide
     idle = busy.idle_within(edges[:-1], edges[1:])
     low = 1 - idle / np.maximum(np.diff(edges), 1) < LOW.value
     # Neighbouring parts are one stretch.

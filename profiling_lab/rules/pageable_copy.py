@@ -23,8 +23,6 @@ def check(view: View) -> Verdict:
         return ()
     if not (view.copies & known).any():
         return Abstain("the file does not say which memory its copies touch")
-    if not (view.copies & view.has_call).any():
-        return Abstain("the calls of the copies were not recorded")
     pageable = (operations.source_memory == MemoryKind.PAGEABLE) | (
         operations.target_memory == MemoryKind.PAGEABLE
     )
@@ -47,7 +45,7 @@ def check(view: View) -> Verdict:
                 remedy=REMEDY,
             )
         )
-    return findings
+    return findings or view.too_few_calls(view.copies, "copies") or ()
 
 
 RULE = Rule("pageable_copy", "Which asynchronous copies use pageable host memory?", (WORTH,), check)

@@ -27,7 +27,7 @@ def check(view: View) -> Verdict:
     if noted is None:
         return Abstain("the file does not say what the recording cost")
     cost_ns, events, number = noted
-    share = cost_ns / view.span_ns if view.span_ns else 0.0
+    share = cost_ns / view.span_ns
     if share < NOTABLE.value:
         return ()
     judged = (

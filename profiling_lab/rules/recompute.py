@@ -29,9 +29,9 @@ def check(view: View) -> Verdict:
     again = (found.phase == Phase.BACKWARD) & checkpointed
     rows = np.flatnonzero(again)
     total_ns = int(duration[rows].sum())
-    share = total_ns / view.gpu_ns if view.gpu_ns else 0.0
+    share = total_ns / view.gpu_ns
     if share < SHARE.value:
-        return ()
+        return view.too_few_calls(found.call >= -1, "GPU operations") or ()
     lines = [(duration[mine].sum(), number) for number, mine in grouped(rows, view.operation_place[rows])]
     return [
         Finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.rule import WORTH, Finding, Rule, Threshold, Verdict, ms
 from profiling_lab.rules.view import View, grouped
 
 SMALL = Threshold("HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")
@@ -17,8 +17,6 @@ def check(view: View) -> Verdict:
     host_side = to_device | view.named("memcpy DtoH", "memcpy HtoH", "memcpy HtoA", "memcpy AtoH")
     if not host_side.any():
         return ()
-    if not (host_side & view.has_call).any():
-        return Abstain("the calls of the copies were not recorded")
     small = to_device & (view.operations.size_bytes <= SMALL.value)
     synchronous = view.launched_by(r"^(cuda|cu)Memcpy(?!.*Async)")
     rows = np.flatnonzero(host_side & ~small & synchronous)
@@ -38,7 +36,7 @@ def check(view: View) -> Verdict:
                 remedy=REMEDY,
             )
         )
-    return findings
+    return findings or view.too_few_calls(host_side, "copies") or ()
 
 
 RULE = Rule("sync_copy", "Which copies between host and GPU are synchronous calls?", (SMALL, WORTH), check)

@@ -18,8 +18,6 @@ def check(view: View) -> Verdict:
     sets = operations.kind == OperationKind.SET
     if not sets.any():
         return ()
-    if not (sets & view.has_call).any():
-        return Abstain("the calls of the memory sets were not recorded")
     synchronous = sets & view.launched_by(r"^(cuda|cu)Memset(?!.*Async)")
     if (operations.target_memory[synchronous] == MemoryKind.UNKNOWN).any():
         return Abstain("the file does not say which memory its synchronous sets touch")
@@ -41,7 +39,7 @@ def check(view: View) -> Verdict:
                 remedy=REMEDY,
             )
         )
-    return findings
+    return findings or view.too_few_calls(sets, "memory sets") or ()
 
 
 RULE = Rule("sync_memset", "Which memory sets are synchronous on pinned or managed memory?", (WORTH,), check)

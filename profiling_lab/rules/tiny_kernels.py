@@ -16,12 +16,12 @@ REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or r
 
 def check(view: View) -> Verdict:
     operations = view.operations
-    rows = np.flatnonzero(view.kernels & (view.operation_place >= 0))
+    gpu_time_ns, count = view.kernels_by_line()
+    candidates = np.flatnonzero((count >= MANY.value) & (gpu_time_ns < SHORT.value * count))
+    rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         duration = operations.duration_ns[mine]
-        if len(mine) < MANY.value or duration.mean() >= SHORT.value:
-            continue
         gpu_ns, launch_ns = int(duration.sum()), int(view.call_ns(mine).sum())
         cost_ns = max(gpu_ns, launch_ns)
         if cost_ns < SHARE.value * view.span_ns:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab import _analysis
 from profiling_lab.rules.busy import Busy
 from profiling_lab.rules.rule import EVIDENCE_AT_MOST, Abstain, Event, percent
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.attribution import Attribution
 from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations
 from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.read_operations import FARTHEST_NS
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -38,9 +41,12 @@ class View:
     def operations(self) -> Operations:
         return self.trace.operations
 
-    @property
+    @cached_property
     def calls(self) -> Calls:
-        return self.trace.calls
+        """The trace's calls, those of damaged files brought to times whose differences can be taken."""
+        calls = self.trace.calls
+        inside = np.clip(calls.start_ns, -FARTHEST_NS, FARTHEST_NS)
+        return replace(calls, start_ns=inside, end_ns=np.clip(calls.end_ns, inside, FARTHEST_NS))
 
     @property
     def attribution(self) -> Attribution:
@@ -56,12 +62,13 @@ class View:
 
     @cached_property
     def gpu_ns(self) -> int:
-        return int(self.operations.duration_ns.sum())
+        """All GPU time, summed; at least 1: shares are taken of it."""
+        return max(int(self.operations.duration_ns.sum()), 1)
 
     @cached_property
     def span_ns(self) -> int:
-        """From the first operation's start to the last one's end."""
-        return int(self.operations.end_ns.max() - self.operations.start_ns.min())
+        """From the first operation's start to the last one's end, at least 1: shares are taken of it."""
+        return max(int(self.operations.end_ns.max() - self.operations.start_ns.min()), 1)
 
     @cached_property
     def processes(self) -> dict[int, Busy]:
@@ -114,8 +121,24 @@ class View:
 
     def call_ns(self, operation_rows: I64) -> I64:
         """How long the calls of these operations took; 0 where the call is not known."""
-        took = np.append(self.calls.end_ns - self.calls.start_ns, 0)
-        return np.asarray(took[self.attribution.call[operation_rows]], dtype=np.int64)
+        return np.asarray(self._took_ns[self.attribution.call[operation_rows]], dtype=np.int64)
+
+    @cached_property
+    def _took_ns(self) -> I64:
+        """Per call how long it took; the last entry is for operations without a call, whose row is -1."""
+        return np.append(self.calls.end_ns - self.calls.start_ns, 0)
+
+    def time_by_line(self) -> I64:
+        """GPU time by number of the line that answers for it."""
+        return _analysis.sum_by_key(self.operation_place, self.operations.duration_ns, len(self._places[1]))[
+            0
+        ]
+
+    def kernels_by_line(self) -> tuple[I64, I64]:
+        """GPU time and number of kernels by number of their line."""
+        lines = len(self._places[1])
+        place = np.where(self.kernels, self.operation_place, -1).astype(np.int32)
+        return _analysis.sum_by_key(place, self.operations.duration_ns, lines)
 
     @cached_property
     def _places(self) -> tuple[I32, tuple[Frame, ...]]:
@@ -154,12 +177,22 @@ class View:
     def too_few_lines(self, question: str) -> Abstain | None:
         """Abstain where most of the GPU time has no line, so that finding nothing would say nothing."""
         with_line = int(self.operations.duration_ns[self.operation_place >= 0].sum())
-        covered = with_line / self.gpu_ns if self.gpu_ns else 0.0
+        covered = with_line / self.gpu_ns
         if covered >= ENOUGH_FRAC:
             return None
         return Abstain(
             f"{percent(covered)} of the GPU time has a line of your code, too little to say {question}: "
             "record with `profiling-lab record`"
+        )
+
+    def too_few_calls(self, operations: Mask, what: str) -> Abstain | None:
+        """Abstain where the calls of most of these operations were not recorded."""
+        number, known = int(operations.sum()), int((operations & self.has_call).sum())
+        if known >= ENOUGH_FRAC * number:
+            return None
+        return Abstain(
+            f"the calls of {number - known:,} of {number:,} {what} were not recorded: they were made before "
+            "the recording began"
         )
 
     def evidence(self, table: str, rows: npt.NDArray[np.integer], weight: I64) -> tuple[Event, ...]:

@@ -18,7 +18,7 @@ TABLES = {
     OperationKind.GRAPH: "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 }
 
-_FARTHEST_NS = 1 << 61  # 73 years: what lies farther is damage, and sums of it overflow
+FARTHEST_NS = 1 << 61  # 73 years: what lies farther is damage, and sums of it overflow
 
 # Older exports lack the ENUM tables, so the meaning of copyKind is stated here.
 COPY_KINDS = (
@@ -71,7 +71,7 @@ def read_operations(
         return np.concatenate([np.empty(0, dtype=np.int64), *(part[name] for part in parts)])
 
     earliest, latest = np.minimum(column("start"), column("end")), np.maximum(column("start"), column("end"))
-    possible = (earliest > -_FARTHEST_NS) & (latest < _FARTHEST_NS)
+    possible = (earliest > -FARTHEST_NS) & (latest < FARTHEST_NS)
     if not possible.all():
         parts = _only(parts, possible)
     start_ns, end_ns = column("start"), column("end")

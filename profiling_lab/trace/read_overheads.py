@@ -8,6 +8,7 @@ import numpy as np
 from profiling_lab.trace.chrome_events import Event
 from profiling_lab.trace.columns import I32, I64, U8, OverheadKind, Overheads
 from profiling_lab.trace.process_ids import Registry, process_part
+from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.sqlite_file import SqliteFile
 
 # The first table is the profiler's account of itself; old ones have no kinds.
@@ -38,11 +39,14 @@ def read_overheads(file: SqliteFile, processes: Registry, threads: Registry) -> 
     def column(name: str) -> I64:
         return np.concatenate([np.empty(0, dtype=np.int64), *(part[name] for part in parts)])
 
-    tid, kind, start_ns = column("globalTid"), column("overheadType"), column("start")
+    start_ns, end_ns = column("start"), column("end")
+    possible = (np.minimum(start_ns, end_ns) > -FARTHEST_NS) & (np.maximum(start_ns, end_ns) < FARTHEST_NS)
+    start_ns, end_ns = start_ns[possible], end_ns[possible]
+    tid, kind = column("globalTid")[possible], column("overheadType")[possible]
     known = (kind >= 0) & (kind <= max(OverheadKind))
     return Overheads(
         start_ns=start_ns,
-        end_ns=np.maximum(start_ns, column("end")),
+        end_ns=np.maximum(start_ns, end_ns),
         process=processes.number(process_part(tid)),
         thread=threads.number(tid),
         kind=np.where(known, kind, OverheadKind.UNKNOWN).astype(np.uint8),

@@ -33,10 +33,10 @@ def test_fires_where_nothing_waits_afterwards(judge: Judge) -> None:
 
 
 def test_silent_where_the_host_was_not_held_or_meant_to_wait(judge: Judge) -> None:
-    assert judge(RULE, step(PAGEABLE, 4_000)) == [], "the call came back at once"
-    assert judge(RULE, step(PAGEABLE, 45_000, waits=True)) == [], "the program waits anyway"
-    assert judge(RULE, step(PINNED, 45_000)) == []
-    assert judge(RULE, step(PAGEABLE, 45_000, size_bytes=65_536)) == [], "staged, not waited for"
+    assert judge(RULE, step(PAGEABLE, 4_000)) == (), "the call came back at once"
+    assert judge(RULE, step(PAGEABLE, 45_000, waits=True)) == (), "the program waits anyway"
+    assert judge(RULE, step(PINNED, 45_000)) == ()
+    assert judge(RULE, step(PAGEABLE, 45_000, size_bytes=65_536)) == (), "staged, not waited for"
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == ()
 
 

@@ -31,9 +31,9 @@ def test_fires_with_the_line_and_the_idle_time(judge: Judge) -> None:
 
 
 def test_silent_on_large_copies_and_waits_of_others(judge: Judge) -> None:
-    assert judge(RULE, reading(65)) == []
-    assert judge(RULE, reading(4, thread=2)) == [], "another thread waits"
-    assert judge(RULE, reading(4, between="cudaLaunchKernel_v7000")) == [], "not at once"
+    assert judge(RULE, reading(65)) == ()
+    assert judge(RULE, reading(4, thread=2)) == (), "another thread waits"
+    assert judge(RULE, reading(4, between="cudaLaunchKernel_v7000")) == (), "not at once"
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == ()
 
 

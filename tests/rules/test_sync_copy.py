@@ -26,7 +26,7 @@ def test_silent_on_small_uploads_asynchronous_calls_and_copies_on_the_gpu(judge:
     builder.copy("HtoD", 5_000, api=API, size_bytes=65_536, call_ns=60_000)
     builder.copy("DtoH", 5_000, call_ns=60_000)
     builder.copy("DtoD", 5_000, api=API, call_ns=60_000)
-    assert judge(RULE, builder) == []
+    assert judge(RULE, builder) == ()
     assert judge(RULE, TraceBuilder().copy("DtoD", 5_000, api=API)) == ()
 
 

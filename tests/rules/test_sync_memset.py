@@ -24,7 +24,7 @@ def test_silent_on_the_gpus_own_memory_and_asynchronous_calls(judge: Judge) -> N
     builder = TraceBuilder().launch("k", 100_000)
     builder.memset(2_000, memory=MemoryKind.DEVICE, api=API, call_ns=20_000)
     builder.memset(2_000, memory=MemoryKind.PINNED, call_ns=20_000)
-    assert judge(RULE, builder) == []
+    assert judge(RULE, builder) == ()
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == ()
 
 
