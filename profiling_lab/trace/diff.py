@@ -148,6 +148,12 @@ def diff(
     """
     if not before or not after:
         raise UsageError("expected at least one recording from before and one from after the change")
+    for side in (before, after):
+        paths = [trace.path.resolve() for trace in side]
+        if len(set(paths)) < len(paths):
+            raise UsageError(
+                f"{max(paths, key=paths.count)} is given twice on one side: it would count twice"
+            )
     if by not in GROUPINGS:
         raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")
     if unknown := sorted(set(allow) - set(CHECKS)):

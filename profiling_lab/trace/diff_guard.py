@@ -19,9 +19,10 @@ STEPS_FACTOR = 2
 OVERHEAD_FACTOR = 2
 OVERHEAD_FLOOR_FRAC = 0.01
 """an overhead below this share of the time hides no regression that a gate would look for"""
-INPUT_FRAC = 0.25
-"""bytes copied to the GPU per step may differ by this share: the last batch may be smaller, and a batch that
-was fetched ahead of the recording is missing in it"""
+INPUT_FRAC = 0.01
+"""bytes copied to the GPU per step may differ by this share: the last batch of an epoch may be smaller"""
+EDGE_BATCHES = 1.5
+"""and by so many batches per recording: one that was fetched ahead of it, or for a step after it"""
 
 CHECKS = ("gpu", "driver", "method", "steps", "workload", "overhead")
 
@@ -112,7 +113,8 @@ def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
         return _check("workload", [f"{text} (no file, no kernel in common)" for text in texts], "differs")
     if not all(inputs):
         return _check("workload", texts, "unknown")
-    fits = abs(inputs[1] - inputs[0]) <= INPUT_FRAC * max(inputs)
+    fewest = min(len(capture) for capture in (*before, *after))
+    fits = abs(inputs[1] - inputs[0]) <= max(INPUT_FRAC, EDGE_BATCHES / fewest) * max(inputs)
     return _check("workload", texts, "same" if fits else "differs")
 
 
