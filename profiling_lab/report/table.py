@@ -171,11 +171,13 @@ def _rich_table(table: Table, fold: bool) -> Any:
 
 def _write_markdown(report: Report, stream: TextIO) -> None:
     titles, cells = _titles_and_cells(report.table)
+    in_list = False
     for line in report.header:
-        stream.write(
-            f"{_markdown(line.strip())}\n\n" if not line.startswith(" ") else f"- {_markdown(line.strip())}\n"
-        )
-    if report.header and report.header[-1].startswith(" "):
+        was_in_list, in_list = in_list, line.startswith(" ")
+        if was_in_list and not in_list:  # without a blank line it would belong to the item above
+            stream.write("\n")
+        stream.write(f"- {_markdown(line.strip())}\n" if in_list else f"{_markdown(line)}\n\n")
+    if in_list:
         stream.write("\n")
     if cells:
         stream.write("| " + " | ".join(map(_markdown, titles)) + " |\n")

@@ -182,6 +182,11 @@ def test_markdown_for_a_pull_request(before: Path, after: Path, capsys: pytest.C
     status, out, _ = run(capsys, before, after, "--gate", "3%", "--format", "md")
     assert status == 1 and out.startswith("SLOWER: ")
     assert "| median | phase | before ms |" in out
+    # A paragraph after a list needs a blank line, or it becomes part of the last item.
+    lines = out.splitlines()
+    assert all(
+        lines[i - 1] == "" for i, line in enumerate(lines) if line.startswith(("gate", "before:", "after:"))
+    )
     assert "<br>+1.000 ms gelu" in out
 
 
