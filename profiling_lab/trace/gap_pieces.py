@@ -4,63 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.gap_causes import LATENCY_NS, Cause
 from profiling_lab.trace.host_activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.trace import Trace
 
-LATENCY_NS = 10_000
-"""the longest pause of the GPU, between operations or before the one just launched, that needs no cause"""
-
-
-class Cause(IntEnum):
-    """Why the GPU was idle. The first are what the host's thread was doing (host_activity.Doing)."""
-
-    HOST_CODE = Doing.RANGE
-    SYSTEM_CALL = Doing.SYSTEM_CALL
-    GARBAGE_COLLECTION = Doing.GARBAGE_COLLECTION
-    GIL_WAIT = Doing.GIL_WAIT
-    DATA_LOADING = Doing.DATA_LOADING
-    CUDA_CALL = Doing.CUDA_CALL
-    WAIT = Doing.WAIT
-    ALLOCATOR = Doing.ALLOCATOR
-    CODE_LOADING = Doing.CODE_LOADING
-    QUEUE_FULL = Doing.QUEUE_FULL
-    PROFILER = Doing.PROFILER
-    AFTER_WAIT = 11
-    LATENCY = 12
-    BETWEEN = 13
-    EVENT_WAIT = 14
-    LATE_START = 15
-    NOT_RECORDED = 16
-
-
-CAUSES = {
-    Cause.HOST_CODE: "host code",
-    Cause.SYSTEM_CALL: "host blocked in the system",
-    Cause.GARBAGE_COLLECTION: "garbage collection",
-    Cause.GIL_WAIT: "waiting for the GIL",
-    Cause.DATA_LOADING: "data loading",
-    Cause.CUDA_CALL: "inside a CUDA call",
-    Cause.WAIT: "a wait that returns",
-    Cause.ALLOCATOR: "allocation",
-    Cause.CODE_LOADING: "loading GPU code",
-    Cause.QUEUE_FULL: "launch queue full",
-    Cause.PROFILER: "the profiler itself",
-    Cause.AFTER_WAIT: "host code after a wait",
-    Cause.LATENCY: "launch latency",
-    Cause.BETWEEN: "pause between queued operations",
-    Cause.EVENT_WAIT: "waiting for an event",
-    Cause.LATE_START: "unknown: launched in time, started late",
-    Cause.NOT_RECORDED: "unknown: launch not recorded",
-}
-UNKNOWN = (CAUSES[Cause.LATE_START], CAUSES[Cause.NOT_RECORDED])
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 
 
@@ -98,16 +52,54 @@ class _Windows:
     thread: I32
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The windows in pieces, and for each piece what is known of its gap."""
+
+    gap: I32
+    start_ns: I64
+    end_ns: I64
+    thread: I32
+    """-1 after the launch"""
+    who: I32
+    """row of the host's activities, -1 where the thread was in none"""
+    gap_start_ns: I64
+    launch: I32
+    """row of the call that launched the operation behind the gap, -1 not recorded"""
+
+
 def gap_pieces(trace: Trace) -> GapPieces:
     """Find all gaps of all devices and cut them."""
     operations = trace.operations
     device, devices = device_tracks(operations)
     start_ns, end_ns, track, ends_it = _analysis.gaps_between(operations.start_ns, operations.end_ns, device)
-    call = trace.attribution.call[ends_it]
-    windows = _windows(trace, start_ns, end_ns, call)
+    launch = trace.attribution.call[ends_it]
     host = host_activity(trace)
-    at_host = np.flatnonzero(windows.thread >= 0)
-    cut_window, piece_start, piece_end, who = _analysis.cut_by_winners(
+    cut = _cut(_windows(trace, start_ns, end_ns, launch), host, start_ns, launch)
+    cause = _causes(trace, host, cut)
+    stack, exact, after = _stacks(trace, host, cut, cause)
+    blank = len(host.names)
+    full_queue = host.doing == Doing.QUEUE_FULL
+    return GapPieces(
+        start_ns=cut.start_ns,
+        end_ns=cut.end_ns,
+        process=np.array([process for process, _ in devices], dtype=np.int32)[track[cut.gap]],
+        cause=cause,
+        what=np.append(host.name, np.int32(blank))[cut.who],
+        stack=stack,
+        exact=exact,
+        after=after,
+        names=(*host.names, ""),
+        gaps=len(start_ns),
+        late=len(np.unique(cut.gap[cut.thread >= 0])),
+        queue_full_ns=_length(host, full_queue, len(trace.source.threads.ids)),
+    )
+
+
+def _cut(windows: _Windows, host: HostActivity, gap_start_ns: I64, launch: I32) -> _Cut:
+    """Windows of a thread by what it was doing; after the launch a window is one piece."""
+    at_host, after = np.flatnonzero(windows.thread >= 0), np.flatnonzero(windows.thread < 0)
+    window, start_ns, end_ns, who = _analysis.cut_by_winners(
         windows.start_ns[at_host],
         windows.end_ns[at_host],
         windows.thread[at_host],
@@ -116,30 +108,16 @@ def gap_pieces(trace: Trace) -> GapPieces:
         host.thread,
         host.doing,
     )
-    alone = np.flatnonzero(windows.thread < 0)
-    window: npt.NDArray[np.intp] = np.concatenate([at_host[cut_window], alone])
-    gap = windows.gap[window]
-    piece_start = np.concatenate([piece_start, windows.start_ns[alone]])
-    piece_end = np.concatenate([piece_end, windows.end_ns[alone]])
-    who = np.concatenate([who, full(len(alone), -1, np.int32)])
-
-    cause = _causes(trace, host, windows, window, piece_start, start_ns[gap], call[gap], piece_end, who)
-    stack, exact, after = _stacks(trace, host, windows.thread[window], piece_start, call[gap], cause, who)
-    blank = len(host.names)
-    full_queue = host.doing == Doing.QUEUE_FULL
-    return GapPieces(
-        start_ns=piece_start,
-        end_ns=piece_end,
-        process=np.array([process for process, _ in devices], dtype=np.int32)[track[gap]],
-        cause=cause,
-        what=np.where(who >= 0, np.append(host.name, np.int32(blank))[who], blank).astype(np.int32),
-        stack=stack,
-        exact=exact,
-        after=after,
-        names=(*host.names, ""),
-        gaps=len(start_ns),
-        late=len(np.unique(windows.gap[at_host])),
-        queue_full_ns=_length(host, full_queue, len(trace.source.threads.ids)),
+    row = np.concatenate([at_host[window], after])
+    gap = windows.gap[row]
+    return _Cut(
+        gap=gap,
+        start_ns=np.concatenate([start_ns, windows.start_ns[after]]),
+        end_ns=np.concatenate([end_ns, windows.end_ns[after]]),
+        thread=windows.thread[row],
+        who=np.concatenate([who, full(len(after), -1, np.int32)]),
+        gap_start_ns=gap_start_ns[gap],
+        launch=launch[gap],
     )
 
 
@@ -211,46 +189,41 @@ def _handed_over(trace: Trace, call: I32, gap_start_ns: I64) -> tuple[I32, I64]:
     return thread, until
 
 
-def _causes(
-    trace: Trace,
-    host: HostActivity,
-    windows: _Windows,
-    window: npt.NDArray[np.intp],
-    start_ns: I64,
-    gap_start_ns: I64,
-    launch: I32,
-    end_ns: I64,
-    who: I32,
-) -> I32:
+def _causes(trace: Trace, host: HostActivity, cut: _Cut) -> I32:
+    out: I32 = np.where(cut.thread >= 0, _host_causes(trace, host, cut), _after_launch(trace, cut))
+    return out.astype(np.int32)
+
+
+def _host_causes(trace: Trace, host: HostActivity, cut: _Cut) -> I32:
+    """What the thread was doing, but for waits: they reach beyond their own call."""
     calls = trace.calls
-    is_host = windows.thread[window] >= 0
-    doing = np.append(host.doing, np.int32(Doing.RANGE))[who]
-    cause = doing.copy()
+    cause = np.append(host.doing, np.int32(Cause.HOST_CODE))[cut.who]
+    call = np.append(host.call, np.int32(-1))[cut.who]
     # A call that was under way when the GPU ran dry waited for it, a copy to pageable memory just as a
     # synchronize; the launch of the very operation that ends the gap did not.
-    own_call = np.append(host.call, np.int32(-1))[who]
-    before = is_host & (own_call >= 0) & (np.append(host.start_ns, 0)[who] < gap_start_ns)
+    under_way = (cut.thread >= 0) & (call >= 0)
+    under_way &= np.append(host.start_ns, 0)[cut.who] < cut.gap_start_ns
     copies = np.array([name.startswith(("cudaMemcpy", "cuMemcpy")) for name in calls.names] or [False])
-    copying = before & (own_call != launch) & copies[np.append(calls.name, np.int32(0))[own_call]]
-    cause[copying] = Cause.WAIT
-    waited = full(int(windows.gap.max()) + 1 if len(windows.gap) else 0, 0, np.uint8)
-    gap = windows.gap[window]
-    waited[gap[before & (cause == Cause.WAIT)]] = 1
-    cause[is_host & (cause == Cause.HOST_CODE) & (waited[gap] > 0)] = Cause.AFTER_WAIT
+    cause[under_way & (call != cut.launch) & copies[np.append(calls.name, np.int32(0))[call]]] = Cause.WAIT
+    waited = np.zeros(int(cut.gap.max(initial=-1)) + 1, dtype=bool)
+    waited[cut.gap[under_way & (cause == Cause.WAIT)]] = True
+    cause[(cause == Cause.HOST_CODE) & waited[cut.gap]] = Cause.AFTER_WAIT
     # A blocking copy waits for nothing while its own copy has not begun.
-    cause[is_host & (own_call >= 0) & (own_call == launch) & (cause == Cause.WAIT)] = Cause.CUDA_CALL
-    # After the launch the host had done its part.
-    previous = _neighbour_calls(trace)[0]
-    names = np.array([name in _STREAM_WAITS for name in calls.names] or [False])
-    event = names[np.append(calls.name, np.int32(0))[np.append(previous, np.int32(-1))[launch]]]
-    event &= np.append(previous, np.int32(-1))[launch] >= 0
-    in_time = np.append(calls.end_ns, 0)[launch] <= gap_start_ns
+    cause[(call >= 0) & (call == cut.launch) & (cause == Cause.WAIT)] = Cause.CUDA_CALL
+    return cause
+
+
+def _after_launch(trace: Trace, cut: _Cut) -> npt.NDArray[np.intp]:
+    """The host had done its part."""
+    calls, none = trace.calls, np.int32(-1)
+    before = np.append(_neighbour_calls(trace)[0], none)[cut.launch]
+    waits = np.array([name in _STREAM_WAITS for name in calls.names] or [False])
+    on_event = (before >= 0) & waits[np.append(calls.name, np.int32(0))[before]]
+    in_time = np.append(calls.end_ns, 0)[cut.launch] <= cut.gap_start_ns
     short = np.where(in_time, Cause.BETWEEN, Cause.LATENCY)
-    long = np.where(event, Cause.EVENT_WAIT, Cause.LATE_START)
-    rest = np.where(end_ns - start_ns <= LATENCY_NS, short, long)
-    rest = np.where(launch >= 0, rest, Cause.NOT_RECORDED)
-    out: I32 = np.where(is_host, cause, rest).astype(np.int32)
-    return out
+    long = np.where(on_event, Cause.EVENT_WAIT, Cause.LATE_START)
+    known = np.where(cut.end_ns - cut.start_ns <= LATENCY_NS, short, long)
+    return np.where(cut.launch >= 0, known, Cause.NOT_RECORDED)
 
 
 def _neighbour_calls(trace: Trace) -> tuple[I32, I32]:
@@ -264,30 +237,29 @@ def _neighbour_calls(trace: Trace) -> tuple[I32, I32]:
 
 
 def _stacks(
-    trace: Trace, host: HostActivity, thread: I32, start_ns: I64, launch: I32, cause: I32, who: I32
+    trace: Trace, host: HostActivity, cut: _Cut, cause: I32
 ) -> tuple[I32, npt.NDArray[np.bool_], I32]:
     """The stack at each piece, whether the host was in it, and the stack of the call before."""
-    calls, stack_of = trace.calls, _call_stacks(trace)
-    empty = np.int32(0)
-    stack_of = np.append(stack_of, empty)
-    own_call, own_range = np.append(host.call, np.int32(-1))[who], np.append(host.range, np.int32(-1))[who]
-    stack = np.where(own_call >= 0, stack_of[own_call], np.append(trace.ranges.stack, empty)[own_range])
+    calls, none, empty = trace.calls, np.int32(-1), np.int32(0)
+    stack_of = np.append(_call_stacks(trace), empty)
+    call, range_row = np.append(host.call, none)[cut.who], np.append(host.range, none)[cut.who]
+    stack = np.where(call >= 0, stack_of[call], np.append(trace.ranges.stack, empty)[range_row])
     exact = stack > 0
-    after, coming = full(len(who), 0, np.int32), full(len(who), 0, np.int32)
+    after, coming = full(len(cut.who), 0, np.int32), full(len(cut.who), 0, np.int32)
     _, order = _neighbour_calls(trace)
-    for number in np.unique(thread[thread >= 0]).tolist():
+    for number in np.unique(cut.thread[cut.thread >= 0]).tolist():
         rows = order[calls.thread[order] == number]
-        mine = np.flatnonzero(thread == number)
-        at = np.searchsorted(calls.start_ns[rows], start_ns[mine], side="left")
-        bounded = np.append(rows, np.int32(-1))
+        mine = np.flatnonzero(cut.thread == number)
+        at = np.searchsorted(calls.start_ns[rows], cut.start_ns[mine], side="left")
+        bounded = np.append(rows, none)
         coming[mine] = stack_of[bounded[at]]
         after[mine] = np.where(at > 0, stack_of[bounded[at - 1]], 0)
-    coming = np.where(coming > 0, coming, stack_of[launch])
+    coming = np.where(coming > 0, coming, stack_of[cut.launch])
     # Data loading is not on the way to a line of its own: without a stack it has none.
     stack = np.where(stack > 0, stack, np.where(cause == Cause.DATA_LOADING, 0, coming))
     # After the launch the operation's own line is what the GPU was waiting for.
-    stack = np.where(thread >= 0, stack, stack_of[launch])
-    return stack.astype(np.int32), exact | (thread < 0), after
+    stack = np.where(cut.thread >= 0, stack, stack_of[cut.launch])
+    return stack.astype(np.int32), exact | (cut.thread < 0), after
 
 
 def _call_stacks(trace: Trace) -> I32:

@@ -16,7 +16,8 @@ from profiling_lab import _analysis
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, I64, dense, full
 from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.gap_pieces import CAUSES, UNKNOWN, Cause, GapPieces, gap_pieces
+from profiling_lab.trace.gap_causes import CAUSES, UNKNOWN, Cause
+from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces
 from profiling_lab.trace.host_activity import Doing, call_kinds
 from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.operation_classes import device_tracks
@@ -34,7 +35,7 @@ class GapRow:
     key: str
     """stable over runs of the same program"""
     cause: str
-    """one of gap_pieces.CAUSES' texts"""
+    """one of gap_causes.CAUSES' texts"""
     what: str
     """the call, the range or the blocking function, '' where there is none"""
     frame: Frame | None

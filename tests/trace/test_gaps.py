@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.gap_pieces import CAUSES, LATENCY_NS, Cause, gap_pieces
+from profiling_lab.trace.gap_causes import CAUSES, LATENCY_NS, Cause
+from profiling_lab.trace.gap_pieces import gap_pieces
 from profiling_lab.trace.gaps import GapRow, GapsResult, gaps
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
@@ -118,6 +119,24 @@ def test_what_the_file_says_of_cuda_the_system_and_the_profiler(tmp_path: Path) 
     assert cause(result, Cause.SYSTEM_CALL).what == "read"
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Waiting for GIL", "waiting for the GIL"),
+        ("gc collect generation 2", "garbage collection"),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "data loading"),
+        ("forward", "host code"),
+    ],
+)
+def test_ranges_that_name_a_cause(tmp_path: Path, name: str, expected: str) -> None:
+    builder = TraceBuilder().launch("a", 90 * US, start_ns=1010 * US)
+    builder.range(name, 1110 * US, 1140 * US)
+    builder.now_ns = 1150 * US
+    builder.launch("b", 10 * US, start_ns=1153 * US)
+    found = {(row.cause, row.what): row.idle_ns // US for row in gaps_of(builder, tmp_path).rows}
+    assert found[expected, name] == 30
+
+
 def test_the_thread_that_was_at_work_is_charged(tmp_path: Path) -> None:
     """Forward and backward run on two threads: until the main thread is done, the engine's is not late."""
     builder = TraceBuilder().launch("forward", 90 * US, start_ns=1010 * US, stack="/app/t.py:1 main")
@@ -143,7 +162,7 @@ def test_what_happens_after_the_launch(tmp_path: Path) -> None:
     result = gaps_of(builder, tmp_path)
     assert by_cause(result) == {
         "pause between queued operations": 3,
-        "unknown: launched in time, started late": 100,
+        "unknown: launched, but started late": 100,
         "waiting for an event": 100,
         "unknown: launch not recorded": 100,
     }

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a GPU can be idle, as far as a trace can tell."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from profiling_lab.trace.host_activity import Doing
+
+LATENCY_NS = 10_000
+"""the longest pause of the GPU, between operations or before the one just launched, that needs no cause"""
+
+
+class Cause(IntEnum):
+    """Why the GPU was idle. The first are what the host's thread was doing (host_activity.Doing)."""
+
+    HOST_CODE = Doing.RANGE
+    SYSTEM_CALL = Doing.SYSTEM_CALL
+    GARBAGE_COLLECTION = Doing.GARBAGE_COLLECTION
+    GIL_WAIT = Doing.GIL_WAIT
+    DATA_LOADING = Doing.DATA_LOADING
+    CUDA_CALL = Doing.CUDA_CALL
+    WAIT = Doing.WAIT
+    ALLOCATOR = Doing.ALLOCATOR
+    CODE_LOADING = Doing.CODE_LOADING
+    QUEUE_FULL = Doing.QUEUE_FULL
+    PROFILER = Doing.PROFILER
+    AFTER_WAIT = 11
+    LATENCY = 12
+    BETWEEN = 13
+    EVENT_WAIT = 14
+    LATE_START = 15
+    NOT_RECORDED = 16
+
+
+CAUSES = {
+    Cause.HOST_CODE: "host code",
+    Cause.SYSTEM_CALL: "host blocked in the system",
+    Cause.GARBAGE_COLLECTION: "garbage collection",
+    Cause.GIL_WAIT: "waiting for the GIL",
+    Cause.DATA_LOADING: "data loading",
+    Cause.CUDA_CALL: "inside a CUDA call",
+    Cause.WAIT: "a wait that returns",
+    Cause.ALLOCATOR: "allocation",
+    Cause.CODE_LOADING: "loading GPU code",
+    Cause.QUEUE_FULL: "launch queue full",
+    Cause.PROFILER: "the profiler itself",
+    Cause.AFTER_WAIT: "host code after a wait",
+    Cause.LATENCY: "launch latency",
+    Cause.BETWEEN: "pause between queued operations",
+    Cause.EVENT_WAIT: "waiting for an event",
+    Cause.LATE_START: "unknown: launched, but started late",
+    Cause.NOT_RECORDED: "unknown: launch not recorded",
+}
+UNKNOWN = (CAUSES[Cause.LATE_START], CAUSES[Cause.NOT_RECORDED])
