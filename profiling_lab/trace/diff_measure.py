@@ -12,7 +12,8 @@ from profiling_lab import _analysis
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.gap_pieces import CAUSES, Cause, gap_pieces
+from profiling_lab.trace.gap_causes import CAUSES, Cause
+from profiling_lab.trace.gap_pieces import gap_pieces
 from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
