@@ -2,7 +2,20 @@
 """What is wrong in a trace: one rule per file, each with evidence, cost, line and remedy.
 
 To add a rule: `<name>.py` with a RULE of that name, one line in RULES, and `tests/rules/test_<name>.py` with
-a trace where it fires, one where it stays silent and one where it abstains.
+a trace where it fires, one where it stays silent and one where it abstains. A file of your own for
+`profiling-lab check --rules-from` looks the same and ends with the tuple RULES:
+
+    from profiling_lab.rules import Finding, Rule
+
+    def check(view):                                       # profiling_lab.rules.view.View
+        rows = view.copies.nonzero()[0]                    # rows of view.operations
+        if not len(rows):
+            return ()                                      # looked, and found nothing
+        cost_ns = view.operations.duration_ns[rows]
+        return [Finding("copies", int(cost_ns.sum()), "copy time", view.dearest_place(rows, cost_ns),
+                        view.evidence("operations", rows, cost_ns), len(rows), "copy less")]
+
+    RULES = (Rule("my_copies", "Are there copies?", (), check),)
 """
 
 from __future__ import annotations

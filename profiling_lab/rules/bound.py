@@ -54,13 +54,12 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
     full_ns = full_queue_ns(view, process)
     queue = f"; launches waited {ms(full_ns)} because the command buffer was full" if full_ns else ""
     share, moved_bytes = copying_ns / busy.span_ns, int(operations.size_bytes[copies].sum())
-    longest = copies[np.argmax(operations.duration_ns[copies])]
     return Finding(
         what=f"copy-bound{view.of_process(process)}: for {ms(copying_ns)}, {percent(share)} of the "
         f"recording, only copies run ({len(copies):,}, {moved_bytes:,} bytes){queue}",
         cost_ns=copying_ns,
         cost_of="time in which only copies run",
-        place=view.place(int(view.operation_place[longest])),
+        place=view.dearest_place(copies, operations.duration_ns[copies]),
         evidence=view.evidence("operations", copies, operations.duration_ns[copies]),
         events=len(copies),
         remedy=OF_COPIES,
@@ -82,7 +81,7 @@ def _launch_bound(view: View, process: int, busy: Busy) -> Finding | Abstain | N
         f"every {pace.interval_ns / 1000:.1f} µs to run {pace.kernel_ns / 1000:.1f} µs",
         cost_ns=busy.idle_ns,
         cost_of="GPU idle",
-        place=view.place(int(view.operation_place[pace.starved[0]])),
+        place=view.dearest_place(pace.starved, pace.starved_ns),
         evidence=view.evidence("operations", pace.starved, pace.starved_ns),
         events=len(pace.starved),
         remedy=OF_LAUNCHES,

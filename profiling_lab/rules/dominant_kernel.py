@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 
 SHARE = Threshold("one kernel takes", 0.3, "of the GPU time, at least", "nsys-ai: top kernel")
 HOT = Threshold("called a hot spot", 0.6, "of the GPU time, from", "nsys-ai: hot spot")
@@ -29,8 +29,6 @@ def check(view: View) -> Verdict:
         return ()
     mine = rows[of_name[operations.name[rows]] == top]
     duration = operations.duration_ns[mine]
-    # The kernel may come from several lines: name the one that takes most of it.
-    lines = [(operations.duration_ns[g].sum(), n) for n, g in grouped(mine, view.operation_place[mine])]
     name = operations.short_names[operations.name[mine[0]]]
     return [
         Finding(
@@ -39,7 +37,7 @@ def check(view: View) -> Verdict:
             f"{ms(float(duration.mean()))} on average",
             cost_ns=int(totals[top]),
             cost_of="GPU time of the kernel",
-            place=view.place(max(lines)[1]),
+            place=view.dearest_place(mine, duration),
             evidence=view.evidence("operations", mine, duration),
             events=len(mine),
             remedy=REMEDY,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 
 SHARE = Threshold(
@@ -32,14 +32,13 @@ def check(view: View) -> Verdict:
     share = total_ns / view.gpu_ns
     if share < SHARE.value:
         return view.too_few_calls(found.call >= -1, "GPU operations") or ()
-    lines = [(duration[mine].sum(), number) for number, mine in grouped(rows, view.operation_place[rows])]
     return [
         Finding(
             what=f"{percent(share)} of the GPU time computes forward again for checkpointing: {ms(total_ns)}"
             f" in {len(rows):,} operations, most of it on this line",
             cost_ns=total_ns,
             cost_of="GPU time of the recomputation",
-            place=view.place(max(lines)[1]),
+            place=view.dearest_place(rows, duration[rows]),
             evidence=view.evidence("operations", rows, duration[rows]),
             events=len(rows),
             remedy=REMEDY,

@@ -174,6 +174,11 @@ class View:
     def place(self, number: int) -> Frame | None:
         return self._places[1][number] if number >= 0 else None
 
+    def dearest_place(self, rows: I64, weight: I64) -> Frame | None:
+        """The line with most of the weight of these operations; `weight` is per row given."""
+        parts = grouped(np.arange(len(rows)), self.operation_place[rows])
+        return self.place(max((int(weight[part].sum()), number) for number, part in parts)[1])
+
     def too_few_lines(self, question: str) -> Abstain | None:
         """Abstain where most of the GPU time has no line, so that finding nothing would say nothing."""
         with_line = int(self.operations.duration_ns[self.operation_place >= 0].sum())

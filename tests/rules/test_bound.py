@@ -54,6 +54,16 @@ def test_a_full_queue_is_no_launch_bound_program(judge: Judge) -> None:
     assert judge(RULE, full_queue(launching(2_000), 100_000)) == ()
 
 
+def test_kernels_that_queue_behind_another_do_not_wait_for_their_launch(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(5):
+        builder.launch("long", 60_000)
+        for _ in range(9):
+            builder.launch("short", 1_000)
+        builder.gap(100_000)
+    assert judge(RULE, builder) == (), "the GPU idles, but nine of ten launches were in time"
+
+
 def test_silent_where_the_gpu_computes_all_the_time(judge: Judge) -> None:
     assert judge(RULE, launching(50_000)) == ()
 

@@ -37,6 +37,12 @@ def test_silent_on_large_copies_and_waits_of_others(judge: Judge) -> None:
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == ()
 
 
+def test_the_last_call_of_a_thread_is_followed_by_none(judge: Judge) -> None:
+    builder = TraceBuilder().launch("k", 50_000).copy("DtoH", 1_000, size_bytes=4, stack=LINE)
+    builder.call(WAIT, call_ns=50_000, stack=LINE, thread=2).gap(70_000).launch("k", 50_000, thread=3)
+    assert judge(RULE, builder) == ()
+
+
 def test_abstains_without_the_calls_of_the_copies(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().copy("DtoH", 1_000, size_bytes=4, recorded=False))
     assert isinstance(verdict, Abstain) and "not recorded" in verdict.reason

@@ -28,6 +28,18 @@ def test_fires_with_the_line_that_ends_the_gap(judge: Judge) -> None:
     assert str(finding.evidence[0]) == "operations[40]"
 
 
+def test_the_longest_of_several_gaps_is_named(judge: Judge) -> None:
+    builder = halves(0).gap(150_000).launch("k", 5_000, stack="/app/train.py:50 main")
+    builder.gap(50_000).launch("k", 5_000, stack="/app/train.py:51 main")
+    for _ in range(40):
+        builder.launch("k", 5_000)
+    (finding,) = judge(RULE, builder)
+    assert finding.place.line == 50 and [str(e) for e in finding.evidence[:2]] == [
+        "operations[80]",
+        "operations[81]",
+    ]
+
+
 def test_silent_on_a_busy_gpu(judge: Judge) -> None:
     assert judge(RULE, halves(0)) == []
 

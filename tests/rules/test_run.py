@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab import rules
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.rules import RULES, Abstain, Finding, Rule, load_rules, run, select
 from profiling_lab.trace import Trace
@@ -27,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_three_answers(path: Path) -> None:
-    rules = (
+    some = (
         Rule("cheap", "?", (), lambda view: [finding(1), finding(5)]),
         Rule("dear", "?", (), lambda view: (finding(3),)),
         Rule("quiet", "?", (), lambda view: ()),
@@ -35,11 +37,11 @@ def test_three_answers(path: Path) -> None:
         Rule("poor", "?", (), lacks_data),
     )
     with Trace.open(path) as trace:
-        checked = run(trace, rules)
+        checked = run(trace, some)
         assert [(f.rule, f.cost_ns) for f in checked.findings] == [("cheap", 5), ("dear", 3), ("cheap", 1)]
         assert checked.silent == ("quiet",) and checked.could_tell
         assert checked.abstained == (("blind", "no stacks"), ("poor", "no columns"))
-        assert not run(trace, rules[3:]).could_tell
+        assert not run(trace, some[3:]).could_tell
 
 
 def test_an_empty_trace_is_not_healthy(tmp_path: Path) -> None:
@@ -77,6 +79,17 @@ def test_rules_of_the_user(tmp_path: Path) -> None:
     with Trace.open(path) as trace:
         (found,) = run(trace, load_rules(file)).findings
     assert found.rule == "mine" and [str(e) for e in found.evidence] == ["operations[1]", "operations[2]"]
+
+
+def test_the_example_of_the_package_works(tmp_path: Path) -> None:
+    text = (rules.__doc__ or "").partition("ends with the tuple RULES:\n")[2]
+    file = tmp_path / "my_rules.py"
+    file.write_text(textwrap.dedent(text))
+    path = TraceBuilder().launch("k", 5).copy("DtoD", 3, stack="/app/a.py:4 f").write(tmp_path / "run.sqlite")
+    with Trace.open(path) as trace:
+        (found,) = run(trace, load_rules(file)).findings
+    assert (found.rule, found.cost_ns, found.events) == ("my_copies", 3, 1)
+    assert found.place is not None and found.place.line == 4
 
 
 @pytest.mark.parametrize(
