@@ -125,8 +125,9 @@ def test_noise_passes_unless_strict(tmp_path: Path, capsys: pytest.CaptureFixtur
         return builder.write(tmp_path / name)
 
     files = noisy("a.sqlite", (10, 14, 9, 15, 12, 11)), noisy("b.sqlite", (11, 15, 10, 14, 13, 12))
-    status, out, _ = run(capsys, *files, "--gate", "3%")
+    status, out, err = run(capsys, *files, "--gate", "3%", "--annotate")
     assert status == 0 and out.startswith("NO DIFFERENCE beyond the noise")
+    assert err == "", "the line's median grew by 8 %, inside of the noise: no warning"
     assert "UNDECIDED: the limit lies inside of the noise" in out
     assert run(capsys, *files, "--gate", "3%", "--strict")[0] == 3
 
