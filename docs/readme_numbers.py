@@ -60,6 +60,25 @@ def heavy_layer_step() -> list[str]:
     return [text, "", *table(header, rows)]
 
 
+def recorder_overhead() -> list[str]:
+    lines = newest_run("recorder_overhead")
+    if not lines:
+        return []
+    value = {(line["case"]["heavy"], line["provider"]): line["value"] for line in lines
+             if line["metric"] == "overhead"}  # fmt: skip
+    programs = list(dict.fromkeys(heavy for heavy, _ in value))
+    providers = list(dict.fromkeys(provider for _, provider in value))
+    rows = []
+    for provider in providers:
+        cells = (f"{value[p, provider]:.3f} x" if (p, provider) in value else "-" for p in programs)
+        rows.append((provider, *cells))
+    text = (
+        "What recording costs, as a ratio to the same step without it, in turns in one process; `loop` is "
+        f"bound by the host and moves by tenths from run to run. {base(lines, 'recorder_overhead')}:"
+    )
+    return [text, "", *table(("", *(f"`{p}`" for p in programs)), rows)]
+
+
 def layer_norm_gelu() -> list[str]:
     lines = [line for line in newest_run("layer_norm_gelu") if line["metric"] == "share_of_copy"]
     if not lines:
@@ -117,7 +136,9 @@ def main() -> int:
     text = readme.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    blocks = [block for block in (heavy_layer_step(), layer_norm_gelu(), attention()) if block]
+    blocks = [
+        block for block in (heavy_layer_step(), recorder_overhead(), layer_norm_gelu(), attention()) if block
+    ]
     figures = "\n\n".join("\n".join(block) for block in blocks)
     new = f"{before}{BEGIN}\n{figures}\n{END}{after}"
     if "--check" in sys.argv[1:]:

@@ -231,8 +231,11 @@ with profiling_lab.record(OUT):
     torch.cuda.synchronize()
     assert torch.equal(b, (a @ a).sin())
 """)
-    of_graphs = "SELECT count(*), count(DISTINCT correlationId) FROM CUPTI_ACTIVITY_KIND_KERNEL"
-    assert query(of_graphs + " WHERE graphNodeId IS NOT NULL") == [(6, 3)], "node by node"
+    ((kernels, nodes, replays),) = query(
+        "SELECT count(*), count(DISTINCT graphNodeId), count(DISTINCT correlationId) "
+        "FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE graphNodeId IS NOT NULL"
+    )
+    assert nodes >= 2 and replays == 3 and kernels == nodes * replays, "node by node"
 
 
 def test_graph_of_a_process_recorded_from_its_start(run_gpu: Any, query: Any) -> None:

@@ -89,12 +89,12 @@ def _result(starter: ModuleType, repaired: ModuleType, heavy: str) -> Check:
     for name, exactly in wanted.items():
         if name not in new:
             return failed("result", f"{name} is missing: the repaired layer must train as before")
-        error = (new[name] - exactly).abs().max().item()
+        distance = (new[name] - exactly).abs().max().item()
         # Another order of summation is welcome; another precision is another result.
         rounding = 16 * torch.finfo(torch.float32).eps * exactly.abs().max().item()
         bound = 4 * (old[name] - exactly).abs().max().item() + rounding
-        if not error <= bound:  # so written that NaN fails
-            return failed("result", f"{name} is off by {error:.1e}; rounding explains {bound:.1e}")
+        if not distance <= bound:  # so written that NaN fails
+            return failed("result", f"{name} is off by {distance:.1e}; rounding explains {bound:.1e}")
     return passed(
         "result", f"output and {len(wanted) - 1} gradients agree with double precision ({device.type})"
     )
