@@ -7,18 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from package_root import PACKAGE_ROOT
 
-REPO = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "numpy", "pyarrow", "rich", "msgspec", "adbc_driver_sqlite")
 
 
 def python(program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(REPO)},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+        cwd="/",
         capture_output=True,
         text=True,
         check=True,

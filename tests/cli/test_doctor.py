@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package_root import PACKAGE_ROOT
 
 from profiling_lab import doctor
 from profiling_lab.doctor import machine, nvml, package, recording, tools
 from profiling_lab.doctor.check import Check, Status, absent, broken, ok
 
-REPO = Path(__file__).resolve().parents[2]
 H200 = nvml.Gpu("NVIDIA H200", (9, 0), 143_771 << 20)
 DRIVER = nvml.Driver("580.1", (13, 0), (H200,))
 NAMES = (
@@ -42,7 +42,8 @@ NAMES = (
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "profiling_lab", "doctor", *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPO), **environment},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), **environment},
+        cwd="/",  # neither the source tree nor the packages: PYTHONPATH decides
         capture_output=True,
         text=True,
         timeout=120,
@@ -104,10 +105,11 @@ def test_table_puts_the_verdict_first_and_advice_below(
 
 def test_without_torch_and_tools(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPO}", "PATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE_ROOT}", "PATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "profiling_lab", "doctor", "--format", "json"],
         env=environment,
+        cwd="/",
         capture_output=True,
         text=True,
     )
@@ -119,7 +121,7 @@ def test_without_torch_and_tools(tmp_path: Path) -> None:
 
 def test_broken_torch_is_broken(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
-    done = command("--format", "json", PYTHONPATH=f"{tmp_path}{os.pathsep}{REPO}")
+    done = command("--format", "json", PYTHONPATH=f"{tmp_path}{os.pathsep}{PACKAGE_ROOT}")
     found = {row["name"]: row for row in json.loads(done.stdout)["data"]["rows"]}
     assert done.returncode == 1
     assert found["torch"]["status"] == "broken" and "libcudart" in found["torch"]["found"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from package_root import PACKAGE_ROOT
 
 REPO = Path(__file__).resolve().parents[2]
 SAYS = "profiling-lab: "
@@ -29,7 +30,7 @@ class Outcome:
 
 
 def run(folder: Path, *command: str, stdin: str = "", cupti: str = "", **more: str) -> Outcome:
-    environment = {**os.environ, "PYTHONPATH": str(REPO), "PYTHONDONTWRITEBYTECODE": "1", **more}
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "PYTHONDONTWRITEBYTECODE": "1", **more}
     environment.pop("PROFILING_LAB_CUPTI", None)
     if cupti:
         environment["PROFILING_LAB_CUPTI"] = cupti
@@ -444,7 +445,7 @@ def test_output_that_cannot_be_written_in_the_end(script_code: int, code: int, t
 def test_without_the_compiled_recorder(tmp_path: Path) -> None:
     write(tmp_path, "print('ran')")
     write(tmp_path, "import sys; sys.modules['profiling_lab._recorder'] = None", "sitecustomize.py")
-    refused = record(tmp_path, "script.py", PYTHONPATH=f"{tmp_path}{os.pathsep}{REPO}")
+    refused = record(tmp_path, "script.py", PYTHONPATH=f"{tmp_path}{os.pathsep}{PACKAGE_ROOT}")
     assert refused.code == 1 and refused.out == ""
     assert "the recorder cannot be loaded" in refused.err and "profiling-lab doctor" in refused.err
     assert "Traceback" not in refused.err
@@ -474,7 +475,7 @@ def test_second_interrupt_while_the_script_runs_keeps_the_recording(tmp_path: Pa
     process = subprocess.Popen(
         [sys.executable, "-m", "profiling_lab", "record", "-o", "run.sqlite", "script.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPO)},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from package_root import PACKAGE_ROOT
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -19,7 +20,7 @@ def lab(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     return subprocess.run(
         [sys.executable, "-m", "profiling_lab", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPO), **environment},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=120,

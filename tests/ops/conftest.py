@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from package_root import PACKAGE_ROOT
 
 Tensors = tuple[torch.Tensor, ...]
 REPO = Path(__file__).resolve().parents[2]
@@ -107,11 +108,12 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """python(code or file, *arguments): a fresh interpreter that finds this checkout's package."""
 
     def run(program: str | Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join(filter(None, [str(REPO), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
         command = [str(program)] if isinstance(program, Path) else ["-c", program]
         return subprocess.run(
             [sys.executable, *command, *arguments],
             env={**os.environ, "PYTHONPATH": path, **environment},
+            cwd="/",  # neither the source tree nor the packages: PYTHONPATH decides
             capture_output=True,
             text=True,
             timeout=300,

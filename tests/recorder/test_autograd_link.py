@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package_root import PACKAGE_ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -285,4 +286,4 @@ assert "could not find" in r.calibrate([(id(make), n, t) for o, n, t in true])  
 assert r.autograd_state() != "on"
 assert r.calibrate(true) == "" and r.autograd_state() == "on"
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE_ROOT)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package_root import PACKAGE_ROOT
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
@@ -280,4 +281,4 @@ def test_our_nvtx_declarations_agree_with_the_headers(tmp_path: Path) -> None:
 def test_python_is_not_slowed_without_a_recording() -> None:
     """Importing the recorder sets no variable that libraries would act upon."""
     code = "import os, profiling_lab.recording; assert 'NVTX_INJECTION64_PATH' not in os.environ"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE_ROOT)

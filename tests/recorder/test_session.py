@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package_root import PACKAGE_ROOT
 
 REFUSED = """
 try:
@@ -372,4 +373,4 @@ def test_importing_the_package_touches_neither_torch_nor_cupti() -> None:
         "import sys, profiling_lab.recording, profiling_lab._recorder; "
         "assert 'torch' not in sys.modules and 'libcupti' not in open('/proc/self/maps').read()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE_ROOT)
