@@ -32,6 +32,8 @@ def _gpus() -> tuple[int, str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Since torch 2.11 or so its profiler keeps CUPTI for the rest of the process, and others want to record.
+    items.sort(key=lambda item: item.get_closest_marker("keeps_cupti") is not None)
     wanted = {"gpu": 1, "multigpu": 2}
     if not any(item.get_closest_marker(name) for item in items for name in wanted):
         return

@@ -170,6 +170,7 @@ def test_cuda_agrees_with_the_cpu(case: OpCase, variant: Variant) -> None:
         torch.testing.assert_close(a.cpu(), b, rtol=relative, atol=relative * b.abs().max().item())
 
 
+@pytest.mark.keeps_cupti
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.slug)
 def test_a_profile_shows_the_op_and_its_kernels(case: OpCase) -> None:
     from torch.profiler import ProfilerActivity, profile
