@@ -79,56 +79,44 @@ def recorder_overhead() -> list[str]:
     return [text, "", *table(("", *(f"`{p}`" for p in programs)), rows)]
 
 
+def means(lines: list[Line], key: str, name: str, digits: int) -> list[str]:
+    """A table of geometric means: a row per value of case[key] and direction, a column per provider."""
+    groups: dict[tuple[Any, str, str], list[float]] = {}
+    for line in lines:
+        case = line["case"]
+        groups.setdefault((case[key], case["direction"], line["provider"]), []).append(line["value"])
+    providers = list(dict.fromkeys(line["provider"] for line in lines))
+    rows = []
+    for value in dict.fromkeys(line["case"][key] for line in lines):
+        for direction in ("forward", "backward"):
+            found = (groups.get((value, direction, provider)) for provider in providers)
+            cells = (f"{geometric_mean(values):.{digits}f}" if values else "-" for values in found)
+            rows.append((f"{name}{value} {direction}", *cells))
+    return table(("", *providers), rows)
+
+
 def layer_norm_gelu() -> list[str]:
     lines = [line for line in newest_run("layer_norm_gelu") if line["metric"] == "share_of_copy"]
     if not lines:
         return []
-    providers = list(dict.fromkeys(line["provider"] for line in lines))
-    rows = []
-    for dtype in dict.fromkeys(line["case"]["dtype"] for line in lines):
-        for direction in ("forward", "backward"):
-            cells = []
-            for provider in providers:
-                shares = [
-                    line["value"]
-                    for line in lines
-                    if (line["case"]["dtype"], line["case"]["direction"], line["provider"])
-                    == (dtype, direction, provider)
-                ]
-                cells.append(f"{geometric_mean(shares):.2f}" if shares else "-")
-            rows.append((f"{dtype} {direction}", *cells))
     widths = sorted({line["case"]["d"] for line in lines})
     text = (
         f"`layer_norm_gelu`, share of the copy rate of the same run, geometric mean over d = "
         f"{', '.join(map(str, widths))}. {base(lines, 'layer_norm_gelu')}:"
     )
-    return [text, "", *table(("", *providers), rows)]
+    return [text, "", *means(lines, "dtype", "", digits=2)]
 
 
 def attention() -> list[str]:
     lines = [line for line in newest_run("attention") if line["metric"] == "rate"]
     if not lines:
         return []
-    providers = list(dict.fromkeys(line["provider"] for line in lines))
-    rows = []
-    for dim in sorted({line["case"]["head_dim"] for line in lines}):
-        for direction in ("forward", "backward"):
-            cells = []
-            for provider in providers:
-                rates = [
-                    line["value"]
-                    for line in lines
-                    if (line["case"]["head_dim"], line["case"]["direction"], line["provider"])
-                    == (dim, direction, provider)
-                ]
-                cells.append(f"{geometric_mean(rates):.0f}" if rates else "-")
-            rows.append((f"head_dim {dim} {direction}", *cells))
     lengths = sorted({line["case"]["rows"] for line in lines})
     text = (
         f"`flash_attention`, bf16 TFLOP/s, geometric mean over causal or not and s = "
         f"{', '.join(map(str, lengths))}. {base(lines, 'attention')}:"
     )
-    return [text, "", *table(("", *providers), rows)]
+    return [text, "", *means(lines, "head_dim", "head_dim ", digits=0)]
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ import torch
 from package_root import PACKAGE_ROOT
 
 Tensors = tuple[torch.Tensor, ...]
-REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
