@@ -314,8 +314,12 @@ def in_waiting_worker(job: Callable[[], int]) -> int:
     return results[0]
 
 
-def disturbed(c: Checker, seconds: float = 1.0) -> int:
-    """Other threads look at this thread's frames, collect garbage and toggle monitoring meanwhile."""
+def disturbed(c: Checker, enough: int = 1000, at_most_seconds: float = 60.0) -> int:
+    """Other threads look at this thread's frames, collect garbage and toggle monitoring meanwhile.
+
+    Counts captures instead of seconds: how many fit into a second depends on the machine and on how much
+    garbage collection has to look at.
+    """
     stop = threading.Event()
 
     def snapshots() -> None:
@@ -344,8 +348,8 @@ def disturbed(c: Checker, seconds: float = 1.0) -> int:
     for thread in threads:
         thread.start()
     try:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + at_most_seconds
+        while c.checked < enough and time.monotonic() < deadline:
             for shape in (generator, sort_key, comprehension, except_block, class_body):
                 shape(c)
     finally:

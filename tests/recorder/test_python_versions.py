@@ -86,7 +86,7 @@ def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
     assert report["line_tables"] == []
     assert report["addresses_reused"] > 1000
     assert report["reuse_differences"] == []
-    assert report["disturbed"] > 1000
+    assert report["disturbed"] >= 1000
     assert report["disturbed_differences"] == []
     assert report["sub_interpreter"] in ("counted and left out", "the line that entered it", "not available")
     assert all(nanoseconds < 5000 for nanoseconds in report["cost_ns"].values())
