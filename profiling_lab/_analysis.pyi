@@ -115,3 +115,24 @@ def cut_by_winners(
     """Windows cut by what their track was doing: of the activities at a moment the highest layer's, there
     the one that started last. Pieces: window, start, end, activity (-1 none).
     """
+
+def statistics(
+    key: _I32, value: _I64, keys: int
+) -> tuple[_I64, _I64, _I64, _I64, _I64, npt.NDArray[np.float64]]:
+    """Per key: total, count, smallest, largest, median (of two in the middle their middle, rounded down) and
+    the sample's standard deviation; 0 for keys without rows. Rows with a negative key belong to nobody.
+    """
+
+def project(
+    range_start_ns: _I64,
+    range_end_ns: _I64,
+    range_thread: _I32,
+    call_start_ns: _I64,
+    call_end_ns: _I64,
+    call_thread: _I32,
+    start_ns: _I64,
+    end_ns: _I64,
+) -> tuple[_I64, _I64, _I64, _I64]:
+    """Per range of a thread the operations whose whole call lies inside: first start, last end, length of
+    their union, and their number. The last five columns are per operation that has a call.
+    """

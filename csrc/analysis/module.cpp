@@ -15,6 +15,8 @@
 #include "analysis/gaps.h"
 #include "analysis/intervals.h"
 #include "analysis/overlap.h"
+#include "analysis/projection.h"
+#include "analysis/statistics.h"
 #include "analysis/steps.h"
 
 namespace py = pybind11;
@@ -212,6 +214,29 @@ py::tuple cut_by_winners(const I64& window_start_ns, const I64& window_end_ns, c
                         give(std::move(out.end_ns)), give(std::move(out.winner)));
 }
 
+py::tuple statistics(const I32& key, const I64& value, int32_t keys) {
+  same_length(key, value);
+  in_range(view(key), INT32_MIN, keys, "key");
+  auto out =
+      unlocked([k = view(key), v = view(value), keys] { return plab::analysis::statistics(k, v, keys); });
+  return py::make_tuple(give(std::move(out.total)), give(std::move(out.count)), give(std::move(out.shortest)),
+                        give(std::move(out.longest)), give(std::move(out.median)),
+                        give(std::move(out.deviation)));
+}
+
+py::tuple project(const I64& range_start_ns, const I64& range_end_ns, const I32& range_thread,
+                  const I64& call_start_ns, const I64& call_end_ns, const I32& call_thread,
+                  const I64& start_ns, const I64& end_ns) {
+  same_length(range_start_ns, range_end_ns, range_thread);
+  same_length(call_start_ns, call_end_ns, call_thread, start_ns, end_ns);
+  const plab::trace::Ranges ranges{view(range_start_ns), view(range_end_ns), view(range_thread)};
+  const plab::analysis::Launched launched{
+      {view(call_start_ns), view(call_end_ns), view(call_thread)}, view(start_ns), view(end_ns)};
+  auto out = unlocked([&] { return plab::analysis::project(ranges, launched); });
+  return py::make_tuple(give(std::move(out.first_ns)), give(std::move(out.last_ns)),
+                        give(std::move(out.busy_ns)), give(std::move(out.count)));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_analysis, m) {
@@ -231,4 +256,6 @@ PYBIND11_MODULE(_analysis, m) {
   m.def("period_of", &period_of);
   m.def("gaps_between", &gaps_between);
   m.def("cut_by_winners", &cut_by_winners);
+  m.def("statistics", &statistics);
+  m.def("project", &project);
 }
