@@ -25,6 +25,8 @@ class GapPieces:
     start_ns: I64
     end_ns: I64
     process: I32
+    device: I32
+    """as device_tracks numbers them"""
     cause: I32
     what: I32
     """row of `names`"""
@@ -84,6 +86,7 @@ def gap_pieces(trace: Trace) -> GapPieces:
         start_ns=cut.start_ns,
         end_ns=cut.end_ns,
         process=np.array([process for process, _ in devices], dtype=np.int32)[track[cut.gap]],
+        device=track[cut.gap],
         cause=cause,
         what=np.append(host.name, np.int32(blank))[cut.who],
         stack=stack,
