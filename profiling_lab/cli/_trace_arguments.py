@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profiling_lab.trace import Trace
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +27,63 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_nvtx(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def add_window(parser: argparse.ArgumentParser) -> None:
+    """The options that choose a part of the trace; `open_trace` opens it."""
+    window = parser.add_argument_group("what part of the trace", "several options: what all of them choose")
+    window.add_argument(
+        "--range",
+        metavar="A:B",
+        help="from A to B since the first event, like 1.2s:1.35s or 350ms: (s, ms, us, ns)",
+    )
+    window.add_argument(
+        "--step",
+        metavar="N",
+        help="step N, or steps A:B without B, counted from 0, negative from the end (--step=-2:); "
+        "the command `steps` lists them",
+    )
+    window.add_argument(
         "--nvtx",
+        metavar="NAME[@DOMAIN][/I]",
+        help="what ranges of this name launched: NVTX ranges, or operators and annotations of "
+        "torch.profiler; NAME may be a regular expression for the whole name, I is one of them, from 0",
+    )
+    for what, help_text in (
+        ("rank", "the process of this rank; may be given several times"),
+        ("device", "this CUDA device of its process; may be given several times"),
+    ):
+        window.add_argument(
+            f"--{what}", metavar=what[0].upper(), type=int, action="append", default=[], help=help_text
+        )
+
+
+def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
+    """The part of the trace that the options of `add_window` choose, of `args.trace` if no path is given.
+
+    It is to be closed: `with open_trace(args) as trace`. Raises as `Trace.open` and `Trace.windowed`.
+    """
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.window import Wanted
+
+    trace = Trace.open(args.trace if path is None else path)
+    try:
+        return trace.windowed(
+            Wanted(
+                range=args.range,
+                step=args.step,
+                nvtx=args.nvtx,
+                ranks=tuple(args.rank),
+                devices=tuple(args.device),
+                steps_by=getattr(args, "steps_by", None),
+            )
+        )
+    except BaseException:
+        trace.close()
+        raise
+
+
+def add_steps_by(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps-by",
         metavar="REGEX",
         help="the ranges whose names match are the steps (default: ProfilerStep, ranges named like a step, "
         "optimizer.step, the period of the launches, or all as one: the first that there is)",

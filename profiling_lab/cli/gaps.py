@@ -10,14 +10,15 @@ from profiling_lab.cli import _trace_arguments as shared
 HELP = "show why the GPU was idle: every piece of idle time charged to its cause and line"
 EXAMPLES = """\
   profiling-lab gaps run.sqlite
-  profiling-lab gaps run.sqlite --nvtx '^epoch'               idle time per epoch
+  profiling-lab gaps run.sqlite --steps-by '^epoch'           idle time per epoch
   profiling-lab gaps trace.json.gz --own train.py --format json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
-    shared.add_nvtx(parser)
+    shared.add_steps_by(parser)
+    shared.add_window(parser)
     shared.add_own(parser)
     shared.add_limit(parser, 15)
     shared.add_format(parser)
@@ -26,10 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.gaps import gaps_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace import Trace
     from profiling_lab.trace.gaps import gaps
 
-    with Trace.open(args.trace) as trace:
-        result = gaps(trace, args.nvtx, tuple(args.own), args.limit or None)
+    with shared.open_trace(args) as trace:
+        result = gaps(trace, args.steps_by, tuple(args.own), args.limit or None)
         write(gaps_report(trace, result), args.format)
     return 0

@@ -17,18 +17,18 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
     shared.add_own(parser)
+    shared.add_window(parser)
     shared.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.info import info_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace import Trace
     from profiling_lab.trace.coverage import coverage
     from profiling_lab.trace.info import info
     from profiling_lab.trace.ownership import Ownership
 
-    with Trace.open(args.trace) as trace:
+    with shared.open_trace(args) as trace:
         own_row = trace.stacks.own_rows(Ownership(tuple(args.own)))
         covered = coverage(trace, own_row) if len(trace.operations) else None
         write(info_report(trace, info(trace), covered), args.format)

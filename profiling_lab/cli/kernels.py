@@ -29,16 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many stacks to show under a kernel (default: 3)",
     )
     shared.add_limit(parser, 10)
+    shared.add_window(parser)
     shared.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.kernels import kernels_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace import Trace
     from profiling_lab.trace.kernels import top_kernels
 
-    with Trace.open(args.trace) as trace:
+    with shared.open_trace(args) as trace:
         result = top_kernels(trace, args.limit or None, tuple(args.own))
         write(
             kernels_report(trace, result, stacks=args.stacks if args.depth > 0 else 0, depth=args.depth),

@@ -40,16 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many of your frames tell rows apart: 1 the line, 2 the line and its caller (default: 1)",
     )
     shared.add_limit(parser, 30)
+    shared.add_window(parser)
     shared.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.lines import lines_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace import Trace
     from profiling_lab.trace.lines import lines
 
-    with Trace.open(args.trace) as trace:
+    with shared.open_trace(args) as trace:
         result = lines(trace, args.by, args.phase, tuple(args.own), args.depth, args.limit or None)
         write(lines_report(trace, result), args.format)
     return 0

@@ -24,15 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a row is: a class of operations (compute, communication, copies by direction) or a stream",
     )
     shared.add_limit(parser, 30)
+    shared.add_window(parser)
     shared.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.overlap import overlap_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace import Trace
     from profiling_lab.trace.overlap import overlap
 
-    with Trace.open(args.trace) as trace:
+    with shared.open_trace(args) as trace:
         write(overlap_report(trace, overlap(trace), args.by, args.limit or None), args.format)
     return 0

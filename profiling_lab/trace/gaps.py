@@ -97,15 +97,15 @@ class GapsResult:
 
 
 def gaps(
-    trace: Trace, nvtx: str | None = None, own: tuple[str, ...] | None = None, limit: int | None = None
+    trace: Trace, steps_by: str | None = None, own: tuple[str, ...] | None = None, limit: int | None = None
 ) -> GapsResult:
-    """Charge all GPU idle time to causes. nvtx: which ranges are the steps, see `step_windows`.
+    """Charge all GPU idle time to causes. steps_by: which ranges are the steps, see `step_windows`.
 
-    Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or `nvtx` matches nothing.
+    Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or `steps_by` matches nothing.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    found = step_windows(trace, nvtx)
+    found = step_windows(trace, steps_by)
     pieces = gap_pieces(trace)
     own_row = trace.stacks.own_rows(Ownership(own or ()))
     _, devices = device_tracks(trace.operations)

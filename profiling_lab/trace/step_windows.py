@@ -14,6 +14,7 @@ from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64, dense
 from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.spans import Window
 from profiling_lab.trace.trace import Trace
 
 _PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
@@ -43,37 +44,54 @@ class StepWindows:
     as the program's own marks have it"""
     start_ns: I64
     end_ns: I64
+    host_start_ns: I64
+    """the same on the host, where they begin and end at other times if `clock` is 'gpu'"""
+    host_end_ns: I64
     process: I32
     names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    def only(self, rows: npt.NDArray[np.intp]) -> StepWindows:
+        """Some of the steps."""
+        return replace(
+            self,
+            start_ns=self.start_ns[rows],
+            end_ns=self.end_ns[rows],
+            host_start_ns=self.host_start_ns[rows],
+            host_end_ns=self.host_end_ns[rows],
+            process=self.process[rows],
+            names=tuple(self.names[row] for row in rows.tolist()),
+        )
+
 
 _Found = tuple[I64, I64, list[str]]
 
 
-def step_windows(trace: Trace, nvtx: str | None = None) -> StepWindows:
-    """Find the steps of each process.
+def step_windows(trace: Trace, steps_by: str | None = None) -> StepWindows:
+    """Find the steps of each process. In a window of a trace: those that lie wholly in it, or else its parts.
 
-    nvtx: a regular expression; the NVTX ranges (or annotations) whose names it matches are the steps.
+    steps_by: a regular expression; the NVTX ranges (or annotations) whose names it matches are the steps.
     Without it, in this order: ProfilerStep ranges; ranges named like a step (`training_step`, `iteration 3`);
     from one optimizer.step to the next; the period of the launches; the whole window as one step.
 
-    Raises UsageError if `nvtx` is no regular expression, NotEnoughDataError if no range matches it or the
+    Raises UsageError if `steps_by` is no regular expression, NotEnoughDataError if no range matches it or the
     trace has no GPU operation.
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
-    if nvtx is not None:
+    if trace.window is not None:
+        return _within(step_windows(trace.whole, steps_by), trace.window)
+    if steps_by is not None:
         try:
-            wanted = re.compile(nvtx)
+            wanted = re.compile(steps_by)
         except re.error as error:
-            raise UsageError(f"--nvtx expects a regular expression, not {nvtx!r}: {error}") from None
+            raise UsageError(f"--steps-by expects a regular expression, not {steps_by!r}: {error}") from None
         found = _everywhere(trace, lambda process: _ranges(trace, process, wanted))
         if found is None:
-            raise NotEnoughDataError(f"{trace.path} has no finished range that matches {nvtx!r}")
-        return _on_the_gpu(trace, _windows("range", f"ranges that match {nvtx!r}", found))
+            raise NotEnoughDataError(f"{trace.path} has no finished range that matches {steps_by!r}")
+        return _on_the_gpu(trace, _windows("range", f"ranges that match {steps_by!r}", found))
     signs: tuple[tuple[str, str, Callable[[int], _Found | None]], ...] = (
         ("ProfilerStep", "ProfilerStep ranges", lambda p: _ranges(trace, p, _PROFILER_STEP)),
         ("range", "ranges named like a step", lambda p: _ranges(trace, p, _STEP_NAME, at_least=2)),
@@ -97,6 +115,19 @@ def step_windows(trace: Trace, nvtx: str | None = None) -> StepWindows:
     )
 
 
+def _within(steps: StepWindows, window: Window) -> StepWindows:
+    """Steps of which a window holds a part only would be compared with whole ones: they are left out."""
+    spans = window.gpu if steps.clock == "gpu" else window.host
+    whole = np.flatnonzero(spans.hold(steps.process, steps.start_ns, steps.end_ns))
+    if len(whole) and steps.sign != "window":
+        return steps.only(whole)
+    spans = window.gpu
+    names = tuple("window" if len(spans) == 1 else f"window #{i}" for i in range(1, len(spans) + 1))
+    how = f"the window as one: no whole step is inside ({steps.how})"
+    times = (spans.start_ns, spans.end_ns)
+    return StepWindows("window", how, "gpu", *times, *times, spans.process, names)
+
+
 def _everywhere(trace: Trace, look: Callable[[int], _Found | None]) -> list[tuple[int, _Found]] | None:
     """What is found in each process that used a GPU; None if nowhere."""
     found = [(p, look(p)) for p in np.unique(trace.operations.process).tolist()]
@@ -104,12 +135,13 @@ def _everywhere(trace: Trace, look: Callable[[int], _Found | None]) -> list[tupl
 
 
 def _windows(sign: str, how: str, found: list[tuple[int, _Found]]) -> StepWindows:
+    times = (np.concatenate([f[0] for _, f in found]), np.concatenate([f[1] for _, f in found]))
     return StepWindows(
         sign,
         how,
         "host",
-        np.concatenate([f[0] for _, f in found]),
-        np.concatenate([f[1] for _, f in found]),
+        *times,
+        *times,
         np.concatenate([np.full(len(f[0]), p, dtype=np.int32) for p, f in found]),
         tuple(name for _, f in found for name in _told_apart(f[2])),
     )
@@ -131,24 +163,36 @@ def _on_the_gpu(trace: Trace, steps: StepWindows) -> StepWindows:
     """
     if steps.sign == "period" and _launches_are_missing(trace):
         return replace(steps, clock="gpu")  # it was found on that clock
-    operations, call = trace.operations, trace.attribution.call
     start_ns, end_ns = steps.start_ns.copy(), steps.end_ns.copy()
     for process in np.unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
-        rows = np.flatnonzero((operations.process == process) & (call >= 0))
-        launched_ns = trace.calls.start_ns[call[rows]]
-        step = np.searchsorted(steps.start_ns[mine], launched_ns, side="right") - 1
-        inside = (step >= 0) & (launched_ns < steps.end_ns[mine][step])
-        first = np.full(len(mine), np.iinfo(np.int64).max)
-        last = np.full(len(mine), np.iinfo(np.int64).min)
-        np.minimum.at(first, step[inside], operations.start_ns[rows[inside]])
-        np.maximum.at(last, step[inside], operations.end_ns[rows[inside]])
-        follows = np.bincount(step[(step >= 0) & ~inside], minlength=len(mine))[:-1] > 0
-        last[:-1] = np.where(follows, np.minimum(last[:-1], first[1:]), first[1:])
+        first, last, follows = launched_spans(trace, process, steps.start_ns[mine], steps.end_ns[mine])
+        last[:-1] = np.where(follows[:-1], np.minimum(last[:-1], first[1:]), first[1:])
         if (last <= first).any():
             return steps
         start_ns[mine], end_ns[mine] = first, last
     return replace(steps, clock="gpu", start_ns=start_ns, end_ns=end_ns)
+
+
+def launched_spans(
+    trace: Trace, process: int, start_ns: I64, end_ns: I64
+) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
+    """Disjoint stretches of a process' host time on the GPU: from the start of the first operation that was
+    launched in each to the end of the last, and whether others were launched between it and the next one.
+
+    A stretch that launched nothing begins at int64's maximum and ends at its minimum.
+    """
+    operations, call = trace.operations, trace.attribution.call
+    rows = np.flatnonzero((operations.process == process) & (call >= 0))
+    launched_ns = trace.calls.start_ns[call[rows]]
+    number = np.searchsorted(start_ns, launched_ns, side="right") - 1
+    inside = (number >= 0) & (launched_ns < end_ns[number])
+    first = np.full(len(start_ns), np.iinfo(np.int64).max)
+    last = np.full(len(start_ns), np.iinfo(np.int64).min)
+    np.minimum.at(first, number[inside], operations.start_ns[rows[inside]])
+    np.maximum.at(last, number[inside], operations.end_ns[rows[inside]])
+    follows = np.bincount(number[(number >= 0) & ~inside], minlength=len(start_ns)) > 0
+    return first, last, follows
 
 
 def _ranges(trace: Trace, process: int, name: re.Pattern[str], at_least: int = 1) -> _Found | None:

@@ -86,16 +86,16 @@ class StepsResult:
         return self.total_matched > len(self.rows)
 
 
-def steps(trace: Trace, nvtx: str | None = None, limit: int | None = None) -> StepsResult:
-    """Split the wall time of each step, per device. nvtx: see `step_windows`. limit: at most so many rows.
+def steps(trace: Trace, steps_by: str | None = None, limit: int | None = None) -> StepsResult:
+    """Split the wall time of each step, per device. steps_by: see `step_windows`. limit: of rows.
 
     GPU time belongs to the step in which it passed, not to the one that launched it.
 
-    Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or `nvtx` matches nothing.
+    Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or `steps_by` matches nothing.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    found = step_windows(trace, nvtx)
+    found = step_windows(trace, steps_by)
     _, devices = device_tracks(trace.operations)
     window, track = _per_device(found, devices)
     parts = part_times(trace, found.start_ns[window], found.end_ns[window], track)

@@ -6,6 +6,10 @@ from __future__ import annotations
 import gzip
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace.attribution import Attribution, attribute
@@ -18,6 +22,10 @@ from profiling_lab.trace.source import Recorder, Source
 from profiling_lab.trace.sqlite_file import MAGIC, SqliteFile
 from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.stacks import Stacks
+
+if TYPE_CHECKING:
+    from profiling_lab.trace.spans import Window
+    from profiling_lab.trace.window import Wanted
 
 _GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 4096
@@ -33,6 +41,8 @@ class Trace:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.path = source.path
+        self.window: Window | None = None
+        """the part of the recording that this is; None for all of it"""
         self.repairs: dict[str, int] = {}
         """rows that were repaired or skipped, by what was wrong; complete once the columns were read"""
 
@@ -57,6 +67,22 @@ class Trace:
             f"{path} is no trace: expected an SQLite file from `profiling-lab record` or "
             "`nsys export --type=sqlite`, or the JSON of torch.profiler"
         )
+
+    def windowed(self, wanted: Wanted) -> Trace:
+        """The part of the trace that was asked for, itself a trace; this one where all of it was.
+
+        Raises UsageError and NotEnoughDataError as `window.window`, the latter too if the part holds no GPU
+        operation.
+        """
+        from profiling_lab.trace.window import window
+        from profiling_lab.trace.windowed import WindowedTrace
+
+        return WindowedTrace(self, window(self, wanted)) if wanted else self
+
+    @property
+    def whole(self) -> Trace:
+        """The trace that this one is a part of, or itself."""
+        return self
 
     def __enter__(self) -> Trace:
         return self
@@ -97,6 +123,11 @@ class Trace:
         return self._call_table.calls
 
     @property
+    def calls_inside(self) -> npt.NDArray[np.bool_]:
+        """Per call, whether it is in the window; those outside are here if they launched what ran inside."""
+        return np.ones(len(self.calls), dtype=bool)
+
+    @property
     def stacks(self) -> Stacks:
         return self._call_table.stacks
 
@@ -115,6 +146,11 @@ class Trace:
     def ranges(self) -> Ranges:
         return self.source.ranges()
 
+    @property
+    def ranges_inside(self) -> npt.NDArray[np.bool_]:
+        """Per range, whether it is in the window; those outside are here if they launched what ran inside."""
+        return np.ones(len(self.ranges), dtype=bool)
+
     @cached_property
     def overheads(self) -> Overheads:
         return self.source.overheads()
@@ -127,7 +163,7 @@ class Trace:
         """
         if not len(self.operations):
             raise NotEnoughDataError(self.why_empty())
-        return attribute(self.operations, self.calls, self.ranges)
+        return attribute(self.operations, self.calls, self.ranges, self.stacks)
 
     def why_empty(self) -> str:
         """The sentence for a trace without any GPU operation."""
@@ -137,6 +173,12 @@ class Trace:
             "torch.profiler": "nothing ran on the GPU, or ProfilerActivity.CUDA was not among the activities",
         }
         return f"{self.path} holds no GPU operation: {reasons[self.recorder]}"
+
+    @cached_property
+    def first_ns(self) -> int:
+        """When the first call or GPU operation of the whole recording began: people count times from it."""
+        columns = (self.whole.operations.start_ns, self.whole.calls.start_ns)
+        return min((int(column.min()) for column in columns if len(column)), default=0)
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -56,6 +56,6 @@ def test_markdown_and_limit(recording: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_errors(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gaps", str(recording), "--nvtx", "nothing"]) == 3
+    assert main(["gaps", str(recording), "--steps-by", "nothing"]) == 3
     assert main(["gaps", str(tmp_path / "none.sqlite")]) == 4
     assert "there is no such file" in capsys.readouterr().err

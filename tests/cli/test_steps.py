@@ -52,7 +52,7 @@ def test_other_forms(recording: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("pattern", "status"), [("(", 2), ("no such range", 3)])
 def test_wrong_ranges(recording: Path, capsys: pytest.CaptureFixture[str], pattern: str, status: int) -> None:
-    assert main(["steps", str(recording), "--nvtx", pattern]) == status
+    assert main(["steps", str(recording), "--steps-by", pattern]) == status
     assert capsys.readouterr().err.startswith("profiling-lab steps: ")
 
 

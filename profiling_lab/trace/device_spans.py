@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For how long each device is looked at: what its busy and idle time must add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpans:
+    """From the first to the last operation of each device in the whole recording, as far as the window has
+    it: a window that covers only a part of a pause holds idle time at its edge.
+    """
+
+    devices: tuple[tuple[int, int], ...]
+    """(process, device) by number: first those of `device_tracks`, then those without an operation inside"""
+    number: I32
+    """per span its device; spans of one device are disjoint"""
+    start_ns: I64
+    end_ns: I64
+
+    def per_device(self, values: I64) -> I64:
+        """Sums per device of what is known per span."""
+        out = np.zeros((len(self.devices), *values.shape[1:]), dtype=np.int64)
+        np.add.at(out, self.number, values)
+        return out
+
+    @property
+    def span_ns(self) -> I64:
+        """Per device."""
+        return self.per_device(self.end_ns - self.start_ns)
+
+
+def device_spans(trace: Trace) -> DeviceSpans:
+    """The spans of all devices that a process used. The trace must have an operation."""
+    track, devices = device_tracks(trace.whole.operations)
+    first, last = full(len(devices), np.iinfo(np.int64).max), full(len(devices), np.iinfo(np.int64).min)
+    np.minimum.at(first, track, trace.whole.operations.start_ns)
+    np.maximum.at(last, track, trace.whole.operations.end_ns)
+    if trace.window is None:
+        return DeviceSpans(devices, np.arange(len(devices), dtype=np.int32), first, last)
+    process = np.array([process for process, _ in devices], dtype=np.int32)
+    row, start_ns, end_ns = trace.window.gpu.cut(process, first, last)
+    wanted = np.array([not trace.window.devices or device in trace.window.devices for _, device in devices])
+    kept = wanted[row] & (end_ns > start_ns)
+    row, start_ns, end_ns = row[kept], start_ns[kept], end_ns[kept]
+    _, inside = device_tracks(trace.operations)
+    order = [*inside, *sorted({devices[i] for i in row.tolist()} - set(inside))]
+    number = np.array([order.index(device) if device in order else -1 for device in devices], dtype=np.int32)
+    return DeviceSpans(tuple(order), number[row], start_ns, end_ns)

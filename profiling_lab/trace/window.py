@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of a trace was asked for: a stretch of time, steps, NVTX ranges, ranks, devices."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.trace.read_operations import FARTHEST_NS
+from profiling_lab.trace.spans import Spans, Window
+from profiling_lab.trace.step_windows import launched_spans, step_windows
+from profiling_lab.trace.trace import Trace
+
+_TIME = re.compile(r"^\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)\s*$")
+_UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "µs": 1_000, "ns": 1}
+_NVTX = re.compile(r"^(?P<name>.+?)(?:@(?P<domain>[^@/]*))?(?:/(?P<number>-?\d+))?$", re.DOTALL)
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for, as the options have it; what is None or () was not."""
+
+    range: str | None = None
+    """`A:B`, times like 1.2s or 350ms since the first event; either may be left out"""
+    step: str | None = None
+    """`N` or `A:B`, counted from 0, negative from the end; B is not included"""
+    nvtx: str | None = None
+    """`NAME[@DOMAIN][/I]`: the name of ranges or a regular expression for all of it, and which instance,
+    counted from 0, negative from the end; all of them without"""
+    ranks: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    """CUDA ordinals in their process"""
+    steps_by: str | None = None
+    """see `step_windows`; says what `step` counts, and is no window by itself"""
+
+    def __bool__(self) -> bool:
+        given = (self.range, self.step, self.nvtx)
+        return any(text is not None for text in given) or bool(self.ranks or self.devices)
+
+
+def window(trace: Trace, wanted: Wanted) -> Window:
+    """Find the window; of several conditions what all of them hold.
+
+    Raises UsageError for what cannot be understood and for steps, instances, ranks and devices that there are
+    not, NotEnoughDataError if the trace has no GPU operation, no such range or no steps.
+    """
+    if not len(trace.operations):
+        raise NotEnoughDataError(trace.why_empty())
+    processes = tuple(sorted(set(trace.operations.process.tolist())))
+    texts: list[str] = []
+    host = gpu = _always(processes)
+    for part in (
+        _range(trace, wanted.range, processes) if wanted.range is not None else None,
+        _steps(trace, wanted.step, wanted.steps_by) if wanted.step is not None else None,
+        _nvtx(trace, wanted.nvtx, processes) if wanted.nvtx is not None else None,
+        _ranks(trace, wanted.ranks) if wanted.ranks else None,
+    ):
+        if part is not None:
+            texts.append(part[0])
+            host, gpu = host.intersect(part[1]), gpu.intersect(part[2])
+    if wanted.devices:
+        there = sorted(set(trace.operations.device.tolist()))
+        _all_there("device", wanted.devices, there)
+        texts.append(f"device {_listed(wanted.devices)}")
+    asked = {
+        "range": wanted.range,
+        "step": wanted.step,
+        "nvtx": wanted.nvtx,
+        "rank": _listed(wanted.ranks),
+        "device": _listed(wanted.devices),
+    }
+    return Window(
+        text="; ".join(texts),
+        asked=tuple((name, value) for name, value in asked.items() if value),
+        host=host,
+        gpu=gpu,
+        devices=tuple(sorted(set(wanted.devices))),
+    )
+
+
+_Part = tuple[str, Spans, Spans]  # text, host, GPU
+
+
+def _always(processes: tuple[int, ...]) -> Spans:
+    return _everywhere(processes, -FARTHEST_NS, FARTHEST_NS)
+
+
+def _everywhere(processes: tuple[int, ...], start_ns: int, end_ns: int) -> Spans:
+    size = len(processes)
+    return Spans.of(
+        np.array(processes, dtype=np.int32),
+        np.full(size, start_ns, dtype=np.int64),
+        np.full(size, end_ns, dtype=np.int64),
+    )
+
+
+def _range(trace: Trace, text: str, processes: tuple[int, ...]) -> _Part:
+    opens, colon, closes = text.partition(":")
+    if not colon or ":" in closes:
+        raise UsageError(f"--range expects two times, like 1.2s:1.35s or 350ms:, not {text!r}")
+    zero = trace.first_ns
+    start_ns = zero + _time_ns(opens, text) if opens.strip() else -FARTHEST_NS
+    end_ns = zero + _time_ns(closes, text) if closes.strip() else FARTHEST_NS
+    if end_ns <= start_ns:
+        raise UsageError(f"--range {text} ends before it begins")
+    spans = _everywhere(processes, start_ns, end_ns)
+    return f"{opens.strip() or 'the start'} to {closes.strip() or 'the end'}", spans, spans
+
+
+def _time_ns(text: str, whole: str) -> int:
+    match = _TIME.match(text)
+    if match is None:
+        raise UsageError(f"--range expects times like 1.2s, 350ms, 10us or 5ns, not {text!r} in {whole!r}")
+    return min(round(float(match[1]) * _UNITS_NS[match[2]]), FARTHEST_NS)
+
+
+def _steps(trace: Trace, text: str, steps_by: str | None) -> _Part:
+    wanted = _index(text)
+    found = step_windows(trace, steps_by)
+    if found.sign == "window":
+        raise NotEnoughDataError(
+            f"{trace.path} has no steps to choose from: nothing in it tells them apart; "
+            "--steps-by names the ranges that are steps, --range and --nvtx choose a part without steps"
+        )
+    rows: list[int] = []
+    most = 0
+    for process in np.unique(found.process).tolist():
+        mine = np.flatnonzero(found.process == process)
+        most = max(most, len(mine))
+        rows += mine[wanted].tolist() if isinstance(wanted, slice) else _one(mine.tolist(), wanted)
+    if not rows:
+        raise UsageError(f"--step {text}: the trace has {most} steps, 0 to {most - 1} ({found.how})")
+    steps = found.only(np.array(rows))
+    names = dict.fromkeys(steps.names)
+    first, last = next(iter(names)), next(reversed(names))
+    shown = first if len(names) == 1 else f"{first} to {last}"
+    host = Spans.of(steps.process, steps.host_start_ns, steps.host_end_ns)
+    gpu = Spans.of(steps.process, steps.start_ns, steps.end_ns)
+    return f"step {text} of 0 to {most - 1} ({shown})", host, gpu
+
+
+def _index(text: str) -> int | slice:
+    """`3` or `-2:`, as in Python."""
+    parts = text.split(":")
+    try:
+        numbers = [int(part) if part.strip() else None for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 1 and numbers[0] is not None:
+        return numbers[0]
+    if len(numbers) == 2:
+        return slice(*numbers)
+    raise UsageError(f"--step expects a number or two, like 3, -1 or 2:5, not {text!r}")
+
+
+def _one(values: list[int], index: int) -> list[int]:
+    return [values[index]] if -len(values) <= index < len(values) else []
+
+
+def _nvtx(trace: Trace, text: str, processes: tuple[int, ...]) -> _Part:
+    name, domain, number = _wanted_ranges(trace, text)
+    ranges = trace.ranges
+    hits = _matching(trace.ranges.names, name, text)
+    rows = np.flatnonzero(hits[ranges.name] & np.isin(ranges.process, processes))
+    if domain is not None:
+        ids = [i for i, known in ranges.domains.items() if known == domain]
+        rows = rows[np.isin(ranges.domain[rows], ids)]
+    rows = rows[ranges.start_ns[rows] > -FARTHEST_NS]
+    if not len(rows):
+        where = "" if domain is None else f" of the domain {domain!r}"
+        raise NotEnoughDataError(f"{trace.path} has no range named {name!r}{where}{_names(trace)}")
+    rows = rows[np.argsort(ranges.start_ns[rows], kind="stable")]
+    if number is not None:
+        each = [rows[ranges.process[rows] == process].tolist() for process in processes]
+        rows = np.array([row for mine in each for row in _one(mine, number)], dtype=np.intp)
+        if not len(rows):
+            most = max(map(len, each))
+            raise UsageError(f"--nvtx {text}: the trace has {most} ranges {name!r}, 0 to {most - 1}")
+    # A range that was still open ends with the recording.
+    last_ns = max(int(trace.operations.end_ns.max()), int(ranges.start_ns[rows].max()) + 1)
+    host = Spans.of(ranges.process[rows], ranges.start_ns[rows], ranges.end_ns[rows].clip(max=last_ns))
+    shown = f"NVTX {text}" + ("" if len(rows) == 1 else f", {len(rows):,} ranges")
+    return shown, host, _on_the_gpu(trace, host)
+
+
+def _wanted_ranges(trace: Trace, text: str) -> tuple[str, str | None, int | None]:
+    """Name, domain and number. What is a name as it stands is no name with a domain and a number."""
+    match = _NVTX.match(text)
+    if text in trace.ranges.names or match is None:
+        return text, None, None
+    name, domain = match["name"], match["domain"]
+    if domain is not None and f"{name}@{domain}" in trace.ranges.names:
+        name, domain = f"{name}@{domain}", None
+    return name, domain, int(match["number"]) if match["number"] else None
+
+
+def _matching(names: tuple[str, ...], name: str, text: str) -> np.ndarray:
+    if name in names:
+        return np.array([known == name for known in names], dtype=bool)
+    try:
+        pattern = re.compile(name)
+    except re.error as error:
+        raise UsageError(f"--nvtx expects a name or a regular expression, not {text!r}: {error}") from None
+    return np.array([bool(pattern.fullmatch(known)) for known in names] or [False], dtype=bool)
+
+
+def _names(trace: Trace) -> str:
+    names = Counter({trace.ranges.names[i]: n for i, n in enumerate(np.bincount(trace.ranges.name)) if n})
+    if not names:
+        return "; it has no ranges at all"
+    listed = ", ".join(repr(name) for name, _ in names.most_common(_NAMES_SHOWN))
+    return f"; it has {listed}" + (" and others" if len(names) > _NAMES_SHOWN else "")
+
+
+def _on_the_gpu(trace: Trace, host: Spans) -> Spans:
+    """What was launched in each stretch, where it ran; a stretch that launched nothing stays where it is."""
+    start_ns, end_ns = host.start_ns.copy(), host.end_ns.copy()
+    for process in np.unique(host.process).tolist():
+        mine = host.process == process
+        first, last, _ = launched_spans(trace, process, host.start_ns[mine], host.end_ns[mine])
+        ran = last > first
+        start_ns[mine] = np.where(ran, first, start_ns[mine])
+        end_ns[mine] = np.where(ran, last, end_ns[mine])
+    return Spans.of(host.process, start_ns, end_ns)
+
+
+def _ranks(trace: Trace, wanted: tuple[int, ...]) -> _Part:
+    known, how = ranks(trace)
+    _all_there("rank", wanted, sorted(known))
+    chosen = tuple(sorted(known[rank] for rank in set(wanted)))
+    pids = _listed(tuple(trace.pids[process] for process in chosen))
+    return f"rank {_listed(wanted)} (pid {pids}; {how})", _always(chosen), _always(chosen)
+
+
+def ranks(trace: Trace) -> tuple[dict[int, int], str]:
+    """The process of each rank, and how ranks were told: as the recorder noted it, or by process id."""
+    processes = sorted(set(trace.operations.process.tolist()), key=lambda number: trace.pids[number])
+    noted = trace.recorder_facts.get("rank", "")
+    if noted.isdecimal() and len(processes) == 1:
+        return {int(noted): processes[0]}, "as the recorder noted"
+    return dict(enumerate(processes)), "ranks in order of process id: the file does not name them"
+
+
+def _all_there(what: str, wanted: tuple[int, ...], there: list[int]) -> None:
+    for number in wanted:
+        if number not in there:
+            raise UsageError(f"--{what} {number}: the trace has {what} {_listed(tuple(there))}")
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
