@@ -68,11 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="line",
         help="what a row is (default: line)",
     )
-    parser.add_argument(
-        "--nvtx",
-        metavar="REGEX",
-        help="the ranges that are steps (default: found by ProfilerStep, name, optimizer or period)",
-    )
+    shared.add_steps_by(parser)
     parser.add_argument(
         "--annotate",
         action="store_true",
@@ -80,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "systems read it and --format md leaves it out of the comment",
     )
     shared.add_own(parser)
+    shared.add_window(parser)
     shared.add_limit(parser, 20)
     shared.add_format(parser)
 
@@ -91,17 +88,18 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.diff import diff_report
     from profiling_lab.report.diff_data import workflow_warnings
     from profiling_lab.report.table import write
-    from profiling_lab.trace import Trace
     from profiling_lab.trace.diff import diff
 
     before, after = _sides(args)
     with ExitStack() as opened:
-        sides = [[opened.enter_context(Trace.open(path)) for path in side] for side in (before, after)]
+        sides = [
+            [opened.enter_context(shared.open_trace(args, path)) for path in side] for side in (before, after)
+        ]
         result = diff(
             *sides,
             by=args.by,
             own=tuple(args.own),
-            nvtx=args.nvtx,
+            steps_by=args.steps_by,
             gate=args.gate,
             budgets=args.budget,
             allow=args.allow,

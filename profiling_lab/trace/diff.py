@@ -132,14 +132,14 @@ def diff(
     *,
     by: By = "line",
     own: tuple[str, ...] = (),
-    nvtx: str | None = None,
+    steps_by: str | None = None,
     gate: str | None = None,
     budgets: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> DiffResult:
     """Compare recordings from before a change with recordings from after it.
 
-    own: files and folders that are the user's code (see Ownership). nvtx: the ranges that are steps (see
+    own: files and folders that are the user's code (see Ownership). steps_by: which ranges are steps (see
     step_windows). gate: how much longer the median step may take (`3%`, `2ms`). budgets: see parse_budget.
     allow: names of CHECKS that may differ.
 
@@ -160,7 +160,7 @@ def diff(
         raise UsageError(f"allow must be of {', '.join(CHECKS)}, not {unknown[0]!r}")
     gate_limit = parse_limit(gate) if gate is not None else None
     parsed = [parse_budget(text) for text in budgets]
-    sides = tuple(tuple(measure(trace, own, nvtx) for trace in side) for side in (before, after))
+    sides = tuple(tuple(measure(trace, own, steps_by) for trace in side) for side in (before, after))
     return _compare(sides[0], sides[1], by, gate_limit, parsed, allow)
 
 

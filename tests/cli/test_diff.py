@@ -77,7 +77,7 @@ def test_table_opens_with_the_verdict(before: Path, after: Path, capsys: pytest.
         (["--gate", "soon"], 2),
         (["--budget", "line:model.py:88<3ms"], 2),
         (["--allow", "anything"], 2),
-        (["--nvtx", "^nothing$"], 3),
+        (["--steps-by", "^nothing$"], 3),
     ],
 )
 def test_exit_codes(

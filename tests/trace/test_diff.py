@@ -279,7 +279,7 @@ def test_a_budget_of_something_that_is_nowhere_is_a_mistake(write: Write) -> Non
 
 def test_wrong_words_are_usage_errors(write: Write) -> None:
     path = write(NET)
-    for how in ({"by": "colour"}, {"allow": ["everything"]}, {"gate": "fast"}, {"nvtx": "("}):
+    for how in ({"by": "colour"}, {"allow": ["everything"]}, {"gate": "fast"}, {"steps_by": "("}):
         with pytest.raises(UsageError):
             compare(path, path, **how)
     with pytest.raises(UsageError):
@@ -287,7 +287,7 @@ def test_wrong_words_are_usage_errors(write: Write) -> None:
     with pytest.raises(UsageError, match="twice"):
         compare([path, path], path)
     with pytest.raises(NotEnoughDataError, match="no finished range"):
-        compare(path, path, nvtx="^nowhere$")
+        compare(path, path, steps_by="^nowhere$")
 
 
 @pytest.mark.parametrize("by", ["line", "function", "kernel"])
