@@ -43,11 +43,11 @@ class Layer:
 
     @property
     def forward_ns(self) -> int:
-        return sum(row.forward_ns for row in self.rows)
+        return sum(row.forward_ns + row.optimizer_ns for row in self.rows)
 
     @property
     def backward_ns(self) -> int:
-        return sum(row.backward_ns for row in self.rows)
+        return sum(row.backward_ns + row.recompute_ns for row in self.rows)
 
     @property
     def gpu_ns(self) -> int:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Operations, Ranges, full
+from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Operations, Ranges, Trait, full
+from profiling_lab.trace.stacks import Stacks
 
 # Timestamps of nested ranges may bleed past each other by less than this.
 BLEED_NS = 1000
@@ -65,7 +66,8 @@ class Attribution:
     """NVTX ranges that overlap another without nesting in it"""
 
 
-def attribute(operations: Operations, calls: Calls, ranges: Ranges) -> Attribution:
+def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stacks) -> Attribution:
+    calls = replace(calls, traits=_with_recomputation(calls, stacks))
     call = _analysis.call_of(
         operations.process, operations.correlation, calls.process, calls.correlation, calls.start_ns
     )
@@ -83,6 +85,13 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges) -> Attributi
         reason[by_range > 0] = Reason.ATTRIBUTED
         stack[by_range > 0] = by_range[by_range > 0]
     return Attribution(call, stack, op_phase, op_match, reason, op_range, link, dropped)
+
+
+def _with_recomputation(calls: Calls, stacks: Stacks) -> U8:
+    """The traits of the calls; forward that runs again in backward has its line in its own stack."""
+    recomputes = stacks.recomputes()[calls.stack]
+    known = calls.traits & np.uint8(0xFF ^ Trait.OWN_STACK_ANSWERS)
+    return (known | np.where(recomputes, Trait.OWN_STACK_ANSWERS, 0)).astype(np.uint8)
 
 
 def _link(calls: Calls, ranges: Ranges) -> tuple[tuple[U8, U8, I32], I32, str, int]:

@@ -13,6 +13,9 @@ from profiling_lab import _analysis
 from profiling_lab.trace.attribution import Match, Phase, Reason
 from profiling_lab.trace.chrome_source import FUNCTION_LINES
 from profiling_lab.trace.columns import I32, OperationKind, dense
+from profiling_lab.trace.device_spans import span_ns
+from profiling_lab.trace.operation_classes import OperationClass, operation_classes
+from profiling_lab.trace.spans import Window
 from profiling_lab.trace.trace import Trace
 
 NO_OWN_FRAME = "only library frames in the stack"
@@ -24,7 +27,9 @@ _SENTENCES = {
     Reason.FORWARD_UNKNOWN: "backward of a forward call that is not in the recording",
     Reason.FORWARD_WITHOUT_STACK: "backward of a call without a Python stack",
 }
-_LIBRARY = len(Reason)
+# Stacks without an own frame, and communication in hooks, come after the reasons of the attribution.
+_LIBRARY, _HOOK, _REASONS = len(Reason), len(Reason) + 1, len(Reason) + 2
+IN_HOOKS = "communication launched by autograd hooks (DDP, FSDP): it belongs to no forward line"
 _UNLINKED = "backward without a sequence number that leads to its forward line"
 
 
@@ -44,7 +49,7 @@ class Coverage:
     gpu_ns: int
     busy_ns: int
     span_ns: int
-    """from the first operation's start to the last one's end"""
+    """from the first operation's start to the last one's end; in a window, the time that any device has in it"""
     operations: int
     kernels: int
     devices: int
@@ -58,6 +63,8 @@ class Coverage:
     """the largest first; with `attributed_ns` they sum to `gpu_ns` exactly"""
     notes: tuple[str, ...]
     """what limits this recording, and what would have recorded more"""
+    window: Window | None = None
+    """the part of the recording that this is about; None for all of it"""
 
     @property
     def attributed_frac(self) -> float:
@@ -69,15 +76,10 @@ def coverage(trace: Trace, own_row: I32) -> Coverage:
     operations, found = trace.operations, trace.attribution
     duration = operations.duration_ns
     has_line = own_row[found.stack] > 0
-    # Backward that is not joined with forward may still show what ran inside of the engine: that is no line.
-    unlinked = (found.phase == Phase.BACKWARD) & (found.match == Match.OWN) & (not found.link)
-    no_line = np.where(unlinked, Reason.FORWARD_UNKNOWN, _LIBRARY)
-    # One number per reason; stacks without an own frame come after the reasons of the attribution.
-    why = np.where(has_line, 0, np.where(found.stack > 0, no_line, found.reason)).astype(np.int32)
-    total, count = _analysis.sum_by_key(why, duration, _LIBRARY + 1)
+    total, count = _analysis.sum_by_key(why_no_line(trace, own_row), duration, _REASONS)
     unattributed = [
-        Unattributed(_sentence(trace, number), int(total[number]), int(count[number]))
-        for number in range(1, _LIBRARY + 1)
+        Unattributed(reason_text(trace, number), int(total[number]), int(count[number]))
+        for number in range(1, _REASONS)
         if count[number]
     ]
     linked = has_line & (found.phase == Phase.BACKWARD) & (found.match != Match.OWN)
@@ -87,7 +89,7 @@ def coverage(trace: Trace, own_row: I32) -> Coverage:
     return Coverage(
         gpu_ns=int(duration.sum()),
         busy_ns=int(_analysis.busy_ns(operations.start_ns, operations.end_ns, device, devices).sum()),
-        span_ns=int(operations.end_ns.max() - operations.start_ns.min()) if len(operations) else 0,
+        span_ns=span_ns(trace),
         operations=len(operations),
         kernels=int((operations.kind == OperationKind.KERNEL).sum()),
         devices=devices,
@@ -96,12 +98,30 @@ def coverage(trace: Trace, own_row: I32) -> Coverage:
         inferred_ns=int(duration[inferred].sum()),
         unattributed=tuple(sorted(unattributed, key=lambda u: (-u.ns, u.reason))),
         notes=notes(trace),
+        window=trace.window,
     )
 
 
-def _sentence(trace: Trace, number: int) -> str:
+def why_no_line(trace: Trace, own_row: I32) -> I32:
+    """Per operation why it has no line of the user's code: a number for `reason_text`, 0 where it has one."""
+    found = trace.attribution
+    has_line, backward = own_row[found.stack] > 0, found.phase == Phase.BACKWARD
+    # Backward that is not joined with forward may still show what ran inside of the engine: that is no line.
+    unlinked = backward & (found.match == Match.OWN) & (not found.link)
+    no_line = np.where(unlinked, Reason.FORWARD_UNKNOWN, _LIBRARY)
+    why = np.where(has_line, 0, np.where(found.stack > 0, no_line, found.reason))
+    # DDP reduces in a hook of the engine's, FSDP in one of Python's whose frames are all a library's.
+    in_hook = backward & ((why == Reason.NO_SEQUENCE) | (why == _LIBRARY))
+    communicates = operation_classes(trace.operations) == OperationClass.COMMUNICATION
+    return np.where(in_hook & communicates, _HOOK, why).astype(np.int32)
+
+
+def reason_text(trace: Trace, number: int) -> str:
+    """A number of `why_no_line` as people read it."""
     if number == _LIBRARY:
         return NO_OWN_FRAME
+    if number == _HOOK:
+        return IN_HOOKS
     reason = Reason(number)
     if reason is Reason.FORWARD_UNKNOWN and not trace.attribution.link:
         return _UNLINKED

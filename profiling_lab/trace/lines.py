@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU time per line of Python, forward and backward."""
+"""GPU time per line of Python: forward, backward, recomputed, and in the optimizer; its own, and with what it
+called.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,37 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I32, OperationKind, dense, full
+from profiling_lab.trace.attribution import Match
+from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.coverage import NSYS_STACK_FLAGS, Coverage, coverage
+from profiling_lab.trace.lines_groups import GROUPINGS, NEEDS_STACKS, By, Groups, groups, own_frames
+from profiling_lab.trace.lines_layers import ONE_LINE_NOTE, knows_instances
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.stacks import Frame, Stacks
+from profiling_lab.trace.phases import LINE_PHASES, LinePhase, line_phases
+from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
 
-By: TypeAlias = Literal["line", "function", "file", "module", "kernel", "range"]
-PhaseFilter: TypeAlias = Literal["forward", "backward", "all"]
-GROUPINGS: tuple[By, ...] = get_args(By)
+__all__ = ["GROUPINGS", "PHASES", "SORTS", "By", "LineRow", "LinesResult", "lines", "own_frames"]
+
+PhaseFilter: TypeAlias = Literal["forward", "backward", "recompute", "optimizer", "all"]
+Sort: TypeAlias = Literal[
+    "total", "forward", "backward", "recompute", "optimizer", "inclusive", "kernels", "key"
+]
 PHASES: tuple[PhaseFilter, ...] = get_args(PhaseFilter)
-_NEEDS_STACKS = ("line", "function", "file", "module")
+SORTS: tuple[Sort, ...] = get_args(Sort)
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """Python that ran in backward: a line of a torch.autograd.Function's backward, or of a hook."""
+
+    frame: Frame
+    gpu_ns: int
+    operations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +52,7 @@ class LineRow:
     file: str
     line: int
     forward_ns: int
-    """everything outside of backward"""
+    """everything that is none of the phases below"""
     backward_ns: int
     """backward of what this line did in forward"""
     kernels: int
@@ -43,18 +61,25 @@ class LineRow:
     share_frac: float
     """of all GPU time in the trace"""
     unknown_ns: int = 0
-    """of calls that were not recorded: neither forward nor backward can be said (`by` kernel alone has it)"""
+    """of calls that were not recorded: their phase cannot be said (`by` kernel alone has it)"""
     callers: tuple[Frame, ...] = ()
     """the user's frames above this one, innermost first, as many as `depth` asked for"""
+    recompute_ns: int = 0
+    """what this line did in forward, done again in backward (activation checkpointing)"""
+    optimizer_ns: int = 0
+    inclusive_ns: int = 0
+    """of this line and all it called, each operation once; of kernels and ranges their own time"""
+    executed: tuple[Executed, ...] = ()
+    """where backward of this line ran Python, which is another line; the most expensive first"""
 
     @property
     def gpu_ns(self) -> int:
-        return self.forward_ns + self.backward_ns + self.unknown_ns
+        return self.forward_ns + self.backward_ns + self.recompute_ns + self.optimizer_ns + self.unknown_ns
 
 
 @dataclass(frozen=True, slots=True)
 class LinesResult:
-    """Rows by GPU time, the largest first."""
+    """Rows in the order that was asked for: by GPU time, the largest first, unless told otherwise."""
 
     rows: tuple[LineRow, ...]
     coverage: Coverage
@@ -68,15 +93,6 @@ class LinesResult:
         return self.total_matched > len(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
-    key: str
-    function: str = ""
-    file: str = ""
-    line: int = 0
-    callers: tuple[Frame, ...] = ()
-
-
 def lines(
     trace: Trace,
     by: By = "line",
@@ -84,47 +100,64 @@ def lines(
     own: tuple[str, ...] | None = None,
     depth: int | None = None,
     limit: int | None = None,
+    sort: Sort = "total",
 ) -> LinesResult:
     """Sum GPU time by the user's line that launched it; backward is charged to its forward line.
 
     own: files and folders that are the user's code (see Ownership). depth: how many of the user's frames tell
-    rows apart (1: the line alone, 2: the line and its caller, ...). limit: at most so many rows.
+    rows apart (1: the line alone, 2: the line and its caller, ...). limit: at most so many rows. sort: by what;
+    'inclusive' also lists lines that launched nothing themselves, only called what did.
 
-    Raises UsageError for an unknown `by` or `phase`, NotEnoughDataError if the trace has no GPU operation or
-    lacks what `by` needs.
+    Raises UsageError for an unknown `by`, `phase` or `sort`, NotEnoughDataError if the trace has no GPU
+    operation or lacks what `by` needs.
     """
-    if by not in GROUPINGS:
-        raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")
-    if phase not in PHASES:
-        raise UsageError(f"phase must be one of {', '.join(PHASES)}, not {phase!r}")
+    for name, given, known in (("by", by, GROUPINGS), ("phase", phase, PHASES), ("sort", sort, SORTS)):
+        if given not in known:
+            raise UsageError(f"{name} must be one of {', '.join(known)}, not {given!r}")
     if depth is not None and depth < 1:
         raise UsageError(f"depth must be at least 1, not {depth}")
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    found = trace.attribution
-    if by in _NEEDS_STACKS and len(trace.stacks) == 1:
-        raise NotEnoughDataError(f"{trace.path} holds no Python stacks: {_how_to_record_stacks(trace)}")
+    phases = line_phases(trace)
+    needs_stacks(trace, by)
     own_row = trace.stacks.own_rows(Ownership(own or ()))
-    group, labels = _groups(trace, by, own_row, depth or 1)
-    wanted = {
-        "all": group >= 0,
-        "forward": found.phase == Phase.FORWARD,
-        "backward": found.phase == Phase.BACKWARD,
-    }
-    group = np.where(wanted[phase], group, -1).astype(np.int32)
-    rows = _rows(trace, group, labels)
-    covered = coverage(trace, own_row)
-    if by in ("function", "module") and trace.stacks_found.form == "nsys":
-        # Python before 3.11, and nsys always: `forward` may be that of any class in the file.
-        note = "nsys notes functions without their class: those of one name in one file are one row"
-        covered = replace(covered, notes=(*covered.notes, note))
+    wanted = np.ones(len(phases), dtype=bool)
+    if phase != "all":
+        wanted = phases == LINE_PHASES.index(phase)
+    grouped = groups(trace, by, own_row, depth or 1)
+    rows = _rows(trace, grouped, phases.astype(np.int32), wanted, own_row, with_callers=sort == "inclusive")
     return LinesResult(
-        rows=tuple(rows[:limit]),
-        coverage=covered,
+        rows=tuple(sorted(rows, key=lambda row: _order(row, sort))[:limit]),
+        coverage=_covered(trace, own_row, by),
         by=by,
         phase=phase,
         total_matched=len(rows),
     )
+
+
+def _order(row: LineRow, sort: Sort) -> tuple[object, ...]:
+    if sort == "key":
+        return (row.file or row.key, row.line, row.key)
+    first = {"total": row.gpu_ns, "kernels": row.kernels, "inclusive": row.inclusive_ns}.get(sort)
+    first = getattr(row, f"{sort}_ns") if first is None else first
+    return (-first, -row.gpu_ns, row.key)
+
+
+def _covered(trace: Trace, own_row: I32, by: By) -> Coverage:
+    covered = coverage(trace, own_row)
+    more = []
+    if by in ("function", "module") and trace.stacks_found.form == "nsys":
+        # Python before 3.11, and nsys always: `forward` may be that of any class in the file.
+        more.append("nsys notes functions without their class: those of one name in one file are one row")
+    if by == "layer" and not knows_instances(trace.stacks):
+        more.append(ONE_LINE_NOTE)
+    return replace(covered, notes=(*covered.notes, *more))
+
+
+def needs_stacks(trace: Trace, by: By = "line") -> None:
+    """Raises NotEnoughDataError if `by` needs Python stacks and the trace holds none."""
+    if by in NEEDS_STACKS and len(trace.stacks) == 1:
+        raise NotEnoughDataError(f"{trace.path} holds no Python stacks: {_how_to_record_stacks(trace)}")
 
 
 def _how_to_record_stacks(trace: Trace) -> str:
@@ -139,105 +172,77 @@ def _how_to_record_stacks(trace: Trace) -> str:
     return f"record with `profiling-lab record`, or give nsys {NSYS_STACK_FLAGS}"
 
 
-def _rows(trace: Trace, group: I32, labels: list[_Label]) -> list[LineRow]:
-    operations, found = trace.operations, trace.attribution
-    duration = operations.duration_ns
+def _rows(
+    trace: Trace,
+    grouped: Groups,
+    phases: I32,
+    wanted: npt.NDArray[np.bool_],
+    own_row: I32,
+    *,
+    with_callers: bool,
+) -> list[LineRow]:
+    operations, duration = trace.operations, trace.operations.duration_ns
+    size, labels = len(LinePhase), len(grouped.labels)
     # One key per (label, phase); -1 stays negative.
-    phases = len(Phase)
-    key = np.where(group < 0, -1, group * phases + found.phase).astype(np.int32)
-    total, count = _analysis.sum_by_key(key, duration, phases * len(labels))
+    key = np.where(wanted & (grouped.label >= 0), grouped.label * size + phases, -1).astype(np.int32)
+    total, count = _analysis.sum_by_key(key, duration, size * labels)
     kernel_key = np.where(operations.kind == OperationKind.KERNEL, key, -1).astype(np.int32)
-    _, kernels = _analysis.sum_by_key(kernel_key, duration, phases * len(labels))
+    _, kernels = _analysis.sum_by_key(kernel_key, duration, size * labels)
+    inclusive = _inclusive(grouped, wanted, duration)
+    executed = _executed(trace, grouped, wanted & (phases == LinePhase.BACKWARD), own_row)
     gpu_ns = int(duration.sum())
     rows = []
-    for i, label in enumerate(labels):
-        here = slice(phases * i, phases * (i + 1))
-        forward, backward, unknown = total[here].tolist()
+    for i, label in enumerate(grouped.labels):
+        here = slice(size * i, size * (i + 1))
         operations_here, kernels_here = int(count[here].sum()), int(kernels[here].sum())
-        if operations_here:
-            rows.append(
-                LineRow(
-                    key=label.key,
-                    function=label.function,
-                    file=label.file,
-                    line=label.line,
-                    forward_ns=forward,
-                    backward_ns=backward,
-                    kernels=kernels_here,
-                    copies=operations_here - kernels_here,
-                    share_frac=(forward + backward + unknown) / gpu_ns if gpu_ns else 0.0,
-                    unknown_ns=unknown,
-                    callers=label.callers,
-                )
+        if not operations_here and not (with_callers and inclusive[i]):
+            continue
+        forward, backward, recompute, optimizer, unknown = total[here].tolist()
+        rows.append(
+            LineRow(
+                key=label.key,
+                function=label.function,
+                file=label.file,
+                line=label.line,
+                forward_ns=forward,
+                backward_ns=backward,
+                kernels=kernels_here,
+                copies=operations_here - kernels_here,
+                share_frac=int(total[here].sum()) / gpu_ns if gpu_ns else 0.0,
+                unknown_ns=unknown,
+                callers=label.callers,
+                recompute_ns=recompute,
+                optimizer_ns=optimizer,
+                inclusive_ns=inclusive[i],
+                executed=executed.get(i, ()),
             )
-    return sorted(rows, key=lambda row: (-row.gpu_ns, row.key))
+        )
+    return rows
 
 
-def _groups(trace: Trace, by: By, own_row: I32, depth: int) -> tuple[I32, list[_Label]]:
-    """Per operation the number of its label (-1 if it has none), and the labels."""
-    if by == "kernel":
-        names = trace.operations.names
-        return _merge(trace.operations.name, [_Label(name) for name in names])
-    if by == "range":
-        if not len(trace.ranges):
-            raise NotEnoughDataError(f"{trace.path} holds no NVTX ranges")
-        range_row = trace.attribution.range
-        name = np.where(range_row >= 0, trace.ranges.name[range_row], -1).astype(np.int32)
-        return _merge(name, [_Label(name) for name in trace.ranges.names])
-    # Python looks at each distinct own stack once; the operations only look up their number.
-    stack = own_row[trace.attribution.stack]
-    number, distinct = dense(stack)
-    labels = [_label(trace.stacks, own_row, row, by, depth) for row in distinct.tolist()]
-    no_line = np.array([row == 0 for row in distinct.tolist()] or [True], dtype=bool)
-    number = np.where(no_line[number], -1, number).astype(np.int32) if len(number) else number
-    return _merge(number, labels)
+def _inclusive(grouped: Groups, wanted: npt.NDArray[np.bool_], duration: I64) -> list[int]:
+    """Per label the time of all stacks that pass through it; recursion does not count twice."""
+    stack = np.where(wanted, grouped.stack, -1).astype(np.int32)
+    per_stack, _ = _analysis.sum_by_key(stack, duration, len(grouped.around))
+    out = [0] * len(grouped.labels)
+    for labels, ns in zip(grouped.around, per_stack.tolist(), strict=True):
+        for label in labels:
+            out[label] += ns
+    return out
 
 
-def _merge(number: I32, labels: list[_Label]) -> tuple[I32, list[_Label]]:
-    """Give labels with equal keys one number: a line that is reached on several ways is one line."""
-    merged: dict[str, int] = {}
-    kept: list[_Label] = []
-    new_number = full(len(labels) + 1, -1, np.int32)  # the last entry is what -1 looks up
-    for i, label in enumerate(labels):
-        if label.key not in merged:
-            merged[label.key] = len(kept)
-            kept.append(label)
-        new_number[i] = merged[label.key]
-    return new_number[number], kept
-
-
-def own_frames(stacks: Stacks, own_row: I32, row: int) -> tuple[Frame, ...]:
-    """The user's frames of a stack, innermost first."""
-    out = []
-    row = int(own_row[row])
-    while row > 0:
-        out.append(stacks.frames[stacks.frame[row]])
-        row = int(own_row[stacks.parent[row]])
-    return tuple(out)
-
-
-def _label(stacks: Stacks, own_row: I32, row: int, by: By, depth: int) -> _Label:
-    frames = own_frames(stacks, own_row, row)
-    if not frames:
-        return _Label("")
-    frame = frames[0]
-    if by == "file":
-        return _Label(frame.file, file=frame.file)
-    if by == "module":
-        return _module(frames)
-    callers = frames[1:depth]
-    if by == "function":
-        key = " < ".join(f"{f.file}:{f.function}" for f in (frame, *callers))
-        return _Label(key, function=frame.function, file=frame.file, callers=callers)
-    key = " < ".join(f"{f.file}:{f.line}" for f in (frame, *callers))
-    return _Label(key, function=frame.function, file=frame.file, line=frame.line, callers=callers)
-
-
-def _module(frames: tuple[Frame, ...]) -> _Label:
-    """The innermost nn.Module around a frame: the class whose `forward` runs. Without one, the function."""
-    for frame in frames:
-        owner, _, method = frame.function.rpartition(".")
-        if method == "forward" and owner:
-            return _Label(f"{frame.file}:{owner}", function=owner.split(".")[-1], file=frame.file)
-    frame = frames[0]
-    return _Label(f"{frame.file}:{frame.function}", function=frame.function, file=frame.file)
+def _executed(
+    trace: Trace, grouped: Groups, backward: npt.NDArray[np.bool_], own_row: I32
+) -> dict[int, tuple[Executed, ...]]:
+    """Per label where backward that was joined with a forward line ran Python of the user's own."""
+    found, stacks = trace.attribution, trace.stacks
+    own_stack = np.append(trace.calls.stack, np.int32(0))[found.call]
+    ran = own_row[own_stack]
+    inside = stacks.inside_engine(own_row)[own_stack] & (found.match != Match.OWN)
+    rows = np.flatnonzero(backward & inside & (ran > 0) & (grouped.label >= 0))
+    pair, distinct = dense(grouped.label[rows].astype(np.int64) << 32 | stacks.frame[ran[rows]])
+    total, count = _analysis.sum_by_key(pair, trace.operations.duration_ns[rows], len(distinct))
+    out: dict[int, list[Executed]] = {}
+    for value, ns, times in zip(distinct.tolist(), total.tolist(), count.tolist(), strict=True):
+        out.setdefault(value >> 32, []).append(Executed(stacks.frames[value & 0xFFFFFFFF], ns, times))
+    return {label: tuple(sorted(all_, key=lambda e: (-e.gpu_ns, e.frame))) for label, all_ in out.items()}

@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, U8
 from profiling_lab.trace.ownership import Ownership
+
+# The frames from which the autograd engine is called. On the thread that called backward() they stand
+# between the line that did and what the engine runs; the engine's own threads have none.
+_ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
+_ENGINE_FUNCTIONS = ("_engine_run_backward", "backward", "grad")
+_CHECKPOINT = "torch/utils/checkpoint.py"
+_OPTIMIZER = re.compile(r"(^|/)torch/(distributed/)?optim/")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,14 +67,52 @@ class Stacks:
         """Per stack, the nearest row (itself included) whose frame lies in such a file (and function),
         else 0.
         """
-        hits = np.array(
-            [
-                f.file.endswith(file_ends) and (not functions or f.function.split(".")[-1] in functions)
-                for f in self.frames
-            ],
-            dtype=np.uint8,
+        return self.nearest(
+            lambda f: f.file.endswith(file_ends) and (not functions or f.function.split(".")[-1] in functions)
         )
+
+    def nearest(self, wanted: Callable[[Frame], bool]) -> I32:
+        """Per stack the nearest row on its way to the root, itself included, whose frame is wanted, else 0."""
+        hits = np.array([wanted(f) for f in self.frames], dtype=np.uint8)
         return np.maximum(_analysis.nearest_marked(self._parents(), self._marks(hits)), 0)
+
+    def called_by_engine(self) -> npt.NDArray[np.bool_]:
+        """Per stack, whether its innermost frame is where the engine was called: what was launched then was
+        launched by the engine's C++, not by the code that called it.
+        """
+        return (self._engine() == np.arange(len(self))) & (np.arange(len(self)) > 0)
+
+    def inside_engine(self, row: I32) -> npt.NDArray[np.bool_]:
+        """Per stack, whether the frame at `row` (one of its own, 0 for none) lies inside of the innermost
+        call of the engine; true too where the stack shows no such call, as on the engine's own threads.
+        """
+        engine = self._engine()
+        return (row > 0) & (engine[row] == engine)
+
+    def recomputes(self) -> npt.NDArray[np.bool_]:
+        """Per stack, whether a launch in backward with it runs forward again (activation checkpointing of
+        either kind): its frames pass through the checkpoint, inside of the engine.
+        """
+        return self.inside_engine(self.passes_through((_CHECKPOINT,)))
+
+    def optimizes(self) -> npt.NDArray[np.bool_]:
+        """Per stack, whether it is an optimizer that launches: torch.optim without a frame of the user's
+        below it, or the `step` of the user's own optimizer and what it calls. A closure given to step is
+        forward and backward like any other code.
+        """
+        optimizer = self.nearest(lambda f: bool(_OPTIMIZER.search(f.file)))
+        own = self.own_rows(Ownership())
+        step = np.array([f.function.split(".")[-1] == "step" for f in self.frames], dtype=bool)[self.frame]
+        # The user's own step: its frame is the first of the user's below torch.optim, which wraps every step.
+        is_first = (own == np.arange(len(self))) & (own[self.parent] == own[optimizer])
+        own_step = (optimizer > 0) & is_first & step
+        marks = ((optimizer == np.arange(len(self))) | own_step).astype(np.uint8)
+        marks[0] = 0
+        nearest = np.maximum(_analysis.nearest_marked(self._parents(), marks), 0)
+        return ((own == own[nearest]) | own_step[nearest]) & self.inside_engine(nearest)
+
+    def _engine(self) -> I32:
+        return self.passes_through(_ENGINE_FILES, _ENGINE_FUNCTIONS)
 
     def _parents(self) -> I32:
         parents = self.parent.copy()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.coverage import NO_OWN_FRAME, Coverage
 from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import GROUPINGS, LinesResult, lines
+from profiling_lab.trace.lines import GROUPINGS, PHASES, LinesResult, lines
 
 PACKAGE = "/venv/lib/python3.12/site-packages/torch"
 TORCH = f"{PACKAGE}/nn/modules"
@@ -43,8 +43,10 @@ def ask(builder: TraceBuilder, tmp_path: Path, **how: object) -> LinesResult:
         return lines(trace, **how)  # type: ignore[arg-type]
 
 
-def times(result: LinesResult) -> dict[str, tuple[int, int]]:
-    return {row.key: (row.forward_ns, row.backward_ns) for row in result.rows}
+def times(result: LinesResult) -> dict[str, tuple[int, ...]]:
+    """Forward and backward, and where there is any: recomputed, optimizer."""
+    every = {r.key: (r.forward_ns, r.backward_ns, r.recompute_ns, r.optimizer_ns) for r in result.rows}
+    return {key: ns if any(ns[2:]) else ns[:2] for key, ns in every.items()}
 
 
 def test_backward_time_lands_on_the_forward_line(tmp_path: Path) -> None:
@@ -52,7 +54,7 @@ def test_backward_time_lands_on_the_forward_line(tmp_path: Path) -> None:
     assert times(result) == {
         "/app/model.py:7": (3000, 5000),
         "/app/model.py:4": (1000, 2000),
-        "/app/train.py:11": (500, 0),
+        "/app/train.py:11": (0, 0, 0, 500),
         "/app/train.py:8": (40, 0),
     }
     first = result.rows[0]
@@ -75,22 +77,22 @@ def test_coverage_says_what_has_no_line_and_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("by", "expected"),
     [
-        ("function", {"/app/model.py:Net.forward": (4000, 7000), "/app/train.py:main": (540, 0)}),
-        ("file", {"/app/model.py": (4000, 7000), "/app/train.py": (540, 0)}),
-        ("module", {"/app/model.py:Net": (4000, 7000), "/app/train.py:main": (540, 0)}),
+        ("function", {"/app/model.py:Net.forward": (4000, 7000), "/app/train.py:main": (40, 0, 0, 500)}),
+        ("file", {"/app/model.py": (4000, 7000), "/app/train.py": (40, 0, 0, 500)}),
+        ("module", {"/app/model.py:Net": (4000, 7000), "/app/train.py:main": (40, 0, 0, 500)}),
         (
             "kernel",
             {
                 "gemm_t": (0, 7000),
                 "gemm": (4000, 0),
-                "adam": (500, 0),
+                "adam": (0, 0, 0, 500),
                 "memcpy HtoD": (40, 0),
                 "add": (0, 10),
             },
         ),
     ],
 )
-def test_groupings(tmp_path: Path, by: str, expected: dict[str, tuple[int, int]]) -> None:
+def test_groupings(tmp_path: Path, by: str, expected: dict[str, tuple[int, ...]]) -> None:
     assert times(ask(training_step(), tmp_path, by=by)) == expected
 
 
@@ -123,7 +125,7 @@ def test_own_decides_which_frame_is_the_line(tmp_path: Path) -> None:
     result = ask(training_step(), tmp_path, own=("train.py",))
     assert times(result) == {
         "/app/train.py:9": (4000, 7000),
-        "/app/train.py:11": (500, 0),
+        "/app/train.py:11": (0, 0, 0, 500),
         "/app/train.py:8": (40, 0),
     }
     nothing = ask(training_step(), tmp_path, own=("elsewhere",))
@@ -172,7 +174,7 @@ def test_recomputed_layers_are_charged_to_their_own_line(tmp_path: Path) -> None
     builder.launch("fwd", 10, stack=first, peek=1)
     builder.launch("fwd", 11, stack=again, thread=2, node=0, node_name="CheckpointFunctionBackward", peek=1)
     builder.launch("bwd", 20, thread=2, node=0, node_thread=2, node_name="MmBackward0", peek=1)
-    assert times(ask(builder, tmp_path))["/app/model.py:3"] == (10, 31)
+    assert times(ask(builder, tmp_path))["/app/model.py:3"] == (10, 20, 11, 0)
 
 
 def test_what_the_recorder_lost_is_said(tmp_path: Path) -> None:
@@ -245,12 +247,12 @@ def test_not_a_nanosecond_is_lost(
     path.unlink(missing_ok=True)
     with Trace.open(builder.write(path)) as trace:
         for by in GROUPINGS:
-            if by == "range":
+            if by in ("range", "layer"):
                 continue
             result = lines(trace, by)
             check(result.coverage)
             expected = total if by == "kernel" else result.coverage.attributed_ns
             assert sum(row.gpu_ns for row in result.rows) == expected
-            split = [lines(trace, by, "forward"), lines(trace, by, "backward")]
+            split = [lines(trace, by, phase) for phase in PHASES if phase != "all"]
             unknown = sum(row.unknown_ns for row in result.rows)
             assert unknown + sum(row.gpu_ns for part in split for row in part.rows) == expected

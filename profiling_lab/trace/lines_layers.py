@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nn.Module a stack is in, and in which that one is.
+
+torch.profiler notes each call of a module with the number of the instance (`nn.Module: Linear_3`). A Python
+stack shows the class whose `forward` runs and the line that called it: two instances called from two lines
+are two layers, those called from one line in a loop are one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from profiling_lab.trace.stacks import Frame, Stacks
+
+OUTSIDE = "outside of every module"
+ONE_LINE_NOTE = (
+    "modules that one line calls, as in a loop, are one layer: the stacks show calls, not instances"
+)
+
+_INSTANCE = re.compile(r"^nn\.Module: (?P<name>.+)$")
+_CALL = ("_call_impl", "_wrapped_call_impl", "__call__")
+_MODULE = "torch/nn/modules/module.py"
+_LIBRARY = re.compile(r"(^|/)torch/")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One module of a path."""
+
+    name: str
+    """the class, or class and number of the instance where the file knows it"""
+    file: str
+    """of the line that called it; '' where that is a container's"""
+    line: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}@{self.file}:{self.line}" if self.file else self.name
+
+
+def holds_layers(stacks: Stacks) -> bool:
+    return knows_instances(stacks) or any(_calls_module(frame) for frame in stacks.frames)
+
+
+def knows_instances(stacks: Stacks) -> bool:
+    return any(_INSTANCE.match(frame.function) for frame in stacks.frames)
+
+
+def layer_path(frames: tuple[Frame, ...]) -> tuple[Layer, ...]:
+    """The modules around a stack, outermost first; `frames` innermost first."""
+    instances = [m["name"] for frame in frames if (m := _INSTANCE.match(frame.function))]
+    if instances:
+        return tuple(Layer(name, "", 0) for name in reversed(instances))
+    out = []
+    for i, frame in enumerate(frames[:-1]):
+        if frame.function.split(".")[-1] == "forward" and _calls_module(frames[i + 1]):
+            caller = next((f for f in frames[i + 1 :] if not _calls_module(f)), None)
+            # Sequential and its kin call their children from one line: it says nothing.
+            from_own = caller is not None and not _LIBRARY.search(caller.file)
+            where = (caller.file, caller.line) if caller is not None and from_own else ("", 0)
+            out.append(Layer(_class(frame), *where))
+    return tuple(reversed(out))
+
+
+def _calls_module(frame: Frame) -> bool:
+    return frame.file.endswith(_MODULE) and frame.function.split(".")[-1] in _CALL
+
+
+def _class(frame: Frame) -> str:
+    owner = frame.function.rpartition(".")[0]
+    return owner.split(".")[-1] if owner else f"{PurePath(frame.file).stem}.forward"
