@@ -8,6 +8,7 @@ from typing import Any
 from profiling_lab.report import numbers
 from profiling_lab.trace import Trace
 from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.spans import Window
 
 
 def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
@@ -20,6 +21,7 @@ def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
         f"{numbers.time(coverage.gpu_ns)} of GPU time in {numbers.counted(coverage.operations, 'operation')}"
     )
     lines = [
+        *_window_header(trace, coverage),
         f"{trace.path.name}: {total}, summed; {idle}",
         f"{numbers.share(coverage.attributed_frac)} has a line of your code{_linked(coverage)}",
     ]
@@ -27,6 +29,15 @@ def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
         f"  {_share(part.ns, coverage)} without a line: {part.reason}" for part in coverage.unattributed
     ]
     return (*lines, *(f"  note: {note}" for note in coverage.notes))
+
+
+def _window_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
+    if coverage.window is None:
+        return ()
+    gpu, zero = coverage.window.gpu, trace.first_ns
+    first, last = (int(moment) - zero for moment in (gpu.start_ns.min(), gpu.end_ns.max()))
+    where = f"on the GPU from {numbers.time(first)} to {numbers.time(last)} of the recording"
+    return (f"window: {coverage.window.text}; {where}",)
 
 
 def _share(part_ns: int, coverage: Coverage) -> str:
@@ -60,4 +71,17 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
             for part in coverage.unattributed
         ],
         "notes": list(coverage.notes),
+        "window": None if coverage.window is None else _window_data(coverage.window),
+    }
+
+
+def _window_data(window: Window) -> dict[str, Any]:
+    """What was asked for, and where it lies on the GPU by the clock of the file."""
+    gpu = window.gpu
+    return {
+        "text": window.text,
+        "asked": dict(window.asked),
+        "start_ns": int(gpu.start_ns.min()),
+        "end_ns": int(gpu.end_ns.max()),
+        "spans": len(gpu),
     }

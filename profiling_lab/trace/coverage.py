@@ -49,7 +49,7 @@ class Coverage:
     gpu_ns: int
     busy_ns: int
     span_ns: int
-    """from the first operation's start to the last one's end; in a window, the time that any device has in it"""
+    """from the first operation's start to the last one's end; in a window, what of it any device has"""
     operations: int
     kernels: int
     devices: int

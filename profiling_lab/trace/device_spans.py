@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.trace import Trace
@@ -54,3 +55,14 @@ def device_spans(trace: Trace) -> DeviceSpans:
     order = [*inside, *sorted({devices[i] for i in row.tolist()} - set(inside))]
     number = np.array([order.index(device) if device in order else -1 for device in devices], dtype=np.int32)
     return DeviceSpans(tuple(order), number[row], start_ns, end_ns)
+
+
+def span_ns(trace: Trace) -> int:
+    """From the first operation of any device to the last; in a window, the time that any device has in it."""
+    if not len(trace.operations):
+        return 0
+    spans = device_spans(trace)
+    if trace.window is None:
+        return int(spans.end_ns.max() - spans.start_ns.min())
+    start_ns, end_ns = _analysis.merged(spans.start_ns, spans.end_ns)
+    return int((end_ns - start_ns).sum())

@@ -51,9 +51,12 @@ def window(trace: Trace, wanted: Wanted) -> Window:
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
-    processes = tuple(sorted(set(trace.operations.process.tolist())))
+    processes = tuple(np.unique(trace.operations.process).tolist())
     texts: list[str] = []
-    host = gpu = _always(processes)
+    operations = trace.operations
+    host = _always(processes)
+    # An operation that ends the recording without having taken time begins where nothing else is inside.
+    gpu = _everywhere(processes, int(operations.start_ns.min()), int(operations.end_ns.max()) + 1)
     for part in (
         _range(trace, wanted.range, processes) if wanted.range is not None else None,
         _steps(trace, wanted.step, wanted.steps_by) if wanted.step is not None else None,
