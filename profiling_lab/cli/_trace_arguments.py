@@ -18,10 +18,10 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
+def add_format(parser: argparse.ArgumentParser, *more: str) -> None:
     parser.add_argument(
         "--format",
-        choices=("table", "json", "csv", "md"),
+        choices=("table", "json", "csv", "md", *more),
         default="table",
         help="how to print it (default: table)",
     )
@@ -98,6 +98,16 @@ def add_own(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="what counts as your code: this file, folder or trailing part of a path, and nothing else; may "
         "be given several times (default: what is not in site-packages, the standard library or torch)",
+    )
+
+
+def add_lines(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lines",
+        metavar="N",
+        type=_not_negative,
+        default=2,
+        help="show at most N lines of your program under each row, 0 for none (default: 2)",
     )
 
 

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "never (default: low, any finding)",
     )
     shared_rules.add_rules(parser)
+    shared.add_steps_by(parser)
     shared.add_own(parser)
     shared.add_window(parser)
     shared.add_limit(parser, 20)
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     rules, settings = shared_rules.chosen_rules(args, args.only, args.skip)
     own = tuple(args.own)
     with shared.open_trace(args) as trace:
-        checked = apply(trace, rules, own, settings)
+        checked = apply(trace, rules, own, settings, args.steps_by)
         if args.format == "github":
             print("\n".join(check_annotations(checked)))
         else:

@@ -1,49 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules found as a table, and the thresholds of the rules as another."""
+"""What the rules found: a table with evidence and remedy under each row, or annotations for CI."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from profiling_lab.report import numbers
+from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.lines import frame_data, shown_path
-from profiling_lab.report.table import Column, Report, Table, Unit
-from profiling_lab.rules import Checked, Finding, Rule
+from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.rules import Abstain, Checked, Finding
 from profiling_lab.trace import Trace
 from profiling_lab.trace.coverage import Coverage
 
-COLUMNS = (Column("cost_ns", "cost", Unit.NS), Column("what", "finding"))
-LIST_COLUMNS = (
-    Column("rule", "rule"),
-    Column("question", "question"),
-    Column("what", "threshold"),
-    Column("value", "value"),
-    Column("unit", "unit"),
-    Column("source", "source"),
-)
+_COST = Column("cost_ns", "cost", Unit.NS, "cost")
+_PER_STEP = Column("per_step_ns", "per step", Unit.NS, "step")
+_REST = (Column("severity", "severity"), Column("what", "finding"))
 _SHOWN_EVIDENCE = 3
+_LEVELS: dict[str, Level] = {"high": "warning", "medium": "warning", "low": "notice"}
 
 
 def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int | None) -> Report:
     shown = checked.findings[:limit]
+    columns = (_COST, *((_PER_STEP,) if checked.steps else ()), *_REST)
     return Report(
         command="check",
         trace={"path": str(trace.path)},
         header=(*coverage_header(trace, coverage), *_verdict(checked)),
         table=Table(
-            COLUMNS,
-            tuple((finding.cost_ns, finding.what) for finding in shown),
+            columns,
+            tuple(_cells(finding, bool(checked.steps)) for finding in shown),
             len(checked.findings),
             tuple(_details(finding) for finding in shown),
             tuple(_data(finding) for finding in shown),
         ),
         coverage=coverage_data(coverage)
         | {
+            "steps": checked.steps,
+            "span_ns": checked.span_ns,
             "silent": list(checked.silent),
-            "abstained": [{"rule": rule, "reason": reason} for rule, reason in checked.abstained],
+            "abstained": [
+                {"rule": rule, "reason": abstain.reason, "to_record": abstain.to_record}
+                for rule, abstain in checked.abstained
+            ],
         },
+    )
+
+
+def check_annotations(checked: Checked) -> tuple[str, ...]:
+    """One workflow command per finding: a warning where it costs enough, a notice else."""
+    return tuple(
+        annotation(
+            _LEVELS[finding.severity],
+            f"{finding.rule} ({numbers.time(finding.cost_ns)})",
+            f"{finding.what}. Do: {finding.remedy}",
+            finding.place.file if finding.place else "",
+            finding.place.line if finding.place else 0,
+        )
+        for finding in checked.findings
     )
 
 
@@ -54,7 +69,16 @@ def _verdict(checked: Checked) -> tuple[str, ...]:
     lines = [found if checked.findings else "no findings"]
     if checked.silent:
         lines.append(f"  nothing found by: {', '.join(checked.silent)}")
-    return (*lines, *(f"  could not tell: {rule}: {reason}" for rule, reason in checked.abstained))
+    return (*lines, *(f"  could not tell: {rule}: {_why(abstain)}" for rule, abstain in checked.abstained))
+
+
+def _why(abstain: Abstain) -> str:
+    return f"{abstain.reason}; it takes {abstain.to_record}" if abstain.to_record else abstain.reason
+
+
+def _cells(finding: Finding, has_steps: bool) -> tuple[Value, ...]:
+    per_step = (finding.per_step_ns,) if has_steps else ()
+    return (finding.cost_ns, *per_step, finding.severity, finding.what)
 
 
 def _details(finding: Finding) -> tuple[str, ...]:
@@ -63,7 +87,7 @@ def _details(finding: Finding) -> tuple[str, ...]:
     shown = ", ".join(map(str, finding.evidence[:_SHOWN_EVIDENCE]))
     more = f" and {finding.events - _SHOWN_EVIDENCE:,} more" if finding.events > _SHOWN_EVIDENCE else ""
     return (
-        f"at {where}; rule {finding.rule}; cost: {finding.cost_of}",
+        f"at {where}; rule {finding.rule}; cost: {finding.cost_of}; confidence {finding.confidence}",
         f"do: {finding.remedy}",
         f"evidence: {shown}{more}",
     )
@@ -74,7 +98,10 @@ def _data(finding: Finding) -> dict[str, Any]:
     return {
         "key": f"{finding.rule} {place['file']}:{place['line']}" if finding.place else finding.rule,
         "rule": finding.rule,
+        "severity": finding.severity,
+        "confidence": finding.confidence,
         "cost_ns": finding.cost_ns,
+        "per_step_ns": finding.per_step_ns,
         "cost_of": finding.cost_of,
         **place,
         "what": finding.what,
@@ -84,21 +111,3 @@ def _data(finding: Finding) -> dict[str, Any]:
             {"table": event.table, "row": event.row, "start_ns": event.start_ns} for event in finding.evidence
         ],
     }
-
-
-def rules_report(rules: Sequence[Rule]) -> Report:
-    """Every threshold of every rule, and who says that it should be this one."""
-    rows = tuple(
-        (
-            rule.name,
-            rule.question,
-            t.what,
-            f"{t.value:.4g}" if t.value < 1 else f"{t.value:,.0f}",
-            t.unit,
-            t.source,
-        )
-        for rule in rules
-        for t in rule.thresholds
-    )
-    without = tuple((rule.name, rule.question, "none", "", "", "") for rule in rules if not rule.thresholds)
-    return Report("check", {}, (), Table(LIST_COLUMNS, rows + without, len(rows + without)), {})

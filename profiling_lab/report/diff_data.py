@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from profiling_lab.report import numbers
+from profiling_lab.report.annotations import annotation
 from profiling_lab.report.diff_text import interval_text, limit_line, share_of, signed_time, verdict
-from profiling_lab.report.lines import shown_path
 from profiling_lab.trace.diff import DiffResult, DiffRow
 from profiling_lab.trace.diff_measure import Capture
 
@@ -75,23 +75,9 @@ def workflow_warnings(result: DiffResult) -> tuple[str, ...]:
             change = f"{signed_time(row.change_ns)} per step"
             was = f"{numbers.time(row.before_ns)} -> {numbers.time(row.after_ns)}"
             message = f"{row.phase}: {was} ({change}), 95 % interval {interval_text(row.interval)}"
-            found.append(_annotation(row.file, row.line, "GPU time grew", message))
+            found.append(annotation("warning", "GPU time grew", message, row.file, row.line))
     for budget in result.budgets:
         if budget.outcome == "fail" and budget.file and budget.line:
-            found.append(
-                _annotation(budget.file, budget.line, "over its budget", limit_line("budget", budget))
-            )
+            message = limit_line("budget", budget)
+            found.append(annotation("warning", "over its budget", message, budget.file, budget.line))
     return tuple(found)
-
-
-def _annotation(file: str, line: int, title: str, message: str) -> str:
-    where = f"file={_property(shown_path(file))},line={line},title={_property(title)}"
-    return f"::warning {where}::{_escaped(message)}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -5,15 +5,16 @@ To add a rule: `<name>.py` with a RULE of that name, one line in RULES, and `tes
 a trace where it fires, one where it stays silent and one where it abstains. A file of your own for
 `profiling-lab check --rules-from` looks the same and ends with the tuple RULES:
 
-    from profiling_lab.rules import Finding, Rule
+    from profiling_lab.rules import Rule
 
     def check(view):                                       # profiling_lab.rules.view.View
         rows = view.copies.nonzero()[0]                    # rows of view.operations
         if not len(rows):
             return ()                                      # looked, and found nothing
-        cost_ns = view.operations.duration_ns[rows]
-        return [Finding("copies", int(cost_ns.sum()), "copy time", view.dearest_place(rows, cost_ns),
-                        view.evidence("operations", rows, cost_ns), len(rows), "copy less")]
+        took_ns = view.operations.duration_ns[rows]
+        return [view.finding("copies", cost_ns=int(took_ns.sum()), cost_of="copy time",
+                             place=view.dearest_place(rows, took_ns), rows=rows, weight=took_ns,
+                             remedy="copy less")]
 
     RULES = (Rule("my_copies", "Are there copies?", (), check),)
 """
@@ -39,6 +40,7 @@ from profiling_lab.rules import (
 )
 from profiling_lab.rules.rule import Abstain, Event, Finding, Rule, Threshold
 from profiling_lab.rules.run import Checked, load_rules, run, select
+from profiling_lab.rules.settings import parse_fail_on, parse_settings
 
 RULES: tuple[Rule, ...] = (
     bound.RULE,
@@ -67,6 +69,8 @@ __all__ = [
     "Rule",
     "Threshold",
     "load_rules",
+    "parse_fail_on",
+    "parse_settings",
     "run",
     "select",
 ]

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does the program allocate and free GPU memory again and again? cudaMalloc and cudaFree are slow, and
 cudaFree waits for the GPU; after warm-up torch's allocator needs neither.
+
+Counted are calls that allocate or free after the first third of the kernels, by line. Those of a memory pool
+(cudaMallocAsync) are cheap and left out. The cost is the host's time in the calls; the GPU feels it only
+where its queue runs dry meanwhile, which `gaps` shows.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.rule import CALLS, LONGER, WORTH, Abstain, Rule, Threshold, Verdict, ms
 from profiling_lab.rules.view import View, grouped
 
-WARM_UP = Threshold("warm-up", 1 / 3, "of the kernels", "ours: torch grows its pool in the first steps")
-MANY = Threshold("calls after warm-up", 4, "at least", "ours: a few blocks grow late in any program")
-ENOUGH = Threshold("kernels to tell warm-up from steps", 100, "at least", "ours")
+WARM_UP = Threshold(
+    "warm_up", "warm-up", 1 / 3, "of the kernels", "ours: torch grows its pool in the first steps"
+)
+MANY = Threshold("many", "calls after warm-up", 4, "at least", "ours: a few blocks grow late in any program")
+ENOUGH = Threshold("enough", "kernels to tell warm-up from steps", 100, "at least", "ours")
 # Allocations from a pool (cudaMallocAsync) are cheap and belong into a loop.
-CALLS = r"^(cuda(Malloc|Free|HostAlloc)|cuMem(Alloc|Free|HostAlloc|Create|Map))(?!.*Async)"
+ALLOCATES = r"^(cuda(Malloc|Free|HostAlloc)|cuMem(Alloc|Free|HostAlloc|Create|Map))(?!.*Async)"
 REMEDY = (
     "allocate once and reuse; in torch, find what asks for ever new sizes, drop torch.cuda.empty_cache(), "
     "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -23,27 +29,28 @@ REMEDY = (
 
 def check(view: View) -> Verdict:
     operations, calls = view.operations, view.calls
-    allocates = view.called(CALLS)
+    allocates = view.called(ALLOCATES)
     if not len(calls):
-        return Abstain("no API call was recorded")
-    if view.kernels.sum() < ENOUGH.value:
-        return Abstain(f"{int(view.kernels.sum())} kernels are too few to tell warm-up from steps")
+        return Abstain("no API call was recorded", CALLS)
+    if view.kernels.sum() < view[ENOUGH]:
+        return Abstain(f"{int(view.kernels.sum())} kernels are too few to tell warm-up from steps", LONGER)
     starts = np.sort(operations.start_ns[view.kernels])
-    warm = starts[int(WARM_UP.value * len(starts))]
+    warm = starts[int(view[WARM_UP] * len(starts))]
     rows = np.flatnonzero(allocates & (calls.start_ns > warm))
     findings = []
     for number, mine in grouped(rows, view.call_place[rows]):
         held_ns = calls.end_ns[mine] - calls.start_ns[mine]
-        if len(mine) < MANY.value or held_ns.sum() < WORTH.value * view.span_ns:
+        if len(mine) < view[MANY] or held_ns.sum() < view[WORTH] * view.span_ns:
             continue
         findings.append(
-            Finding(
+            view.finding(
                 what=f"{len(mine)} allocations and releases after warm-up took {ms(int(held_ns.sum()))}",
                 cost_ns=int(held_ns.sum()),
                 cost_of="host held in the calls",
                 place=view.place(number),
-                evidence=view.evidence("calls", mine, held_ns),
-                events=len(mine),
+                table="calls",
+                rows=mine,
+                weight=held_ns,
                 remedy=REMEDY,
             )
         )
@@ -55,4 +62,5 @@ RULE = Rule(
     "Does the program allocate GPU memory after warm-up?",
     (WARM_UP, MANY, ENOUGH, WORTH),
     check,
+    __doc__ or "",
 )

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which copies were meant to be asynchronous (non_blocking=True), but held the host because the memory is
 pageable? Nothing waits for such a copy afterwards, so the program did not mean to wait.
+
+Looks at asynchronous copies to the GPU from pageable memory whose call returned only after the copy had begun
+and lasted as long as half of it, and whose thread does not synchronise next. Copies up to 64 KB are staged at
+once and left out. The cost is the host's time in the calls. `pageable_copy` lists all such copies, meant to
+be asynchronous or not.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Threshold, Verdict, ms
 from profiling_lab.rules.view import HOST_WAITS, View, grouped
 from profiling_lab.trace.columns import MemoryKind
 
-SMALL = Threshold("copies that return once staged", 65536, "bytes, at most", "nsys: its rule excludes them")
-HELD = Threshold("the call lasts", 0.5, "of the copy, at least", "ours: a call that only queues takes 3-7 µs")
+SMALL = Threshold(
+    "small", "copies that return once staged", 65536, "bytes, at most", "nsys: its rule excludes them"
+)
+HELD = Threshold(
+    "held", "the call lasts", 0.5, "of the copy, at least", "ours: a call that only queues takes 3-7 µs"
+)
 REMEDY = "non_blocking=True does nothing without pinned memory: pin_memory() the tensor, or the DataLoader's"
 
 
@@ -22,36 +31,41 @@ def check(view: View) -> Verdict:
     if not to_device.any():
         return ()
     if (operations.source_memory[to_device] == MemoryKind.UNKNOWN).all():
-        return Abstain("the file does not say which memory its copies touch")
+        return Abstain("the file does not say which memory its copies touch", MEMORY_KINDS)
     pageable = to_device & (operations.source_memory == MemoryKind.PAGEABLE)
-    large = operations.size_bytes > SMALL.value
+    large = operations.size_bytes > view[SMALL]
     rows = np.flatnonzero(pageable & large & view.launched_by("Async"))
     after = view.next_call[call[rows]]
     waits_after = np.append(view.called(HOST_WAITS), False)[after]
     call_ns = view.call_ns(rows)
     until_copy = view.calls.end_ns[call[rows]] > operations.start_ns[rows]
-    held = until_copy & (call_ns >= HELD.value * operations.duration_ns[rows]) & ~waits_after
+    held = until_copy & (call_ns >= view[HELD] * operations.duration_ns[rows]) & ~waits_after
     rows, call_ns = rows[held], call_ns[held]
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         lasted = view.call_ns(mine)
-        if lasted.sum() < WORTH.value * view.span_ns:
+        if lasted.sum() < view[WORTH] * view.span_ns:
             continue
         findings.append(
-            Finding(
+            view.finding(
                 what=f"{len(mine)} copies to the GPU that nothing waits for held the host for "
                 f"{ms(int(lasted.sum()))}, because their memory is pageable",
                 cost_ns=int(lasted.sum()),
                 cost_of="host held in the copy calls",
                 place=view.place(number),
-                evidence=view.evidence("operations", mine, lasted),
-                events=len(mine),
+                rows=mine,
+                weight=lasted,
                 remedy=REMEDY,
+                confidence="medium",
             )
         )
     return findings or view.too_few_calls(to_device, "copies to the GPU") or ()
 
 
 RULE = Rule(
-    "blocked_copy", "Which copies meant to be asynchronous held the host?", (SMALL, HELD, WORTH), check
+    "blocked_copy",
+    "Which copies meant to be asynchronous held the host?",
+    (SMALL, HELD, WORTH),
+    check,
+    __doc__ or "",
 )

@@ -3,6 +3,9 @@
 
 Long launch calls do not mean that launching limits: where the queue of the GPU is full, the call waits for
 the GPU, and a CUDA graph wins nothing.
+
+Copy-bound: for half of the recording only copies run. Launch-bound: the GPU idles, most kernels found it with
+nothing left to do, they are launched more slowly than they run, and no queue was full.
 """
 
 from __future__ import annotations
@@ -11,20 +14,16 @@ import numpy as np
 
 from profiling_lab.rules.busy import Busy
 from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
-from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import FROM_THE_START, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import ENOUGH_FRAC, View
 
-IDLE = Threshold("the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
-COPYING = Threshold("only copies run", 0.5, "of the recording, from", "ours: more than everything else")
-STARVED = Threshold("kernels launched when the GPU had nothing left", 0.5, "of all, from", "ours: most")
-QUEUE = Threshold("launches in a full queue", 1000, "from", "CUDA: 1,024 entries")
-FULL = Threshold("the host waits for a full queue", 0.05, "of the recording, from", "ours")
-OF_LAUNCHES = (
-    "launch less: a CUDA graph, torch.compile(mode='reduce-overhead'), larger batches, fused operations"
-)
-OF_COPIES = (
-    "copy less or overlapped: keep data on the GPU, prefetch on another stream, smaller types, pinned memory"
-)
+IDLE = Threshold("idle", "the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
+COPYING = Threshold("copying", "only copies run", 0.5, "of the recording, from", "ours: more than all else")
+STARVED = Threshold("starved", "kernels that found the GPU with no work", 0.5, "of all, from", "ours: most")
+QUEUE = Threshold("queue", "launches in a full queue", 1000, "from", "CUDA: 1,024 entries")
+FULL = Threshold("full", "the host waits for a full queue", 0.05, "of the recording, from", "ours")
+OF_LAUNCHES = "launch less: a CUDA graph (torch.compile(mode='reduce-overhead')), larger batches, fusion"
+OF_COPIES = "copy less, or beside computing: keep data on the GPU, prefetch on a stream, pin, smaller types"
 
 
 def check(view: View) -> Verdict:
@@ -32,7 +31,7 @@ def check(view: View) -> Verdict:
     unknown: list[Abstain] = []
     for process, busy in view.processes.items():
         finding: Finding | Abstain | None = _copy_bound(view, process, busy)
-        if finding is None and busy.idle_frac >= IDLE.value:
+        if finding is None and busy.idle_frac >= view[IDLE]:
             finding = _launch_bound(view, process, busy)
         if isinstance(finding, Abstain):
             unknown.append(finding)
@@ -49,19 +48,19 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
         Busy.of(operations.start_ns[others], operations.end_ns[others]).total_ns if others.any() else 0
     )
     copying_ns = busy.total_ns - computing
-    if not len(copies) or not busy.span_ns or copying_ns < COPYING.value * busy.span_ns:
+    if not len(copies) or not busy.span_ns or copying_ns < view[COPYING] * busy.span_ns:
         return None
     full_ns = full_queue_ns(view, process)
     queue = f"; launches waited {ms(full_ns)} because the command buffer was full" if full_ns else ""
     share, moved_bytes = copying_ns / busy.span_ns, int(operations.size_bytes[copies].sum())
-    return Finding(
+    return view.finding(
         what=f"copy-bound{view.of_process(process)}: for {ms(copying_ns)}, {percent(share)} of the "
         f"recording, only copies run ({len(copies):,}, {moved_bytes:,} bytes){queue}",
         cost_ns=copying_ns,
         cost_of="time in which only copies run",
         place=view.dearest_place(copies, operations.duration_ns[copies]),
-        evidence=view.evidence("operations", copies, operations.duration_ns[copies]),
-        events=len(copies),
+        rows=copies,
+        weight=operations.duration_ns[copies],
         remedy=OF_COPIES,
     )
 
@@ -70,20 +69,23 @@ def _launch_bound(view: View, process: int, busy: Busy) -> Finding | Abstain | N
     kernels = np.flatnonzero(view.kernels & (view.operations.process == process))
     pace = launch_pace(view, kernels)
     if len(pace.known) < ENOUGH_FRAC * max(len(kernels), 1):
-        return Abstain(f"of {len(kernels)} kernels {len(pace.known)} have their launch in the file: too few")
-    queue_is_full = pace.fullest >= QUEUE.value or full_queue_ns(view, process) >= FULL.value * busy.span_ns
+        return Abstain(
+            f"of {len(kernels)} kernels {len(pace.known)} have their launch in the file: too few",
+            FROM_THE_START,
+        )
+    queue_is_full = pace.fullest >= view[QUEUE] or full_queue_ns(view, process) >= view[FULL] * busy.span_ns
     starved_frac = len(pace.starved) / max(len(pace.known), 1)
-    if starved_frac < STARVED.value or pace.interval_ns <= pace.kernel_ns or queue_is_full:
+    if starved_frac < view[STARVED] or pace.interval_ns <= pace.kernel_ns or queue_is_full:
         return None
-    return Finding(
+    return view.finding(
         what=f"launch-bound{view.of_process(process)}: the GPU idles {percent(busy.idle_frac)} of the "
         f"recording; {percent(starved_frac)} of the kernels found it with nothing left to do, one launched "
         f"every {pace.interval_ns / 1000:.1f} µs to run {pace.kernel_ns / 1000:.1f} µs",
         cost_ns=busy.idle_ns,
         cost_of="GPU idle",
         place=view.dearest_place(pace.starved, pace.starved_ns),
-        evidence=view.evidence("operations", pace.starved, pace.starved_ns),
-        events=len(pace.starved),
+        rows=pace.starved,
+        weight=pace.starved_ns,
         remedy=OF_LAUNCHES,
     )
 
@@ -93,4 +95,5 @@ RULE = Rule(
     "Does launching or copying limit the program?",
     (IDLE, COPYING, STARVED, QUEUE, FULL),
     check,
+    __doc__ or "",
 )

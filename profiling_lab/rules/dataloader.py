@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the program wait for its DataLoader? Told by the range that torch puts around each `next`."""
+"""Does the program wait for its DataLoader? Told by the range that torch puts around each `next`.
+
+The cost is the GPU's idle time within these calls: waiting for data that the GPU does not wait for is free.
+A DataLoader of one's own is seen if it puts a range with `DataLoader` and `__next__` in its name around it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ import re
 import numpy as np
 
 from profiling_lab.rules.busy import Busy
-from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import OPERATORS, Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.read_operations import FARTHEST_NS
 
-SHARE = Threshold("waiting for data", 0.05, "of the recording, more than", "TensorBoard's profiler plugin")
+SHARE = Threshold(
+    "share", "waiting for data", 0.05, "of the recording, more than", "TensorBoard's profiler plugin"
+)
 REMEDY = "load in the background: DataLoader(num_workers=4 or more, pin_memory=True, persistent_workers=True)"
 _NEXT = re.compile(r"DataLoader.*__next__")
 _OPERATOR = re.compile(r"^(aten|autograd)::|^ProfilerStep#")
@@ -24,9 +30,7 @@ def check(view: View) -> Verdict:
     if not any(loading):
         if any(_OPERATOR.search(name) for name in ranges.names):
             return ()  # torch noted its operators: it would have noted a DataLoader
-        return Abstain(
-            "the file has no operator ranges: record with torch.profiler, or under emit_nvtx with nsys"
-        )
+        return Abstain("the file has no operator ranges, in which torch notes its DataLoader", OPERATORS)
     in_next = np.array(loading, dtype=bool)[ranges.name]
     closed = (ranges.start_ns > -FARTHEST_NS) & (ranges.end_ns < FARTHEST_NS)
     findings = []
@@ -38,23 +42,24 @@ def check(view: View) -> Verdict:
         # The recording may begin with a DataLoader, before the GPU has anything to do.
         began = min(int(waits.start_ns[0]), int(busy.start_ns[0]))
         whole_ns = max(int(waits.end_ns[-1]), int(busy.end_ns[-1])) - began
-        if waits.total_ns <= SHARE.value * whole_ns:
+        if waits.total_ns <= view[SHARE] * whole_ns:
             continue
         idle_ns = int(busy.idle_within(waits.start_ns, waits.end_ns).sum())
         longest = rows[np.argmax(ranges.end_ns[rows] - ranges.start_ns[rows])]
         findings.append(
-            Finding(
+            view.finding(
                 what=f"the program waited {ms(waits.total_ns)} for its DataLoader in {len(rows)} calls, "
                 f"{percent(waits.total_ns / whole_ns)} of the recording; the GPU idled {ms(idle_ns)} of it",
                 cost_ns=idle_ns,
                 cost_of="GPU idle while the DataLoader worked",
                 place=view.place(int(view.range_place[longest])),
-                evidence=view.evidence("ranges", rows, ranges.end_ns[rows] - ranges.start_ns[rows]),
-                events=len(rows),
+                table="ranges",
+                rows=rows,
+                weight=ranges.end_ns[rows] - ranges.start_ns[rows],
                 remedy=REMEDY,
             )
         )
     return findings
 
 
-RULE = Rule("dataloader", "Does the program wait for its DataLoader?", (SHARE,), check)
+RULE = Rule("dataloader", "Does the program wait for its DataLoader?", (SHARE,), check, __doc__ or "")

@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one line of Python take most of the GPU's time? Many short kernels of one line show only here."""
+"""Does one line of Python take most of the GPU's time? Many short kernels of one line show only here.
+
+A line answers for what it launched forward and for the backward of that. Where most of the GPU time has no
+line, the rule cannot tell.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View, grouped
 from profiling_lab.trace.attribution import Phase
 
-SHARE = Threshold("one line takes", 0.3, "of the GPU time, at least", "nsys-ai, which has it for kernels")
-HOT = Threshold("called a hot spot", 0.6, "of the GPU time, from", "nsys-ai: hot spot")
-ENOUGH = Threshold("operations to speak of shares", 20, "at least", "ours")
+SHARE = Threshold(
+    "share", "one line takes", 0.3, "of the GPU time, at least", "nsys-ai, which has it for kernels"
+)
+HOT = Threshold("hot", "called a hot spot", 0.6, "of the GPU time, from", "nsys-ai: hot spot")
+ENOUGH = Threshold("enough", "operations to speak of shares", 20, "at least", "ours")
 REMEDY = "look at this line first: `profiling-lab kernels` shows the kernels it is made of"
 
 
 def check(view: View) -> Verdict:
     operations = view.operations
-    if len(operations) < ENOUGH.value:
-        return Abstain(f"{len(operations)} operations are too few to speak of shares")
+    if len(operations) < view[ENOUGH]:
+        return Abstain(f"{len(operations)} operations are too few to speak of shares", LONGER)
     time_ns = view.time_by_line()
-    rows = np.flatnonzero(np.isin(view.operation_place, np.flatnonzero(time_ns >= SHARE.value * view.gpu_ns)))
+    rows = np.flatnonzero(np.isin(view.operation_place, np.flatnonzero(time_ns >= view[SHARE] * view.gpu_ns)))
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         duration = operations.duration_ns[mine]
@@ -28,19 +34,25 @@ def check(view: View) -> Verdict:
         share = total_ns / view.gpu_ns
         backward_ns = int(duration[view.attribution.phase[mine] == Phase.BACKWARD].sum())
         findings.append(
-            Finding(
+            view.finding(
                 what=f"one line takes {percent(share)} of the GPU time"
-                f"{', a hot spot' if share >= HOT.value else ''}: {len(mine):,} operations, "
+                f"{', a hot spot' if share >= view[HOT] else ''}: {len(mine):,} operations, "
                 f"{ms(total_ns - backward_ns)} forward, {ms(backward_ns)} backward",
                 cost_ns=total_ns,
                 cost_of="GPU time of the line",
                 place=view.place(number),
-                evidence=view.evidence("operations", mine, duration),
-                events=len(mine),
+                rows=mine,
+                weight=duration,
                 remedy=REMEDY,
             )
         )
     return findings or view.too_few_lines("that no line dominates") or ()
 
 
-RULE = Rule("dominant_line", "Does one line of Python dominate the GPU's time?", (SHARE, HOT, ENOUGH), check)
+RULE = Rule(
+    "dominant_line",
+    "Does one line of Python dominate the GPU's time?",
+    (SHARE, HOT, ENOUGH),
+    check,
+    __doc__ or "",
+)

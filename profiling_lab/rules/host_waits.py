@@ -11,15 +11,21 @@ from profiling_lab.rules.rule import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import HOST_WAITS, Mask, View, grouped
 from profiling_lab.trace.columns import I64
 
-IDLE = Threshold("GPU idle after the waits", 0.01, "of the recording, at least", "ours: what a step can show")
-DENSITY = Threshold("host waiting", 0.15, "of the recording, at least", "nsys-ai: synchronisation dominates")
-TINY_COPY = Threshold("size of a value that is read", 64, "bytes, at most", "ours: a scalar, or a few")
+IDLE = Threshold(
+    "idle", "GPU idle after the waits", 0.01, "of the recording, at least", "ours: what a step can show"
+)
+DENSITY = Threshold(
+    "density", "host waiting", 0.15, "of the recording, at least", "nsys-ai: synchronisation dominates"
+)
+TINY_COPY = Threshold(
+    "tiny_copy", "size of a value that is read", 64, "bytes, at most", "ours: a scalar, or a few"
+)
 
 
 def reads_of_a_value(view: View) -> tuple[I64, I64]:
     """Small copies to the host that the same thread waits for at once: (operations, the waiting calls)."""
     call = view.attribution.call
-    small = view.named("memcpy DtoH") & (view.operations.size_bytes <= TINY_COPY.value) & view.has_call
+    small = view.named("memcpy DtoH") & (view.operations.size_bytes <= view[TINY_COPY]) & view.has_call
     rows = np.flatnonzero(small)
     after = view.next_call[call[rows]]
     waited = np.append(view.called(HOST_WAITS), False)[after]
@@ -41,19 +47,20 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
         idle_ns = view.host_wait_idle[mine]
         # Several threads wait at the same time: what counts is the one that waited longest.
         longest = max(int(waited_ns[rows].sum()) for _, rows in _by_thread(view, mine))
-        if int(idle_ns.sum()) < IDLE.value * view.span_ns and longest < DENSITY.value * view.span_ns:
+        if int(idle_ns.sum()) < view[IDLE] * view.span_ns and longest < view[DENSITY] * view.span_ns:
             continue
         (name, _), *others = Counter(view.calls.name[mine].tolist()).most_common()
         findings.append(
-            Finding(
+            view.finding(
                 what=f"{len(mine)} {what} ({view.calls.names[name]}{', ...' if others else ''}): the host "
                 f"waited {ms(int(waited_ns.sum()))}, {percent(longest / view.span_ns)} of the recording; "
                 f"the GPU then idled {ms(int(idle_ns.sum()))}",
                 cost_ns=int(idle_ns.sum()),
                 cost_of="GPU idle after the waits",
                 place=view.place(number),
-                evidence=view.evidence("calls", mine, idle_ns if idle_ns.any() else waited_ns),
-                events=len(mine),
+                table="calls",
+                rows=mine,
+                weight=idle_ns if idle_ns.any() else waited_ns,
                 remedy=remedy,
             )
         )

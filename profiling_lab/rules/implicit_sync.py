@@ -2,6 +2,9 @@
 """Which lines read a value from the GPU (.item(), .cpu(), nonzero, printing a tensor), and so wait for it?
 
 Recognised by what it does: a copy of a few bytes to the host, and a wait by the same thread right after it.
+
+Such a line costs twice: the host waits until the GPU has caught up, and then the GPU idles until the host has
+launched again. The cost counts only the second, by the gap that surrounds the end of the wait.
 """
 
 from __future__ import annotations
@@ -25,5 +28,9 @@ def check(view: View) -> Verdict:
 
 
 RULE = Rule(
-    "implicit_sync", "Which lines read a value and so wait for the GPU?", (TINY_COPY, IDLE, DENSITY), check
+    "implicit_sync",
+    "Which lines read a value and so wait for the GPU?",
+    (TINY_COPY, IDLE, DENSITY),
+    check,
+    __doc__ or "",
 )

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which stretches of the recording does a GPU mostly wait?"""
+"""In which stretches of the recording does a GPU mostly wait?
+
+The recording is cut into equal parts; those in which the GPU works for less than half of the time are low,
+and neighbouring low parts are one stretch, whose share is that of all its time. Copies count as work. A GPU
+that is below half over the whole recording, which TensorBoard's plugin asked for, has such a stretch.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from profiling_lab.rules.busy import Busy
-from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import LONGER, WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
 CHUNKS = Threshold(
-    "equal parts the recording is cut into", 30, "parts", "ours: nsys cuts likewise, its count is unknown"
+    "chunks",
+    "equal parts the recording is cut into",
+    30,
+    "parts",
+    "ours: nsys cuts likewise, its count is unknown",
 )
-LOW = Threshold("a GPU works", 0.5, "of a part, less than", "nsys: gpu_time_util")
-ENOUGH = Threshold("operations of a GPU", 60, "at least", "ours: two for each part")
+LOW = Threshold("low", "a GPU works", 0.5, "of a part, less than", "nsys: gpu_time_util")
+ENOUGH = Threshold("enough", "operations of a GPU", 60, "at least", "ours: two for each part")
 REMEDY = "see what the host does before this line: loading data, waiting, launching too many small kernels"
 
 
@@ -25,12 +34,13 @@ def check(view: View) -> Verdict:
     enough = False
     for device in np.unique(track).tolist():
         rows = np.flatnonzero(track == device)
-        if len(rows) >= ENOUGH.value:
+        if len(rows) >= view[ENOUGH]:
             enough = True
             findings += _of_device(view, rows)
     if not enough:
         return Abstain(
-            f"no GPU has {ENOUGH.value:.0f} operations in the recording, too few to cut it into parts"
+            f"no GPU has {view[ENOUGH]:.0f} operations in the recording, too few to cut it into parts",
+            LONGER,
         )
     return findings
 
@@ -40,18 +50,18 @@ def _of_device(view: View, rows: I64) -> list[Finding]:
     busy = Busy.of(operations.start_ns[rows], operations.end_ns[rows])
     if not busy.span_ns:
         return []
-    parts = int(CHUNKS.value)
+    parts = max(int(view[CHUNKS]), 1)
     edges = busy.start_ns[0] + np.arange(parts + 1, dtype=np.int64) * (busy.span_ns // parts)
     edges[-1] = busy.end_ns[-1]  # the last part is a little longer where the span does not divide
     idle = busy.idle_within(edges[:-1], edges[1:])
-    low = 1 - idle / np.maximum(np.diff(edges), 1) < LOW.value
+    low = 1 - idle / np.maximum(np.diff(edges), 1) < view[LOW]
     # Neighbouring parts are one stretch.
     turns = np.flatnonzero(np.diff(np.concatenate([[0], low.astype(np.int8), [0]])))
     findings = []
     for first, last in turns.reshape(-1, 2).tolist():
         began, ended = int(edges[first]), int(edges[last])
         cost_ns = int(idle[first:last].sum())
-        if cost_ns < WORTH.value * view.span_ns:
+        if cost_ns < view[WORTH] * view.span_ns:
             continue
         # The operations that the GPU waited for longest, and the line that launched the first of them.
         gap = np.searchsorted(busy.start_ns, (began, ended))
@@ -62,15 +72,15 @@ def _of_device(view: View, rows: I64) -> list[Finding]:
         place = int(view.operation_place[late[np.argmax(after_ns)]]) if len(late) else -1
         works, after = 1 - cost_ns / (ended - began), began - int(busy.start_ns[0])
         findings.append(
-            Finding(
+            view.finding(
                 what=f"device {operations.device[rows[0]]} is busy {percent(works)} of {ms(ended - began)}, "
                 f"from {ms(after)} after its first operation; the longest gap "
                 "ends with this line",
                 cost_ns=cost_ns,
                 cost_of="GPU idle in the stretch",
                 place=view.place(place),
-                evidence=view.evidence("operations", late, after_ns),
-                events=len(late),
+                rows=late,
+                weight=after_ns,
                 remedy=REMEDY,
             )
         )
@@ -78,5 +88,9 @@ def _of_device(view: View, rows: I64) -> list[Finding]:
 
 
 RULE = Rule(
-    "low_utilisation", "In which stretches does a GPU mostly wait?", (CHUNKS, LOW, ENOUGH, WORTH), check
+    "low_utilisation",
+    "In which stretches does a GPU mostly wait?",
+    (CHUNKS, LOW, ENOUGH, WORTH),
+    check,
+    __doc__ or "",
 )

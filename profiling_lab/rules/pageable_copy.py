@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which asynchronous copies use pageable host memory? The driver stages those, and the host waits for it."""
+"""Which asynchronous copies use pageable host memory? The driver stages those, and the host waits for it.
+
+Counted are asynchronous copies with pageable memory on either side; managed memory is not meant. The cost is
+the copy or its call, whichever took longer. Pinned memory makes the copy faster, and free of the host.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import WORTH, Abstain, Finding, Rule, Verdict, ms
+from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Verdict, ms
 from profiling_lab.rules.view import View, grouped
 from profiling_lab.trace.columns import MemoryKind
 
@@ -22,7 +26,7 @@ def check(view: View) -> Verdict:
     if not view.copies.any():
         return ()
     if not (view.copies & known).any():
-        return Abstain("the file does not say which memory its copies touch")
+        return Abstain("the file does not say which memory its copies touch", MEMORY_KINDS)
     pageable = (operations.source_memory == MemoryKind.PAGEABLE) | (
         operations.target_memory == MemoryKind.PAGEABLE
     )
@@ -30,22 +34,24 @@ def check(view: View) -> Verdict:
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         held_ns = np.maximum(view.call_ns(mine), operations.duration_ns[mine])
-        if held_ns.sum() < WORTH.value * view.span_ns:
+        if held_ns.sum() < view[WORTH] * view.span_ns:
             continue
         size_bytes = int(operations.size_bytes[mine].sum())
         findings.append(
-            Finding(
+            view.finding(
                 what=f"{len(mine)} asynchronous copies of pageable memory, {size_bytes:,} bytes, took "
                 f"{ms(int(held_ns.sum()))}",
                 cost_ns=int(held_ns.sum()),
                 cost_of="copies and their calls, whichever took longer",
                 place=view.place(number),
-                evidence=view.evidence("operations", mine, held_ns),
-                events=len(mine),
+                rows=mine,
+                weight=held_ns,
                 remedy=REMEDY,
             )
         )
     return findings or view.too_few_calls(view.copies, "copies") or ()
 
 
-RULE = Rule("pageable_copy", "Which asynchronous copies use pageable host memory?", (WORTH,), check)
+RULE = Rule(
+    "pageable_copy", "Which asynchronous copies use pageable host memory?", (WORTH,), check, __doc__ or ""
+)

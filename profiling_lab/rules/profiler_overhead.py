@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Did the recording itself change what was recorded?"""
+"""Did the recording itself change what was recorded?
+
+Ours notes what a callback costs; others note the stretches in which they flushed buffers or set themselves
+up. Compilers and the loading of modules, which the same tables hold, are the program's own.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from profiling_lab.rules.rule import Abstain, Event, Finding, Rule, Threshold, V
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import OverheadKind
 
-NOTABLE = Threshold("overhead is worth a word", 0.05, "of the recording, from", "nsys-ai")
-CONTAMINATED = Threshold("times cannot be trusted", 0.15, "of the recording, from", "nsys-ai")
+NOTABLE = Threshold("notable", "overhead is worth a word", 0.05, "of the recording, from", "nsys-ai")
+CONTAMINATED = Threshold("contaminated", "times cannot be trusted", 0.15, "of the recording, from", "nsys-ai")
 # What else the tables hold, compilers and loading, is the program's own.
 OF_THE_PROFILER = (
     OverheadKind.BUFFER_FLUSH,
@@ -25,13 +29,15 @@ REMEDY = "compare shares, not times; record again with less: no native backtrace
 def check(view: View) -> Verdict:
     noted = _noted(view)
     if noted is None:
-        return Abstain("the file does not say what the recording cost")
+        return Abstain(
+            "the file does not say what the recording cost", "`profiling-lab record`, or nsys from 2025 on"
+        )
     cost_ns, events, number = noted
     share = cost_ns / view.span_ns
-    if share < NOTABLE.value:
+    if share < view[NOTABLE]:
         return ()
     judged = (
-        "the times are contaminated" if share >= CONTAMINATED.value else "short times are longer than without"
+        "the times are contaminated" if share >= view[CONTAMINATED] else "short times are longer than without"
     )
     return [
         Finding(
@@ -66,4 +72,10 @@ def _noted(view: View) -> tuple[int, tuple[Event, ...], int] | None:
     return Busy.of(start_ns, end_ns).total_ns if len(rows) else 0, events, len(rows)
 
 
-RULE = Rule("profiler_overhead", "Did the recording change what it recorded?", (NOTABLE, CONTAMINATED), check)
+RULE = Rule(
+    "profiler_overhead",
+    "Did the recording change what it recorded?",
+    (NOTABLE, CONTAMINATED),
+    check,
+    __doc__ or "",
+)

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the GPU's time does activation checkpointing spend on computing forward a second time?"""
+"""How much of the GPU's time does activation checkpointing spend on computing forward a second time?
+
+What is launched in backward from inside of torch/utils/checkpoint.py is forward again. It buys memory;
+whether it is worth it only you can tell, so the cost is all of it.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 
 SHARE = Threshold(
-    "recomputation takes", 0.1, "of the GPU time, at least", "ours: checkpointing every layer costs a quarter"
+    "share",
+    "recomputation takes",
+    0.1,
+    "of the GPU time, at least",
+    "ours: checkpointing every layer costs a quarter",
 )
 REMEDY = (
     "checkpoint fewer layers while memory allows it, or only the cheap operations (selective checkpointing)"
@@ -20,9 +28,9 @@ REMEDY = (
 def check(view: View) -> Verdict:
     stacks, found, duration = view.trace.stacks, view.attribution, view.operations.duration_ns
     if len(stacks) == 1:
-        return Abstain("the file holds no Python stacks: record with `profiling-lab record`")
+        return Abstain("the file holds no Python stacks", STACKS)
     if not (found.phase == Phase.BACKWARD).any():
-        return Abstain("the file does not tell backward from forward, or there is no backward in it")
+        return Abstain("the file does not tell backward from forward, or there is no backward in it", STACKS)
     # Backward of a recomputed layer also leads to a checkpointed line; what recomputes was launched there.
     own_stack = np.append(view.calls.stack, np.int32(0))[found.call]
     checkpointed = stacks.passes_through(("torch/utils/checkpoint.py",))[own_stack] > 0
@@ -30,20 +38,20 @@ def check(view: View) -> Verdict:
     rows = np.flatnonzero(again)
     total_ns = int(duration[rows].sum())
     share = total_ns / view.gpu_ns
-    if share < SHARE.value:
+    if share < view[SHARE]:
         return view.too_few_calls(found.call >= -1, "GPU operations") or ()
     return [
-        Finding(
+        view.finding(
             what=f"{percent(share)} of the GPU time computes forward again for checkpointing: {ms(total_ns)}"
             f" in {len(rows):,} operations, most of it on this line",
             cost_ns=total_ns,
             cost_of="GPU time of the recomputation",
             place=view.dearest_place(rows, duration[rows]),
-            evidence=view.evidence("operations", rows, duration[rows]),
-            events=len(rows),
+            rows=rows,
+            weight=duration[rows],
             remedy=REMEDY,
         )
     ]
 
 
-RULE = Rule("recompute", "How much GPU time goes into recomputing forward?", (SHARE,), check)
+RULE = Rule("recompute", "How much GPU time goes into recomputing forward?", (SHARE,), check, __doc__ or "")

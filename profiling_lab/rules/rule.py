@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from profiling_lab.trace import Frame
 
@@ -14,23 +14,35 @@ if TYPE_CHECKING:
 
 EVIDENCE_AT_MOST = 20
 
+Confidence: TypeAlias = Literal["high", "medium", "low"]
+"""high: counted from records; medium: concluded from times or names; low: a good guess"""
+Severity: TypeAlias = Literal["high", "medium", "low"]
+SEVERITIES: dict[Severity, float] = {"high": 0.15, "medium": 0.05, "low": 0.0}
+"""by the cost's share of the recording, from; nsys-ai draws its lines at the same shares"""
+
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number that decides, and who says that it should be this one."""
+    """A number that decides, and who says that it should be this one. Rules read it as `view[THRESHOLD]`:
+    the user may have set another with `--set RULE.NAME=VALUE`.
+    """
 
+    name: str
     what: str
     value: float
     unit: str
     source: str
 
 
-WORTH = Threshold("least cost", 0.001, "of the recording", "ours: less is lost in the spread of steps")
+WORTH = Threshold(
+    "worth", "least cost", 0.001, "of the recording", "ours: less is lost in the spread of steps"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of a table of the trace: `trace.operations`, `trace.calls` or `trace.ranges`."""
+    """One row of a table of the trace: `trace.operations`, `trace.calls`, `trace.ranges` or
+    `trace.overheads`."""
 
     table: str
     row: int
@@ -42,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `run` fills in the name of the rule."""
+    """One thing that is wrong; `view.finding` makes one. `run` fills in the rule's name and the severity."""
 
     what: str
     """a sentence with its numbers"""
@@ -56,14 +68,20 @@ class Finding:
     events: int
     """how many events there are"""
     remedy: str
+    confidence: Confidence = "high"
+    per_step_ns: int | None = None
+    """the part of the cost that lies inside of steps, per step; None where the trace has no steps"""
+    severity: Severity = "low"
     rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Abstain:
-    """The rule could not tell, and why: what is missing, and what would have recorded it."""
+    """The rule could not tell, and why."""
 
     reason: str
+    to_record: str = ""
+    """what would have recorded what is missing: an option of ours, of nsys or of torch.profiler"""
 
 
 Verdict: TypeAlias = Sequence[Finding] | Abstain
@@ -78,6 +96,19 @@ class Rule:
     question: str
     thresholds: tuple[Threshold, ...]
     check: Callable[[View], Verdict]
+    about: str = ""
+    """what it looks at, how it decides and what to make of it: the docstring of its file"""
+
+
+# What records the missing thing, where several rules miss it.
+LONGER = "more steps"
+CALLS = "`profiling-lab record`, `nsys profile --trace=cuda`, or torch.profiler with ProfilerActivity.CUDA"
+MEMORY_KINDS = "`profiling-lab record`, nsys from 2021 on, or torch.profiler"
+STACKS = (
+    "`profiling-lab record`; with nsys --python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
+)
+OPERATORS = "torch.profiler, or nsys with --pytorch=autograd-nvtx"
+FROM_THE_START = "the program from before these calls on: start the recording earlier"
 
 
 def ms(ns: float) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiling_lab.errors import LabError, NotEnoughDataError, UsageError
-from profiling_lab.rules.rule import Abstain, Finding, Rule, Verdict
+from profiling_lab.rules.rule import LONGER, SEVERITIES, Abstain, Finding, Rule, Severity, Verdict
+from profiling_lab.rules.settings import Settings
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
 
@@ -22,49 +23,79 @@ class Checked:
     """the most expensive first"""
     silent: tuple[str, ...]
     """rules that looked and found nothing"""
-    abstained: tuple[tuple[str, str], ...]
+    abstained: tuple[tuple[str, Abstain], ...]
     """rules that could not tell, each with its reason"""
+    steps: int = 0
+    """that costs per step are counted by; 0 where the trace has none"""
+    span_ns: int = 0
+    """from the first operation to the last: what severities are shares of"""
 
     @property
     def could_tell(self) -> bool:
         return bool(self.findings or self.silent)
 
 
-def run(trace: Trace, rules: Sequence[Rule], own: tuple[str, ...] = ()) -> Checked:
-    """Apply the rules. `own`: what counts as the user's code (see Ownership).
+def run(
+    trace: Trace,
+    rules: Sequence[Rule],
+    own: tuple[str, ...] = (),
+    settings: Settings | None = None,
+    steps_by: str | None = None,
+) -> Checked:
+    """Apply the rules. `own`: what counts as the user's code (see Ownership). `settings`: thresholds by rule
+    and name that are to have other values (see parse_settings). `steps_by`: which ranges are the steps that
+    costs are counted by (see step_windows).
 
-    Raises NotEnoughDataError if the trace has no GPU operation.
+    Raises NotEnoughDataError if the trace has no GPU operation, or no range that `steps_by` matches.
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
-    view = View(trace, own)
+    view = View(trace, own, steps_by)
+    steps = len(view.steps) if view.steps else 0
     findings: list[Finding] = []
     silent: list[str] = []
-    abstained: list[tuple[str, str]] = []
+    abstained: list[tuple[str, Abstain]] = []
     for rule in rules:
+        view.settings = (settings or {}).get(rule.name, {})
         try:
             verdict: Verdict = rule.check(view)
         except NotEnoughDataError as error:
-            verdict = Abstain(str(error))
+            verdict = Abstain(str(error), LONGER)
         if isinstance(verdict, Abstain):
-            abstained.append((rule.name, verdict.reason))
+            abstained.append((rule.name, verdict))
         elif verdict:
-            findings += [replace(finding, rule=rule.name) for finding in verdict]
+            findings += [
+                replace(finding, rule=rule.name, severity=_severity(finding, view.span_ns))
+                for finding in verdict
+            ]
         else:
             silent.append(rule.name)
     findings.sort(key=lambda finding: (-finding.cost_ns, finding.rule))
-    return Checked(tuple(findings), tuple(silent), tuple(abstained))
+    return Checked(tuple(findings), tuple(silent), tuple(abstained), steps, view.span_ns)
 
 
-def select(rules: Sequence[Rule], names: Sequence[str]) -> tuple[Rule, ...]:
-    """The rules of these names, in this order. Raises UsageError for a name that there is not."""
+def _severity(finding: Finding, span_ns: int) -> Severity:
+    return next(name for name, share in SEVERITIES.items() if finding.cost_ns >= share * span_ns)
+
+
+def select(
+    rules: Sequence[Rule], only: Sequence[str] | None = None, skip: Sequence[str] = ()
+) -> tuple[Rule, ...]:
+    """The rules of these names, in this order; without `only` all but `skip`.
+
+    Raises UsageError for a name that there is not, and where nothing is left.
+    """
     by_name = {rule.name: rule for rule in rules}
     if len(by_name) < len(rules):
         twice = next(rule.name for rule in rules if rule is not by_name[rule.name])
         raise UsageError(f"two rules have the name {twice!r}")
-    if unknown := [name for name in names if name not in by_name]:
+    wanted = list(by_name) if only is None else list(only)
+    if unknown := [name for name in (*wanted, *skip) if name not in by_name]:
         raise UsageError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(by_name)}")
-    return tuple(by_name[name] for name in names)
+    chosen = tuple(by_name[name] for name in dict.fromkeys(wanted) if name not in skip)
+    if not chosen:
+        raise UsageError("no rule is left to apply")
+    return chosen
 
 
 def load_rules(path: Path) -> tuple[Rule, ...]:

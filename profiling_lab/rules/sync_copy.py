@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which copies between host and GPU are synchronous calls? The host stands still until they are done."""
+"""Which copies between host and GPU are synchronous calls? The host stands still until they are done.
+
+Copies to the GPU of up to 64 KB return once they are staged and are left out. The cost is the host's time in
+the calls. torch itself always uses asynchronous calls: what shows here comes from other libraries, or from
+code of one's own.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import WORTH, Finding, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.rule import WORTH, Rule, Threshold, Verdict, ms
 from profiling_lab.rules.view import View, grouped
 
-SMALL = Threshold("HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")
+SMALL = Threshold("small", "HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")
 REMEDY = "use the asynchronous call (cudaMemcpyAsync; in torch non_blocking=True with pinned memory)"
 
 
@@ -17,26 +22,32 @@ def check(view: View) -> Verdict:
     host_side = to_device | view.named("memcpy DtoH", "memcpy HtoH", "memcpy HtoA", "memcpy AtoH")
     if not host_side.any():
         return ()
-    small = to_device & (view.operations.size_bytes <= SMALL.value)
+    small = to_device & (view.operations.size_bytes <= view[SMALL])
     synchronous = view.launched_by(r"^(cuda|cu)Memcpy(?!.*Async)")
     rows = np.flatnonzero(host_side & ~small & synchronous)
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         held_ns = view.call_ns(mine)
-        if held_ns.sum() < WORTH.value * view.span_ns:
+        if held_ns.sum() < view[WORTH] * view.span_ns:
             continue
         findings.append(
-            Finding(
+            view.finding(
                 what=f"{len(mine)} synchronous copies held the host for {ms(int(held_ns.sum()))}",
                 cost_ns=int(held_ns.sum()),
                 cost_of="host held in the copy calls",
                 place=view.place(number),
-                evidence=view.evidence("operations", mine, held_ns),
-                events=len(mine),
+                rows=mine,
+                weight=held_ns,
                 remedy=REMEDY,
             )
         )
     return findings or view.too_few_calls(host_side, "copies") or ()
 
 
-RULE = Rule("sync_copy", "Which copies between host and GPU are synchronous calls?", (SMALL, WORTH), check)
+RULE = Rule(
+    "sync_copy",
+    "Which copies between host and GPU are synchronous calls?",
+    (SMALL, WORTH),
+    check,
+    __doc__ or "",
+)

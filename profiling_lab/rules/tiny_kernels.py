@@ -1,44 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines launch many tiny kernels? A fused kernel or a CUDA graph needs fewer launches."""
+"""Which lines launch many tiny kernels? A fused kernel or a CUDA graph needs fewer launches.
+
+A line counts with what it launched forward and in backward. The cost is the GPU time of these kernels or the
+host's time to launch them, whichever is longer: fusing wins at most that.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import Finding, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms
 from profiling_lab.rules.view import View, grouped
 
-SHORT = Threshold("kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
-MANY = Threshold("launches from one line", 100, "at least", "nsys-ai")
-SHARE = Threshold("the longer of GPU and launch time", 0.01, "of the recording, at least", "ours")
+SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
+MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
+SHARE = Threshold("share", "the longer of GPU and launch time", 0.01, "of the recording, at least", "ours")
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
 
 
 def check(view: View) -> Verdict:
     operations = view.operations
     gpu_time_ns, count = view.kernels_by_line()
-    candidates = np.flatnonzero((count >= MANY.value) & (gpu_time_ns < SHORT.value * count))
+    candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))
     rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         duration = operations.duration_ns[mine]
         gpu_ns, launch_ns = int(duration.sum()), int(view.call_ns(mine).sum())
         cost_ns = max(gpu_ns, launch_ns)
-        if cost_ns < SHARE.value * view.span_ns:
+        if cost_ns < view[SHARE] * view.span_ns:
             continue
         findings.append(
-            Finding(
+            view.finding(
                 what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average, forward and "
                 f"backward: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} to launch them",
                 cost_ns=cost_ns,
                 cost_of="the longer of GPU time and launch calls",
                 place=view.place(number),
-                evidence=view.evidence("operations", mine, duration),
-                events=len(mine),
+                rows=mine,
+                weight=duration,
                 remedy=REMEDY,
             )
         )
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()
 
 
-RULE = Rule("tiny_kernels", "Which lines launch many tiny kernels?", (SHORT, MANY, SHARE), check)
+RULE = Rule(
+    "tiny_kernels", "Which lines launch many tiny kernels?", (SHORT, MANY, SHARE), check, __doc__ or ""
+)

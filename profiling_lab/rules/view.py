@@ -7,7 +7,7 @@ Everything is computed when the first rule asks for it, over whole columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
@@ -17,12 +17,23 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.rules.busy import Busy
-from profiling_lab.rules.rule import EVIDENCE_AT_MOST, Abstain, Event, percent
+from profiling_lab.rules.rule import (
+    EVIDENCE_AT_MOST,
+    FROM_THE_START,
+    STACKS,
+    Abstain,
+    Confidence,
+    Event,
+    Finding,
+    Threshold,
+    percent,
+)
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.attribution import Attribution
-from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations
+from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations, Overheads, Ranges
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.read_operations import FARTHEST_NS
+from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -33,9 +44,16 @@ HOST_WAITS = r"^(cuda(Device|Stream|Event|Thread)|cu(Ctx|Stream|Event))Synchroni
 class View:
     """A trace, and what counts as the user's own code in it (see Ownership)."""
 
-    def __init__(self, trace: Trace, own: tuple[str, ...] = ()) -> None:
+    def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:
         self.trace = trace
         self._own = Ownership(own)
+        self._steps_by = steps_by
+        self.settings: Mapping[str, float] = {}
+        """what the user set for the rule that is asking, by the threshold's name"""
+
+    def __getitem__(self, threshold: Threshold) -> float:
+        """The threshold as the user set it, or as it is."""
+        return self.settings.get(threshold.name, threshold.value)
 
     @property
     def operations(self) -> Operations:
@@ -96,6 +114,12 @@ class View:
         follower = np.full(len(calls), -1, dtype=np.int64)
         follower[order[:-1][same]] = order[1:][same]
         return follower
+
+    @cached_property
+    def steps(self) -> StepWindows | None:
+        """The steps of all processes; None where the trace has none."""
+        found = step_windows(self.trace, self._steps_by)
+        return None if found.sign == "window" else found
 
     def of_process(self, process: int) -> str:
         """` (pid 12)` where there are several, so that findings of two processes can be told apart."""
@@ -186,8 +210,8 @@ class View:
         if covered >= ENOUGH_FRAC:
             return None
         return Abstain(
-            f"{percent(covered)} of the GPU time has a line of your code, too little to say {question}: "
-            "record with `profiling-lab record`"
+            f"{percent(covered)} of the GPU time has a line of your code, too little to say {question}",
+            STACKS,
         )
 
     def too_few_calls(self, operations: Mask, what: str) -> Abstain | None:
@@ -197,13 +221,64 @@ class View:
             return None
         return Abstain(
             f"the calls of {number - known:,} of {number:,} {what} were not recorded: they were made before "
-            "the recording began"
+            "the recording began",
+            FROM_THE_START,
         )
+
+    def finding(
+        self,
+        what: str,
+        *,
+        cost_ns: int,
+        cost_of: str,
+        place: Frame | None,
+        rows: npt.NDArray[np.integer],
+        weight: I64,
+        remedy: str,
+        table: str = "operations",
+        confidence: Confidence = "high",
+    ) -> Finding:
+        """A finding whose events are `rows` of a table of the trace; `weight` says how each takes part."""
+        return Finding(
+            what=what,
+            cost_ns=cost_ns,
+            cost_of=cost_of,
+            place=place,
+            evidence=self.evidence(table, rows, weight),
+            events=len(rows),
+            remedy=remedy,
+            confidence=confidence,
+            per_step_ns=self._per_step_ns(cost_ns, table, rows, weight),
+        )
+
+    def _per_step_ns(
+        self, cost_ns: int, table: str, rows: npt.NDArray[np.integer], weight: I64
+    ) -> int | None:
+        """The cost goes to the steps as the weight of its events does."""
+        steps = self.steps
+        if steps is None or not len(rows):
+            return None
+        start_ns, process = self._table(table).start_ns[rows], self._table(table).process[rows]
+        share = weight / weight.sum() if weight.any() else np.full(len(rows), 1 / len(rows))
+        inside, number = 0.0, 0
+        for each in np.unique(process).tolist():
+            mine, its = process == each, np.flatnonzero(steps.process == each)
+            if not len(its):
+                continue
+            step = np.searchsorted(steps.start_ns[its], start_ns[mine], "right") - 1
+            within = (step >= 0) & (start_ns[mine] < steps.end_ns[its][step])
+            inside += float(share[mine][within].sum())
+            number += len(its)
+        return round(cost_ns * inside / number) if number else None
+
+    def _table(self, name: str) -> Operations | Calls | Ranges | Overheads:
+        if name in ("operations", "calls"):
+            return self.operations if name == "operations" else self.calls
+        return self.trace.overheads if name == "overheads" else self.trace.ranges
 
     def evidence(self, table: str, rows: npt.NDArray[np.integer], weight: I64) -> tuple[Event, ...]:
         """The weightiest of `rows`; `weight` is per row given."""
-        starts = {"operations": self.operations.start_ns, "calls": self.calls.start_ns}
-        start_ns = starts.get(table, self.trace.ranges.start_ns)
+        start_ns = self._table(table).start_ns
         heaviest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
         return tuple(Event(table, row, int(start_ns[row])) for row in heaviest.tolist())
 

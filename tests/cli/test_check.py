@@ -12,7 +12,6 @@ import pytest
 from builders import TraceBuilder
 
 from profiling_lab.cli import main
-from profiling_lab.rules import RULES
 
 
 @pytest.fixture
@@ -60,14 +59,14 @@ def test_nothing_found_gives_0_and_still_says_what_could_not_be_told(
 
 
 def test_all_abstaining_gives_3(fine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "check", fine, "--rules", "dataloader,allocation-churn")
+    status, out, _ = run(capsys, "check", fine, "--only", "dataloader,allocation-churn")
     assert status == 3 and "no findings" in out and "nothing found by" not in out
-    assert run(capsys, "check", fine, "--rules", "dataloader,sync_copy")[0] == 0
+    assert run(capsys, "check", fine, "--only", "dataloader,sync_copy")[0] == 0
 
 
 def test_json_has_everything_under_stable_keys(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(
-        capsys, "check", slow, "--format", "json", "--rules", "dominant_line,dataloader,bound"
+        capsys, "check", slow, "--format", "json", "--only", "dominant_line,dataloader,bound"
     )
     envelope = json.loads(out)
     assert status == 1 and (envelope["schema"], envelope["command"]) == ("profiling-lab/1", "check")
@@ -96,18 +95,62 @@ def test_csv_rows_and_limit(slow: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "2 of 3 rows; --limit 0 shows all" in run(capsys, "check", slow, "--limit", "2")[1]
 
 
+def test_settings_change_what_is_found(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    only = ("check", slow, "--only", "dominant-line")
+    assert run(capsys, *only)[0] == 1
+    assert run(capsys, *only, "--set", "dominant_line.share=60%")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("low", 1), ("high", 1), ("never", 0), ("60%", 0), ("40%", 1), ("1ms", 0), ("40us", 1)],
+)
+def test_what_fails_is_the_users_choice(
+    slow: Path, capsys: pytest.CaptureFixture[str], text: str, status: int
+) -> None:
+    """Two lines take half of each of the 15 periods of 100 us."""
+    found, out, _ = run(capsys, "check", slow, "--only", "dominant_line", "--fail-on", text)
+    assert found == status and "2 findings of 1 rule" in out
+
+
+def test_annotations_for_ci(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "check", slow, "--only", "dominant_line", "--format", "github")
+    first, second = out.splitlines()
+    assert status == 1
+    assert first.startswith("::warning file=/app/model.py,line=")
+    assert "title=dominant_line (750.000 µs)::one line takes 50.0 %25 of the GPU time" in first
+    assert {first.split("line=")[1][0], second.split("line=")[1][0]} == {"7", "8"}
+
+
+def test_only_a_window(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The window holds a third of the recording, and costs are shares of that."""
+    _, out, _ = run(capsys, "check", slow, "--only", "dominant_kernel", "--set", "dominant_kernel.enough=5",
+                    "--range", "0ms:0.5ms", "--format", "csv")  # fmt: skip
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert int(row["cost_ns"]) <= 500_000
+
+
+def test_cost_per_step_where_there_are_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = TraceBuilder()
+    for number in range(5):
+        builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
+        for _ in range(6):
+            builder.launch("slow", 50_000, stack="/app/model.py:7 Net.forward")
+        builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+    path = builder.write(tmp_path / "steps.sqlite")
+    status, out, _ = run(capsys, "check", path, "--only", "dominant_line")
+    assert status == 1 and "per step µs" in out
+    _, out, _ = run(capsys, "check", path, "--only", "dominant_line", "--format", "json")
+    envelope = json.loads(out)
+    (row,) = envelope["data"]["rows"]
+    assert (row["cost_ns"], row["per_step_ns"]) == (1_500_000, 300_000)
+    assert (row["severity"], row["confidence"]) == ("high", "high") and envelope["coverage"]["steps"] == 5
+    assert run(capsys, "check", path, "--only", "dominant_line", "--fail-on", "350us")[0] == 0
+
+
 def test_own_decides_which_line_is_named(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "check", slow, "--own", "train.py", "--rules", "dominant_line", "--format", "csv")
+    _, out, _ = run(capsys, "check", slow, "--own", "train.py", "--only", "dominant_line", "--format", "csv")
     assert [(r["file"], r["line"]) for r in csv.DictReader(io.StringIO(out))] == [("/app/train.py", "8")]
-
-
-def test_list_shows_every_threshold_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "check", "--list", "--format", "json")
-    rows = json.loads(out)["data"]["rows"]
-    assert status == 0 and {row["rule"] for row in rows} == {rule.name for rule in RULES}
-    assert len(rows) == sum(len(rule.thresholds) for rule in RULES)
-    assert all(row["source"] and row["value"] for row in rows)
-    assert "65,536" in run(capsys, "check", "--list", "--rules", "sync_copy")[1]
 
 
 def test_rules_of_the_user(fine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,17 +161,20 @@ def test_rules_of_the_user(fine: Path, tmp_path: Path, capsys: pytest.CaptureFix
     )
     status, out, _ = run(capsys, "check", fine, "--rules-from", mine)
     assert status == 0 and "could not tell: mine: no clock" in out and "nothing found by: bound" in out
-    assert run(capsys, "check", fine, "--rules-from", mine, "--rules", "mine")[0] == 3
-    assert "Is it tea time?" in run(capsys, "check", "--list", "--rules-from", mine)[1]
+    assert run(capsys, "check", fine, "--rules-from", mine, "--only", "mine")[0] == 3
 
 
 @pytest.mark.parametrize(
     ("argv", "status", "says"),
     [
-        (["check"], 2, "expected a trace to check"),
         (["check", "nowhere.sqlite"], 4, "there is no such file"),
-        (["check", "{run}", "--rules", "moon"], 2, "no rule 'moon'"),
+        (["check", "{run}", "--only", "moon"], 2, "no rule 'moon'"),
         (["check", "{run}", "--rules-from", "nowhere.py"], 2, "no such file of rules"),
+        (["check", "{run}", "--skip", "moon"], 2, "no rule 'moon'"),
+        (["check", "{run}", "--set", "dominant_line.moon=1"], 2, "no threshold 'moon'; it has share, hot"),
+        (["check", "{run}", "--fail-on", "moon"], 2, "--fail-on expects"),
+        (["check", "{run}", "--steps-by", "^nothing$"], 3, "no finished range"),
+        (["check", "{run}", "--range", "1s:2s"], 3, ""),
     ],
 )
 def test_errors_are_one_sentence_on_stderr(

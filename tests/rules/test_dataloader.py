@@ -35,4 +35,4 @@ def test_silent_where_data_is_there_in_time_or_operators_show_no_loader(judge: J
 
 def test_abstains_without_operator_ranges(judge: Judge) -> None:
     verdict = judge(RULE, steps(50_000, "my range"))
-    assert isinstance(verdict, Abstain) and "torch.profiler" in verdict.reason
+    assert isinstance(verdict, Abstain) and "torch.profiler" in verdict.to_record

@@ -23,7 +23,8 @@ def checked(path: Path) -> tuple[Checked, dict[str, list[Finding]], dict[str, st
     for finding in result.findings:
         found.setdefault(finding.rule, []).append(finding)
         assert finding.cost_ns >= 0 and finding.evidence and finding.events >= len(finding.evidence)
-    abstained = dict(result.abstained)
+    abstained = {rule: abstain.reason for rule, abstain in result.abstained}
+    assert all(abstain.to_record for _, abstain in result.abstained)
     assert sorted([*found, *result.silent, *abstained]) == sorted(rule.name for rule in RULES)
     return result, found, abstained
 

@@ -4,14 +4,29 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import TraceBuilder
 
 from profiling_lab import rules
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.rules import RULES, Abstain, Finding, Rule, load_rules, run, select
+from profiling_lab.rules import (
+    RULES,
+    Abstain,
+    Finding,
+    Rule,
+    Threshold,
+    load_rules,
+    parse_fail_on,
+    parse_settings,
+    run,
+    select,
+)
+from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
 
 
@@ -40,8 +55,98 @@ def test_three_answers(path: Path) -> None:
         checked = run(trace, some)
         assert [(f.rule, f.cost_ns) for f in checked.findings] == [("cheap", 5), ("dear", 3), ("cheap", 1)]
         assert checked.silent == ("quiet",) and checked.could_tell
-        assert checked.abstained == (("blind", "no stacks"), ("poor", "no columns"))
+        assert [(rule, abstain.reason) for rule, abstain in checked.abstained] == [
+            ("blind", "no stacks"),
+            ("poor", "no columns"),
+        ]
         assert not run(trace, some[3:]).could_tell
+
+
+def test_severity_is_the_share_of_the_recording(path: Path) -> None:
+    rule = Rule("r", "?", (), lambda view: [finding(cost) for cost in (149, 150, 50, 49)])
+    with Trace.open(path) as trace:
+        checked = run(trace, [rule])
+    assert checked.span_ns == 1000
+    assert {f.cost_ns: f.severity for f in checked.findings} == {
+        150: "high",
+        149: "medium",
+        50: "medium",
+        49: "low",
+    }
+
+
+def test_cost_per_step_counts_what_lies_in_steps(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("before", 8_000)
+    for number in range(4):
+        builder.launch("k", 1_000).range(
+            f"ProfilerStep#{number}", builder.now_ns - 5_000, builder.now_ns + 4_000
+        )
+        builder.gap(10_000)
+
+    def check(view: View) -> Sequence[Finding]:
+        rows = np.arange(len(view.operations))
+        how = {"cost_of": "GPU time", "place": None, "remedy": "-", "rows": rows}
+        return [view.finding("all", cost_ns=12_000, weight=view.operations.duration_ns, **how)]
+
+    with Trace.open(builder.write(tmp_path / "steps.sqlite")) as trace:
+        checked = run(trace, [Rule("r", "?", (), check)])
+    (found,) = checked.findings
+    assert checked.steps == 4 and found.per_step_ns == 1_000, "the first kernel belongs to no step"
+
+
+def test_no_cost_per_step_without_steps(path: Path) -> None:
+    rule = Rule("r", "?", (), lambda view: [finding(7)])
+    with Trace.open(path) as trace:
+        checked = run(trace, [rule])
+    assert checked.steps == 0 and checked.findings[0].per_step_ns is None
+
+
+def test_settings_reach_their_rule_alone(path: Path) -> None:
+    mine = Threshold("limit", "a limit", 3, "ns, from", "ours")
+    seen: list[float] = []
+
+    def check(view: View) -> tuple[()]:
+        seen.append(view[mine])
+        return ()
+
+    rules = (Rule("one", "?", (mine,), check), Rule("two", "?", (mine,), check))
+    with Trace.open(path) as trace:
+        run(trace, rules, settings=parse_settings(["two.limit=5us"], rules))
+    assert seen == [3, 5000]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("dataloader.share=0.1", 0.1), ("dataloader.share=10%", 0.1), ("data-loader.share=1", None),
+     ("tiny_kernels.short=20us", 20_000), ("tiny-kernels.many=7", 7), ("sync_copy.small=1MB", 1 << 20),
+     ("tiny_kernels.many=7%", None), ("dataloader.share=5ms", None), ("dataloader.share=-1", None),
+     ("dataloader.share=", None), ("dataloader=1", None), ("dataloader.shore=1", None), ("share=1", None),
+     ("dataloader.share=1e999", None), ("", None)],
+)  # fmt: skip
+def test_settings(text: str, value: float | None) -> None:
+    if value is None:
+        with pytest.raises(UsageError):
+            parse_settings([text], RULES)
+        return
+    ((_, found),) = parse_settings([text], RULES).items()
+    assert list(found.values()) == [pytest.approx(value)]
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"),
+    [("low", True), ("medium", True), ("high", False), ("never", False), ("5%", True), ("7%", False),
+     ("9ns", True), ("11ns", False)],
+)  # fmt: skip
+def test_what_fails_a_check(text: str, fails: bool) -> None:
+    dear = replace(finding(60), per_step_ns=10, severity="medium")
+    assert parse_fail_on(text)(dear, 1000) is fails
+
+
+def test_costs_in_all_where_there_are_no_steps() -> None:
+    assert parse_fail_on("50ns")(finding(60), 1000) and not parse_fail_on("70ns")(finding(60), 1000)
+    for text in ("", "3", "huge", "5 %%", "-1ms"):
+        with pytest.raises(UsageError, match="--fail-on expects"):
+            parse_fail_on(text)
 
 
 def test_an_empty_trace_is_not_healthy(tmp_path: Path) -> None:
@@ -52,6 +157,12 @@ def test_an_empty_trace_is_not_healthy(tmp_path: Path) -> None:
 
 def test_select_by_name() -> None:
     assert [rule.name for rule in select(RULES, ["recompute", "bound"])] == ["recompute", "bound"]
+    assert select(RULES) == RULES
+    assert "bound" not in {rule.name for rule in select(RULES, skip=["bound"])}
+    with pytest.raises(UsageError, match="no rule is left"):
+        select(RULES, ["bound"], ["bound"])
+    with pytest.raises(UsageError, match="no rule 'moon'"):
+        select(RULES, skip=["moon"])
     with pytest.raises(UsageError, match="no rule 'moon'; the rules are bound, "):
         select(RULES, ["moon"])
     with pytest.raises(UsageError, match="two rules have the name 'bound'"):
