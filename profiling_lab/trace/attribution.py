@@ -10,19 +10,10 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Operations, Ranges, Trait, full
+from profiling_lab.trace.phases import BLEED_NS as BLEED_NS
+from profiling_lab.trace.phases import Phase as Phase
+from profiling_lab.trace.phases import line_phases
 from profiling_lab.trace.stacks import Stacks
-
-# Timestamps of nested ranges may bleed past each other by less than this.
-BLEED_NS = 1000
-
-
-class Phase(IntEnum):
-    """`FORWARD` is everything outside of backward: the optimizer and copies too."""
-
-    FORWARD = 0
-    BACKWARD = 1
-    UNKNOWN = 2
-    """the launching call was not recorded"""
 
 
 class Match(IntEnum):
@@ -56,6 +47,9 @@ class Attribution:
     stack: I32
     """row of Trace.stacks; 0 where `reason` says why"""
     phase: U8
+    """Phase"""
+    line_phase: U8
+    """LinePhase, the finer one"""
     match: U8
     reason: U8
     range: I32
@@ -84,7 +78,8 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
         by_range = np.where(stack == 0, np.append(ranges.stack, np.int32(0))[op_range], 0)
         reason[by_range > 0] = Reason.ATTRIBUTED
         stack[by_range > 0] = by_range[by_range > 0]
-    return Attribution(call, stack, op_phase, op_match, reason, op_range, link, dropped)
+    fine = line_phases(op_phase, call, calls, ranges, stacks, link)
+    return Attribution(call, stack, op_phase, fine, op_match, reason, op_range, link, dropped)
 
 
 def _with_recomputation(calls: Calls, stacks: Stacks) -> U8:

@@ -19,18 +19,17 @@ from profiling_lab.trace.coverage import NSYS_STACK_FLAGS, Coverage, coverage
 from profiling_lab.trace.lines_groups import GROUPINGS, NEEDS_STACKS, By, Groups, groups, own_frames
 from profiling_lab.trace.lines_layers import ONE_LINE_NOTE, knows_instances
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.phases import LINE_PHASES, LinePhase, line_phases
+from profiling_lab.trace.phases import LINE_PHASES, LinePhase
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
 
 __all__ = ["GROUPINGS", "PHASES", "SORTS", "By", "LineRow", "LinesResult", "lines", "own_frames"]
 
 PhaseFilter: TypeAlias = Literal["forward", "backward", "recompute", "optimizer", "all"]
-Sort: TypeAlias = Literal[
-    "total", "forward", "backward", "recompute", "optimizer", "inclusive", "kernels", "key"
-]
+Sort: TypeAlias = Literal[PhaseFilter, "inclusive", "kernels", "key"]
 PHASES: tuple[PhaseFilter, ...] = get_args(PhaseFilter)
 SORTS: tuple[Sort, ...] = get_args(Sort)
+"""'all' sorts by the sum of all phases"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +99,13 @@ def lines(
     own: tuple[str, ...] | None = None,
     depth: int | None = None,
     limit: int | None = None,
-    sort: Sort = "total",
+    sort: Sort = "all",
 ) -> LinesResult:
     """Sum GPU time by the user's line that launched it; backward is charged to its forward line.
 
-    own: files and folders that are the user's code (see Ownership). depth: how many of the user's frames tell
-    rows apart (1: the line alone, 2: the line and its caller, ...). limit: at most so many rows. sort: by what;
-    'inclusive' also lists lines that launched nothing themselves, only called what did.
+    own: files and folders that are the user's code (see Ownership). depth: how many of the user's frames
+    tell rows apart (1: the line alone, 2: the line and its caller, ...). limit: at most so many rows.
+    sort: by what; 'inclusive' also lists lines that launched nothing themselves, only called what did.
 
     Raises UsageError for an unknown `by`, `phase` or `sort`, NotEnoughDataError if the trace has no GPU
     operation or lacks what `by` needs.
@@ -118,7 +117,7 @@ def lines(
         raise UsageError(f"depth must be at least 1, not {depth}")
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    phases = line_phases(trace)
+    phases = trace.attribution.line_phase
     needs_stacks(trace, by)
     own_row = trace.stacks.own_rows(Ownership(own or ()))
     wanted = np.ones(len(phases), dtype=bool)
@@ -138,7 +137,7 @@ def lines(
 def _order(row: LineRow, sort: Sort) -> tuple[object, ...]:
     if sort == "key":
         return (row.file or row.key, row.line, row.key)
-    first = {"total": row.gpu_ns, "kernels": row.kernels, "inclusive": row.inclusive_ns}.get(sort)
+    first = {"all": row.gpu_ns, "kernels": row.kernels, "inclusive": row.inclusive_ns}.get(sort)
     first = getattr(row, f"{sort}_ns") if first is None else first
     return (-first, -row.gpu_ns, row.key)
 

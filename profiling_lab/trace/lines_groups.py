@@ -40,7 +40,7 @@ class Groups:
     stack: I32
     """per operation the row of `around`"""
     around: tuple[tuple[int, ...], ...]
-    """per distinct stack the labels it passes through, each once, its own included: () where there are none"""
+    """per distinct stack the labels it passes through, each once, its own first"""
 
 
 def own_frames(stacks: Stacks, own_row: I32, row: int) -> tuple[Frame, ...]:

@@ -15,9 +15,7 @@ from pathlib import PurePath
 from profiling_lab.trace.stacks import Frame, Stacks
 
 OUTSIDE = "outside of every module"
-ONE_LINE_NOTE = (
-    "modules that one line calls, as in a loop, are one layer: the stacks show calls, not instances"
-)
+ONE_LINE_NOTE = "modules that one line calls, as in a loop, are one layer: stacks show calls, not instances"
 
 _INSTANCE = re.compile(r"^nn\.Module: (?P<name>.+)$")
 _CALL = ("_call_impl", "_wrapped_call_impl", "__call__")

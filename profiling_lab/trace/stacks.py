@@ -63,7 +63,7 @@ class Stacks:
         found = _analysis.nearest_marked(self._parents(), self._marks(own_frames))
         return np.maximum(found, 0)
 
-    def passes_through(self, file_ends: tuple[str, ...], functions: tuple[str, ...] = ()) -> U8:
+    def passes_through(self, file_ends: tuple[str, ...], functions: tuple[str, ...] = ()) -> I32:
         """Per stack, the nearest row (itself included) whose frame lies in such a file (and function),
         else 0.
         """
@@ -72,7 +72,7 @@ class Stacks:
         )
 
     def nearest(self, wanted: Callable[[Frame], bool]) -> I32:
-        """Per stack the nearest row on its way to the root, itself included, whose frame is wanted, else 0."""
+        """Per stack the nearest row, itself included, whose frame is wanted, else 0."""
         hits = np.array([wanted(f) for f in self.frames], dtype=np.uint8)
         return np.maximum(_analysis.nearest_marked(self._parents(), self._marks(hits)), 0)
 
@@ -80,14 +80,15 @@ class Stacks:
         """Per stack, whether its innermost frame is where the engine was called: what was launched then was
         launched by the engine's C++, not by the code that called it.
         """
-        return (self._engine() == np.arange(len(self))) & (np.arange(len(self)) > 0)
+        rows = np.arange(len(self))
+        return np.asarray((self._engine() == rows) & (rows > 0))
 
     def inside_engine(self, row: I32) -> npt.NDArray[np.bool_]:
         """Per stack, whether the frame at `row` (one of its own, 0 for none) lies inside of the innermost
         call of the engine; true too where the stack shows no such call, as on the engine's own threads.
         """
         engine = self._engine()
-        return (row > 0) & (engine[row] == engine)
+        return np.asarray((row > 0) & (engine[row] == engine))
 
     def recomputes(self) -> npt.NDArray[np.bool_]:
         """Per stack, whether a launch in backward with it runs forward again (activation checkpointing of
@@ -109,7 +110,7 @@ class Stacks:
         marks = ((optimizer == np.arange(len(self))) | own_step).astype(np.uint8)
         marks[0] = 0
         nearest = np.maximum(_analysis.nearest_marked(self._parents(), marks), 0)
-        return ((own == own[nearest]) | own_step[nearest]) & self.inside_engine(nearest)
+        return np.asarray(((own == own[nearest]) | own_step[nearest]) & self.inside_engine(nearest))
 
     def _engine(self) -> I32:
         return self.passes_through(_ENGINE_FILES, _ENGINE_FUNCTIONS)
