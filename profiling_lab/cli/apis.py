@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab apis`: the calls of the CUDA API, and the launches among them phase by phase."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "show the time inside of CUDA API calls, by function, with the lines that made them"
+EXAMPLES = """\
+  profiling-lab apis run.sqlite
+  profiling-lab apis run.sqlite --lines 5                     five lines under each call
+  profiling-lab apis run.sqlite --launch                      time in the call, in the queue, on the GPU
+  profiling-lab apis nsys_export.sqlite --rank 1 --step 2:5 --format csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    parser.add_argument(
+        "--launch",
+        action="store_true",
+        help="kernels by the call and thread that launched them: time inside of the call, between call and "
+        "kernel, and in the kernel",
+    )
+    shared.add_own(parser)
+    shared.add_lines(parser)
+    shared.add_limit(parser, 20)
+    shared.add_window(parser)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.table import write
+
+    with shared.open_trace(args) as trace:
+        own, limit = tuple(args.own), args.limit or None
+        if args.launch:
+            from profiling_lab.report.launches import launches_report
+            from profiling_lab.trace.launches import launches
+
+            write(launches_report(trace, launches(trace, own, limit), args.lines), args.format)
+            return 0
+        from profiling_lab.report.apis import apis_report
+        from profiling_lab.trace.apis import apis
+
+        write(apis_report(trace, apis(trace, own, limit), args.lines), args.format)
+    return 0

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of the program behind a row, as people and machines read them."""
+
+from __future__ import annotations
+
+from profiling_lab.report import numbers
+from profiling_lab.report.lines import shown_path
+from profiling_lab.trace.places import Place
+
+
+def place_lines(places: tuple[Place, ...], most: int) -> tuple[str, ...]:
+    """What stands under a row: at most so many places with their share, and how many more there are."""
+    shown = [f"{numbers.share(p.share_frac)} {place_text(p)}" for p in places[:most]]
+    if most and len(places) > most:
+        rest = sum(p.share_frac for p in places[most:])
+        shown.append(f"{numbers.share(rest)} in {numbers.counted(len(places) - most, 'more place')}")
+    return tuple(shown)
+
+
+def place_text(place: Place) -> str:
+    """`backward of model.py:30 attention`; where there is no line, the range around it and the reason."""
+    if place.frame is not None:
+        where = f"{shown_path(place.frame.file)}:{place.frame.line} {place.frame.function}"
+        return f"backward of {where}" if place.phase == "backward" else where
+    return f"in {place.within} ({place.reason})" if place.within else f"no line: {place.reason}"
+
+
+def places_data(places: tuple[Place, ...]) -> dict[str, object]:
+    """The first place as plain fields, which CSV keeps, and all of them as a list."""
+    first = places[0] if places else None
+    frame = first.frame if first else None
+    return {
+        "file": frame.file if frame else "",
+        "line": frame.line if frame else None,
+        "function": frame.function if frame else "",
+        "line_share_frac": round(first.share_frac, 6) if first else None,
+        "no_line_because": first.reason if first else "",
+        "within": first.within if first else "",
+        "lines": [_place_data(place) for place in places],
+    }
+
+
+def _place_data(place: Place) -> dict[str, object]:
+    return {
+        "file": place.frame.file if place.frame else "",
+        "line": place.frame.line if place.frame else None,
+        "function": place.frame.function if place.frame else "",
+        "phase": place.phase,
+        "no_line_because": place.reason,
+        "within": place.within,
+        "ns": place.ns,
+        "count": place.count,
+        "share_frac": round(place.share_frac, 6),
+    }

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the CUDA API by name: how often, how long, and from which lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.trace.columns import I32, dense
+from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.host_activity import POLLS, Doing, call_kinds
+from profiling_lab.trace.places import Place, call_places, covered
+from profiling_lab.trace.stats import Stats, StatsByKey, merged_names
+from profiling_lab.trace.thread_names import thread_names
+from profiling_lab.trace.trace import Trace
+
+_KINDS = {Doing.WAIT: "waits", Doing.ALLOCATOR: "memory", Doing.CODE_LOADING: "loads code"}
+LAUNCHES = "launches"
+POLLING = "polls"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRow:
+    """All calls of one function; its version suffix is not part of the name."""
+
+    name: str
+    kind: str
+    """'launches', 'waits', 'memory' (allocates or frees), 'loads code', 'polls' (a watchdog asks, again and
+    again, whether something has ended: it holds nothing up) or ''"""
+    stats: Stats
+    """of the time inside of the call, ns"""
+    share_frac: float
+    """of the time inside of all calls, summed over threads"""
+    threads: int
+    polls: int
+    """calls made by threads that only watch"""
+    pollers: tuple[str, ...]
+    """names of those threads, as far as the file knows them"""
+    places: tuple[Place, ...]
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ApisResult:
+    """Functions by time, the longest first."""
+
+    rows: tuple[ApiRow, ...]
+    coverage: Coverage
+    calls: int
+    total_ns: int
+    """time inside of calls, summed over threads"""
+    threads: int
+    polls: int
+    total_matched: int
+
+    @property
+    def truncated(self) -> bool:
+        return self.total_matched > len(self.rows)
+
+
+def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = None) -> ApisResult:
+    """Sum the time inside of API calls by function. own: see Ownership. limit: at most so many rows.
+
+    Raises NotEnoughDataError if no API call was recorded.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit must be at least 1, not {limit}")
+    calls, inside = trace.calls, trace.calls_inside
+    if not inside.any():
+        raise NotEnoughDataError(f"{trace.path} holds no API call: {_why_none(trace)}")
+    own_row, coverage = covered(trace, own)
+    name, names = merged_names(calls.name, calls.names)
+    name = np.where(inside, name, -1).astype(np.int32)
+    took_ns = calls.end_ns - calls.start_ns
+    stats = StatsByKey.of(name, took_ns, len(names))
+    ranked = stats.ranked(names)
+    shown = ranked[:limit]
+    places = call_places(trace, own_row).by_key(name, took_ns, shown)
+    polls = watchdog_polls(trace) & inside
+    polled = np.bincount(name[polls], minlength=len(names))
+    kinds = _kinds(trace, name, len(names))
+    threads, pollers = _threads(name, calls.thread, inside), _threads(name, calls.thread, polls)
+    named = thread_names(trace)
+    total_ns = int(stats.total.sum())
+    rows = tuple(
+        ApiRow(
+            name=names[i],
+            kind=POLLING if polled[i] == stats.count[i] else kinds[i],
+            stats=stats[i],
+            share_frac=int(stats.total[i]) / total_ns if total_ns else 0.0,
+            threads=len(threads[i]),
+            polls=int(polled[i]),
+            pollers=tuple(sorted({named.get(thread, "") for thread in pollers.get(i, ())} - {""})),
+            places=places[i],
+        )
+        for i in shown
+    )
+    return ApisResult(
+        rows=rows,
+        coverage=coverage,
+        calls=int(inside.sum()),
+        total_ns=total_ns,
+        threads=len(np.unique(calls.thread[inside])),
+        polls=int(polls.sum()),
+        total_matched=len(ranked),
+    )
+
+
+def _threads(name: I32, thread: I32, wanted: npt.NDArray[np.bool_]) -> dict[int, list[int]]:
+    """The threads that make the wanted calls of each name."""
+    _, pairs = dense(name[wanted].astype(np.int64) << 32 | thread[wanted])
+    found: dict[int, list[int]] = {}
+    for pair in pairs.tolist():
+        found.setdefault(pair >> 32, []).append(pair & 0xFFFFFFFF)
+    return found
+
+
+def watchdog_polls(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Per call, whether it asks if something has ended, on a thread that launches nothing."""
+    calls = trace.calls
+    asks = np.array([bool(POLLS.search(name)) for name in calls.names] or [False], dtype=bool)[calls.name]
+    launches = np.zeros(len(trace.source.threads.ids) + 1, dtype=bool)
+    launches[calls.thread[_launching(trace)]] = True
+    return asks & ~launches[calls.thread]
+
+
+def _launching(trace: Trace) -> I32:
+    """Rows of the calls behind GPU operations."""
+    if not len(trace.operations):
+        return np.empty(0, dtype=np.int32)
+    call = trace.attribution.call
+    return call[call >= 0]
+
+
+def _kinds(trace: Trace, name: I32, names: int) -> list[str]:
+    """What the calls of each name do."""
+    kinds = [""] * names
+    doing = call_kinds(trace.calls)
+    inside = np.flatnonzero(name >= 0)
+    _, first = np.unique(name[inside], return_index=True)
+    for row in inside[first].tolist():
+        kinds[name[row]] = _KINDS.get(Doing(int(doing[row])), "")
+    launching = name[_launching(trace)]
+    for i in np.unique(launching[launching >= 0]).tolist():
+        kinds[i] = kinds[i] or LAUNCHES
+    return kinds
+
+
+def _why_none(trace: Trace) -> str:
+    if trace.whole is not trace:
+        return "none lies in the part that was asked for"
+    reasons = {"nsys": "record with --trace=cuda", "torch.profiler": "ProfilerActivity.CUDA was not on"}
+    return reasons.get(trace.recorder, "the program made none while it was recorded")

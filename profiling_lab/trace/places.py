@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which lines of the program are behind a row of a table, or why it cannot be said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab import _analysis
+from profiling_lab.trace.attribution import BLEED_NS, Phase, Reason
+from profiling_lab.trace.columns import I32, I64, U8, Trait, dense, full
+from profiling_lab.trace.coverage import Coverage, coverage, reason_text, why_no_line
+from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.stacks import Frame
+from profiling_lab.trace.trace import Trace
+
+_NO_STACK = "no Python stack"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One line of the user's code and its part of a row; or a part without a line, and the reason."""
+
+    frame: Frame | None
+    phase: str
+    """'forward' (everything outside of backward), 'backward', or 'unknown'"""
+    reason: str
+    """why there is no line; '' where there is one"""
+    within: str
+    """the innermost range or operator around the launch, where there is no line; '' none"""
+    ns: int
+    count: int
+    share_frac: float
+    """of the row"""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A place per event, as a number."""
+
+    number: I32
+    frames: tuple[Frame | None, ...]
+    """by number, as the columns that follow"""
+    phase: tuple[str, ...]
+    reason: tuple[str, ...]
+    within: tuple[str, ...]
+
+    def by_key(
+        self, key: npt.NDArray[np.integer], weight: I64, shown: list[int]
+    ) -> dict[int, tuple[Place, ...]]:
+        """For each key that is shown its places, the heaviest first. Negative keys belong to nobody."""
+        wanted = np.zeros(int(key.max(initial=-1)) + 2, dtype=bool)
+        wanted[[k for k in shown if k < len(wanted) - 1]] = True
+        rows = np.flatnonzero(wanted[key])  # -1 looks up the last entry, which nobody wants
+        pair = key[rows].astype(np.int64) << 32 | self.number[rows]
+        number, distinct = dense(pair)
+        total, count = _analysis.sum_by_key(number, np.ascontiguousarray(weight[rows]), len(distinct))
+        found: dict[int, list[Place]] = {k: [] for k in shown}
+        for i, value in enumerate(distinct.tolist()):
+            place = value & 0xFFFFFFFF
+            found[value >> 32].append(
+                Place(
+                    frame=self.frames[place],
+                    phase=self.phase[place],
+                    reason=self.reason[place],
+                    within=self.within[place],
+                    ns=int(total[i]),
+                    count=int(count[i]),
+                    share_frac=0.0,
+                )
+            )
+        return {k: _shares(places) for k, places in found.items()}
+
+
+def _shares(places: list[Place]) -> tuple[Place, ...]:
+    """In order, each with its share: of the time, or of the events where there is no time."""
+    all_ns, events = sum(p.ns for p in places), sum(p.count for p in places)
+    ordered = sorted(places, key=lambda p: (-p.ns, -p.count, p.phase, p.reason, p.within, str(p.frame)))
+    return tuple(
+        replace(place, share_frac=place.ns / all_ns if all_ns else place.count / events) for place in ordered
+    )
+
+
+def operation_places(trace: Trace, own_row: I32) -> Placed:
+    """Per GPU operation the line that answers for it, in backward that of forward (see Attribution).
+
+    own_row: per stack the row of its innermost own frame (Stacks.own_rows).
+    """
+    found = trace.attribution
+    return _placed(trace, own_row, found.stack, found.phase, why_no_line(trace, own_row), found.range)
+
+
+def call_places(trace: Trace, own_row: I32) -> Placed:
+    """Per API call the line it was made from; in backward that of forward, where its operation tells it."""
+    calls = trace.calls
+    stack = calls.stack.copy()
+    backward = (calls.traits & Trait.IS_BACKWARD) > 0
+    phase = np.where(backward, Phase.BACKWARD, Phase.FORWARD).astype(np.uint8)
+    why = full(len(calls), Reason.NO_STACK, np.int32)
+    if len(trace.operations):
+        found = trace.attribution
+        launched = np.flatnonzero(found.call >= 0)
+        of = found.call[launched]
+        phase[of], why[of] = found.phase[launched], why_no_line(trace, own_row)[launched]
+        stack[of] = np.where(found.stack[launched] > 0, found.stack[launched], stack[of])
+    # Those that launched nothing, and have frames, have only a library's.
+    why[(stack > 0) & (why == Reason.NO_STACK)] = len(Reason)
+    return _placed(trace, own_row, stack, phase, why, None)
+
+
+def _placed(trace: Trace, own_row: I32, stack: I32, phase: U8, why: I32, around: I32 | None) -> Placed:
+    """`around`: the innermost range of each event; None stands for calls, whose ranges are looked up."""
+    stacks, names = trace.stacks, trace.ranges.names
+    row = own_row[stack]
+    frame, lines = _line_numbers(stacks.frames)
+    has_line = row > 0
+    within = full(len(stack), 0, np.int64)
+    if len(names) and not has_line.all():
+        around = _ranges_around_calls(trace) if around is None else around
+        within = np.where(around >= 0, trace.ranges.name[around] + 1, 0)
+    reasons = int(why.max(initial=0)) + 1
+    without_line = len(lines) + within * reasons + why
+    code = np.where(has_line, frame[stacks.frame[row]], without_line).astype(np.int64)
+    number, distinct = dense(code * len(Phase) + phase)
+    kinds = [divmod(value, len(Phase)) for value in distinct.tolist()]
+    parts = [divmod(code - len(lines), reasons) if code >= len(lines) else (0, 0) for code, _ in kinds]
+    return Placed(
+        number=number,
+        frames=tuple(lines[code] if code < len(lines) else None for code, _ in kinds),
+        phase=tuple(Phase(p).name.lower() for _, p in kinds),
+        reason=tuple(_reason(trace, number) for _, number in parts),
+        within=tuple(names[name - 1] if name else "" for name, _ in parts),
+    )
+
+
+def _reason(trace: Trace, number: int) -> str:
+    if number == Reason.NO_STACK:  # whose calls these are the row says
+        return _NO_STACK
+    return reason_text(trace, number) if number else ""
+
+
+def _line_numbers(frames: tuple[Frame, ...]) -> tuple[I32, list[Frame]]:
+    """Per frame the number of its line, and a frame for each line: one line may have several functions."""
+    numbers: dict[tuple[str, int], int] = {}
+    lines: list[Frame] = []
+    of_frame = []
+    for frame in frames:
+        if (frame.file, frame.line) not in numbers:
+            numbers[frame.file, frame.line] = len(lines)
+            lines.append(frame)
+        of_frame.append(numbers[frame.file, frame.line])
+    return np.array(of_frame, dtype=np.int32), lines
+
+
+def _ranges_around_calls(trace: Trace) -> I32:
+    """Per call the innermost range of the default domain around it, -1 none."""
+    ranges, calls = trace.ranges, trace.calls
+    rows = np.flatnonzero(ranges.domain == 0).astype(np.int32)
+    _, innermost, _ = _analysis.contain(
+        ranges.start_ns[rows],
+        ranges.end_ns[rows],
+        ranges.thread[rows],
+        calls.start_ns,
+        calls.thread,
+        BLEED_NS,
+    )
+    return np.append(rows, np.int32(-1))[innermost]
+
+
+def covered(trace: Trace, own: tuple[str, ...] | None) -> tuple[I32, Coverage]:
+    """Own rows of the stacks, and the coverage; of a trace in which nothing ran on a GPU that of nothing."""
+    own_row = trace.stacks.own_rows(Ownership(own or ()))
+    if len(trace.operations):
+        return own_row, coverage(trace, own_row)
+    return own_row, Coverage(0, 0, 0, 0, 0, 0, 0, 0, 0, (), (trace.why_empty(),))

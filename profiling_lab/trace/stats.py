@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Count, total, average, median, extremes and spread of durations by key: what every summary table prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab import _analysis
+from profiling_lab.trace.columns import I32, I64, dense
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Of some values, defined as in `nsys stats`; averages and medians are rounded down to whole numbers."""
+
+    count: int
+    total: int
+    average: int
+    median: int
+    """of an even number of values the middle of the two in the middle"""
+    shortest: int
+    longest: int
+    deviation: int | None
+    """standard deviation of the sample (n - 1); None for a single value"""
+
+
+NO_STATS = Stats(0, 0, 0, 0, 0, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class StatsByKey:
+    """Columns with one row per key."""
+
+    total: I64
+    count: I64
+    shortest: I64
+    longest: I64
+    median: I64
+    deviation: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, key: npt.NDArray[np.integer], value: I64, keys: int) -> StatsByKey:
+        """`key` is 0 .. keys-1, or negative for rows that belong to nobody."""
+        columns = _analysis.statistics(
+            np.ascontiguousarray(key, dtype=np.int32), np.ascontiguousarray(value, dtype=np.int64), keys
+        )
+        return cls(*columns)
+
+    def __getitem__(self, key: int) -> Stats:
+        count, total = int(self.count[key]), int(self.total[key])
+        if not count:
+            return NO_STATS
+        return Stats(
+            count=count,
+            total=total,
+            average=total // count,
+            median=int(self.median[key]),
+            shortest=int(self.shortest[key]),
+            longest=int(self.longest[key]),
+            deviation=round(float(self.deviation[key])) if count > 1 else None,
+        )
+
+    def ranked(self, names: tuple[str, ...] | list[str]) -> list[int]:
+        """The keys that have rows, the largest total first, equal ones by name."""
+        return sorted(np.flatnonzero(self.count).tolist(), key=lambda i: (-int(self.total[i]), names[i]))
+
+
+def merged_names(number: I32, names: tuple[str, ...]) -> tuple[I32, tuple[str, ...]]:
+    """Number equal names equally: one name may have several entries in a string table."""
+    distinct = tuple(dict.fromkeys(names))
+    position = {name: i for i, name in enumerate(distinct)}
+    table = np.array([position[name] for name in names] or [0], dtype=np.int32)
+    return table[number], distinct
+
+
+def combined(*columns: npt.NDArray[np.integer]) -> tuple[I32, list[tuple[int, ...]]]:
+    """A number per distinct combination, and the combinations."""
+    number = np.zeros(len(columns[0]), dtype=np.int32)
+    for column in columns:
+        local, distinct = dense(np.asarray(column, dtype=np.int64))
+        number, _ = dense(number.astype(np.int64) * (len(distinct) + 1) + local)
+    size = int(number.max(initial=-1)) + 1
+    first = np.zeros(size, dtype=np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    return number, [tuple(int(column[i]) for column in columns) for i in first.tolist()]
