@@ -20,6 +20,11 @@
 #include "analysis/steps.h"
 
 namespace py = pybind11;
+
+namespace plab::analysis {
+void add_chrome_reader(py::module_& m);  // chrome_module.cpp
+}
+
 using plab::trace::Column;
 
 namespace {
@@ -242,6 +247,7 @@ py::tuple project(const I64& range_start_ns, const I64& range_end_ns, const I32&
 PYBIND11_MODULE(_analysis, m) {
   m.doc() = "Analyses over the columns of a trace.";
   m.attr("NO_SEQUENCE") = plab::trace::kNoSequence;
+  plab::analysis::add_chrome_reader(m);
   m.def("merged", &merged);
   m.def("busy_ns", &busy_ns);
   m.def("contain", &contain);
