@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.device_spans import device_spans
 from profiling_lab.trace.gap_causes import LATENCY_NS, Cause
 from profiling_lab.trace.host_activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.spans import Window
 from profiling_lab.trace.trace import Trace
 
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
@@ -20,13 +22,19 @@ _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 
 @dataclass(frozen=True, slots=True)
 class GapPieces:
-    """Idle time of all devices, cut; together the pieces are all gaps, each nanosecond once."""
+    """Idle time of all devices, cut; together the pieces are all gaps, each nanosecond once. In a window, the
+    parts of them that lie in it.
+    """
 
     start_ns: I64
     end_ns: I64
     process: I32
     device: I32
-    """as device_tracks numbers them"""
+    """as device_spans numbers them"""
+    gap: I32
+    """a number for each gap"""
+    late: npt.NDArray[np.bool_]
+    """the launch of the operation that ends the gap was not yet made, or not yet done"""
     cause: I32
     what: I32
     """row of `names`"""
@@ -37,11 +45,17 @@ class GapPieces:
     after: I32
     """stack of the call before, 0 unknown"""
     names: tuple[str, ...]
-    gaps: int
-    late: int
-    """gaps in which the launch was not yet made when the GPU ran dry"""
     queue_full_ns: int
     """all time with a full launch queue, within gaps or not, counted once per thread"""
+
+    @property
+    def gaps(self) -> int:
+        return len(np.unique(self.gap))
+
+    @property
+    def late_gaps(self) -> int:
+        """Gaps in which the launch was not yet made when the GPU ran dry."""
+        return len(np.unique(self.gap[self.late]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +85,73 @@ class _Cut:
 
 
 def gap_pieces(trace: Trace) -> GapPieces:
-    """Find all gaps of all devices and cut them."""
+    """Find all gaps of all devices and cut them.
+
+    Those of a window are found in the whole recording: what ends a gap may lie behind the window.
+    """
+    host = host_activity(trace.whole)
+    pieces = _whole(trace.whole, host)
+    return pieces if trace.window is None else _inside(trace, trace.window, pieces, host)
+
+
+def _whole(trace: Trace, host: HostActivity) -> GapPieces:
     operations = trace.operations
     device, devices = device_tracks(operations)
     start_ns, end_ns, track, ends_it = _analysis.gaps_between(operations.start_ns, operations.end_ns, device)
     launch = trace.attribution.call[ends_it]
-    host = host_activity(trace)
     cut = _cut(_windows(trace, start_ns, end_ns, launch), host, start_ns, launch)
     cause = _causes(trace, host, cut)
     stack, exact, after = _stacks(trace, host, cut, cause)
     blank = len(host.names)
-    full_queue = host.doing == Doing.QUEUE_FULL
     return GapPieces(
         start_ns=cut.start_ns,
         end_ns=cut.end_ns,
         process=np.array([process for process, _ in devices], dtype=np.int32)[track[cut.gap]],
         device=track[cut.gap],
+        gap=cut.gap,
+        late=cut.thread >= 0,
         cause=cause,
         what=np.append(host.name, np.int32(blank))[cut.who],
         stack=stack,
         exact=exact,
         after=after,
         names=(*host.names, ""),
-        gaps=len(start_ns),
-        late=len(np.unique(cut.gap[cut.thread >= 0])),
-        queue_full_ns=_length(host, full_queue, len(trace.source.threads.ids)),
+        queue_full_ns=_queue_full_ns(trace, host, None),
     )
+
+
+def _inside(trace: Trace, window: Window, pieces: GapPieces, host: HostActivity) -> GapPieces:
+    row, start_ns, end_ns = window.gpu.cut(pieces.process, pieces.start_ns, pieces.end_ns)
+    known = device_spans(trace.whole).devices
+    shown = {device: number for number, device in enumerate(device_spans(trace).devices)}
+    number = np.array([shown.get(device, -1) for device in known], dtype=np.int32)
+    kept = (number[pieces.device[row]] >= 0) & (end_ns > start_ns)
+    row = row[kept]
+    return GapPieces(
+        start_ns=start_ns[kept],
+        end_ns=end_ns[kept],
+        process=pieces.process[row],
+        device=number[pieces.device[row]],
+        gap=pieces.gap[row],
+        late=pieces.late[row],
+        cause=pieces.cause[row],
+        what=pieces.what[row],
+        stack=pieces.stack[row],
+        exact=pieces.exact[row],
+        after=pieces.after[row],
+        names=pieces.names,
+        queue_full_ns=_queue_full_ns(trace, host, window),
+    )
+
+
+def _queue_full_ns(trace: Trace, host: HostActivity, window: Window | None) -> int:
+    rows = np.flatnonzero(host.doing == Doing.QUEUE_FULL)
+    start_ns, end_ns = host.start_ns[rows], host.end_ns[rows]
+    if window is not None:
+        part, start_ns, end_ns = window.host.cut(host.process[rows], start_ns, end_ns)
+        rows = rows[part]
+    busy = _analysis.busy_ns(start_ns, end_ns, host.thread[rows], len(trace.source.threads.ids))
+    return int(busy.sum())
 
 
 def _cut(windows: _Windows, host: HostActivity, gap_start_ns: I64, launch: I32) -> _Cut:
@@ -122,11 +177,6 @@ def _cut(windows: _Windows, host: HostActivity, gap_start_ns: I64, launch: I32) 
         gap_start_ns=gap_start_ns[gap],
         launch=launch[gap],
     )
-
-
-def _length(host: HostActivity, rows: npt.NDArray[np.bool_], threads: int) -> int:
-    busy = _analysis.busy_ns(host.start_ns[rows], host.end_ns[rows], host.thread[rows], threads)
-    return int(busy.sum())
 
 
 def _windows(trace: Trace, start_ns: I64, end_ns: I64, call: I32) -> _Windows:

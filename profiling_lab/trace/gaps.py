@@ -16,11 +16,11 @@ from profiling_lab import _analysis
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, I64, dense, full
 from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.device_spans import device_spans
 from profiling_lab.trace.gap_causes import CAUSES, UNKNOWN, Cause
 from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces
 from profiling_lab.trace.host_activity import Doing, call_kinds
 from profiling_lab.trace.lines import own_frames
-from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.step_windows import StepWindows, step_windows
@@ -61,7 +61,7 @@ class GapsResult:
     rows: tuple[GapRow, ...]
     coverage: Coverage
     idle_ns: int
-    """between the first and the last operation of each device, summed over devices"""
+    """between the first and the last operation of each device, as far as the window has it; of all devices"""
     span_ns: int
     gaps: int
     unknown_ns: int
@@ -108,12 +108,12 @@ def gaps(
     found = step_windows(trace, steps_by)
     pieces = gap_pieces(trace)
     own_row = trace.stacks.own_rows(Ownership(own or ()))
-    _, devices = device_tracks(trace.operations)
+    spans = device_spans(trace)
     has_steps = found.sign != "window"
-    steps = sum(int((found.process == process).sum()) for process, _ in devices) if has_steps else 0
+    steps = sum(int((found.process == process).sum()) for process, _ in spans.devices) if has_steps else 0
     rows = _rows(trace, pieces, own_row, _inside(found, pieces) if has_steps else None, steps)
     idle_ns = int((pieces.end_ns - pieces.start_ns).sum())
-    parts = _parts(trace, len(devices))
+    parts = tuple(part_times(trace, spans.start_ns, spans.end_ns, spans.number).sum(axis=0).tolist())
     waits, wait_ns = _host_waits(trace)
     launched = int((trace.attribution.call >= 0).sum())
     return GapsResult(
@@ -129,7 +129,7 @@ def gaps(
         host_waits=waits,
         host_wait_ns=wait_ns,
         queue_full_ns=pieces.queue_full_ns,
-        late_frac=pieces.late / launched if launched else None,
+        late_frac=pieces.late_gaps / launched if launched else None,
         total_matched=len(rows),
     )
 
@@ -218,23 +218,16 @@ def _before(time_ns: I64, starts: I64, ends: I64) -> I64:
     return covered
 
 
-def _parts(trace: Trace, devices: int) -> tuple[int, ...]:
-    operations = trace.operations
-    device, _ = device_tracks(operations)
-    first, last = full(devices, np.iinfo(np.int64).max), full(devices, np.iinfo(np.int64).min)
-    np.minimum.at(first, device, operations.start_ns)
-    np.maximum.at(last, device, operations.end_ns)
-    parts = part_times(trace, first, last, np.arange(devices, dtype=np.int32)).sum(axis=0)
-    return tuple(int(part) for part in parts)
-
-
 def _host_waits(trace: Trace) -> tuple[int, int]:
     calls = trace.calls
-    rows = np.flatnonzero(call_kinds(calls) == Doing.WAIT)
+    rows = np.flatnonzero((call_kinds(calls) == Doing.WAIT) & trace.calls_inside)
     if not len(rows):
         return 0, 0
-    thread, distinct = dense(calls.thread[rows])
-    span = (trace.operations.start_ns.min(), trace.operations.end_ns.max())
+    span = (trace.whole.operations.start_ns.min(), trace.whole.operations.end_ns.max())
     start_ns, end_ns = calls.start_ns[rows].clip(*span), calls.end_ns[rows].clip(*span)
+    parts = np.arange(len(rows))
+    if trace.window is not None:
+        parts, start_ns, end_ns = trace.window.host.cut(calls.process[rows], start_ns, end_ns)
+    thread, distinct = dense(calls.thread[rows[parts]])
     busy = _analysis.busy_ns(start_ns, end_ns, thread, len(distinct))
     return len(rows), int(busy.sum())

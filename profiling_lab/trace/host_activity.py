@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, Calls, Ranges, dense, full
+from profiling_lab.trace.columns import I32, I64, Calls, OverheadKind, dense, full
+from profiling_lab.trace.process_ids import process_part
 from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
@@ -51,16 +53,18 @@ _RANGES = (
     (Doing.GIL_WAIT, re.compile(r"(?i)wait\w* (for |on )?(the )?GIL\b")),
     (Doing.GARBAGE_COLLECTION, re.compile(r"(?i)^(gc\b|garbage[ _]collect)")),
 )
-# CUPTI's overhead types; what is not here is unknown.
+# What is not here is unknown.
 _OVERHEADS = {
-    2: Doing.CODE_LOADING,  # driver JIT compiler
-    3: Doing.PROFILER,  # buffer flush
-    4: Doing.PROFILER,  # instrumentation
-    5: Doing.PROFILER,  # resource
-    6: Doing.CODE_LOADING,  # runtime module loading
-    7: Doing.CODE_LOADING,  # lazy function loading
-    8: Doing.QUEUE_FULL,  # command buffer full
+    OverheadKind.JIT_COMPILER: Doing.CODE_LOADING,
+    OverheadKind.BUFFER_FLUSH: Doing.PROFILER,
+    OverheadKind.INSTRUMENTATION: Doing.PROFILER,
+    OverheadKind.RESOURCE: Doing.PROFILER,
+    OverheadKind.MODULE_LOADING: Doing.CODE_LOADING,
+    OverheadKind.LAZY_FUNCTION_LOADING: Doing.CODE_LOADING,
+    OverheadKind.COMMAND_BUFFER_FULL: Doing.QUEUE_FULL,
+    OverheadKind.PROFILER: Doing.PROFILER,
 }
+_OVERHEAD_NAMES = tuple(kind.name.lower().replace("_", " ") for kind in OverheadKind)
 # Polls of watchdogs: they neither launch nor hold up anything.
 POLLS = re.compile(r"^cu(da)?(Event|Stream)Query$")
 
@@ -71,6 +75,7 @@ class HostActivity:
 
     start_ns: I64
     end_ns: I64
+    process: I32
     thread: I32
     doing: I32
     name: I32
@@ -87,40 +92,29 @@ class HostActivity:
 
 def host_activity(trace: Trace) -> HostActivity:
     """All activities of all threads, as far as they lie between the first and the last GPU operation."""
-    first, last = trace.operations.start_ns.min(), trace.operations.end_ns.max()
-    calls, ranges = trace.calls, trace.ranges
-    kept = np.flatnonzero(~np.array([bool(POLLS.search(n)) for n in calls.names] or [False])[calls.name])
-    tables = [_system_calls(trace), *(_overheads(trace, table) for table in _OVERHEAD_TABLES)]
-    names = [*calls.names, *ranges.names]
+    tables = (_calls(trace), _ranges(trace), _system_calls(trace), _overheads(trace))
+    names: list[str] = []
     offsets = []
     for table in tables:
         offsets.append(len(names))
         names += table.names
-    number_of_tables = sum(len(table.start_ns) for table in tables)
+    calls, ranges = len(tables[0].rows), len(tables[1].rows)
+    others = sum(len(table.rows) for table in tables[2:])
+    none = np.int32(-1)
+
+    def column(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(table, name) for table in tables])
+
+    span = (trace.operations.start_ns.min(), trace.operations.end_ns.max())
     return HostActivity(
-        start_ns=np.concatenate([calls.start_ns[kept], ranges.start_ns, *(t.start_ns for t in tables)]).clip(
-            first, last
-        ),
-        end_ns=np.concatenate([calls.end_ns[kept], ranges.end_ns, *(t.end_ns for t in tables)]).clip(
-            first, last
-        ),
-        thread=np.concatenate([calls.thread[kept], ranges.thread, *(t.thread for t in tables)]),
-        doing=np.concatenate([call_kinds(calls)[kept], _range_kinds(ranges), *(t.doing for t in tables)]),
-        name=np.concatenate(
-            [
-                calls.name[kept],
-                ranges.name + np.int32(len(calls.names)),
-                *(t.name + np.int32(at) for t, at in zip(tables, offsets, strict=True)),
-            ]
-        ),
-        call=np.concatenate([kept.astype(np.int32), full(len(ranges) + number_of_tables, -1, np.int32)]),
-        range=np.concatenate(
-            [
-                full(len(kept), -1, np.int32),
-                np.arange(len(ranges), dtype=np.int32),
-                full(number_of_tables, -1, np.int32),
-            ]
-        ),
+        start_ns=column("start_ns").clip(*span),
+        end_ns=column("end_ns").clip(*span),
+        process=column("process"),
+        thread=column("thread"),
+        doing=column("doing"),
+        name=np.concatenate([t.name + np.int32(at) for t, at in zip(tables, offsets, strict=True)]),
+        call=np.concatenate([tables[0].rows, np.full(ranges + others, none)]),
+        range=np.concatenate([np.full(calls, none), tables[1].rows, np.full(others, none)]),
         names=tuple(names),
     )
 
@@ -128,10 +122,6 @@ def host_activity(trace: Trace) -> HostActivity:
 def call_kinds(calls: Calls) -> I32:
     """What each call is: a wait, an allocation, the loading of code, or any other CUDA call."""
     return _kinds(calls.names, calls.name, _CALLS, Doing.CUDA_CALL)
-
-
-def _range_kinds(ranges: Ranges) -> I32:
-    return _kinds(ranges.names, ranges.name, _RANGES, Doing.RANGE)
 
 
 def _kinds(
@@ -143,48 +133,86 @@ def _kinds(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
+    """Activities of one source."""
+
     start_ns: I64
     end_ns: I64
+    process: I32
     thread: I32
     doing: I32
     name: I32
     names: tuple[str, ...]
+    rows: I32
+    """of the table they are from"""
 
 
-_OVERHEAD_TABLES = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
-
-
-def _rows(trace: Trace, table: str, more: dict[str, int | str]) -> tuple[dict[str, I64], SqliteSource | None]:
-    wanted: dict[str, int | str] = {"start": 0, "end": 0, "globalTid": 0, "nameId": 0, **more}
-    if isinstance(trace.source, SqliteSource) and (found := trace.file.newest(table)):
-        return trace.file.select(found, wanted), trace.source
-    return {name: np.empty(0, dtype=np.int64) for name in wanted}, None
-
-
-def _named(
-    rows: dict[str, I64], source: SqliteSource | None, doing: I32, keep: npt.NDArray[np.bool_]
-) -> _Table:
-    name, ids = dense(rows["nameId"][keep])
+def _calls(trace: Trace) -> _Table:
+    calls = trace.calls
+    polls = np.array([bool(POLLS.search(name)) for name in calls.names] or [False])
+    rows = np.flatnonzero(~polls[calls.name]).astype(np.int32)
     return _Table(
-        rows["start"][keep],
-        np.maximum(rows["start"], rows["end"])[keep],
-        source.threads.number(rows["globalTid"][keep]) if source else full(0, 0, np.int32),
-        doing[keep],
-        name,
-        tuple(source.strings[i] for i in ids.tolist()) if source else (),
+        start_ns=calls.start_ns[rows],
+        end_ns=calls.end_ns[rows],
+        process=calls.process[rows],
+        thread=calls.thread[rows],
+        doing=call_kinds(calls)[rows],
+        name=calls.name[rows],
+        names=calls.names,
+        rows=rows,
+    )
+
+
+def _ranges(trace: Trace) -> _Table:
+    ranges = trace.ranges
+    return _Table(
+        start_ns=ranges.start_ns,
+        end_ns=ranges.end_ns,
+        process=ranges.process,
+        thread=ranges.thread,
+        doing=_kinds(ranges.names, ranges.name, _RANGES, Doing.RANGE),
+        name=ranges.name,
+        names=ranges.names,
+        rows=np.arange(len(ranges), dtype=np.int32),
     )
 
 
 def _system_calls(trace: Trace) -> _Table:
-    rows, source = _rows(trace, "OSRT_API", {})
-    size = len(rows["start"])
-    return _named(rows, source, full(size, Doing.SYSTEM_CALL, np.int32), np.ones(size, dtype=bool))
+    """Calls of the operating system that block, which nsys records with `--trace=osrt`."""
+    names: tuple[str, ...] = ()
+    wanted: dict[str, int | str] = {"start": 0, "end": 0, "globalTid": 0, "nameId": 0}
+    rows = {name: np.empty(0, dtype=np.int64) for name in wanted}
+    process = thread = np.empty(0, dtype=np.int32)
+    source = trace.source
+    if isinstance(source, SqliteSource) and (found := source.file.newest("OSRT_API")):
+        rows = source.file.select(found, wanted)
+        process = source.processes.number(process_part(rows["globalTid"]))
+        thread = source.threads.number(rows["globalTid"])
+    name, ids = dense(rows["nameId"])
+    if isinstance(source, SqliteSource):
+        names = tuple(source.strings[i] for i in ids.tolist())
+    return _Table(
+        start_ns=rows["start"],
+        end_ns=np.maximum(rows["start"], rows["end"]),
+        process=process,
+        thread=thread,
+        doing=full(len(thread), Doing.SYSTEM_CALL, np.int32),
+        name=name,
+        names=names,
+        rows=np.arange(len(thread), dtype=np.int32),
+    )
 
 
-def _overheads(trace: Trace, table: str) -> _Table:
-    rows, source = _rows(trace, table, {"overheadType": 0})
-    known = np.array([_OVERHEADS.get(i, -1) for i in range(max(_OVERHEADS) + 1)], dtype=np.int32)
-    kind = rows["overheadType"]
-    possible = (kind >= 0) & (kind < len(known))
-    doing = known[np.where(possible, kind, 0)]
-    return _named(rows, source, doing, doing >= 0)
+def _overheads(trace: Trace) -> _Table:
+    overheads = trace.overheads
+    known = np.array([_OVERHEADS.get(kind, -1) for kind in OverheadKind], dtype=np.int32)[overheads.kind]
+    rows = np.flatnonzero(known >= 0).astype(np.int32)
+    return _Table(
+        start_ns=overheads.start_ns[rows],
+        end_ns=overheads.end_ns[rows],
+        process=overheads.process[rows],
+        thread=overheads.thread[rows],
+        doing=known[rows],
+        name=overheads.kind[rows].astype(np.int32),
+        names=_OVERHEAD_NAMES,
+        rows=rows,
+    )

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I64, OperationKind, dense, full
+from profiling_lab.trace.columns import I64, OperationKind, dense
 from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.device_spans import device_spans
 from profiling_lab.trace.operation_classes import (
     CLASS_NAMES,
     OperationClass,
@@ -66,7 +67,7 @@ class DeviceRow:
     pid: int
     device: int
     span_ns: int
-    """from its first operation's start to its last one's end"""
+    """from its first operation's start to its last one's end, as far as the window has it"""
     level_ns: tuple[int, ...]
     """time with 0, 1, 2, .. busy streams; sums to `span_ns`"""
     same_stream_ns: int
@@ -91,20 +92,21 @@ def overlap(trace: Trace) -> OverlapResult:
     """
     covered = coverage(trace, trace.stacks.own_rows(Ownership()))
     operations = trace.operations
-    device, devices = device_tracks(operations)
-    first, last = full(len(devices), np.iinfo(np.int64).max), full(len(devices), np.iinfo(np.int64).min)
-    np.minimum.at(first, device, operations.start_ns)
-    np.maximum.at(last, device, operations.end_ns)
+    device, _ = device_tracks(operations)
+    spans = device_spans(trace)
+    devices, span_ns = spans.devices, spans.span_ns
     classes = operation_classes(operations)
-    sets = _analysis.set_time_ns(
-        operations.start_ns,
-        operations.end_ns,
-        device,
-        classes,
-        first,
-        last,
-        np.arange(len(devices), dtype=np.int32),
-        len(OperationClass),
+    sets = spans.per_device(
+        _analysis.set_time_ns(
+            operations.start_ns,
+            operations.end_ns,
+            device,
+            classes,
+            spans.start_ns,
+            spans.end_ns,
+            spans.number,
+            len(OperationClass),
+        )
     )
     pids = trace.pids
     in_order = sorted(range(len(devices)), key=lambda number: (pids[devices[number][0]], devices[number][1]))
@@ -122,13 +124,12 @@ def overlap(trace: Trace) -> OverlapResult:
     device_rows = []
     for number in in_order:
         busy = levels[number].tolist()
-        span_ns = int(last[number] - first[number])
         device_rows.append(
             DeviceRow(
                 pid=pids[devices[number][0]],
                 device=devices[number][1],
-                span_ns=span_ns,
-                level_ns=(span_ns - sum(busy), *busy),
+                span_ns=int(span_ns[number]),
+                level_ns=(int(span_ns[number]) - sum(busy), *busy),
                 same_stream_ns=twice_ns[number],
             )
         )

@@ -53,6 +53,18 @@ class Spans:
         span = np.repeat(first, parts) + np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
         return row, np.maximum(start_ns[row], self.start_ns[span]), np.minimum(end_ns[row], self.end_ns[span])
 
+    def cut_out(self, process: I32, start_ns: I64, end_ns: I64) -> tuple[Rows, I64, I64]:
+        """The parts of intervals that lie outside: row of the interval, start, end. None is empty."""
+        row, opens, closes = self.cut(process, start_ns, end_ns)
+        # Between an interval's start, what is inside of it, and its end.
+        every = np.arange(len(start_ns))
+        before = np.lexsort((np.concatenate([start_ns, closes]), np.concatenate([every, row])))
+        after = np.lexsort((np.concatenate([opens, end_ns]), np.concatenate([row, every])))
+        rows = np.concatenate([every, row])[before]
+        begins, ends = np.concatenate([start_ns, closes])[before], np.concatenate([opens, end_ns])[after]
+        kept = ends > begins
+        return rows[kept], begins[kept], ends[kept]
+
     def touch(self, process: I32, start_ns: I64, end_ns: I64) -> npt.NDArray[np.bool_]:
         """Per interval, whether any part of it is inside."""
         return np.asarray(self._met(process, start_ns, end_ns)[1] > 0)

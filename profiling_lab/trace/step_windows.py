@@ -123,7 +123,8 @@ def _within(steps: StepWindows, window: Window) -> StepWindows:
         return steps.only(whole)
     spans = window.gpu
     names = tuple("window" if len(spans) == 1 else f"window #{i}" for i in range(1, len(spans) + 1))
-    how = f"the window as one: no whole step is inside ({steps.how})"
+    parts = "the window as one" if len(spans) == 1 else f"the {len(spans)} parts of the window"
+    how = f"{parts}: no whole step is inside (of those by {steps.sign})"
     times = (spans.start_ns, spans.end_ns)
     return StepWindows("window", how, "gpu", *times, *times, spans.process, names)
 

@@ -12,6 +12,7 @@ from profiling_lab import _analysis
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.device_spans import device_spans
 from profiling_lab.trace.operation_classes import (
     COPIES,
     OperationClass,
@@ -19,7 +20,8 @@ from profiling_lab.trace.operation_classes import (
     operation_classes,
 )
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.step_windows import StepWindows, span_of, step_windows
+from profiling_lab.trace.spans import Spans
+from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
 
 # An outlier is slower than the median by more than this many robust standard deviations, and by this share.
@@ -96,7 +98,7 @@ def steps(trace: Trace, steps_by: str | None = None, limit: int | None = None) -
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
     found = step_windows(trace, steps_by)
-    _, devices = device_tracks(trace.operations)
+    devices = device_spans(trace).devices
     window, track = _per_device(found, devices)
     parts = part_times(trace, found.start_ns[window], found.end_ns[window], track)
     wall = found.end_ns[window] - found.start_ns[window]
@@ -127,7 +129,7 @@ def steps(trace: Trace, steps_by: str | None = None, limit: int | None = None) -
         )
         for i, (w, t) in enumerate(zip(window.tolist(), track.tolist(), strict=True))
     ]
-    outside_ns, outside_busy_ns = _outside(trace, found, devices, parts)
+    outside_ns, outside_busy_ns = _outside(trace, found)
     return StepsResult(
         rows=tuple(rows[:limit]),
         coverage=coverage(trace, trace.stacks.own_rows(Ownership())),
@@ -183,20 +185,12 @@ def _outliers(wall_ns: I64) -> npt.NDArray[np.bool_]:
     return slow
 
 
-def _outside(
-    trace: Trace, found: StepWindows, devices: tuple[tuple[int, int], ...], parts: I64
-) -> tuple[int, int]:
+def _outside(trace: Trace, found: StepWindows) -> tuple[int, int]:
     """Time of all devices outside of steps, and the busy part of it."""
-    spans = []
-    for process, _ in devices:
-        first, last = span_of(trace, process)
-        mine = found.process == process
-        if mine.any():
-            first, last = (
-                min(first, int(found.start_ns[mine].min())),
-                max(last, int(found.end_ns[mine].max())),
-            )
-        spans.append((first, last))
-    table = np.array(spans, dtype=np.int64)
-    every = part_times(trace, table[:, 0].copy(), table[:, 1].copy(), np.arange(len(devices), dtype=np.int32))
-    return int(every.sum() - parts.sum()), int(every[:, :3].sum() - parts[:, :3].sum())
+    spans = device_spans(trace)
+    process = np.array([process for process, _ in spans.devices], dtype=np.int32)[spans.number]
+    row, start_ns, end_ns = Spans.of(found.process, found.start_ns, found.end_ns).cut_out(
+        process, spans.start_ns, spans.end_ns
+    )
+    parts = part_times(trace, start_ns, end_ns, spans.number[row])
+    return int(parts.sum()), int(parts[:, :3].sum())
