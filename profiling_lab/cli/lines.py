@@ -7,11 +7,14 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show GPU time per line of your Python code, forward and backward"
+HELP = "show GPU time per line of your Python code: forward, backward, recomputed, optimizer"
 EXAMPLES = """\
   profiling-lab lines run.sqlite
   profiling-lab lines run.sqlite --by function --phase backward
+  profiling-lab lines run.sqlite --tree                       who called what: time with what it calls
   profiling-lab lines run.sqlite --depth 2                    tell apart who called the line
+  profiling-lab lines run.sqlite --sort inclusive             lines that only call others too
+  profiling-lab lines run.sqlite --by layer                   the nn.Module it ran in
   profiling-lab lines run.sqlite --own src/model --own train.py
   profiling-lab lines nsys_export.sqlite --by range           NVTX ranges, where there are no Python stacks
   profiling-lab lines run.sqlite --format json --limit 0
@@ -22,34 +25,78 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
     parser.add_argument(
         "--by",
-        choices=("line", "function", "file", "module", "kernel", "range"),
-        default="line",
-        help="what a row is (default: line); module is the nn.Module whose forward ran, range an NVTX range",
+        choices=("line", "function", "file", "module", "layer", "kernel", "range"),
+        help="what a row is (default: line); module is the class whose forward ran in your code, layer the "
+        "nn.Module with those around it, of libraries too, range an NVTX range",
     )
     parser.add_argument(
         "--phase",
-        choices=("forward", "backward", "all"),
+        choices=("forward", "backward", "recompute", "optimizer", "all"),
         default="all",
-        help="forward is everything outside of backward, the optimizer too (default: all)",
+        help="recompute is forward run again in backward (activation checkpointing), forward all that is "
+        "none of the others (default: all)",
+    )
+    parser.add_argument(
+        "--sort",
+        choices=("all", "forward", "backward", "recompute", "optimizer", "inclusive", "kernels", "key"),
+        help="by the time of all phases (the default) or of one, by the time with what a line calls, by "
+        "the number of kernels, or in the order of the code",
+    )
+    parser.add_argument(
+        "--tree",
+        action="store_true",
+        help="your calls as a tree, each with the time of all that it called",
+    )
+    parser.add_argument(
+        "--min-share",
+        metavar="PERCENT",
+        type=_percent,
+        help="of a tree, leave out calls with less of its GPU time (default: 0.5)",
     )
     shared.add_own(parser)
     parser.add_argument(
         "--depth",
         metavar="N",
         type=shared.positive,
-        help="how many of your frames tell rows apart: 1 the line, 2 the line and its caller (default: 1)",
+        help="how many of your frames tell rows apart: 1 the line, 2 the line and its caller (default: 1); "
+        "of a tree, how many levels are shown (default: all)",
     )
     shared.add_limit(parser, 30)
     shared.add_window(parser)
     shared.add_format(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    from profiling_lab.report.lines import lines_report
-    from profiling_lab.report.table import write
-    from profiling_lab.trace.lines import lines
+def _percent(text: str) -> float:
+    value = float(text.removesuffix("%"))
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"expected 0 to 100, not {text}")
+    return value / 100
 
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.errors import UsageError
+    from profiling_lab.report.table import write
+
+    own, limit = tuple(args.own), args.limit or None
+    for tree, option in ((False, "by"), (False, "sort"), (True, "min_share")):
+        if args.tree != tree and getattr(args, option) is not None:
+            with_tree = "only goes" if tree else "does not go"
+            raise UsageError(f"--{option.replace('_', '-')} {with_tree} with --tree")
     with shared.open_trace(args) as trace:
-        result = lines(trace, args.by, args.phase, tuple(args.own), args.depth, args.limit or None)
-        write(lines_report(trace, result), args.format)
+        if args.tree:
+            from profiling_lab.report.lines_tree import tree_report
+            from profiling_lab.trace.flame import call_tree
+
+            share = 0.005 if args.min_share is None else args.min_share
+            write(
+                tree_report(trace, call_tree(trace, args.phase, own, args.depth, limit, share)), args.format
+            )
+        else:
+            from profiling_lab.report.lines import lines_report
+            from profiling_lab.trace.lines import By, Sort, lines
+
+            by: By = args.by or "line"
+            sort: Sort = args.sort or "all"
+            result = lines(trace, by, args.phase, own, args.depth, limit, sort)
+            write(lines_report(trace, result), args.format)
     return 0

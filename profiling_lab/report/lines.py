@@ -5,46 +5,69 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Frame, Trace
-from profiling_lab.trace.lines import LineRow, LinesResult
+from profiling_lab.trace.lines import LineRow, LinesResult, PhaseFilter
+from profiling_lab.trace.phases import LINE_PHASES
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _NAMED = {"kernel": "kernel", "range": "NVTX range"}
 
 
 def lines_report(trace: Trace, result: LinesResult) -> Report:
-    """Rows of `lines` as a report; a phase that was not asked for has no column."""
-    phases = ("forward", "backward") if result.phase == "all" else (result.phase,)
-    columns = [Column("key", "key")]
-    if result.by in _NAMED:
-        columns = [Column("key", _NAMED[result.by])]
-    else:
-        columns = [Column("key", result.by)]
-        columns += [Column("function", "function")] if result.by == "line" else []
-    columns += [Column(f"{phase}_ns", phase, Unit.NS) for phase in phases]
-    if result.phase == "all" and any(row.unknown_ns for row in result.rows):
-        columns += [Column("unknown_ns", "unknown", Unit.NS)]
-    columns += [Column("gpu_ns", "total", Unit.NS)] if len(phases) > 1 else []
-    columns += [Column("kernels", "kernels", Unit.COUNT), Column("copies", "copies", Unit.COUNT)]
+    """Rows of `lines` as a report; what no row has gets no column."""
+    rows = result.rows
+    columns = [Column("key", _NAMED.get(result.by, result.by))]
+    columns += [Column("function", "function")] if result.by == "line" else []
+    columns += phase_columns(
+        [tuple(getattr(row, f"{phase}_ns") for phase in LINE_PHASES) for row in rows], result.phase
+    )
+    if any(row.inclusive_ns != row.gpu_ns for row in rows) and result.by not in _NAMED:
+        columns += [Column("inclusive_ns", "with calls", Unit.NS)]
+    columns += [Column("kernels", "kernels", Unit.COUNT)]
+    columns += [Column("copies", "copies", Unit.COUNT)] if any(row.copies for row in rows) else []
     columns += [Column("share_frac", "of GPU time", Unit.FRAC)]
     short = _short_kernel_names(trace) if result.by == "kernel" else {}
-    rows = tuple(
-        tuple(_value(row, column.name, short.get(row.key) or _place(row, result.by)) for column in columns)
-        for row in result.rows
-    )
-    details = tuple(tuple(f"< {_at(frame)} {frame.function}" for frame in row.callers) for row in result.rows)
     return Report(
         command="lines",
         trace={"path": str(trace.path)},
         header=coverage_header(trace, result.coverage),
-        table=Table(tuple(columns), rows, result.total_matched, details, tuple(map(_data, result.rows))),
+        table=Table(
+            tuple(columns),
+            tuple(
+                tuple(_value(row, c.name, short.get(row.key) or _place(row, result.by)) for c in columns)
+                for row in rows
+            ),
+            result.total_matched,
+            tuple(tuple(_details(row)) for row in rows),
+            tuple(map(_data, rows)),
+        ),
         coverage=coverage_data(result.coverage),
     )
+
+
+def phase_columns(times: Sequence[tuple[int, ...]], phase: PhaseFilter) -> list[Column]:
+    """A column per phase that any row has time in, and their total where there are several."""
+    if phase != "all":
+        return [Column(f"{phase}_ns", phase, Unit.NS)]
+    shown = [name for name, column in zip(LINE_PHASES, zip(*times, strict=True), strict=False) if any(column)]
+    out = [Column(f"{name}_ns", name, Unit.NS) for name in shown]
+    return out + ([Column("gpu_ns", "total", Unit.NS)] if len(out) != 1 else [])
+
+
+def _details(row: LineRow) -> Iterator[str]:
+    for frame in row.callers:
+        yield f"< {_at(frame)} {frame.function}"
+    for part in row.executed:
+        where = f"{_at(part.frame)} {part.frame.function}"
+        took = f"{numbers.time(part.gpu_ns)} in {numbers.counted(part.operations, 'operation')}"
+        yield f"backward executed at {where}: {took}"
 
 
 def _value(row: LineRow, name: str, place: str) -> Value:
@@ -59,6 +82,10 @@ def _place(row: LineRow, by: str) -> str:
         return shown_path(row.file)
     if by in ("function", "module"):
         return f"{row.function} ({shown_path(row.file)})"
+    if by == "layer":
+        # The places of the layers around it are in the key; its own tells it from its siblings.
+        path = [part.partition("@")[0] for part in row.key.split(" > ")]
+        return " > ".join(path) + (f" ({shown_path(row.file)}:{row.line})" if row.file else "")
     return row.key
 
 
@@ -92,12 +119,19 @@ def _data(row: LineRow) -> dict[str, object]:
         "line": row.line,
         "forward_ns": row.forward_ns,
         "backward_ns": row.backward_ns,
+        "recompute_ns": row.recompute_ns,
+        "optimizer_ns": row.optimizer_ns,
         "unknown_ns": row.unknown_ns,
         "gpu_ns": row.gpu_ns,
+        "inclusive_ns": row.inclusive_ns,
         "kernels": row.kernels,
         "copies": row.copies,
         "share_frac": round(row.share_frac, 6),
         "callers": [frame_data(frame) for frame in row.callers],
+        "executed": [
+            frame_data(part.frame) | {"gpu_ns": part.gpu_ns, "operations": part.operations}
+            for part in row.executed
+        ],
     }
 
 

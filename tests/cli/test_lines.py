@@ -52,7 +52,6 @@ def test_table_opens_with_coverage_and_says_that_it_is_cut(
         "total",
         "µs",
         "kernels",
-        "copies",
         "of",
         "GPU",
         "time",
@@ -64,7 +63,6 @@ def test_table_opens_with_coverage_and_says_that_it_is_cut(
         "50.000",
         "85.000",
         "2",
-        "0",
         "12.5",
         "%",
     ]
@@ -83,12 +81,16 @@ def test_json_has_everything_under_stable_keys(recording: Path, capsys: pytest.C
         "line": 35,
         "forward_ns": 35_000,
         "backward_ns": 50_000,
+        "recompute_ns": 0,
+        "optimizer_ns": 0,
         "unknown_ns": 0,
         "gpu_ns": 85_000,
+        "inclusive_ns": 85_000,
         "kernels": 2,
         "copies": 0,
         "share_frac": 0.125,
         "callers": [{"function": "main", "file": "/app/train.py", "line": 8}],
+        "executed": [],
     }
     assert envelope["coverage"]["gpu_ns"] == 680_000
     assert envelope["coverage"]["unattributed"] == []
@@ -122,6 +124,95 @@ def test_paths_under_the_current_folder_are_shown_relative(
     assert f"{tmp_path}/model.py:3," in out, "keys do not depend on where one stands"
 
 
+TORCH = "/v/site-packages/torch"
+STEP = f"/app/train.py:4 main > {TORCH}/optim/optimizer.py:500 wrapper > {TORCH}/optim/sgd.py:90 SGD.step"
+AGAIN = f"/app/train.py:3 main > {TORCH}/autograd/graph.py:800 _engine_run_backward > "
+
+
+@pytest.fixture
+def every_phase(tmp_path: Path) -> Path:
+    """Forward, its recomputation, backward that runs Python, and the optimizer."""
+    builder = TraceBuilder().launch("x", 1_000, stack="/app/train.py:1 main", peek=0)
+    builder.launch("fwd", 10_000, stack="/app/train.py:2 main > /app/swish.py:3 Swish.forward", peek=1)
+    recomputed = f"{AGAIN}{TORCH}/utils/checkpoint.py:900 unpack_hook > /app/swish.py:3 Swish.forward"
+    builder.launch("fwd", 11_000, stack=recomputed, node=0, node_name="SwishBackward", peek=1)
+    own = f"{AGAIN}{TORCH}/autograd/function.py:300 apply > /app/swish.py:9 Swish.backward"
+    builder.launch("bwd", 20_000, stack=own, node=0, node_name="SwishBackward", peek=1)
+    builder.launch("sgd", 5_000, stack=STEP, peek=1)
+    return builder.write(tmp_path / "phases.sqlite")
+
+
+def test_each_phase_has_its_column_and_python_in_backward_both_lines(
+    every_phase: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, "lines", every_phase)
+    title, first, below = out.splitlines()[3:6]
+    assert title.split()[2:12:2] == ["forward", "backward", "recompute", "optimizer", "total"]
+    shown = "/app/swish.py:3 Swish.forward 10.000 20.000 11.000 0 41.000 3 87.2 %"
+    assert first.split() == shown.split()
+    assert below.strip() == "backward executed at /app/swish.py:9 Swish.backward: 20.000 µs in 1 operation"
+    _, out, _ = run(capsys, "lines", every_phase, "--format", "json")
+    rows = {row["line"]: row for row in json.loads(out)["data"]["rows"]}
+    place = {"function": "Swish.backward", "file": "/app/swish.py", "line": 9}
+    assert rows[3]["executed"] == [place | {"gpu_ns": 20_000, "operations": 1}]
+    assert (rows[3]["recompute_ns"], rows[4]["optimizer_ns"]) == (11_000, 5_000)
+    _, out, _ = run(capsys, "lines", every_phase, "--phase", "optimizer", "--format", "csv")
+    assert [row["line"] for row in csv.DictReader(io.StringIO(out))] == ["4"]
+
+
+def test_inclusive_time_and_order(every_phase: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def listed(*argv: str) -> list[tuple[str, str, str]]:
+        _, out, _ = run(capsys, "lines", every_phase, "--format", "csv", *argv)
+        rows = csv.DictReader(io.StringIO(out))
+        return [(row["key"].removeprefix("/app/"), row["gpu_ns"], row["inclusive_ns"]) for row in rows]
+
+    assert listed() == [
+        ("swish.py:3", "41000", "41000"),
+        ("train.py:4", "5000", "5000"),
+        ("train.py:1", "1000", "1000"),
+    ]
+    assert listed("--sort", "inclusive")[1:3] == [("train.py:2", "0", "30000"), ("train.py:3", "0", "11000")]
+    assert [row[0] for row in listed("--sort", "key")] == ["swish.py:3", "train.py:1", "train.py:4"]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
+def test_tree(every_phase: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    status, out, err = run(capsys, "lines", every_phase, "--tree", "--format", form)
+    assert (status, err) == (0, "")
+    if form == "table":
+        shown = [(len(line) - len(line.lstrip()), line.split()[0]) for line in out.splitlines()[4:]]
+        assert shown[:4] == [
+            (0, "all"),
+            (2, "/app/train.py:2"),
+            (4, "/app/swish.py:3"),
+            (2, "/app/train.py:3"),
+        ]
+    if form == "json":
+        rows = json.loads(out)["data"]["rows"]
+        assert rows[0]["inclusive_ns"] == 47_000 == sum(row["self_ns"] for row in rows)
+        assert rows[2]["key"] == "/app/train.py:2 > /app/swish.py:3"
+        assert (rows[2]["parent"], rows[2]["depth"], rows[2]["backward_ns"]) == ("/app/train.py:2", 2, 20_000)
+    _, out, _ = run(
+        capsys, "lines", every_phase, "--tree", "--depth", "1", "--min-share", "50%", "--format", "csv"
+    )
+    assert [row["key"] for row in csv.DictReader(io.StringIO(out))] == ["", "/app/train.py:2"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--tree", "--by", "file"], "--by does not go with --tree"),
+        (["--tree", "--sort", "key"], "--sort does not go with --tree"),
+        (["--min-share", "3"], "--min-share only goes with --tree"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    recording: Path, capsys: pytest.CaptureFixture[str], argv: list[str], says: str
+) -> None:
+    status, out, err = run(capsys, "lines", recording, *argv)
+    assert (status, out) == (2, "") and says in err
+
+
 @pytest.mark.parametrize(
     ("argv", "status", "says"),
     [
@@ -137,7 +228,7 @@ def test_errors_are_one_sentence_on_stderr(
 
 
 @pytest.mark.parametrize(
-    "argv", [["--depth", "0"], ["--limit", "-1"], ["--by", "moon"], ["--format", "xlsx"]]
+    "argv", [["--depth", "0"], ["--limit", "-1"], ["--by", "moon"], ["--min-share", "101"]]
 )
 def test_usage_errors(recording: Path, capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
