@@ -95,6 +95,9 @@ def lane_time_ns(
     exactly 1, 2, .. lanes were busy.
     """
 
+def nesting_lanes(start_ns: _I64, end_ns: _I64, track: _I32) -> _I32:
+    """Per interval a lane of its track, from 0: intervals of one lane nest. What nests anyhow is in lane 0."""
+
 def period_of(symbols: _I32) -> tuple[int, int, int]:
     """Where the longest exact repetition begins, its length (0: there is none), and how often it fits."""
 

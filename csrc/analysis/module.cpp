@@ -14,6 +14,7 @@
 #include "analysis/correlate.h"
 #include "analysis/gaps.h"
 #include "analysis/intervals.h"
+#include "analysis/nesting.h"
 #include "analysis/overlap.h"
 #include "analysis/projection.h"
 #include "analysis/statistics.h"
@@ -192,6 +193,12 @@ py::tuple lane_time_ns(const I64& start_ns, const I64& end_ns, const I32& track,
   return py::make_tuple(give(std::move(out.busy_ns)), give(std::move(out.shared_ns)), levels);
 }
 
+py::array_t<int32_t> nesting_lanes(const I64& start_ns, const I64& end_ns, const I32& track) {
+  same_length(start_ns, end_ns, track);
+  const plab::trace::Ranges intervals{view(start_ns), view(end_ns), view(track)};
+  return give(unlocked([&] { return plab::analysis::nesting_lanes(intervals); }));
+}
+
 py::tuple period_of(const I32& symbols) {
   const auto out = unlocked([s = view(symbols)] { return plab::analysis::period_of(s); });
   return py::make_tuple(out.first, out.length, out.times);
@@ -259,6 +266,7 @@ PYBIND11_MODULE(_analysis, m) {
   m.def("nearest_marked", &nearest_marked);
   m.def("set_time_ns", &set_time_ns);
   m.def("lane_time_ns", &lane_time_ns);
+  m.def("nesting_lanes", &nesting_lanes);
   m.def("period_of", &period_of);
   m.def("gaps_between", &gaps_between);
   m.def("cut_by_winners", &cut_by_winners);
