@@ -139,3 +139,17 @@ def project(
     """Per range of a thread the operations whose whole call lies inside: first start, last end, length of
     their union, and their number. The last five columns are per operation that has a call.
     """
+
+class TextCodes:
+    """Numbers texts in order of first appearance. Texts come as Arrow keeps them: text i is
+    bytes[offsets[i]:offsets[i + 1]].
+    """
+
+    def add(self, offsets: _I32, data: _U8) -> _I32:
+        """The number of every text."""
+
+    def add_operators(self, offsets: _I32, data: _U8) -> tuple[_I32, _I64]:
+        """The same for the texts of emit_nvtx, cut into name and sequence number (NO_SEQUENCE without one)."""
+
+    def texts(self) -> list[bytes]:
+        """The distinct texts by number."""

@@ -24,6 +24,7 @@ namespace py = pybind11;
 
 namespace plab::analysis {
 void add_chrome_reader(py::module_& m);  // chrome_module.cpp
+void add_text_codes(py::module_& m);     // text_module.cpp
 }
 
 using plab::trace::Column;
@@ -255,6 +256,7 @@ PYBIND11_MODULE(_analysis, m) {
   m.doc() = "Analyses over the columns of a trace.";
   m.attr("NO_SEQUENCE") = plab::trace::kNoSequence;
   plab::analysis::add_chrome_reader(m);
+  plab::analysis::add_text_codes(m);
   m.def("merged", &merged);
   m.def("busy_ns", &busy_ns);
   m.def("contain", &contain);
