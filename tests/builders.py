@@ -45,7 +45,8 @@ SCHEMA = {
     "PROFILER_OVERHEAD": "start! end! globalTid nameId! overheadType!",
     "ThreadNames": "nameId! priority globalTid",
     "PROCESSES": "globalPid pid name:text",
-    "TARGET_INFO_GPU": "vmId! id! name:text smCount totalMemory computeMajor computeMinor",
+    "TARGET_INFO_GPU": "vmId! id! name:text memoryBandwidth smCount totalMemory computeMajor computeMinor "
+    "maxWarpsPerSm maxBlocksPerSm maxRegistersPerSm maxShmemPerSm",
     "TARGET_INFO_SYSTEM_ENV": "globalVid devStateName:text! name:text! nameEnum! value:text!",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs utcTime:text localTime:text",
     "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",

@@ -20,6 +20,7 @@ COMMANDS = (
     "lines",
     "kernels",
     "apis",
+    "copies",
     "steps",
     "gaps",
     "overlap",

@@ -34,6 +34,11 @@ def size(value_bytes: int) -> str:
     return f"{value_bytes} B" if factor == 1 else f"{value_bytes / factor:,.1f} {unit}"
 
 
+def rate(value_bytes_per_s: int) -> str:
+    """`27.7 GB/s`, in powers of ten as links and memories are sold"""
+    return f"{value_bytes_per_s / 1e9:,.1f} GB/s"
+
+
 def share(value_frac: float) -> str:
     """`12.3 %`; a small part is not nothing."""
     if 0 < value_frac < 0.0005:

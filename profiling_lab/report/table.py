@@ -30,6 +30,7 @@ class Unit(Enum):
     NS = "ns"
     BYTES = "bytes"
     FRAC = "frac"
+    RATE = "rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ _CELLS: dict[Unit, Callable[[Any], str]] = {
     Unit.COUNT: numbers.count,
     Unit.BYTES: numbers.size,
     Unit.FRAC: numbers.share,
+    Unit.RATE: numbers.rate,
 }
 
 

@@ -35,12 +35,19 @@ class Place:
     share_frac: float
     """of the row"""
 
+    @property
+    def key(self) -> str:
+        """What tells places apart, whatever the phase."""
+        return f"{self.frame.file}:{self.frame.line}" if self.frame else f"{self.within}:{self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A place per event, as a number."""
 
     number: I32
+    line_number: I32
+    """the same, for lines of whatever phase"""
     frames: tuple[Frame | None, ...]
     """by number, as the columns that follow"""
     phase: tuple[str, ...]
@@ -123,11 +130,13 @@ def _placed(trace: Trace, own_row: I32, stack: I32, phase: U8, why: I32, around:
     reasons = int(why.max(initial=0)) + 1
     without_line = len(lines) + within * reasons + why
     code = np.where(has_line, frame[stacks.frame[row]], without_line).astype(np.int64)
+    line_number, _ = dense(code)
     number, distinct = dense(code * len(Phase) + phase)
     kinds = [divmod(value, len(Phase)) for value in distinct.tolist()]
     parts = [divmod(code - len(lines), reasons) if code >= len(lines) else (0, 0) for code, _ in kinds]
     return Placed(
         number=number,
+        line_number=line_number,
         frames=tuple(lines[code] if code < len(lines) else None for code, _ in kinds),
         phase=tuple(Phase(p).name.lower() for _, p in kinds),
         reason=tuple(_reason(trace, number) for _, number in parts),

@@ -123,6 +123,16 @@ class Trace:
         return self._call_table.calls
 
     @property
+    def operation_rows(self) -> npt.NDArray[np.intp]:
+        """Per operation its row in the whole trace: what is no column of it is read for the whole file."""
+        return np.arange(len(self.operations))
+
+    @property
+    def range_rows(self) -> npt.NDArray[np.intp]:
+        """Per range its row in the whole trace."""
+        return np.arange(len(self.ranges))
+
+    @property
     def calls_inside(self) -> npt.NDArray[np.bool_]:
         """Per call, whether it is in the window; those outside are here if they launched what ran inside."""
         return np.ones(len(self.calls), dtype=bool)

@@ -66,6 +66,14 @@ class WindowedTrace(Trace):
     def operations(self) -> Operations:
         return self._operation_parts[1]
 
+    @property
+    def operation_rows(self) -> Rows:
+        return self._operation_parts[0]
+
+    @property
+    def range_rows(self) -> Rows:
+        return self._range_rows[0]
+
     @cached_property
     def _call_rows(self) -> tuple[Rows, npt.NDArray[np.bool_]]:
         """Rows of the whole trace's calls that are kept, and which of them are inside."""

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab copies`: copies and memory sets, with their bandwidth and lines."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "show copies and memory sets: time, size and bandwidth by direction, kind of memory and line"
+EXAMPLES = """\
+  profiling-lab copies run.sqlite
+  profiling-lab copies run.sqlite --by memory                 lines below, one row per kind
+  profiling-lab copies run.sqlite --peak 55                   what your link does, in GB/s
+  profiling-lab copies nsys_export.sqlite --device 0 --format csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    parser.add_argument(
+        "--by",
+        choices=("line", "memory", "direction"),
+        default="line",
+        help="what tells rows apart: direction, kinds of memory and line (default), or fewer of them",
+    )
+    parser.add_argument(
+        "--peak",
+        metavar="GB/S",
+        type=_rate,
+        help="what the link between host and GPU can do (default: the figure of the standard for the GPU)",
+    )
+    shared.add_own(parser)
+    shared.add_lines(parser)
+    shared.add_limit(parser, 20)
+    shared.add_window(parser)
+    shared.add_format(parser)
+
+
+def _rate(text: str) -> int:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected GB/s, like 55, not {text}")
+    return round(value * 1e9)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.copies import copies_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace.copies import copies
+
+    with shared.open_trace(args) as trace:
+        result = copies(trace, args.by, tuple(args.own), args.limit or None, args.peak)
+        write(copies_report(trace, result, args.lines), args.format)
+    return 0

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies and memory sets: how much, how fast, from and to which kind of memory, and from which lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab import _analysis
+from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.trace.columns import I32, MemoryKind, OperationKind, Operations
+from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.devices import devices
+from profiling_lab.trace.links import Peak, host_link
+from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.places import Place, covered, operation_places
+from profiling_lab.trace.stats import Stats, StatsByKey, combined
+from profiling_lab.trace.trace import Trace
+
+By: TypeAlias = Literal["line", "memory", "direction"]
+GROUPINGS: tuple[By, ...] = get_args(By)
+LARGE_BYTES = 1_000_000
+"""copies from this size on tell the bandwidth: of smaller ones the start takes most of the time"""
+
+_HOST = (MemoryKind.PAGEABLE, MemoryKind.PINNED)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """Copies of one direction, between two kinds of memory, from one line, as far as `by` tells them."""
+
+    key: str
+    direction: str
+    """'memcpy HtoD', ..., 'memset'"""
+    source: str
+    """kind of memory, '' where it does not tell rows apart; 'unknown' where the file does not say"""
+    target: str
+    times: Stats
+    """ns"""
+    sizes: Stats
+    """bytes"""
+    share_frac: float
+    """of the time of all copies and sets"""
+    pageable: bool
+    """the host's side is pageable memory: the driver copies it once more, and the call blocks"""
+    large: int
+    """copies of LARGE_BYTES or more"""
+    bytes_per_s: int | None
+    """over the large ones, None without"""
+    peak: Peak | None
+    """what the link could do at most; None where it is not known, or where rows mix links"""
+    places: tuple[Place, ...]
+
+    @property
+    def of_peak_frac(self) -> float | None:
+        if self.peak is None or self.bytes_per_s is None:
+            return None
+        return self.bytes_per_s / self.peak.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesResult:
+    """Rows by time, the longest first."""
+
+    rows: tuple[CopyRow, ...]
+    coverage: Coverage
+    by: By
+    copies: int
+    sets: int
+    total_bytes: int
+    """copied, sets left out"""
+    total_ns: int
+    pageable_ns: int
+    """of copies with pageable memory"""
+    total_matched: int
+
+    @property
+    def truncated(self) -> bool:
+        return self.total_matched > len(self.rows)
+
+
+def copies(
+    trace: Trace,
+    by: By = "line",
+    own: tuple[str, ...] | None = None,
+    limit: int | None = None,
+    peak_bytes_per_s: int | None = None,
+) -> CopiesResult:
+    """Sum copies and sets by direction, kinds of memory and line.
+
+    by: 'direction' and 'memory' leave out what comes after. own: see Ownership. peak_bytes_per_s: of the link
+    between host and GPU, where the user knows it better.
+
+    Raises UsageError, and NotEnoughDataError if nothing was copied or set.
+    """
+    if by not in GROUPINGS:
+        raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit must be at least 1, not {limit}")
+    own_row, coverage = covered(trace, own)
+    operations = trace.operations
+    wanted = (operations.kind == OperationKind.COPY) | (operations.kind == OperationKind.SET)
+    rows = np.flatnonzero(wanted)
+    if not len(rows):
+        raise NotEnoughDataError(f"{trace.path} holds no copy and no memory set")
+    placed = operation_places(trace, own_row)
+    source, target = operations.source_memory[rows], operations.target_memory[rows]
+    columns: list[npt.NDArray[np.integer]] = [operations.name[rows], source, target, placed.line_number[rows]]
+    number, distinct = combined(*columns[: {"direction": 1, "memory": 3, "line": 4}[by]])
+    key = np.full(len(operations), -1, dtype=np.int32)
+    key[rows] = number
+    times = StatsByKey.of(key, operations.duration_ns, len(distinct))
+    sizes = StatsByKey.of(key, operations.size_bytes, len(distinct))
+    # A copy that the window cuts has all its bytes but not all its time.
+    whole_ns = trace.whole.operations.duration_ns[trace.operation_rows]
+    is_large = (operations.size_bytes >= LARGE_BYTES) & (operations.duration_ns == whole_ns)
+    large_key = np.where(is_large, key, -1).astype(np.int32)
+    large_ns, large = _analysis.sum_by_key(large_key, operations.duration_ns, len(distinct))
+    large_bytes, _ = _analysis.sum_by_key(large_key, operations.size_bytes, len(distinct))
+    pageable = _pageable(operations)
+    is_pageable = np.zeros(len(distinct), dtype=bool)
+    is_pageable[key[pageable]] = True
+    labels = [_label(operations, columns) for columns in distinct]
+    ranked = times.ranked([" ".join(label) + f"{i:09}" for i, label in enumerate(labels)])
+    shown = ranked[:limit]
+    places = placed.by_key(key, operations.duration_ns, shown)
+    peaks = _peaks(trace, key, len(distinct), peak_bytes_per_s)
+    total_ns = int(times.total.sum())
+    out = []
+    for i in shown:
+        direction, source_kind, target_kind = labels[i]
+        line = places[i][0].key if by == "line" else ""
+        out.append(
+            CopyRow(
+                key="/".join(part for part in (direction, source_kind, target_kind, line) if part),
+                direction=direction,
+                source=source_kind,
+                target=target_kind,
+                times=times[i],
+                sizes=sizes[i],
+                share_frac=int(times.total[i]) / total_ns if total_ns else 0.0,
+                pageable=bool(is_pageable[i]),
+                large=int(large[i]),
+                bytes_per_s=int(large_bytes[i]) * 1_000_000_000 // int(large_ns[i]) if large_ns[i] else None,
+                peak=peaks[i],
+                places=places[i],
+            )
+        )
+    is_copy = operations.kind == OperationKind.COPY
+    return CopiesResult(
+        rows=tuple(out),
+        coverage=coverage,
+        by=by,
+        copies=int(is_copy.sum()),
+        sets=int((operations.kind == OperationKind.SET).sum()),
+        total_bytes=int(operations.size_bytes[is_copy].sum()),
+        total_ns=total_ns,
+        pageable_ns=int(operations.duration_ns[pageable].sum()),
+        total_matched=len(ranked),
+    )
+
+
+def _pageable(operations: Operations) -> npt.NDArray[np.bool_]:
+    """Per operation, whether it is a copy from or to pageable memory."""
+    either = (operations.source_memory == MemoryKind.PAGEABLE) | (
+        operations.target_memory == MemoryKind.PAGEABLE
+    )
+    return np.asarray(either & (operations.kind == OperationKind.COPY))
+
+
+def _label(operations: Operations, columns: tuple[int, ...]) -> tuple[str, str, str]:
+    direction = operations.names[columns[0]]
+    if len(columns) == 1:
+        return direction, "", ""
+    source, target = (MemoryKind(kind).name.lower().replace("_", " ") for kind in columns[1:3])
+    return (direction, "", target) if direction == "memset" else (direction, source, target)
+
+
+def _peaks(trace: Trace, key: I32, keys: int, link_bytes_per_s: int | None) -> list[Peak | None]:
+    """Per key what its copies could reach; None where it is not known or not the same for all."""
+    operations = trace.operations
+    known = devices(trace)
+    track, numbers = device_tracks(operations)
+    host = np.isin(operations.source_memory, _HOST) | np.isin(operations.target_memory, _HOST)
+    # 0: within a device, 1: between host and device, 2: anything else.
+    names = np.array([2 if name.endswith(("PtoP", "HtoH", "memset")) else 0 for name in operations.names])
+    kind = np.where(host | _crosses(operations), 1, 0)
+    kind = np.where(names[operations.name] == 2, 2, kind)
+    rows = np.flatnonzero(key >= 0)
+    _, distinct = combined(key[rows], track[rows], kind[rows])
+    found: list[set[Peak | None]] = [set() for _ in range(keys)]
+    for number, device, what in distinct:
+        gpu = known.get(numbers[device])
+        peak: Peak | None = None
+        if what == 1 and link_bytes_per_s is not None:
+            peak = Peak(link_bytes_per_s, "as given")
+        elif what == 1 and gpu is not None:
+            peak = host_link(gpu.name)
+        elif what == 0 and gpu is not None and gpu.memory_bytes_per_s is not None:
+            # Within a device every byte is read and written.
+            peak = Peak(gpu.memory_bytes_per_s // 2, "half of the memory's bandwidth, vendor figure")
+        found[number].add(peak)
+    return [next(iter(peaks)) if len(peaks) == 1 else None for peaks in found]
+
+
+def _crosses(operations: Operations) -> npt.NDArray[np.bool_]:
+    """Per operation, whether it goes between host and device, by its name."""
+    crosses = [name.endswith(("HtoD", "DtoH", "HtoA", "AtoH")) for name in operations.names]
+    return np.array(crosses, dtype=bool)[operations.name]
