@@ -3,7 +3,7 @@
 nothing is copied.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -153,3 +153,38 @@ class TextCodes:
 
     def texts(self) -> list[bytes]:
         """The distinct texts by number."""
+
+class ChromeReader:
+    """Reads the JSON of torch.profiler piece by piece (csrc/trace/chrome_reader.h)."""
+
+    found_events: bool
+    """there is a list of events, empty or not"""
+
+    def feed(self, piece: bytes) -> None:
+        """The next bytes of the file, cut anywhere."""
+
+    def finish(self) -> None:
+        """There are no more bytes. All that follows is for afterwards."""
+
+    def take_table(self, which: str) -> dict[str, npt.NDArray[Any]]:
+        """One table, given away: operations, calls, operators, python, syncs, overheads or flows."""
+
+    def texts(self) -> tuple[tuple[str, ...], int]:
+        """The distinct texts by number, and how many of them are no UTF-8."""
+
+    def threads(self) -> tuple[_I64, _I64]:
+        """pid and tid of the threads by number; below -2**40 for those that are texts."""
+
+    def root(self) -> dict[str, bytes]:
+        """Members of the root object beside the events, as JSON."""
+
+    def damage(self) -> dict[str, int]:
+        """What was not as it should be (ChromeDamage in csrc/trace/chrome_tables.h)."""
+
+def parents_by_id(id: _I64, parent_id: _I64) -> _I32:
+    """Per call the row of the call with the id `parent_id`, -1 where there is none."""
+
+def fold_stacks(parent: _I32, name: _I32, role: _U8) -> tuple[_I32, _I32, _I32, _I32]:
+    """Stacks of calls that know their callers: per call its node in a tree of stacks; per node its parent, the
+    name of its frame and of its module (-1 none). `role` is per name (FrameRole in csrc/analysis/stack_tree.h).
+    """

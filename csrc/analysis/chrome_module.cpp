@@ -119,7 +119,8 @@ py::dict damage(const trace::ChromeReader& reader) {
   return py::dict("not_json"_a = found.not_json, "wild_times"_a = found.wild_times,
                   "without_phase"_a = found.without_phase, "times_as_text"_a = found.times_as_text,
                   "huge_integers"_a = found.huge_integers, "broken_events"_a = found.broken_events,
-                  "broken_root"_a = found.broken_root, "cut"_a = found.cut);
+                  "lost_bytes"_a = found.lost_bytes, "broken_root"_a = found.broken_root,
+                  "cut"_a = found.cut);
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/chrome_events.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -42,8 +43,8 @@ constexpr Field kArguments[] = {
 // What a communication kernel says of its collective.
 constexpr std::string_view kCollectiveName = "collective name";
 constexpr std::string_view kOfCollective[] = {
-    kCollectiveName, "in msg nelems",      "out msg nelems",     "dtype",
-    "group size",    "process group name", "process group ranks"};
+    kCollectiveName, "seq",        "in msg nelems",      "out msg nelems",
+    "dtype",         "group size", "process group name", "process group ranks"};
 
 constexpr char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
 
@@ -82,7 +83,15 @@ std::optional<int64_t> nanoseconds(std::string_view text) {
   at = after;
   if (at < end && *at == '.') {
     ++at;
-    for (int64_t unit = 100; at < end && *at >= '0' && *at <= '9'; ++at, unit /= 10) ns += unit * (*at - '0');
+    int64_t unit = 100;
+    for (; at < end && *at >= '0' && *at <= '9'; ++at, unit /= 10) {
+      if (unit == 0) {
+        ns += *at >= '5';  // the first digit below a nanosecond
+        at = std::find_if_not(at, end, [](char c) { return c >= '0' && c <= '9'; });
+        break;
+      }
+      ns += unit * (*at - '0');
+    }
   }
   if (at < end && (*at == 'e' || *at == 'E')) {
     double value = 0;

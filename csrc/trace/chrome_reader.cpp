@@ -46,8 +46,12 @@ void ChromeReader::read() {
   JsonCursor cursor(buffer_.data(), buffer_.data() + held);
   for (;;) {
     const char* before = cursor.at();
+    const bool lost = place_ == Place::kLost;
     const Step found = step(cursor);
-    if (found == Step::kOk) continue;
+    if (found == Step::kOk) {
+      sink_.damage.lost_bytes += lost ? cursor.at() - before : 0;
+      continue;
+    }
     cursor.go(before);
     cursor.peek();  // blanks say nothing
     if (found == Step::kMore && (!is_last_ || cursor.at_end())) break;
@@ -84,6 +88,7 @@ void ChromeReader::give_up(JsonCursor& cursor, Step why) {
   }
   place_ = Place::kLost;
   cursor.go(cursor.at() + 1);
+  ++sink_.damage.lost_bytes;
 }
 
 Step ChromeReader::start(JsonCursor& cursor) {

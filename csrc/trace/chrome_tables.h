@@ -77,6 +77,7 @@ struct ChromeDamage {
   int64_t times_as_text = 0;  // read as numbers
   int64_t huge_integers = 0;  // over 64 bits: read as not there
   int64_t broken_events = 0;  // no JSON: left out
+  int64_t lost_bytes = 0;     // of these
   int64_t broken_root = 0;    // members of the root object that are no JSON
   int64_t cut = 0;            // 1 if the file ends before its JSON does
 };

@@ -1,142 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a torch.profiler file (Chrome trace JSON), sorted into their kinds."""
+"""The events of a torch.profiler file (Chrome trace JSON) as tables, one per kind.
+
+The text is parsed in C++ while it is read (csrc/trace/chrome_reader.h): a file of 1 GB has 3.4 million events,
+and as Python objects they alone take several times as long and ten times the memory, even with msgspec, the
+fastest library for it, which also needs the whole text at once. It reads the few facts beside the events.
+"""
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
+import numpy.typing as npt
 
+from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
+from profiling_lab.trace.chrome_pieces import Pieces
 from profiling_lab.trace.columns import I64
 
-# Categories by what they are here. torch before 1.12 wrote them in title case and with other names.
-KINDS = {
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "memcpy": "copy",
-    "gpu_memset": "set",
-    "memset": "set",
-    "cuda_runtime": "call",
-    "cuda_driver": "call",
-    "runtime": "call",
-    "cpu_op": "operator",
-    "operator": "operator",
-    "user_annotation": "operator",
-    "python_function": "python",
-    "overhead": "overhead",
-}
-_LONGEST_US = 7 * 24 * 3600 * 1_000_000  # CUPTI's counters overflow; a longer event is none
+Table = dict[str, npt.NDArray[Any]]
+
+KINDS = ("operations", "calls", "operators", "python", "syncs", "overheads")
 _BARE_NAN = re.compile(rb"(?<=[:\[,])\s*-?(?:N/A|NaN|nan|Infinity|inf)\s*(?=[,\]}])")
-_CONTROL = re.compile(rb"[\x00-\x1f]")
+_FARTHEST_NS = 1 << 61
+_EPOCH_NS = 10**18  # September 2001
 
-
-class Args(msgspec.Struct, gc=False):
-    """What is used of an event's arguments. A wrong type in a field that nobody asks for must not matter."""
-
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-    bytes: Any = None
-    sequence: Any = msgspec.field(default=None, name="Sequence number")
-    forward_thread: Any = msgspec.field(default=None, name="Fwd thread id")
-    call_stack: Any = msgspec.field(default=None, name="Call stack")
-
-
-class Event(msgspec.Struct, gc=False):
-    """One event."""
-
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-    args: Args | None = None
-
-
-class File(msgspec.Struct, gc=False):
-    """The root object."""
-
-    traceEvents: list[Event] = msgspec.field(default_factory=list)
-    baseTimeNanoseconds: int = 0
-    deviceProperties: list[dict[str, Any]] = msgspec.field(default_factory=list)
+_REPAIRS = {
+    "not_json": "values and texts in events that are not JSON (read as null and with blanks)",
+    "wild_times": "events without a sensible time (left out)",
+    "without_phase": "events without a phase (left out)",
+    "times_as_text": "events with times written as text (read as numbers)",
+    "huge_integers": "integers over 64 bits (read as not there)",
+    "broken_events": "places where the events are not JSON (the events there are left out)",
+    "lost_bytes": "bytes of events that are not JSON (left out)",
+    "broken_root": "facts about the recording that are not JSON (left out)",
+    "cut": "break: the file ends before its JSON does, what came later is lost",
+}
+_CUT_GZIP = "break: the gzip data is not complete, what came later is lost"
+_NO_UTF8 = "names that are not UTF-8 (shown with replacement characters)"
 
 
 @dataclass(frozen=True, slots=True)
 class ChromeEvents:
-    """Complete events (`ph` X) by kind, in the order of the file."""
+    """Complete events (`ph` X) by kind, in the order of the file.
 
-    kinds: dict[str, list[Event]]
-    base_ns: int
-    devices: tuple[dict[str, Any], ...]
+    `start_ns` and `end_ns` are absolute, `thread` is a row of `pids` and `tids`, `name` a row of `texts`; a
+    number that is not there is int64's minimum, a text -1. csrc/trace/chrome_tables.h names all columns.
+    """
+
+    tables: dict[str, Table]
+    flows: Table
+    texts: tuple[str, ...]
+    pids: I64
+    tids: I64
+    facts: dict[str, Any]
+    """members of the root object beside the events: deviceProperties, distributedInfo, ..."""
     repairs: dict[str, int] = field(default_factory=dict)
 
-    def of(self, *kinds: str) -> list[Event]:
-        return [event for kind in kinds for event in self.kinds.get(kind, ())]
+    def __getitem__(self, kind: str) -> Table:
+        return self.tables[kind]
+
+    @property
+    def devices(self) -> tuple[dict[str, Any], ...]:
+        """What the file says of its GPUs."""
+        listed = self.facts.get("deviceProperties")
+        return tuple(d for d in listed if isinstance(d, dict)) if isinstance(listed, list) else ()
 
 
 def read_events(path: Path) -> ChromeEvents:
-    """Read the file. Raises UnreadableInputError if it is no trace of torch.profiler."""
-    content = _content(path)
-    repairs: dict[str, int] = {}
-    try:
-        parsed = _decode(content)
-    except msgspec.MsgspecError:
-        content, repaired = _BARE_NAN.subn(b"null", content)
-        content, controls = _CONTROL.subn(b" ", content)
-        repairs["values and characters that are not JSON (read as null and as blanks)"] = repaired + controls
+    """Read the file, whole or not. Raises UnreadableInputError if no event of torch.profiler is in it."""
+    reader = _analysis.ChromeReader()
+    pieces = Pieces(path)
+    for piece in pieces:
+        reader.feed(piece)
+    reader.finish()
+
+    tables = {kind: reader.take_table(kind) for kind in KINDS}
+    texts, no_utf8 = reader.texts()
+    facts, broken_facts = _facts(reader.root())
+    damage = reader.damage()
+    damage["broken_root"] += broken_facts
+    repairs = {_REPAIRS[what]: count for what, count in damage.items() if count}
+    if no_utf8:
+        repairs[_NO_UTF8] = no_utf8
+    if pieces.breaks_off:
+        repairs.pop(_REPAIRS["cut"], None)
+        repairs[_CUT_GZIP] = 1
+    if not any(len(table["thread"]) for table in tables.values()):
+        raise UnreadableInputError(f"{path} {_why_nothing(reader.found_events, damage, pieces)}")
+
+    flows = reader.take_table("flows")
+    base_ns = _base_ns(facts, tables)
+    for column in ("start_ns", "end_ns"):
+        for table in tables.values():
+            table[column] += base_ns
+    flows["time_ns"] += base_ns
+    return ChromeEvents(tables, flows, texts, *reader.threads(), facts, repairs)
+
+
+def _why_nothing(found_events: bool, damage: dict[str, int], pieces: Pieces) -> str:
+    if pieces.breaks_off:
+        return "breaks off: its gzip data is not complete, and no event of torch.profiler is whole"
+    if damage["wild_times"] or damage["without_phase"]:
+        return "is no trace of torch.profiler: no event in it has a sensible time"
+    if damage["cut"] or damage["broken_events"] or damage["broken_root"]:
+        return "is no trace of torch.profiler: it is no valid JSON, and no event in it is whole"
+    where = "its list of events holds none of them" if found_events else "it has none of its events"
+    return f"is JSON but no trace of torch.profiler: {where}"
+
+
+def _facts(root: dict[str, bytes]) -> tuple[dict[str, Any], int]:
+    facts, broken = {}, 0
+    for name, json in root.items():
         try:
-            parsed = _decode(content)
-        except msgspec.MsgspecError as error:
-            raise UnreadableInputError(f"{path} is no trace of torch.profiler: {error}") from None
-    kinds: dict[str, list[Event]] = {}
-    wild = 0
-    for event in parsed.traceEvents:
-        if event.ph != "X":
-            continue
-        kind = KINDS.get(event.cat.lower()) if isinstance(event.cat, str) else None
-        if kind is None:
-            continue
-        if not _is_number(event.ts) or not _is_number(event.dur) or not 0 <= event.dur < _LONGEST_US:
-            wild += 1
-            continue
-        kinds.setdefault(kind, []).append(event)
-    if not kinds:
-        raise UnreadableInputError(
-            f"{path} is JSON but no trace of torch.profiler: it has none of its events"
-        )
-    if wild:
-        repairs["events without a sensible time (left out)"] = wild
-    return ChromeEvents(kinds, parsed.baseTimeNanoseconds, tuple(parsed.deviceProperties), repairs)
+            facts[name] = msgspec.json.decode(_BARE_NAN.sub(b"null", json))
+        except (msgspec.MsgspecError, RecursionError):
+            broken += 1
+    return facts, broken
 
 
-def _content(path: Path) -> bytes:
-    content = path.read_bytes()
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error):
-        raise UnreadableInputError(f"{path} breaks off: its gzip data is not complete") from None
-
-
-def _decode(content: bytes) -> File:
-    if content.lstrip()[:1] == b"[":  # the bare list of events, as some tools leave it
-        return File(traceEvents=msgspec.json.decode(content, type=list[Event]))
-    return msgspec.json.decode(content, type=File)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _base_ns(facts: dict[str, Any], tables: dict[str, Table]) -> int:
+    """What times count from. Some files name it although their times count from 1970 already."""
+    base_ns = whole(facts.get("baseTimeNanoseconds"), 0)
+    first_ns = min(int(table["start_ns"].min()) for table in tables.values() if len(table["start_ns"]))
+    counts_already = base_ns > _EPOCH_NS and first_ns > _EPOCH_NS
+    return 0 if counts_already or not 0 <= base_ns < _FARTHEST_NS else base_ns
 
 
 def whole(value: Any, missing: int = -1) -> int:
@@ -146,15 +137,3 @@ def whole(value: Any, missing: int = -1) -> int:
     except (TypeError, ValueError, OverflowError):
         return missing
     return number if -(2**63) <= number < 2**63 else missing
-
-
-def nanoseconds(events: Sequence[Event], base_ns: int) -> tuple[I64, I64]:
-    """Starts and ends. Times are microseconds, integers in old files and with a fraction in new ones."""
-    start = _to_ns([event.ts for event in events]) + np.int64(base_ns)
-    return start, start + _to_ns([event.dur for event in events])
-
-
-def _to_ns(microseconds: list[Any]) -> I64:
-    if all(isinstance(value, int) for value in microseconds):
-        return np.array(microseconds, dtype=np.int64) * 1000
-    return np.round(np.array(microseconds, dtype=np.float64) * 1000).astype(np.int64)

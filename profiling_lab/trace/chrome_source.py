@@ -15,7 +15,13 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.trace.call_stacks import StacksFound, unknown_facts
-from profiling_lab.trace.chrome_events import ChromeEvents, Event, nanoseconds, read_events, whole
+from profiling_lab.trace.chrome_collectives import Collectives, collectives
+from profiling_lab.trace.chrome_events import ChromeEvents, Table, read_events
+from profiling_lab.trace.chrome_flows import FlowAgreement, flow_agreement
+from profiling_lab.trace.chrome_overheads import chrome_overheads
+from profiling_lab.trace.chrome_processes import Processes
+from profiling_lab.trace.chrome_stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
+from profiling_lab.trace.chrome_syncs import Syncs, chrome_syncs
 from profiling_lab.trace.columns import (
     I32,
     I64,
@@ -24,26 +30,24 @@ from profiling_lab.trace.columns import (
     Calls,
     Evaluates,
     MemoryKind,
-    OperationKind,
     Operations,
     Overheads,
     Ranges,
+    dense,
     full,
 )
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.read_calls import CallTable
-from profiling_lab.trace.read_overheads import chrome_overheads
 from profiling_lab.trace.source import Recorder
-from profiling_lab.trace.stacks import Frame, StackBuilder
+from profiling_lab.trace.stacks import StackBuilder, Stacks
 
 EXACT_LINES = "torch.profiler call stacks"
 FUNCTION_LINES = "torch.profiler Python functions"
 
-_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 _MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
 _ENGINE = ("autograd::engine::evaluate_function", "torch::autograd::AccumulateGrad")
-_BLEED_NS = 1000
-_OPERATIONS = {"kernel": OperationKind.KERNEL, "copy": OperationKind.COPY, "set": OperationKind.SET}
+_EARLY = "GPU operations that begin before their launch (their times are kept)"
+_NOT_NESTED = "Python functions that overlap others without nesting (left out of the stacks)"
 
 
 class ChromeSource:
@@ -56,6 +60,7 @@ class ChromeSource:
         self.processes = Registry()
         self.threads = Registry()
         self.events: ChromeEvents = read_events(path)
+        self._ids = Processes(self.events, self.processes, self.threads)
 
     def close(self) -> None:
         """Nothing stays open."""
@@ -64,31 +69,34 @@ class ChromeSource:
         return {}
 
     def operations(self) -> tuple[Operations, dict[str, int]]:
-        events = self.events.of(*_OPERATIONS)
-        kinds = [kind for name, kind in _OPERATIONS.items() for _ in self.events.of(name)]
-        start_ns, end_ns = nanoseconds(events, self.events.base_ns)
-        numbers, names = _numbered([_operation_name(event) for event in events])
-        args = [event.args for event in events]
+        table, calls = self.events["operations"], self.call_table().calls
+        repairs = dict(self.events.repairs)
+        process = self._ids.of_operations(table, calls.process, calls.correlation, calls.start_ns, repairs)
+        correlation = _known(table["correlation"])
+        call = _analysis.call_of(process, correlation, calls.process, calls.correlation, calls.start_ns)
+        early = int((table["start_ns"] < np.append(calls.start_ns, NO_SEQUENCE)[call]).sum())
+        if early:
+            repairs[_EARLY] = early
+        if self._python is not None and self._python.not_nested:
+            repairs[_NOT_NESTED] = self._python.not_nested
+        name, texts = self._names(table)
+        numbers, names = _merged(name, [_operation_name(text) for text in texts])
         operations = Operations(
-            kind=np.array(kinds, dtype=np.uint8),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            # A file has one process; the pid of a GPU event is the number of its device.
-            process=full(len(events), self._process(), np.int32),
-            device=np.array(
-                [whole(a.device if a else None, whole(e.pid, 0)) for a, e in zip(args, events, strict=True)],
-                dtype=np.int32,
-            ),
-            stream=_column([a.stream if a else None for a in args]),
-            correlation=_column([a.correlation if a else None for a in args]),
+            kind=table["kind"],
+            start_ns=table["start_ns"],
+            end_ns=table["end_ns"],
+            process=process,
+            device=self._ids.device(table),
+            stream=_known(table["stream"]),
+            correlation=correlation,
             name=numbers,
-            size_bytes=np.maximum(_column([a.bytes if a else None for a in args]), 0),
+            size_bytes=np.maximum(table["bytes"], 0),
             names=names,
             short_names=tuple(_base_name(name) for name in names),
-            source_memory=_memory(events, "source"),
-            target_memory=_memory(events, "target"),
+            source_memory=_memory(texts, "source")[name],
+            target_memory=_memory(texts, "target")[name],
         )
-        return operations, self.events.repairs
+        return operations, repairs
 
     def call_table(self) -> CallTable:
         return self._tables[0]
@@ -97,39 +105,44 @@ class ChromeSource:
         return self._tables[1]
 
     def overheads(self) -> Overheads:
-        events = self.events.of("overhead")
-        times = nanoseconds(events, self.events.base_ns)
-        process = full(len(events), self._process(), np.int32)
-        return chrome_overheads(events, *times, process, self._thread(events))
+        table = self.events["overheads"]
+        return chrome_overheads(table, self.events.texts, *self._ids.of_slices(table))
 
-    def _process(self) -> int:
-        pids = (whole(event.pid, 0) for event in self.events.of("call", "operator", "python"))
-        return int(self.processes.number(np.array([next(pids, 0) << 24], dtype=np.int64))[0])
+    def syncs(self) -> Syncs:
+        """What the host and the streams waited for, of files recorded with enable_cuda_sync_events."""
+        table = self.events["syncs"]
+        calls = self.call_table().calls
+        process = self._ids.of_operations(table, calls.process, calls.correlation, calls.start_ns, {})
+        return chrome_syncs(table, self.events.texts, process, self._ids.device(table))
 
-    def _thread(self, events: list[Event]) -> I32:
-        ids = [(whole(e.pid, 0) & 0xFFFFFF) << 24 | (whole(e.tid, 0) & 0xFFFFFF) for e in events]
-        return self.threads.number(np.array(ids, dtype=np.int64))
+    def collectives(self) -> Collectives:
+        """What communication kernels say of their collectives."""
+        return collectives(self.events["operations"]["collective"], self.events.texts)
+
+    def flow_agreement(self) -> FlowAgreement:
+        """How far torch's own arrows from forward to backward agree with the sequence numbers."""
+        return flow_agreement(self.events)
 
     @cached_property
     def _tables(self) -> tuple[CallTable, Ranges]:
         """Calls and operators, which share the tree of stacks."""
-        builder = StackBuilder()
-        ranges = self._operators(builder)
-        events = self.events.of("call")
-        start_ns, end_ns = nanoseconds(events, self.events.base_ns)
-        thread = self._thread(events)
-        form = EXACT_LINES
-        stack = self._stack_of_operator(ranges, start_ns, thread)
-        if self.events.of("python"):
-            form, stack = FUNCTION_LINES, self._python_stacks(builder, start_ns, thread)
-        numbers, names = _numbered([str(event.name) for event in events])
-        nothing = unknown_facts(len(events))
+        events = self.events["calls"]
+        process, thread = self._ids.of_slices(events)
+        operators = self._operators()
+        if self._python is not None:
+            form, stacks = FUNCTION_LINES, self._python.stacks
+            stack = self._python.stack[: len(thread)]
+        else:
+            form, stacks = EXACT_LINES, self._noted_stacks[0]
+            stack = _stack_of_operator(operators, events["start_ns"], thread)
+        numbers, names = self._names(events)
+        nothing = unknown_facts(len(thread))
         calls = Calls(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            process=full(len(events), self._process(), np.int32),
+            start_ns=events["start_ns"],
+            end_ns=events["end_ns"],
+            process=process,
             thread=thread,
-            correlation=_column([event.args.correlation if event.args else None for event in events]),
+            correlation=_known(events["correlation"]),
             name=numbers,
             names=names,
             stack=stack,
@@ -139,107 +152,91 @@ class ChromeSource:
             node_counter=nothing.node_counter,
             node_name=nothing.node_name,
             node_names=(),
-            traits=np.zeros(len(events), dtype=np.uint8),
+            traits=np.zeros(len(thread), dtype=np.uint8),
         )
         found = StacksFound(form if stack.any() else "", int((stack > 0).sum()), 0, 0)
-        return CallTable(calls, builder.build(), found), ranges
+        return CallTable(calls, stacks, found), operators
 
-    def _operators(self, builder: StackBuilder) -> Ranges:
+    def _operators(self) -> Ranges:
         """Operators and annotations, each with its own stack or that of the Python functions around it."""
-        events = self.events.of("operator")
-        start_ns, end_ns = nanoseconds(events, self.events.base_ns)
-        thread = self._thread(events)
-        if self.events.of("python"):
-            stack = self._python_stacks(builder, start_ns, thread)
-        else:
-            stack = self._noted_stacks(builder, events)
-        numbers, names = _numbered([str(event.name) for event in events])
-        sequence = _column([e.args.sequence if e.args else None for e in events])
+        events = self.events["operators"]
+        process, thread = self._ids.of_slices(events)
+        numbers, names = self._names(events)
+        sequence = events["sequence"]
+        is_engine = np.array([name.startswith(_ENGINE) for name in names] or [False], dtype=bool)
+        evaluates = np.where(
+            (events["forward_thread"] > 0) & (sequence >= 0), Evaluates.NODE, Evaluates.NOTHING
+        )
+        evaluates[is_engine[numbers]] = Evaluates.ENGINE
+        own_stack = self._noted_stacks[1]
+        if self._python is not None:
+            own_stack = self._python.stack[len(self.events["calls"]["thread"]) :]
         return Ranges(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            process=full(len(events), self._process(), np.int32),
+            start_ns=events["start_ns"],
+            end_ns=events["end_ns"],
+            process=process,
             thread=thread,
             name=numbers,
             names=names,
             sequence=np.where(sequence < 0, NO_SEQUENCE, sequence),
-            evaluates=np.array([_evaluates(event) for event in events], dtype=np.uint8),
-            domain=full(len(events), 0),
+            evaluates=evaluates.astype(np.uint8),
+            domain=full(len(thread), 0),
             domains={},
-            stack=stack,
+            stack=own_stack,
         )
 
-    @staticmethod
-    def _noted_stacks(builder: StackBuilder, events: list[Event]) -> I32:
-        """Stacks that operators carry as text, innermost frame first."""
-        known: dict[str, int] = {"": 0}
-        rows = np.zeros(len(events), dtype=np.int32)
-        for i, event in enumerate(events):
-            text = event.args.call_stack if event.args else None
-            if isinstance(text, str):
-                if text not in known:
-                    known[text] = builder.add(_frames(text.split(";")))
-                rows[i] = known[text]
-        return rows
+    @cached_property
+    def _python(self) -> PythonStacks | None:
+        """Stacks at the start of each call and then of each operator, None without events of functions."""
+        python = self.events["python"]
+        if not len(python["thread"]):
+            return None
+        asked = [self.events["calls"], self.events["operators"]]
+        at = np.concatenate([self._ids.of_slices(table)[1] for table in asked])
+        time_ns = np.concatenate([table["start_ns"] for table in asked])
+        return python_stacks(python, self.events.texts, self._ids.of_slices(python)[1], time_ns, at)
 
-    @staticmethod
-    def _stack_of_operator(ranges: Ranges, time_ns: I64, thread: I32) -> I32:
-        """Per moment the stack of the nearest operator around it that has one."""
-        parent, innermost, _ = _analysis.contain(
-            ranges.start_ns, ranges.end_ns, ranges.thread, time_ns, thread, _BLEED_NS
-        )
-        holder = _analysis.nearest_marked(parent, (ranges.stack > 0).astype(np.uint8))
-        row = np.append(holder, np.int32(-1))[innermost]
-        return np.append(ranges.stack, np.int32(0))[row].astype(np.int32)
+    @cached_property
+    def _noted_stacks(self) -> tuple[Stacks, I32]:
+        """Stacks that operators carry as text, innermost frame first; per operator its row."""
+        number, texts = dense(self.events["operators"]["call_stack"])
+        builder = StackBuilder()
+        rows = [self._noted_stack(builder, text) for text in texts.tolist()]
+        return builder.build(), np.array([*rows, 0], dtype=np.int32)[number]
 
-    def _python_stacks(self, builder: StackBuilder, time_ns: I64, thread: I32) -> I32:
-        """Per moment the Python functions around it; each distinct innermost one is looked at once."""
-        events = self.events.of("python")
-        if not events:
-            return full(len(time_ns), 0, np.int32)
-        start_ns, end_ns = nanoseconds(events, self.events.base_ns)
-        parent, innermost, _ = _analysis.contain(
-            start_ns, end_ns, self._thread(events), time_ns, thread, _BLEED_NS
-        )
-        stack_of: dict[int, int] = {-1: 0}
-        for row in np.unique(innermost).tolist():
-            path, at = [], row
-            while at >= 0:
-                path.append(str(events[at].name))
-                at = int(parent[at])
-            stack_of.setdefault(row, builder.add(_frames(path)))
-        rows = np.array(sorted(stack_of), dtype=np.int64)
-        stacks = np.array([stack_of[row] for row in rows.tolist()], dtype=np.int32)
-        return stacks[np.searchsorted(rows, innermost)]
+    def _noted_stack(self, builder: StackBuilder, text: int) -> int:
+        if text < 0:
+            return 0
+        frames = (parse_frame(frame) for frame in self.events.texts[text].split(";"))
+        return builder.add(frame for frame in frames if frame)
+
+    def _names(self, table: Table) -> tuple[I32, tuple[str, ...]]:
+        number, used = dense(table["name"])
+        return number, tuple(self.events.texts[i] for i in used.tolist())
 
 
-def _frames(texts: list[str]) -> list[Frame]:
-    """`path.py(12): forward` as frames; built-in functions and modules' names are none."""
-    matches = (_FRAME.match(text.strip()) for text in texts)
-    return [Frame(m["function"], m["file"], int(m["line"])) for m in matches if m]
+def _stack_of_operator(ranges: Ranges, time_ns: I64, thread: I32) -> I32:
+    """Per moment the stack of the nearest operator around it that has one."""
+    parent, innermost, _ = _analysis.contain(
+        ranges.start_ns, ranges.end_ns, ranges.thread, time_ns, thread, BLEED_NS
+    )
+    holder = _analysis.nearest_marked(parent, (ranges.stack > 0).astype(np.uint8))
+    row = np.append(holder, np.int32(-1))[innermost]
+    return np.append(ranges.stack, np.int32(0))[row].astype(np.int32)
 
 
-def _evaluates(event: Event) -> Evaluates:
-    if str(event.name).startswith(_ENGINE):
-        return Evaluates.ENGINE
-    if event.args and whole(event.args.forward_thread, 0) > 0 and whole(event.args.sequence) >= 0:
-        return Evaluates.NODE
-    return Evaluates.NOTHING
-
-
-def _operation_name(event: Event) -> str:
+def _operation_name(name: str) -> str:
     """`Memcpy HtoD (Pageable -> Device)` reads as `memcpy HtoD`, as in the other kinds of files."""
-    name = str(event.name)
     if name.startswith(("Memcpy ", "Memset ")):
         kind, _, rest = name.partition(" ")
         return f"memcpy {rest.partition(' ')[0]}" if kind == "Memcpy" else "memset"
     return name
 
 
-def _memory(events: list[Event], side: str) -> U8:
-    """MemoryKind of one side, from `Memcpy HtoD (Pageable -> Device)` or `Memset (Device)`."""
+def _memory(names: tuple[str, ...], side: str) -> U8:
+    """MemoryKind of one side by name, from `Memcpy HtoD (Pageable -> Device)` or `Memset (Device)`."""
     known = {kind.name.replace("_", " "): kind for kind in MemoryKind}
-    matches = (_MEMORY.match(str(event.name)) for event in events)
+    matches = (_MEMORY.match(name) for name in names)
     sides = [(m[side] or "").upper() if m else "" for m in matches]
     return np.array([known.get(text, MemoryKind.UNKNOWN) for text in sides], dtype=np.uint8)
 
@@ -252,11 +249,13 @@ def _base_name(name: str) -> str:
     return head.split("::")[-1].split(" ")[-1] or name
 
 
-def _numbered(texts: list[str]) -> tuple[I32, tuple[str, ...]]:
-    numbers: dict[str, int] = {}
-    rows = [numbers.setdefault(text, len(numbers)) for text in texts]
-    return np.array(rows, dtype=np.int32), tuple(numbers)
+def _merged(number: I32, names: list[str]) -> tuple[I32, tuple[str, ...]]:
+    """Give equal names one number."""
+    distinct = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    renumbered = np.array([distinct[name] for name in names], dtype=np.int32)
+    return renumbered[number] if len(number) else number, tuple(distinct)
 
 
-def _column(values: list[object]) -> I64:
-    return np.array([whole(value) for value in values], dtype=np.int64)
+def _known(values: I64) -> I64:
+    """-1 where a number is not there."""
+    return np.where(values == NO_SEQUENCE, -1, values)

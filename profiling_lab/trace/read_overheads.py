@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What held the program up, from the tables of the nsys schema and from the events of torch.profiler."""
+"""What held the program up, from the tables of the nsys schema."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.chrome_events import Event
-from profiling_lab.trace.columns import I32, I64, U8, OverheadKind, Overheads
+from profiling_lab.trace.columns import I64, OverheadKind, Overheads
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.sqlite_file import SqliteFile
@@ -15,17 +14,6 @@ from profiling_lab.trace.sqlite_file import SqliteFile
 TABLES = {
     "PROFILER_OVERHEAD": OverheadKind.PROFILER,
     "CUPTI_ACTIVITY_KIND_OVERHEAD": OverheadKind.UNKNOWN,
-}
-
-_CHROME_NAMES = {
-    "buffer flush": OverheadKind.BUFFER_FLUSH,
-    "activity buffer request": OverheadKind.BUFFER_FLUSH,
-    "instrumentation": OverheadKind.INSTRUMENTATION,
-    "resource": OverheadKind.RESOURCE,
-    "driver compiler": OverheadKind.JIT_COMPILER,
-    "runtime triggered module loading": OverheadKind.MODULE_LOADING,
-    "lazy function loading": OverheadKind.LAZY_FUNCTION_LOADING,
-    "command buffer full": OverheadKind.COMMAND_BUFFER_FULL,
 }
 
 
@@ -51,12 +39,3 @@ def read_overheads(file: SqliteFile, processes: Registry, threads: Registry) -> 
         thread=threads.number(tid),
         kind=np.where(known, kind, OverheadKind.UNKNOWN).astype(np.uint8),
     )
-
-
-def chrome_overheads(events: list[Event], start_ns: I64, end_ns: I64, process: I32, thread: I32) -> Overheads:
-    return Overheads(start_ns, end_ns, process, thread, _named_kinds(events))
-
-
-def _named_kinds(events: list[Event]) -> U8:
-    kinds = [_CHROME_NAMES.get(str(event.name).lower(), OverheadKind.UNKNOWN) for event in events]
-    return np.array(kinds, dtype=np.uint8)

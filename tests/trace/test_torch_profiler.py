@@ -82,7 +82,7 @@ def test_todays_format(tmp_path: Path) -> None:
         (row,) = result.rows
         assert (row.key, row.function, row.forward_ns, row.backward_ns) == (
             "model.py:7",
-            "forward",
+            "Linear.forward",
             10_250,
             20_000,
         )
@@ -97,7 +97,7 @@ def test_todays_format(tmp_path: Path) -> None:
         assert {part.key: part.rows for part in facts.recorded}["autograd"] == 4
     with Trace.open(path) as trace:
         (place,) = top_kernels(trace).rows[0].stacks
-        assert [str(f) for f in place.frames] == ["model.py:7 forward", "train.py:20 main"]
+        assert [str(f) for f in place.frames] == ["model.py:7 Linear.forward", "train.py:20 main"]
 
 
 def test_gzip_and_bare_lists_read_the_same(tmp_path: Path) -> None:
@@ -164,9 +164,11 @@ def test_a_file_without_gpu_work(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"ph": "X", "cat": "kern', "no trace of torch.profiler"),
         (b'{"traceEvents": 5}', "no trace of torch.profiler"),
         (b"{" * 5000, "no trace of torch.profiler"),
-        (gzip.compress(json.dumps(today() * 50).encode())[:-40], "gzip data is not complete"),
+        (gzip.compress(bytes(range(256)) * 500)[:-40], "is no trace"),
+        (b'{"traceEvents": []}', "list of events holds none"),
+        (b'[{"ph": "X", "cat": "kernel"}, {"cat": "kernel"}]', "no event in it has a sensible time"),
     ],
-    ids=["other-json", "cut", "wrong-type", "nested", "cut-gzip"],
+    ids=["other-json", "cut", "wrong-type", "nested", "cut-gzip", "empty", "no-times"],
 )
 def test_unreadable(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "t.json"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of a JSON file, packed or not, piece by piece and one piece ahead of its reader."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+from profiling_lab.errors import UnreadableInputError
+
+GZIP = b"\x1f\x8b"
+_PIECE_BYTES = 4 << 20
+_PACKED_BYTES = 256 << 10
+_CAREFUL_BYTES = 256
+_BOM = b"\xef\xbb\xbf"
+
+
+class Pieces:
+    """Iterate once. Unpacking and reading need no interpreter lock, so they run beside whoever parses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.breaks_off = False
+        """gzip data that ends early or is damaged: what came before it was given"""
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file, ThreadPoolExecutor(1) as reader:
+                pieces = self._pieces(file)
+                coming = reader.submit(next, pieces, b"")
+                while piece := coming.result():
+                    coming = reader.submit(next, pieces, b"")
+                    yield piece
+        except OSError as error:
+            raise UnreadableInputError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def _pieces(self, file: BinaryIO) -> Iterator[bytes]:
+        packed = file.read(len(GZIP)) == GZIP
+        file.seek(0)
+        if packed:
+            yield from self._unpacked(file)
+            return
+        file.seek(len(_BOM) if file.read(len(_BOM)) == _BOM else 0)
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
+        """The members of a gzip file, one after the other; padding behind the last one is none."""
+        unpacker = zlib.decompressobj(wbits=31)
+        while True:
+            packed = unpacker.unconsumed_tail or unpacker.unused_data or file.read(_PACKED_BYTES)
+            if unpacker.eof:
+                if not packed.startswith(GZIP):
+                    return
+                unpacker = zlib.decompressobj(wbits=31)
+            elif not packed:
+                self.breaks_off = True
+                return
+            before = unpacker.copy()
+            try:
+                piece = unpacker.decompress(packed, _PIECE_BYTES)
+            except zlib.error:
+                self.breaks_off = True
+                yield _as_far_as_possible(before, packed)
+                return
+            if piece:
+                yield piece
+
+
+def _as_far_as_possible(unpacker: zlib._Decompress, packed: bytes) -> bytes:
+    """What can be unpacked in front of the damage. zlib keeps back what it had when it meets some."""
+    found = []
+    try:
+        for at in range(0, len(packed), _CAREFUL_BYTES):
+            found.append(unpacker.decompress(packed[at : at + _CAREFUL_BYTES]))
+    except zlib.error:
+        pass
+    return b"".join(found)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks from torch.profiler's events of Python functions.
+
+Each such event knows the one that called it, so its stack needs no comparing of times; only which function
+was running when a call or operator began is looked up by time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.trace.chrome_events import Table
+from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, dense
+from profiling_lab.trace.stacks import Frame, Stacks
+
+FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
+_MODULE = re.compile(r"^nn\.Module: (?P<name>.+)_\d+$", re.DOTALL)
+BLEED_NS = 1000
+
+
+class _Role(IntEnum):
+    """What an event adds to the stack (csrc/analysis/stack_tree.h)."""
+
+    NONE = 0
+    FRAME = 1
+    MODULE = 2
+    PASSING = 3
+    FORWARD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStacks:
+    """The stacks of a file, and which one each asked moment has."""
+
+    stacks: Stacks
+    stack: I32
+    """per moment a row of `stacks`, 0 where no Python function ran"""
+    not_nested: int
+    """functions that overlap others without nesting in them: no moment is theirs"""
+
+
+def parse_frame(text: str) -> Frame | None:
+    """`path.py(12): forward` as a frame; built-in functions and modules' names are none."""
+    match = FRAME.match(text.strip())
+    if match is None or len(match["line"]) > 9:
+        return None
+    return Frame(match["function"], match["file"], int(match["line"]))
+
+
+def python_stacks(python: Table, texts: tuple[str, ...], thread: I32, time_ns: I64, at: I32) -> PythonStacks:
+    """The stack at each moment. `thread` is of the functions, `at` the thread of the moments."""
+    parent_by_time, innermost, not_nested = _analysis.contain(
+        python["start_ns"], python["end_ns"], thread, time_ns, at, BLEED_NS
+    )
+    used = np.unique(python["name"])
+    roles = np.zeros(len(texts), dtype=np.uint8)
+    roles[used] = [_role(texts[name]) for name in used.tolist()]
+    parent = _parents(python, thread, parent_by_time)
+    stack_of, node_parent, node_name, node_module = _analysis.fold_stacks(parent, python["name"], roles)
+    frame, frames = _frames(node_name, node_module, texts)
+    stack = np.append(stack_of, np.int32(0))[innermost].astype(np.int32)
+    return PythonStacks(Stacks(node_parent, frame, frames), stack, not_nested)
+
+
+def _parents(python: Table, thread: I32, by_time: I32) -> I32:
+    """The caller that an event names; by time where it names none that is in the file, on its thread."""
+    parent = _analysis.parents_by_id(python["id"], python["parent_id"])
+    named = parent >= 0
+    wrong = named & (
+        (thread[parent] != thread) | (python["start_ns"][parent] > python["start_ns"] + BLEED_NS)
+    )
+    unknown = wrong | ~named & ((python["parent_id"] != NO_SEQUENCE) | (python["id"] == NO_SEQUENCE))
+    return np.where(unknown, by_time, parent).astype(np.int32)
+
+
+def _role(name: str) -> _Role:
+    if _MODULE.match(name):
+        return _Role.MODULE
+    frame = parse_frame(name)
+    if frame is None:
+        return _Role.NONE
+    if frame.function == "forward":
+        return _Role.FORWARD
+    return _Role.PASSING if frame.file.endswith("torch/nn/modules/module.py") else _Role.FRAME
+
+
+def _frames(name: I32, module: I32, texts: tuple[str, ...]) -> tuple[I32, tuple[Frame, ...]]:
+    """Per node its frame, the first node having none, and the distinct frames."""
+    number, pairs = dense(name[1:].astype(np.int64) << 32 | (module[1:].astype(np.int64) + 1))
+    frames = tuple(_frame(texts, pair >> 32, (pair & 0xFFFFFFFF) - 1) for pair in pairs.tolist())
+    return np.append(np.int32(0), number).astype(np.int32), frames or (Frame("", "", 0),)
+
+
+def _frame(texts: tuple[str, ...], name: int, module: int) -> Frame:
+    """`forward` with the class of the module that runs it, where that was recorded."""
+    frame = parse_frame(texts[name])
+    assert frame is not None, "only names of frames make nodes"
+    owner = _MODULE.match(texts[module]) if module >= 0 else None
+    return Frame(f"{owner['name']}.{frame.function}", frame.file, frame.line) if owner else frame
