@@ -3,8 +3,8 @@
 
 python benchmarks/chrome_trace_generator.py trace.json --mib 1000 --seed 7
 
-writes trace.json and beside it trace.truth.json: per line `[forward_ns, backward_ns, kernels]`. The text has the
-layout of torch 2.x: one key per line, about three quarters of the events Python functions, operators with their
+writes trace.json and beside it trace.truth.json: per line `[forward_ns, backward_ns, kernels]`. The text has
+the layout of torch 2.x: one key per line, two thirds of the events Python functions, operators with their
 shapes, flows between launch and kernel and between forward and backward, three threads.
 """
 
@@ -23,10 +23,10 @@ BASE_NS = 1_790_857_026_000_000_000
 PID, MAIN, ENGINE, LOADER = 4711, 4711, 4802, 4810
 _MODULE_PY = "torch/nn/modules/module.py"
 _KERNELS = {
-    "mm": "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_{n}x128_32x5_nn_align8>(Params)",
-    "norm": "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, {n}>(int)",
-    "pointwise": "void at::native::vectorized_elementwise_kernel<{n}, at::native::GeluFunctor>(int, at::detail::Array)",
-    "adam": "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdam, {n}>(TensorListMetadata)",
+    "mm": "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_{n}x128_32x5_nn_align8>(Params)",
+    "norm": "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, {n}>(int, float)",
+    "pointwise": "void at::native::vectorized_elementwise_kernel<{n}, at::native::GeluFunctor>(int, Array)",
+    "adam": "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdam, {n}>(Metadata)",
 }
 
 
@@ -67,15 +67,23 @@ class Program:
     to_backward: list[tuple[str, int, str, int]] = field(default_factory=list)
 
     def event(self, head: str, start_ns: int, tail: str) -> None:
-        text = (
-            f"  {{\n    {head},\n    \"ts\": {start_ns // 1000}.{start_ns % 1000:03d}"
-            f"{tail}\n  }},\n"
-        )
+        text = f'  {{\n    {head},\n    "ts": {start_ns // 1000}.{start_ns % 1000:03d}{tail}\n  }},\n'
         self.written += self.out.write(text)
         self.truth.events += 1
 
-    def slice(self, cat: str, name: str, tid: int, start_ns: int, end_ns: int, args: str, pid: int = PID) -> None:
+    def slice(
+        self,
+        cat: str,
+        name: str,
+        tid: int,
+        start_ns: int,
+        end_ns: int,
+        arguments: dict[str, object],
+        pid: int = PID,
+    ) -> None:
+        """A complete event; the values of its arguments are JSON."""
         took = end_ns - start_ns
+        args = ",\n".join(f'      "{name}": {value}' for name, value in arguments.items())
         self.event(
             f'"ph": "X",\n    "cat": "{cat}",\n    "name": "{name}",\n    "pid": {pid},\n    "tid": {tid}',
             start_ns,
@@ -115,7 +123,7 @@ class Program:
             MAIN,
             start_ns,
             self.now_ns,
-            f'      "Python parent id": {parent},\n      "Python id": {number},\n      "Ev Idx": {number + 90_000}',
+            {"Python parent id": parent, "Python id": number, "Ev Idx": number + 90_000},
         )
 
     def small_calls(self, count: int) -> None:
@@ -154,8 +162,7 @@ class Program:
             tid,
             start_ns,
             self.now_ns,
-            f'      "External id": {self.correlation},\n      "cbid": 211,\n'
-            f'      "correlation": {self.correlation}',
+            {"External id": self.correlation, "cbid": 211, "correlation": self.correlation},
         )
         self.flow("s", self.correlation, tid, start_ns, "ac2g")
         begin = max(self.gpu_free_ns, self.now_ns + 2000)
@@ -167,11 +174,21 @@ class Program:
             7,
             begin,
             begin + took,
-            f'      "External id": {self.correlation},\n      "queued": 0,\n      "device": 0,\n'
-            f'      "context": 1,\n      "stream": 7,\n      "correlation": {self.correlation},\n'
-            f'      "registers per thread": {width // 2},\n      "shared memory": 0,\n'
-            '      "blocks per SM": 1.939394,\n      "warps per SM": 7.757576,\n'
-            '      "grid": [256, 1, 1],\n      "block": [128, 1, 1],\n      "est. achieved occupancy %": 12',
+            {
+                "External id": self.correlation,
+                "queued": 0,
+                "device": 0,
+                "context": 1,
+                "stream": 7,
+                "correlation": self.correlation,
+                "registers per thread": width // 2,
+                "shared memory": 0,
+                "blocks per SM": 1.939394,
+                "warps per SM": 7.757576,
+                "grid": [256, 1, 1],
+                "block": [128, 1, 1],
+                "est. achieved occupancy %": 12,
+            },
             pid=0,
         )
         self.flow("f", self.correlation, 7, begin, "ac2g", pid=0)
@@ -179,23 +196,26 @@ class Program:
 
     def operator(self, name: str, kernel: str, node: str = "") -> None:
         """An operator of autograd: a composite one, the one that makes the node, and its kernel."""
-        shapes = f"[[{8 * self.dice.randint(1, 4)}, 1024, 4096], [4096, 4096], [4096]]"
-        args = (
-            '      "External id": {id},\n      "Record function id": 0,\n      "Concrete Inputs": ["", "", ""],\n'
-            '      "Input type": ["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"],\n'
-            '      "Input Strides": [[4194304, 4096, 1], [1, 4096], [1]],\n'
-            f'      "Input Dims": {shapes},\n      "Ev Idx": {{id}}{{more}}'
-        )
-        more = f',\n      "Sequence number": {self.sequence},\n      "Fwd thread id": 0' if node else ""
+        args: dict[str, object] = {
+            "External id": self.sequence,
+            "Record function id": 0,
+            "Concrete Inputs": '["", "", ""]',
+            "Input type": '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]',
+            "Input Strides": [[4194304, 4096, 1], [1, 4096], [1]],
+            "Input Dims": [[8 * self.dice.randint(1, 4), 1024, 4096], [4096, 4096], [4096]],
+            "Ev Idx": self.sequence,
+        }
+        if node:
+            args |= {"Sequence number": self.sequence, "Fwd thread id": 0}
         outer_ns = self.now_ns
         self.pass_time(300)
         start_ns, line = self.now_ns, self.own_lines[-1]
         self.pass_time(300)
         self.launch(kernel, MAIN, line, phase=0)
         self.pass_time(200)
-        self.slice("cpu_op", f"aten::{name}_impl", MAIN, start_ns, self.now_ns, args.format(id=self.sequence, more=more))
+        self.slice("cpu_op", f"aten::{name}_impl", MAIN, start_ns, self.now_ns, args)
         self.pass_time(200)
-        self.slice("cpu_op", f"aten::{name}", MAIN, outer_ns, self.now_ns, args.format(id=self.sequence, more=more))
+        self.slice("cpu_op", f"aten::{name}", MAIN, outer_ns, self.now_ns, args)
         if node:
             self.flow("s", self.sequence, MAIN, start_ns, "fwdbwd")
             self.to_backward.append((node, self.sequence, line, start_ns))
@@ -209,22 +229,40 @@ class Program:
 
     def block(self, number: int) -> None:
         with self.module("Block", number, "model.py(52): forward", "model.py:52"):
-            self.layer("LayerNorm", 2 * number, "normalization.py(229): forward", "layer_norm", "norm", "NativeLayerNormBackward0")
+            self.layer(
+                "LayerNorm",
+                2 * number,
+                "normalization.py(229): forward",
+                "layer_norm",
+                "norm",
+                "NativeLayerNormBackward0",
+            )
             with self.python("model.py(20): attend", "model.py:20"):
                 self.layer("Linear", 3 * number, "linear.py(130): forward", "linear", "mm", "AddmmBackward0")
                 with self.python("<built-in function scaled_dot_product_attention>"):
                     self.operator("scaled_dot_product_attention", "mm", "ScaledDotProductBackward0")
             with self.python("model.py(35): mlp", "model.py:35"):
-                self.layer("Linear", 3 * number + 1, "linear.py(130): forward", "linear", "mm", "AddmmBackward0")
-                self.layer("GELU", number, "activation.py(816): forward", "gelu", "pointwise", "GeluBackward0")
-                self.layer("Linear", 3 * number + 2, "linear.py(130): forward", "linear", "mm", "AddmmBackward0")
+                self.layer(
+                    "Linear", 3 * number + 1, "linear.py(130): forward", "linear", "mm", "AddmmBackward0"
+                )
+                self.layer(
+                    "GELU", number, "activation.py(816): forward", "gelu", "pointwise", "GeluBackward0"
+                )
+                self.layer(
+                    "Linear", 3 * number + 2, "linear.py(130): forward", "linear", "mm", "AddmmBackward0"
+                )
             with self.python("<built-in method add of Tensor object at 0x7f3201a0>"):
                 self.operator("add", "pointwise", "AddBackward0")
 
     def backward(self) -> None:
         """The engine evaluates the nodes on its thread, the last one first."""
         for node, sequence, line, _ in reversed(self.to_backward):
-            number = f'      "External id": {sequence},\n      "Sequence number": {sequence},\n      "Fwd thread id": 1,\n      "Ev Idx": {sequence}'
+            number: dict[str, object] = {
+                "External id": sequence,
+                "Sequence number": sequence,
+                "Fwd thread id": 1,
+                "Ev Idx": sequence,
+            }
             engine_ns = self.now_ns
             self.pass_time(300)
             node_ns = self.now_ns
@@ -233,7 +271,14 @@ class Program:
             self.slice("cpu_op", node, ENGINE, node_ns, self.now_ns, number)
             self.flow("f", sequence, ENGINE, node_ns, "fwdbwd")
             self.pass_time(200)
-            self.slice("cpu_op", f"autograd::engine::evaluate_function: {node}", ENGINE, engine_ns, self.now_ns, number)
+            self.slice(
+                "cpu_op",
+                f"autograd::engine::evaluate_function: {node}",
+                ENGINE,
+                engine_ns,
+                self.now_ns,
+                number,
+            )
         self.to_backward.clear()
 
     def step(self, number: int) -> None:
@@ -244,14 +289,31 @@ class Program:
             with self.module("Net", 0, "model.py(88): forward", "model.py:88"):
                 for block in range(12):
                     self.block(block)
-            with self.python("torch/_tensor.py(592): backward"), self.python("torch/autograd/graph.py(824): _engine_run_backward"):
+            with (
+                self.python("torch/_tensor.py(592): backward"),
+                self.python("torch/autograd/graph.py(824): _engine_run_backward"),
+            ):
                 self.backward()
             with self.python("torch/optim/adamw.py(214): step"):
                 self.small_calls(30)
                 for _ in range(4):
                     self.operator("_fused_adamw_", "adam")
-        self.slice("user_annotation", f"ProfilerStep#{number}", MAIN, start_ns, self.now_ns, f'      "External id": {number},\n      "Ev Idx": {number}')
-        self.slice("cpu_op", "enumerate(DataLoader)#_pin_memory", LOADER, start_ns, self.now_ns - 1000, f'      "External id": {number},\n      "Ev Idx": {number}')
+        self.slice(
+            "user_annotation",
+            f"ProfilerStep#{number}",
+            MAIN,
+            start_ns,
+            self.now_ns,
+            {"External id": number, "Ev Idx": number},
+        )
+        self.slice(
+            "cpu_op",
+            "enumerate(DataLoader)#_pin_memory",
+            LOADER,
+            start_ns,
+            self.now_ns - 1000,
+            {"External id": number, "Ev Idx": number},
+        )
 
 
 _HEAD = """{
@@ -267,7 +329,18 @@ _HEAD = """{
   "baseTimeNanoseconds": %d,
   "traceEvents": [
 """
-_TAIL = '  {\n    "ph": "i",\n    "name": "Record Window End",\n    "pid": "",\n    "tid": "",\n    "ts": 9223372036854775.807,\n    "s": "g"\n  }\n  ],\n  "traceName": "generated.json"\n}\n'
+_TAIL = """  {
+    "ph": "i",
+    "name": "Record Window End",
+    "pid": "",
+    "tid": "",
+    "ts": 9223372036854775.807,
+    "s": "g"
+  }
+  ],
+  "traceName": "generated.json"
+}
+"""
 
 
 def generate(path: Path, size_bytes: int, seed: int = 7) -> Truth:
