@@ -37,6 +37,8 @@ SCHEMA = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OPERATION} bytes! copyKind! srcKind dstKind",
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION} value! bytes! memKind",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OPERATION} graphId!",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OPERATION} deprecatedSyncType syncType! "
+    "eventId!",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! "
     "callchainId",
     "NVTX_EVENTS": "start! end eventType! text:text globalTid textId domainId jsonTextId jsonText:text",

@@ -21,6 +21,7 @@ COMMANDS = (
     "kernels",
     "apis",
     "copies",
+    "syncs",
     "steps",
     "gaps",
     "overlap",
