@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab ranks`: the ranks of one job beside each other."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from profiling_lab.cli import _trace_arguments as shared
+
+if TYPE_CHECKING:
+    from profiling_lab.ranks import JobResult, Pool
+    from profiling_lab.ranks.pools import Done
+
+HELP = "compare the ranks of a job: who is late to which collective, what it costs, and which line is why"
+EXAMPLES = """\
+  profiling-lab ranks recordings/                             a folder with a file per rank
+  profiling-lab ranks run.rank*.sqlite --by collective        who was last, waiting beside transfer
+  profiling-lab ranks node.sqlite --by line                   one nsys export with several processes
+  profiling-lab ranks recordings/ --rank 0 --rank 7 --step 2:
+  profiling-lab ranks recordings/ --dask local                on a Dask cluster; or --dask tcp://head:8786
+
+record one file per rank with `profiling-lab record -o 'run.rank{rank}.sqlite' train.py` under torchrun
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "traces",
+        metavar="FILE",
+        nargs="+",
+        help="recordings of one job, or a folder of them; a file may hold several processes",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("rank", "collective", "step", "line"),
+        default="rank",
+        help="what a row is (default: rank)",
+    )
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=shared.positive,
+        help="processes that read files (default: one per CPU, at most one per file)",
+    )
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="read and merge on this Dask scheduler, whose workers see the files under the same names, or on "
+        "a cluster of this machine: local",
+    )
+    shared.add_steps_by(parser)
+    shared.add_own(parser)
+    shared.add_limit(parser, 64)
+    shared.add_window(parser)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import sys
+
+    from profiling_lab.ranks import Question, ranks
+    from profiling_lab.ranks.reading import files_of
+    from profiling_lab.report.ranks import ranks_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace.window import Wanted
+
+    window = Wanted(range=args.range, step=args.step, nvtx=args.nvtx, steps_by=args.steps_by)
+    question = Question(args.steps_by, tuple(args.own), window or None)
+    files = files_of(args.traces)
+    with _pool(args.dask, args.jobs) as pool, _progress(len(files)) as done:
+        result = ranks(files, question, pool, done, tuple(args.rank), tuple(args.device))
+    for failure in result.failures:
+        print(f"profiling-lab ranks: {failure.sentence}", file=sys.stderr)
+    write(ranks_report(result, args.by, args.limit or None), args.format)
+    return _exit_code(result)
+
+
+def _exit_code(result: JobResult) -> int:
+    """Of the worst file, where one could not be used: the answer is about the others."""
+    return max((failure.exit_code for failure in result.failures), default=0)
+
+
+@contextmanager
+def _pool(address: str | None, jobs: int | None) -> Iterator[Pool]:
+    from profiling_lab.ranks.pools import LocalPool, dask_pool
+
+    if address is None:
+        yield LocalPool(jobs)
+        return
+    with dask_pool(address, jobs) as pool:
+        yield pool
+
+
+@contextmanager
+def _progress(files: int) -> Iterator[Done]:
+    """A bar on standard error while files are read; nothing where nobody watches."""
+    import sys
+
+    if not sys.stderr.isatty() or files < 2:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading files", total=files)
+        yield lambda count: bar.update(task, completed=count)

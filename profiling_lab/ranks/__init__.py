@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of one job beside each other: who waits for whom, and why (spread.py draws the plan)."""
+
+from __future__ import annotations
+
+from profiling_lab.ranks.job import JobResult, ranks
+from profiling_lab.ranks.pools import DaskPool, LocalPool, Pool
+from profiling_lab.ranks.question import Question
+from profiling_lab.ranks.summary import RankSummary, summarize
+
+__all__ = ["DaskPool", "JobResult", "LocalPool", "Pool", "Question", "RankSummary", "ranks", "summarize"]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One clock for all ranks: nobody leaves an all-reduce before the last has come, so all leave it together.
+
+Each rank's clock is moved until its collectives end when those of the others do, on the median. What remains
+is how well the clocks agree; nothing smaller than that is called late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.ranks.kinds import Series
+from profiling_lab.ranks.pools import Handle, Pool
+from profiling_lab.ranks.reading import FileSummary
+from profiling_lab.ranks.spread import Spread, merged_by_name
+from profiling_lab.ranks.summary import RankSummary
+from profiling_lab.trace.columns import I64
+
+ROUNDS = 20
+GOOD_NS = 1_000
+AT_LEAST = 3
+"""collectives that a rank must share with others before its clock is moved"""
+
+Ends = dict[Series, Spread]
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How one rank's ends differ from the mean of all."""
+
+    median_ns: int
+    off_ns: int
+    """median distance from that median"""
+    collectives: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What became of the clocks."""
+
+    state: str
+    """'one': one file, one clock; 'collectives': moved until collectives end together; 'wall': as the files
+    tie them to the calendar, without a collective to check; 'none': they cannot be compared"""
+    moved_ns: int
+    """the farthest that one clock was moved against another"""
+    accuracy_ns: int | None
+    """median distance of a rank's ends from the others', of the worst rank; None where nothing tells"""
+
+    @property
+    def comparable(self) -> bool:
+        return self.state != "none"
+
+
+def align(
+    pool: Pool, handles: list[Handle], is_wall: Sequence[Sequence[bool]]
+) -> tuple[list[Handle], Clocks]:
+    """Put all summaries on one clock. is_wall: per file and rank, whether the calendar rules its clock."""
+    files, all_wall = len(is_wall), all(wall for file in is_wall for wall in file)
+    moved: dict[tuple[int, int], int] = {}
+    drifts: list[tuple[Drift, ...]] = []
+    for _ in range(ROUNDS):
+        ends = pool.merge(merged_by_name, pool.map(ends_of, handles))
+        drifts = pool.gather(pool.map(drifts_of, handles, ends))
+        farthest = max((abs(drift.median_ns) for file in drifts for drift in file), default=0)
+        if files == 1 or farthest <= GOOD_NS:
+            break
+        steps = [tuple(-drift.median_ns for drift in file) for file in drifts]
+        for i, file in enumerate(steps):
+            for j, ns in enumerate(file):
+                moved[i, j] = moved.get((i, j), 0) + ns
+        handles = pool.map(move, handles, each=steps)
+    known = [drift for file in drifts for drift in file if drift.collectives]
+    accuracy = max((abs(drift.median_ns) + drift.off_ns for drift in known), default=None)
+    ranks = sum(map(len, is_wall))
+    if files == 1:
+        return handles, Clocks("one", 0, accuracy)
+    if len(known) == ranks and known:
+        ways = moved.values() or (0,)
+        return handles, Clocks("collectives", max(ways) - min(ways), accuracy)
+    return handles, Clocks("wall" if all_wall else "none", 0, accuracy)
+
+
+def ends_of(file: FileSummary) -> Ends:
+    """When the collectives that all must wait for ended, on the ranks of a file."""
+    return merged_by_name(
+        [
+            {
+                series: Spread.of(_rank(rank), found.number, found.end_ns)
+                for series, found in rank.collectives.series.items()
+                if series.is_together
+            }
+            for rank in file.ranks
+        ]
+    )
+
+
+def drifts_of(file: FileSummary, ends: Ends) -> tuple[Drift, ...]:
+    """The Drift of each rank of a file."""
+    return tuple(_drift(rank, ends) for rank in file.ranks)
+
+
+def move(file: FileSummary, by_ns: tuple[int, ...]) -> FileSummary:
+    moved = zip(file.ranks, by_ns, strict=True)
+    return FileSummary(file.path, tuple(rank.moved(ns) for rank, ns in moved), file.failure)
+
+
+def _drift(rank: RankSummary, ends: Ends) -> Drift:
+    parts: list[I64] = []
+    for series, found in rank.collectives.series.items():
+        if series not in ends:
+            continue
+        spread = ends[series]
+        row = spread.rows(found.number)
+        shared = spread.ranks[row] >= 2
+        parts.append((found.end_ns - spread.total[row] // spread.ranks[row])[shared])
+    apart = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    if len(apart) < AT_LEAST:
+        return Drift(0, 0, 0)
+    median = int(np.median(apart))
+    return Drift(median, int(np.median(np.abs(apart - median))), len(apart))
+
+
+def _rank(summary: RankSummary) -> int:
+    assert summary.card.rank is not None, "ranks are numbered before clocks are compared"
+    return summary.card.rank

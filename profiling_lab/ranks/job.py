@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All ranks of a job: read, numbered, put on one clock, compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profiling_lab.errors import LabError, NotEnoughDataError
+from profiling_lab.ranks.clocks import Clocks, align
+from profiling_lab.ranks.lines import LineTimes
+from profiling_lab.ranks.pools import Done, Handle, LocalPool, Pool
+from profiling_lab.ranks.question import Question
+from profiling_lab.ranks.reading import Failure, FileSummary
+from profiling_lab.ranks.seats import numbered, seat, shift_of, starts_of
+from profiling_lab.ranks.summary import Card
+from profiling_lab.ranks.tables import (
+    CollectiveRow,
+    LineRow,
+    StepRow,
+    collective_rows,
+    line_rows,
+    step_rows,
+)
+from profiling_lab.ranks.totals import Frame, RankRow, Totals, merge_totals, rows_of, totals_of
+from profiling_lab.ranks.verdict import Excess, Verdict, excess, suspects, verdict
+from profiling_lab.trace.columns import I64
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """Rows in the order of the ranks, collectives by lost time, steps by number, lines by difference."""
+
+    rows: tuple[RankRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    steps: tuple[StepRow, ...]
+    lines: tuple[LineRow, ...]
+    verdict: Verdict
+    clocks: Clocks
+    files: int
+    """that could be read"""
+    said_by: str
+    """how ranks got their numbers, as a sentence"""
+    missing: tuple[int, ...]
+    """ranks of the job without a recording"""
+    world_size: int | None
+    common_steps: int
+    """steps that all ranks have"""
+    how: str
+    """how steps were found, as a sentence"""
+    failures: tuple[Failure, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def step_ns(self) -> int:
+        """The mean step over ranks."""
+        return sum(row.step_ns for row in self.rows) // len(self.rows)
+
+
+def ranks(
+    paths: Sequence[str],
+    question: Question | None = None,
+    pool: Pool | None = None,
+    done: Done = lambda _: None,
+    only: tuple[int, ...] = (),
+    devices: tuple[int, ...] = (),
+) -> JobResult:
+    """Compare the ranks of one job. paths: its files, each with one rank or several.
+
+    pool: where to work, by default in processes of this machine; done: called as files are read; only,
+    devices: compare these ranks, and ranks on these CUDA devices, alone.
+
+    Raises UsageError for ranks that there are not, NotEnoughDataError if fewer than two ranks are left or the
+    files belong to several jobs, UnreadableInputError if no file could be read.
+    """
+    pool = pool or LocalPool()
+    handles = pool.read(list(paths), question or Question(), done)
+    read: list[FileSummary | tuple[Card, ...]] = pool.gather(pool.map(cards_of, handles))
+    failures = tuple(
+        entry.failure for entry in read if isinstance(entry, FileSummary) and entry.failure is not None
+    )
+    cards = [() if isinstance(entry, FileSummary) else entry for entry in read]
+    if not any(cards):
+        worst = max(failures, key=lambda failure: failure.exit_code, default=None)
+        raise _none_left(worst, len(failures))
+    seats = numbered(cards, only, devices)
+    kept = [i for i, file in enumerate(seats.seats) if any(file)]
+    handles = pool.map(seat, [handles[i] for i in kept], each=[seats.seats[i] for i in kept])
+    chosen = [
+        tuple(card for card, place in zip(cards[i], seats.seats[i], strict=True) if place) for i in kept
+    ]
+    handles, note = _matched_steps(pool, handles, chosen)
+    handles, clocks = align(pool, handles, [tuple(card.is_wall for card in file) for file in chosen])
+    totals: Totals = pool.merge(merge_totals, pool.map(totals_of, handles))
+    present = tuple(sorted(place.rank for file in seats.seats for place in file if place))
+    common = totals.walls.keys[totals.walls.ranks == totals.ranks].astype(np.int64)
+    frame = Frame(present, common, clocks.accuracy_ns or 0, clocks.comparable)
+    per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, frame))
+    rows = tuple(sorted((row for file in per_file for row in file), key=lambda row: row.rank))
+    step_ns = sum(row.step_ns for row in rows) // len(rows)
+    return JobResult(
+        rows=rows,
+        collectives=collective_rows(totals, frame),
+        steps=step_rows(totals, frame),
+        lines=line_rows(totals, step_ns),
+        verdict=verdict(rows, _excesses(pool, handles, per_file, rows, totals)),
+        clocks=clocks,
+        files=len(kept),
+        said_by=seats.said_by,
+        missing=seats.missing,
+        world_size=seats.world_size,
+        common_steps=len(common),
+        how=_how(chosen),
+        failures=failures,
+        notes=(*seats.notes, *note, *_notes(rows, common)),
+    )
+
+
+def cards_of(file: FileSummary) -> FileSummary | tuple[Card, ...]:
+    """The cards of a file, or the file itself if it could not be used."""
+    return file if file.failure is not None else tuple(rank.card for rank in file.ranks)
+
+
+def lines_of(file: FileSummary, rank: int) -> LineTimes | None:
+    return next((summary.lines for summary in file.ranks if summary.card.rank == rank), None)
+
+
+def _none_left(worst: Failure | None, count: int) -> LabError:
+    if worst is None:
+        return NotEnoughDataError("expected the recordings of at least two ranks, got none")
+    more = f" ({count} files failed in all)" if count > 1 else ""
+    error = LabError(f"{worst.sentence}{more}")
+    error.exit_code = worst.exit_code
+    return error
+
+
+def _matched_steps(
+    pool: Pool, handles: list[Handle], cards: Sequence[Sequence[Card]]
+) -> tuple[list[Handle], tuple[str, ...]]:
+    """Give steps that were counted per recording the same numbers, where some recordings have fewer: they may
+    have begun later. The calendar tells, if all clocks are tied to it.
+    """
+    every = [card for file in cards for card in file]
+    counts = {card.steps for card in every}
+    if len(counts) == 1 or all(card.named for card in every):
+        return handles, ()
+    listed = f"ranks have {min(counts)} to {max(counts)} steps"
+    if len(cards) > 1 and not all(card.is_wall for card in every):
+        return handles, (
+            f"{listed} and clocks that cannot be compared: steps are matched from the first one on",
+        )
+    most = max(every, key=lambda card: card.steps)
+    holder = next(i for i, file in enumerate(cards) if most in file)
+    starts: I64 = pool.gather(pool.map(starts_of, [handles[holder]], most.pid, most.device))[0]
+    shifts: list[tuple[int, ...]] = pool.gather(pool.map(shift_of, handles, starts))
+    moved = pool.map(_renumber, handles, each=shifts)
+    return moved, (f"{listed}: they are matched by the time at which they began",)
+
+
+def _renumber(file: FileSummary, shifts: tuple[int, ...]) -> FileSummary:
+    moved = zip(file.ranks, shifts, strict=True)
+    return replace(file, ranks=tuple(rank.moved(0, shift) for rank, shift in moved))
+
+
+def _excesses(
+    pool: Pool,
+    handles: Sequence[Handle],
+    per_file: Sequence[Sequence[RankRow]],
+    rows: Sequence[RankRow],
+    totals: Totals,
+) -> dict[int, Excess]:
+    """The extra time of the ranks under suspicion; only their lines come here."""
+    out = {}
+    for rank in sorted(suspects(rows)):
+        holder = next(i for i, file in enumerate(per_file) if any(row.rank == rank for row in file))
+        row = next(row for row in per_file[holder] if row.rank == rank)
+        mine: LineTimes | None = pool.gather(pool.map(lines_of, [handles[holder]], rank))[0]
+        if mine is not None:
+            out[rank] = excess(row, rows, mine, totals.lines)
+    return out
+
+
+def _how(cards: Sequence[Sequence[Card]]) -> str:
+    found = Counter(card.how for file in cards for card in file)
+    (first, count), *others = found.most_common()
+    return f"{first} ({count} ranks; others: {others[0][0]})" if others else first
+
+
+def _notes(rows: Sequence[RankRow], common: I64) -> tuple[str, ...]:
+    notes = [f"rank {row.rank}: {note}" for row in rows for note in row.card.notes]
+    if not len(common):
+        notes.append("no step is in all recordings: each rank's own steps are counted")
+    notes += [
+        f"rank {row.rank} lacks {row.missing:,} collectives that other ranks have"
+        for row in rows
+        if row.missing
+    ]
+    return tuple(notes)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives by what they do: which make ranks wait for each other, and how many bytes they move."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# The names of kernels (ncclDevKernel_AllReduce_Sum_bf16_RING_LL, multimem_all_reduce_kernel) and those of
+# torch (_allgather_base); the first that is found counts: "reduce" is in most of them.
+_KINDS = (
+    ("AllReduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
+    ("ReduceScatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("AllGather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("AllToAll", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("Barrier", re.compile(r"barrier", re.IGNORECASE)),
+    ("SendRecv", re.compile(r"send|recv", re.IGNORECASE)),
+    ("Broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("Scatter", re.compile(r"scatter", re.IGNORECASE)),
+    ("Gather", re.compile(r"gather", re.IGNORECASE)),
+    ("Reduce", re.compile(r"reduce", re.IGNORECASE)),
+)
+# No rank can be done before the last has come. A broadcast's source need not wait for anybody.
+_TOGETHER = frozenset({"AllReduce", "ReduceScatter", "AllGather", "AllToAll", "Barrier"})
+
+
+def kind_of(name: str) -> str:
+    """`AllReduce` and so on, the name itself where it says nothing of the kind."""
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), name)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Series:
+    """Collectives that are numbered together: the same number on two ranks is the same collective."""
+
+    kind: str
+    group: str
+    """the process group or communicator, '' where the file names none"""
+    members: tuple[int, ...]
+    """the ranks of the group, () where the file does not say"""
+    size: int
+    """ranks in the group, 0 where the file does not say"""
+    numbered: str
+    """'sequence': by the number that the program gave; 'order': by order of occurrence within a step"""
+
+    @property
+    def is_together(self) -> bool:
+        """Whether every rank waits for the last."""
+        return self.kind in _TOGETHER
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.group}".rstrip()
+
+
+def bus_bytes(kind: str, size_bytes: int, ranks: int) -> float:
+    """What each link carries, by NCCL's convention for bus bandwidth.
+
+    size_bytes: of one rank's part for AllGather and ReduceScatter, of the whole buffer for the others.
+    """
+    if kind == "AllReduce":
+        return 2 * size_bytes * (ranks - 1) / ranks
+    if kind in ("AllGather", "ReduceScatter"):
+        return float(size_bytes * (ranks - 1))
+    if kind == "AllToAll":
+        return size_bytes * (ranks - 1) / ranks
+    return float(size_bytes)

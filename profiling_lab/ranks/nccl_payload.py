@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NCCL's own NVTX ranges carry: communicator and message size, where the export kept the payloads.
+
+nsys keeps them with `nsys export --include-blobs=true`: NVTX_EVENTS.binaryData holds a header of 32 bytes
+(domain, schema, sizes) and then the payload, whose fields NVTX_PAYLOAD_SCHEMA_ENTRIES describes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.trace import Trace
+from profiling_lab.trace.columns import I64
+
+_HEADER_BYTES = 32
+_SCHEMA_AT = 8
+_COMMUNICATOR, _SIZE, _MEMBERS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
+# Widths in bytes of NVTX's integer types, by their numbers: int, long, long long, int32, int64, size_t.
+_WIDTHS = {5: 4, 6: 4, 7: 8, 8: 8, 9: 8, 10: 8, 15: 4, 16: 4, 17: 8, 18: 8, 22: 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """NCCL calls with a payload, by thread and time."""
+
+    thread: I64
+    """global thread id"""
+    start_ns: I64
+    name: tuple[str, ...]
+    """of the function, such as ncclAllReduce"""
+    communicator: tuple[str, ...]
+    size_bytes: I64
+    """-1 unknown"""
+    members: dict[str, int]
+    """ranks per communicator, of those that were made while recording"""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def before(self, thread: I64, time_ns: I64) -> np.ndarray:
+        """Per moment of a thread the row of the last call that had begun, -1 if there is none."""
+        out = np.full(len(time_ns), -1, dtype=np.intp)
+        for tid in np.unique(thread).tolist():
+            rows = np.flatnonzero(self.thread == tid)
+            here = np.flatnonzero(thread == tid)
+            if len(rows):
+                at = np.searchsorted(self.start_ns[rows], time_ns[here], side="right") - 1
+                out[here] = np.where(at >= 0, rows[at], -1)
+        return out
+
+
+def payloads(trace: Trace) -> Payloads:
+    """Read them; nothing where the file has none."""
+    file = trace.file
+    table = file.newest("NVTX_EVENTS")
+    schemas = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+    nothing = np.empty(0, dtype=np.int64)
+    if table is None or "binaryData" not in file.columns(table) or not file.columns(schemas):
+        return Payloads(nothing, nothing, (), (), nothing, {})
+    entries = file.texts(
+        "SELECT CAST(schemaId AS TEXT), CAST(IFNULL(type, 0) AS TEXT), CAST(IFNULL(offset, 0) AS TEXT),"
+        f" CAST(IFNULL(name, '') AS BLOB) FROM {schemas}"
+    )
+    fields = {(int(schema), name): (int(kind), int(offset)) for schema, kind, offset, name in entries}
+    by_id = "textId" in file.columns(table) and bool(file.columns("StringIds"))
+    join = "LEFT JOIN StringIds s ON s.id = n.textId" if by_id else ""
+    text = "COALESCE(n.text, s.value, '')" if by_id else "COALESCE(n.text, '')"
+    columns, texts = file.coded_texts(
+        f"SELECT CAST(n.start AS INTEGER), IFNULL(n.globalTid, 0),"
+        f" CAST({text} || ' ' || hex(n.binaryData) AS BLOB)"
+        f" FROM \"{table}\" n {join} WHERE n.binaryData IS NOT NULL AND {text} LIKE 'nccl%' ORDER BY n.start",
+        2,
+    )
+    names, values = zip(*(_decoded(entry, fields) for entry in texts), strict=True) if texts else ((), ())
+    members = {
+        str(value[_COMMUNICATOR]): value[_MEMBERS]
+        for value in values
+        if _MEMBERS in value and _COMMUNICATOR in value
+    }
+    rows = [row for row in columns[2].tolist() if _SIZE in values[row]]
+    kept = np.isin(columns[2], np.unique(rows))
+    return Payloads(
+        thread=columns[1][kept],
+        start_ns=columns[0][kept],
+        name=tuple(names[row] for row in rows),
+        communicator=tuple(str(values[row].get(_COMMUNICATOR, "")) for row in rows),
+        size_bytes=np.array([values[row][_SIZE] for row in rows], dtype=np.int64),
+        members=members,
+    )
+
+
+def _decoded(entry: str, fields: dict[tuple[int, str], tuple[int, int]]) -> tuple[str, dict[str, int]]:
+    """The name of a call, and the fields of its payload that are of use."""
+    name, _, coded = entry.rpartition(" ")
+    data = bytes.fromhex(coded)
+    if len(data) < _HEADER_BYTES:
+        return name, {}
+    schema = struct.unpack_from("<I", data, _SCHEMA_AT)[0]
+    payload = data[_HEADER_BYTES:]
+    out = {}
+    for field in (_COMMUNICATOR, _SIZE, _MEMBERS):
+        kind, offset = fields.get((schema, field), (0, 0))
+        width = _WIDTHS.get(kind, 0)
+        if width and offset + width <= len(payload):
+            out[field] = int.from_bytes(payload[offset : offset + width], "little")
+    return name, out

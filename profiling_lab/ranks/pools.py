@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where files are read and summaries merged: in processes of this machine, or on a Dask cluster.
+
+Both do the same with the same functions. A pool hands out handles; what they stand for may lie on another
+machine, so only what is asked for with `gather` or `merge` comes here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from profiling_lab.errors import UnreadableInputError, UsageError
+from profiling_lab.ranks.question import Question
+from profiling_lab.ranks.reading import Failure, FileSummary, read_file
+
+Handle = Any
+Done = Callable[[int], None]
+"""called with how many files are done"""
+WIDTH = 8
+"""parts merged at once: the depth of the tree is the logarithm of the ranks to this base"""
+
+
+class Pool(Protocol):
+    """Handles stand for one value each."""
+
+    def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
+        """A FileSummary per path, in the order of the paths. Raises UsageError."""
+
+    def map(
+        self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any, each: Sequence[Any] = ()
+    ) -> list[Handle]:
+        """function(value, *shared) per handle, with its own element of `each` in front of `shared`."""
+
+    def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
+        """One value from all by merging up to WIDTH at a time."""
+
+    def gather(self, handles: Sequence[Handle]) -> list[Any]:
+        """The values."""
+
+
+class LocalPool:
+    """Reads files in `jobs` processes; 1 reads in this one. The rest is little work and done here."""
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self._jobs = jobs or len(os.sched_getaffinity(0))
+
+    def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
+        jobs = min(self._jobs, len(paths))
+        if jobs <= 1:
+            out = []
+            for count, path in enumerate(paths, 1):
+                out.append(read_file(path, question))
+                done(count)
+            return out
+        found = _in_processes(paths, question, jobs, done)
+        # A process that died took all others' work with it: each of the rest gets a process of its own.
+        for path in paths:
+            if path not in found:
+                alone = _in_processes([path], question, 1, lambda _: None)
+                found[path] = alone.get(path) or FileSummary(path, (), _died(path))
+                done(len(found))
+        return [found[path] for path in paths]
+
+    def map(
+        self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any, each: Sequence[Any] = ()
+    ) -> list[Handle]:
+        return [
+            function(value, *own, *shared) for value, own in zip(handles, _own(handles, each), strict=True)
+        ]
+
+    def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
+        level = list(handles)
+        while len(level) > 1:
+            level = [function(level[i : i + WIDTH]) for i in range(0, len(level), WIDTH)]
+        return function(level) if len(handles) == 1 else level[0]
+
+    def gather(self, handles: Sequence[Handle]) -> list[Any]:
+        return list(handles)
+
+
+def _own(handles: Sequence[Handle], each: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(value,) for value in each] if each else [() for _ in handles]
+
+
+def _in_processes(paths: Sequence[str], question: Question, jobs: int, done: Done) -> dict[str, FileSummary]:
+    """What could be read before a process died, if one did."""
+    found: dict[str, FileSummary] = {}
+    # spawn: a process that copies this one's threads (torch, Arrow, progress) may hang.
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(jobs, mp_context=context)
+    try:
+        waiting: dict[Future[FileSummary], str] = {
+            executor.submit(read_file, path, question): path for path in paths
+        }
+        while waiting:
+            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in ready:
+                found[waiting.pop(future)] = future.result()
+                done(len(found))
+    except BrokenProcessPool:
+        return found
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+    return found
+
+
+def _died(path: str) -> Failure:
+    sentence = f"{path}: the process that read it was killed; the machine may have too little memory for it"
+    return Failure(path, sentence, UnreadableInputError.exit_code)
+
+
+class DaskPool:
+    """Everything happens on the cluster of a dask.distributed client, where its workers see the files."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
+        from distributed import as_completed  # type: ignore[import-not-found]
+
+        handles = [self._client.submit(read_file, path, question, pure=False) for path in paths]
+        for count, handle in enumerate(as_completed(handles), 1):
+            if handle.status == "error" and isinstance(handle.exception(), UsageError):
+                raise handle.exception()
+            done(count)
+        return [
+            handle
+            if handle.status != "error"
+            else self._client.submit(FileSummary, path, (), _died(path), pure=False)
+            for path, handle in zip(paths, handles, strict=True)
+        ]
+
+    def map(
+        self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any, each: Sequence[Any] = ()
+    ) -> list[Handle]:
+        spread = [self._client.scatter(value, broadcast=True, hash=False) for value in shared]
+        return [
+            self._client.submit(function, handle, *own, *spread, pure=False)
+            for handle, own in zip(handles, _own(handles, each), strict=True)
+        ]
+
+    def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
+        level = list(handles)
+        while True:
+            level = [
+                self._client.submit(function, level[i : i + WIDTH], pure=False)
+                for i in range(0, len(level), WIDTH)
+            ]
+            if len(level) == 1:
+                return level[0].result()
+
+    def gather(self, handles: Sequence[Handle]) -> list[Any]:
+        return list(self._client.gather(list(handles)))
+
+
+@contextmanager
+def dask_pool(address: str, jobs: int | None = None) -> Iterator[DaskPool]:
+    """A pool on the Dask scheduler at `address`, or on a cluster of `jobs` processes here for 'local'.
+
+    Raises UsageError if dask.distributed is not installed or nobody answers at the address.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise UsageError(
+            '--dask needs dask.distributed, which is not installed: pip install "profiling-lab[dask]"'
+        ) from None
+    if address == "local":
+        workers = jobs or len(os.sched_getaffinity(0))
+        with (
+            LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=50
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            yield DaskPool(client)
+        return
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--dask {address}: no Dask scheduler answers there ({error})") from None
+    with client:
+        yield DaskPool(client)

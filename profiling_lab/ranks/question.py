@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of every file of a job; it travels to the processes that read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profiling_lab.trace.window import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """steps_by: see `step_windows`; own: see `Ownership`; window: the part of each file to look at."""
+
+    steps_by: str | None = None
+    own: tuple[str, ...] = ()
+    window: Wanted | None = None

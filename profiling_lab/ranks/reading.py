@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file of a job, read to a summary wherever that happens; and which files a folder holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
+from profiling_lab.ranks.question import Question
+from profiling_lab.ranks.summary import RankSummary, summarize
+from profiling_lab.trace import Trace
+
+_ENDINGS = (".sqlite", ".json", ".json.gz", ".db", "_pqtdir", ".parquetdir")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A file that could not be used."""
+
+    path: str
+    sentence: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileSummary:
+    """The ranks of one file, or why there are none."""
+
+    path: str
+    ranks: tuple[RankSummary, ...]
+    failure: Failure | None = None
+
+    def each(self, change: Callable[[RankSummary], RankSummary]) -> FileSummary:
+        return replace(self, ranks=tuple(map(change, self.ranks)))
+
+
+def read_file(path: str, question: Question) -> FileSummary:
+    """Summarize a file. Nothing that is wrong with it may end the others: it comes back as a Failure.
+
+    Raises UsageError: the same question would be wrong for every file.
+    """
+    try:
+        with Trace.open(path) as trace:
+            part = trace.windowed(question.window) if question.window is not None else trace
+            return FileSummary(path, summarize(part, question))
+    except UsageError:
+        raise
+    except LabError as error:
+        return FileSummary(path, (), Failure(path, str(error), error.exit_code))
+    except Exception as error:
+        sentence = f"{path} could not be analysed: {type(error).__name__}: {error}"
+        return FileSummary(path, (), Failure(path, sentence, UnreadableInputError.exit_code))
+
+
+def files_of(paths: list[str]) -> list[str]:
+    """The files meant: those given, and of a folder the traces in it, in the order of their numbers.
+
+    Raises UnreadableInputError for a path that does not exist, NotEnoughDataError for a folder without
+    traces.
+    """
+    out: list[str] = []
+    for given in paths:
+        path = Path(given)
+        if not path.is_dir() or path.name.endswith(_ENDINGS):
+            if not path.exists():
+                raise UnreadableInputError(f"{given}: there is no such file or folder")
+            out.append(given)
+            continue
+        inside = [child for child in path.iterdir() if child.name.endswith(_ENDINGS)]
+        if not inside:
+            reports = sum(child.suffix == ".nsys-rep" for child in path.iterdir())
+            convert = f": convert its {reports} nsys reports first (nsys export --type=sqlite)" * bool(
+                reports
+            )
+            raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(_ENDINGS[:3])}){convert}")
+        out += [str(child) for child in sorted(inside, key=_natural)]
+    return list(dict.fromkeys(out))
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """rank2 before rank10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]

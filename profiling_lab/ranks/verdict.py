@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer in a sentence: is there a straggler, what does it cost, and which line makes it late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiling_lab.ranks.lines import SEPARATOR, LineTimes
+from profiling_lab.ranks.spread import Spread
+from profiling_lab.ranks.totals import RankRow
+
+STRAGGLER_FRAC = 0.5
+"""of the collectives a straggler is late to, at least"""
+COST_FRAC = 0.01
+"""of a step that being in time would save, at least"""
+WAITING_FRAC = 0.05
+"""of a step that ranks wait on average, from which on it is worth a word"""
+IMBALANCE = 1.05
+"""most over mean of compute, from which on load counts as uneven where there are no collectives"""
+EXPLAINS_FRAC = 0.5
+"""of a straggler's extra time, what a line must account for to be named as the cause"""
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What one rank takes per step beyond the mean of the others."""
+
+    part: str
+    """'compute', 'copy' or 'idle'"""
+    part_ns: int
+    line: str
+    """file:line, '' where no line accounts for half of it"""
+    cause: str
+    """of idle time"""
+    line_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The finding over all ranks."""
+
+    kind: str
+    """'straggler', 'waiting', 'balanced', 'uneven' or 'unknown'"""
+    rank: int | None
+    cost_ns: int
+    """per step: of a straggler what its being in time would save, else what ranks wait on average"""
+    excess: Excess | None
+    imbalance: float
+    """compute of the rank with most over the mean"""
+    by_durations: bool
+    """clocks or collectives did not tell: from each rank's own durations"""
+
+    @property
+    def found(self) -> bool:
+        return self.kind in ("straggler", "uneven")
+
+
+def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
+    """excess_of: by rank, for those that `suspects` names."""
+    step_ns = _mean([row.step_ns for row in rows])
+    imbalance = imbalance_of(rows)
+    if any(row.compared for row in rows):
+        worst = max(rows, key=lambda row: (row.cost_ns, -row.rank))
+        waits = _mean([row.wait_ns or 0 for row in rows])
+        if (worst.late_frac or 0) >= STRAGGLER_FRAC and worst.cost_ns >= COST_FRAC * step_ns:
+            return Verdict(
+                "straggler", worst.rank, worst.cost_ns, excess_of.get(worst.rank), imbalance, False
+            )
+        kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
+        return Verdict(kind, None, waits, None, imbalance, False)
+    if step_ns == 0:
+        return Verdict("unknown", None, 0, None, imbalance, True)
+    # Who comes last waits for nobody: it has the longest way to a collective and the shortest time in it.
+    slow = max(rows, key=_own_ns)
+    others = _mean([_own_ns(row) for row in rows if row is not slow])
+    if _own_ns(slow) - others >= (IMBALANCE - 1) * step_ns:
+        return Verdict("uneven", slow.rank, _own_ns(slow) - others, excess_of.get(slow.rank), imbalance, True)
+    return Verdict("balanced", None, 0, None, imbalance, True)
+
+
+def suspects(rows: Sequence[RankRow]) -> set[int]:
+    """Ranks whose lines the verdict may ask for."""
+    if not rows:
+        return set()
+    return {max(rows, key=lambda row: (row.cost_ns, -row.rank)).rank, max(rows, key=_own_ns).rank}
+
+
+def imbalance_of(rows: Sequence[RankRow]) -> float:
+    mean = _mean([row.compute_ns for row in rows])
+    return max(row.compute_ns for row in rows) / mean if mean else 1.0
+
+
+def excess(row: RankRow, rows: Sequence[RankRow], mine: LineTimes, all_lines: Spread) -> Excess:
+    """Where a rank's extra time goes: the part that grew most, and its line if one accounts for it."""
+    others = [other for other in rows if other is not row]
+    parts = {
+        part: getattr(row, f"{part}_ns") - _mean([getattr(other, f"{part}_ns") for other in others])
+        for part in ("compute", "copy", "idle")
+    }
+    part = max(parts, key=lambda name: parts[name])
+    steps = max(row.card.steps, 1)
+    totals = dict(zip(all_lines.keys.tolist(), all_lines.total.tolist(), strict=True))
+    best_ns, best = 0, ("", "")
+    for key, ns in zip(mine.key, mine.total_ns, strict=True):
+        kind, line, cause = key.split(SEPARATOR)
+        own_ns = ns // steps
+        more_ns = own_ns - (totals.get(key, own_ns) - own_ns) // max(len(others), 1)
+        if kind == part and line and more_ns > best_ns:
+            best_ns, best = more_ns, (line, cause)
+    if best_ns < EXPLAINS_FRAC * parts[part]:
+        best_ns, best = 0, ("", "")
+    return Excess(part, parts[part], *best, best_ns)
+
+
+def _own_ns(row: RankRow) -> int:
+    """Time of a step that is not communication: the rank's own doing."""
+    return row.compute_ns + row.copy_ns + row.idle_ns
+
+
+def _mean(values: Sequence[int]) -> int:
+    return sum(values) // len(values) if values else 0

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""profiling-lab ranks"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from builders import TraceBuilder
+from job_builder import Job
+
+from profiling_lab.cli import main
+
+NO_DASK = "dask.distributed is not installed"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    job = Job(ranks=4, steps=5)
+    job.slow_compute[3] = 2_000_000
+    job.clock_error[1] = 7_000_000
+    (tmp_path / "job").mkdir()
+    job.write(tmp_path / "job", facts=True)
+    return tmp_path / "job"
+
+
+def run(*arguments: object) -> int:
+    return main(["ranks", "--jobs", "1", *map(str, arguments)])
+
+
+def test_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder) == 0
+    out, err = capsys.readouterr()
+    assert "4 ranks in 4 files" in out and "ranks as the recordings say" in out and err == ""
+    assert "clocks: moved by up to 7.0" in out
+    assert "rank 3 is a straggler: last to 50.0 % of 10 collectives, 2.00" in out
+    assert "it computes 2.000 ms per step more than the others; " in out and "model.py:42 accounts for" in out
+    rows = [line.split() for line in out.splitlines() if line[:2] in ("0 ", "1 ", "2 ", "3 ")]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+    assert rows[3][-3:] == ["50.0", "%", "2.000"] and rows[0][-3:] == ["0.0", "%", "-"]
+
+
+def test_other_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "--by", "collective") == 0
+    out = capsys.readouterr().out
+    assert "AllReduce" in out and "number 0: rank 3 2.00" in out
+    assert run(folder, "--by", "step", "--limit", "2") == 0
+    assert "2 of 5 rows" in capsys.readouterr().out
+    assert run(folder, "--by", "line") == 0
+    assert "slow on rank 3 only" in capsys.readouterr().out
+
+
+def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(folder, "--format", "json")
+    envelope = json.loads(capsys.readouterr().out)
+    rows, summary = envelope["data"]["rows"], envelope["data"]["summary"]
+    assert (summary["kind"], summary["rank"]) == ("straggler", 3)
+    assert summary["excess"]["line"] == "/app/model.py:42" and envelope["trace"]["world_size"] == 4
+    assert [row["key"] for row in rows] == [f"rank {i}" for i in range(4)]
+    assert rows[3]["late"] == 5 and rows[3]["file"] == "run.rank3.sqlite"
+    for by in ("collective", "step", "line"):
+        run(folder, "--format", "json", "--by", by)
+        keys = [row["key"] for row in json.loads(capsys.readouterr().out)["data"]["rows"]]
+        assert keys and len(set(keys)) == len(keys)
+
+
+def test_other_forms(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(folder, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["rank"] for row in rows] == ["0", "1", "2", "3"] and int(rows[0]["wait_ns"]) > 1_900_000
+    run(folder, "--format", "md", "--by", "collective")
+    assert "| AllReduce<br>step " in capsys.readouterr().out
+
+
+def test_part_of_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "--rank", 0, "--rank", 1, "--format", "json") == 0
+    assert len(json.loads(capsys.readouterr().out)["data"]["rows"]) == 2
+    assert run(folder, "--step", "1:3", "--format", "json") == 0
+    assert {row["steps"] for row in json.loads(capsys.readouterr().out)["data"]["rows"]} == {2}
+    assert run(folder, "--rank", 9) == 2
+    assert "--rank 9: the job has rank 0, 1, 2, 3" in capsys.readouterr().err
+
+
+def test_a_broken_file_is_reported_and_the_rest_compared(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (folder / "run.rank2.sqlite").read_bytes()
+    (folder / "run.rank2.sqlite").write_bytes(whole[: len(whole) // 2])
+    assert run(folder) == 4
+    out, err = capsys.readouterr()
+    assert "run.rank2.sqlite" in err and "truncated" in err and err.startswith("profiling-lab ranks: ")
+    assert "3 ranks of 4 in 3 files" in out and "missing: rank 2" in out and "rank 3 is a straggler" in out
+
+
+def test_a_file_without_gpu_work(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    TraceBuilder().call("cudaMalloc").write(folder / "run.rank4.sqlite")
+    assert run(folder) == 3
+    out, err = capsys.readouterr()
+    assert "holds no GPU operation" in err and "rank 3 is a straggler" in out
+
+
+def test_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "nowhere") == 4
+    assert run(tmp_path) == 3
+    assert "holds no trace" in capsys.readouterr().err
+    paths = Job(ranks=2).write(tmp_path)
+    assert run(paths[0]) == 3
+    assert "at least two ranks" in capsys.readouterr().err
+    paths[0].write_text("{}")
+    assert run(paths[0], paths[0]) == 4
+    assert run(paths[1], "--steps-by", "(") == 2
+
+
+def test_without_dask_it_says_what_to_install(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    assert run(folder, "--dask", "local") == 2
+    assert 'pip install "profiling-lab[dask]"' in capsys.readouterr().err

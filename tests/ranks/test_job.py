@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs with known truth: stragglers, clocks, missing collectives and steps."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from job_builder import (
+    BYTES,
+    COMPUTE_NS,
+    HOST_LINE,
+    SLOW_LINE,
+    TRANSFER_NS,
+    Job,
+)
+
+from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.ranks import JobResult, LocalPool, ranks
+
+
+def compare(paths: list[Path], **how: object) -> JobResult:
+    return ranks([str(path) for path in paths], pool=LocalPool(1), **how)  # type: ignore[arg-type]
+
+
+def test_parts_sum_to_the_step_and_a_balanced_job_is_called_so(tmp_path: Path) -> None:
+    result = compare(Job().write(tmp_path))
+    assert [row.rank for row in result.rows] == [0, 1, 2, 3] and result.missing == ()
+    assert (result.verdict.kind, result.common_steps) == ("balanced", 5)
+    for row in result.rows:
+        assert row.compute_ns + row.exposed_ns + row.copy_ns + row.idle_ns == pytest.approx(
+            row.step_ns, abs=4
+        )
+        assert row.compute_ns == COMPUTE_NS + COMPUTE_NS // 2 and row.late == 0
+        assert row.transfer_ns == pytest.approx(2 * TRANSFER_NS, rel=0.01)
+
+
+def test_a_slow_line_makes_a_straggler(tmp_path: Path) -> None:
+    job = Job(ranks=4, steps=5)
+    job.slow_compute[3] = 2_000_000
+    result = compare(job.write(tmp_path))
+    found = result.verdict
+    assert (found.kind, found.rank, found.by_durations) == ("straggler", 3, False)
+    # It is late to the first of two collectives of a step; from the second on all are level again.
+    assert (result.rows[3].late, result.rows[3].compared) == (5, 10)
+    assert found.cost_ns == pytest.approx(2_000_000, rel=0.01)
+    assert result.rows[3].behind_ns == pytest.approx(2_000_000, rel=0.01)
+    assert result.rows[0].wait_ns == pytest.approx(2_000_000, rel=0.01)
+    assert result.rows[3].wait_ns < 20_000
+    assert found.excess is not None
+    assert (found.excess.part, found.excess.line) == ("compute", SLOW_LINE)
+    assert found.excess.line_ns == pytest.approx(2_000_000, rel=0.01)
+    slowest = result.lines[0]
+    assert (slowest.line, slowest.most_rank, slowest.alone, slowest.ranks) == (SLOW_LINE, 3, True, 1)
+    assert found.imbalance == pytest.approx(3.5 / 2.0)
+
+
+def test_a_late_host_makes_a_straggler(tmp_path: Path) -> None:
+    job = Job(ranks=3, steps=4, collectives=1)
+    job.late_host[1] = 900_000
+    found = compare(job.write(tmp_path)).verdict
+    assert (found.kind, found.rank) == ("straggler", 1)
+    assert found.excess is not None and found.excess.part == "idle"
+    assert found.excess.line == HOST_LINE and found.excess.cause
+
+
+@pytest.mark.parametrize("calendar", [True, False])
+def test_clocks_are_aligned_by_what_all_leave_together(tmp_path: Path, calendar: bool) -> None:
+    job = Job(ranks=4, calendar=calendar)
+    job.slow_compute[2] = 1_500_000
+    job.clock_error.update({1: 5_000_000_000, 2: -70_000_000, 3: 3_000})
+    result = compare(job.write(tmp_path))
+    assert result.clocks.state == "collectives" and result.clocks.accuracy_ns < 2_000
+    if calendar:
+        assert result.clocks.moved_ns == pytest.approx(5_070_000_000, abs=10_000)
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 2)
+    assert result.verdict.cost_ns == pytest.approx(1_500_000, rel=0.01)
+    (row,) = result.collectives
+    assert (row.compared, row.apart, row.incomplete) == (10, 0, 0)
+    assert (row.last_rank, row.last_frac) == (2, 0.5)
+    assert [late.rank for late in row.worst] == [2, 2, 2] and row.worst[0].number == 0
+
+
+def test_the_same_in_one_file(tmp_path: Path) -> None:
+    job = Job(ranks=3)
+    job.slow_compute[1] = 1_000_000
+    result = compare([job.write_one(tmp_path / "node.sqlite")])
+    assert result.clocks.state == "one" and "nothing names them" in result.said_by
+    assert [(row.rank, row.card.pid, row.card.device) for row in result.rows] == [
+        (0, 100, 0), (1, 101, 1), (2, 102, 2),
+    ]  # fmt: skip
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 1)
+
+
+@pytest.mark.parametrize("sequence", [True, False])
+def test_torch_profiler_says_group_sequence_and_size(tmp_path: Path, sequence: bool) -> None:
+    job = Job(ranks=4)
+    job.slow_compute[3] = 2_000_000
+    job.clock_error[0] = 40_000_000
+    result = compare(job.write_torch(tmp_path, sequence))
+    assert "recordings say" in result.said_by and result.world_size == 4
+    (row,) = result.collectives
+    assert row.series.members == (0, 1, 2, 3) and row.series.numbered == ("sequence" if sequence else "order")
+    assert (row.compared, row.size_bytes, row.ranks) == (10, BYTES, 4)
+    # 2 (n-1)/n of 4 MiB in 300 us.
+    assert row.bus_bytes_per_s == pytest.approx(1.5 * BYTES / (TRANSFER_NS / 1e9), rel=0.02)
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 3)
+
+
+def test_a_missing_collective_is_said_and_the_rest_compared(tmp_path: Path) -> None:
+    job = Job(ranks=3, steps=6)
+    job.lacks = {(1, 2, 1)}
+    result = compare(job.write(tmp_path))
+    (row,) = result.collectives
+    assert (row.occurrences, row.compared, row.incomplete) == (12, 11, 1)
+    assert [r.missing for r in result.rows] == [0, 1, 0]
+    assert "rank 1 lacks 1 collectives that other ranks have" in result.notes
+
+
+def test_recordings_that_begin_later_are_matched_by_time(tmp_path: Path) -> None:
+    job = Job(ranks=3, steps=8)
+    job.begins_late[2] = 2
+    job.slow_compute[0] = 800_000
+    result = compare(job.write(tmp_path))
+    assert result.common_steps == 6 and any("6 to 8 steps" in note for note in result.notes)
+    assert [row.ranks for row in result.steps] == [2, 2, 3, 3, 3, 3, 3, 3]
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 0)
+    assert result.clocks.moved_ns < 10_000
+
+
+def test_ranks_that_are_missing_and_ranks_that_were_asked_for(tmp_path: Path) -> None:
+    paths = Job(ranks=5).write(tmp_path, facts=True)
+    result = compare([paths[0], paths[1], paths[4]])
+    assert result.missing == (2, 3) and result.world_size == 5
+    assert [row.rank for row in compare(paths, only=(1, 4)).rows] == [1, 4]
+    assert [row.rank for row in compare(paths, devices=(0, 2)).rows] == [0, 2]
+    with pytest.raises(UsageError, match="--rank 7: the job has rank 0, 1, 2, 3, 4"):
+        compare(paths, only=(7,))
+    with pytest.raises(NotEnoughDataError, match="at least two ranks"):
+        compare(paths, only=(1,))
+
+
+def test_files_of_different_jobs_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    a = Job(ranks=2).write(tmp_path / "a", facts=True)
+    b = Job(ranks=3).write(tmp_path, facts=True)
+    with pytest.raises(NotEnoughDataError, match="different jobs"):
+        compare([a[0], b[1]])
+    with pytest.raises(NotEnoughDataError, match=r"rank 1 is there twice: run\.rank1\.sqlite and copy"):
+        compare([*b, Path(shutil.copy(b[1], tmp_path / "copy.sqlite"))])
+
+
+def test_recordings_of_different_times_are_said(tmp_path: Path) -> None:
+    job = Job(ranks=2)
+    job.clock_error[1] = 3_600_000_000_000
+    assert any("of different runs" in note for note in compare(job.write(tmp_path)).notes)
+
+
+def test_without_collectives_the_durations_tell(tmp_path: Path) -> None:
+    job = Job(ranks=3, collectives=0)
+    job.slow_compute[1] = 700_000
+    result = compare(job.write(tmp_path))
+    assert (result.verdict.kind, result.verdict.rank, result.verdict.by_durations) == ("uneven", 1, True)
+    assert result.clocks.state == "wall" and result.collectives == ()
+    assert all(row.wait_ns is None and row.late_frac is None for row in result.rows)
+    assert result.verdict.excess is not None and result.verdict.excess.line == SLOW_LINE
+
+
+def test_fsdp_inference_has_two_equal_ranks_that_copy(shared_data: Path) -> None:
+    result = compare([shared_data / "nsys/fsdp_inference_2xh100.sqlite"])
+    assert [(row.rank, row.card.pid, row.card.device) for row in result.rows] == [(0, 111, 0), (1, 112, 1)]
+    assert result.verdict.kind == "balanced" and result.verdict.imbalance < 1.01
+    for row in result.rows:
+        assert row.copy_ns > 0.95 * row.step_ns and row.communication_ns == 0
+        assert row.idle_ns < 0.01 * row.step_ns
+    assert sum(row.card.gpu_ns for row in result.rows) == pytest.approx(1925.7e6, rel=1e-3)
