@@ -4,42 +4,52 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.call_chains import engine_chains, python_chains
 from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound, unknown_facts
 from profiling_lab.trace.columns import I32, I64, dense, full
 from profiling_lab.trace.process_ids import Registry
+from profiling_lab.trace.read_nvtx import DOMAIN, MARK, NvtxRows
 from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.stacks import Frame, StackBuilder, Stacks
 from profiling_lab.trace.strings import Strings
 
 BACKTRACE_SCHEMA = "Python Backtrace on CUDA"
 SAMPLING_SCHEMA = "Python Periodic Sampling"
-_MARK, _DOMAIN = 34, 75  # NVTX event types
 
 
 def from_nsys(
-    file: SqliteFile, strings: Strings, rows: CallRows, threads: Registry
+    file: SqliteFile, strings: Strings, rows: CallRows, threads: Registry, nvtx: NvtxRows
 ) -> tuple[Stacks, CallFacts, StacksFound]:
     builder = StackBuilder()
     row_stack = full(len(rows.start_ns), 0, np.int32)
-    marks, texts = _backtrace_marks(file)
-    without_payload = marks_without_payload(file, BACKTRACE_SCHEMA)
+    text, used = dense(nvtx.marks["text"])
+    texts = [nvtx.texts[i] for i in used.tolist()]
+    payloads = _where(texts, lambda text: text.startswith(f'{{"{BACKTRACE_SCHEMA}'))
+    is_stack = payloads[text]
+    of_schema = [number for number, name in nvtx.domains.items() if name == BACKTRACE_SCHEMA]
+    empty = _where(texts, lambda text: not text)[text]
+    without_payload = int((empty & np.isin(nvtx.marks["domain"], of_schema)).sum())
     form = ""
     without_call = 0
-    if len(marks["start"]):
+    if is_stack.any():
         form = "nsys"
-        stacks = [builder.add(_payload_frames(text, strings)) for text in texts]
-        row = _row_of_mark(rows, threads.number(marks["globalTid"]), marks["start"])
+        stacks = np.zeros(len(texts), dtype=np.int32)
+        for i in np.flatnonzero(payloads).tolist():
+            stacks[i] = builder.add(_payload_frames(texts[i], strings))
+        start_ns, tid = nvtx.marks["start"][is_stack], nvtx.marks["globalTid"][is_stack]
+        row = _row_of_mark(rows, threads.number(tid), start_ns)
         joined = row >= 0
         without_call = int((~joined).sum())
-        row_stack[row[joined]] = np.array(stacks, dtype=np.int32)[marks["text"][joined]]
+        row_stack[row[joined]] = stacks[text[is_stack][joined]]
     elif chains := python_chains(file, strings, builder):
         form = "call chains"
         number, distinct = dense(rows.chain)
@@ -73,25 +83,14 @@ def marks_without_payload(file: SqliteFile, schema: str) -> int:
     payload, join = payload_sql(file, table)
     query = (
         f'SELECT count(*) FROM "{table}" n {join}'
-        f" WHERE n.eventType = {_MARK} AND {payload} = '' AND n.domainId IN"
-        f" (SELECT domainId FROM \"{table}\" WHERE eventType = {_DOMAIN} AND text = '{schema}')"
+        f" WHERE n.eventType = {MARK} AND {payload} = '' AND n.domainId IN"
+        f" (SELECT domainId FROM \"{table}\" WHERE eventType = {DOMAIN} AND text = '{schema}')"
     )
     return int(file.integers(query, 1)[0][0])
 
 
-def _backtrace_marks(file: SqliteFile) -> tuple[dict[str, I64], list[str]]:
-    """Start, thread and text number of every readable stack mark, and the texts."""
-    table = file.newest("NVTX_EVENTS")
-    names = ("start", "globalTid", "text")
-    if table is None:
-        return {name: np.empty(0, dtype=np.int64) for name in names}, []
-    payload, join = payload_sql(file, table)
-    columns, texts = file.coded_texts(
-        f"SELECT CAST(n.start AS INTEGER), IFNULL(n.globalTid, 0), CAST({payload} AS BLOB)"
-        f' FROM "{table}" n {join} WHERE n.eventType = {_MARK} AND {payload} LIKE \'{{"{BACKTRACE_SCHEMA}%\'',
-        2,
-    )
-    return dict(zip(names, columns, strict=True)), texts
+def _where(texts: list[str], test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+    return np.array([*map(test, texts)], dtype=bool)
 
 
 def _payload_frames(text: str, strings: Strings) -> tuple[Frame, ...]:

@@ -12,7 +12,8 @@ from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Trait, dense
 from profiling_lab.trace.nsys_stacks import from_nsys
 from profiling_lab.trace.process_ids import Registry, process_part
-from profiling_lab.trace.recorder_stacks import from_recorder
+from profiling_lab.trace.read_nvtx import NvtxRows
+from profiling_lab.trace.recorder_stacks import from_recorder, has_recorder_stacks
 from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.stacks import Stacks
 from profiling_lab.trace.strings import Strings
@@ -37,7 +38,12 @@ class CallTable:
 
 
 def read_calls(
-    file: SqliteFile, strings: Strings, processes: Registry, threads: Registry, thread_names: dict[int, str]
+    file: SqliteFile,
+    strings: Strings,
+    processes: Registry,
+    threads: Registry,
+    thread_names: dict[int, str],
+    nvtx: NvtxRows,
 ) -> CallTable:
     table = file.newest(CALL_TABLE)
     wanted: dict[str, int | str] = {
@@ -47,19 +53,27 @@ def read_calls(
         "globalTid": 0,
         "correlationId": -1,
         "nameId": 0,
-        "callchainId": -1,
     }
+    ours = has_recorder_stacks(file)
+    if not ours:
+        wanted["callchainId"] = -1
     rows = file.select(table, wanted) if table else {name: np.empty(0, dtype=np.int64) for name in wanted}
     process = processes.number(process_part(rows["globalTid"]))
     thread = threads.number(rows["globalTid"])
     is_call = rows["eventClass"] != BACKTRACE_CLASS
     every = CallRows(
-        rows["start"], rows["end"], process, thread, rows["correlationId"], is_call, rows["callchainId"]
+        rows["start"],
+        rows["end"],
+        process,
+        thread,
+        rows["correlationId"],
+        is_call,
+        rows.get("callchainId", np.empty(0, dtype=np.int64)),
     )
-    if file.columns("PYREC_STACK") and file.columns("PYREC_LAUNCH"):
+    if ours:
         stacks, facts, found = from_recorder(file, strings, every, processes)
     else:
-        stacks, facts, found = from_nsys(file, strings, every, threads)
+        stacks, facts, found = from_nsys(file, strings, every, threads, nvtx)
 
     kept = np.flatnonzero(is_call)
     names, name_ids = dense(rows["nameId"][kept])

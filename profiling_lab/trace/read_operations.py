@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,15 +44,16 @@ _UNKNOWN_MEMORY: dict[str, int | str] = {
     "srcKind": int(MemoryKind.UNKNOWN),
     "dstKind": int(MemoryKind.UNKNOWN),
 }
+_NO_PROCESS = 1  # no global id is that small: the process stands above bit 24
 _SHARED: dict[str, int | str] = {"start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1}
 
 
 def read_operations(
-    file: SqliteFile, strings: Strings, processes: Registry, only_process: int
+    file: SqliteFile, strings: Strings, processes: Registry, only_process: Callable[[], int]
 ) -> tuple[Operations, dict[str, int]]:
     """All GPU operations, and how many rows had to be repaired, by what was wrong.
 
-    `only_process` is the process of rows from a schema that does not name one.
+    `only_process` finds the process of rows that do not name one.
     """
     parts: list[dict[str, I64]] = []
     names: list[str] = []
@@ -59,7 +62,10 @@ def read_operations(
         table = file.newest(stem)
         if table is None:
             continue
-        rows = file.select(table, _SHARED | {"globalPid": only_process} | _details(kind, file.columns(table)))
+        rows = file.select(table, _SHARED | {"globalPid": _NO_PROCESS} | _details(kind, file.columns(table)))
+        unnamed = rows["globalPid"] == _NO_PROCESS
+        if unnamed.any():
+            rows["globalPid"] = np.where(unnamed, only_process(), rows["globalPid"])
         rows["kind"] = full(len(rows["start"]), kind)
         numbers, kind_names, kind_short = _named(kind, rows, strings)
         rows["name"] = numbers.astype(np.int64) + len(names)

@@ -17,6 +17,10 @@ from profiling_lab.trace.stacks import Frame, Stacks
 from profiling_lab.trace.strings import Strings
 
 
+def has_recorder_stacks(file: SqliteFile) -> bool:
+    return bool(file.columns("PYREC_STACK") and file.columns("PYREC_LAUNCH"))
+
+
 def from_recorder(
     file: SqliteFile, strings: Strings, rows: CallRows, processes: Registry
 ) -> tuple[Stacks, CallFacts, StacksFound]:

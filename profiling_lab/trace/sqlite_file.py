@@ -3,22 +3,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 
+from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
 
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 65536
+PART = ":part"
+"""Stands in a query for a condition on row numbers, so that pieces of a table are read at the same time."""
+WHOLE = ("1",)
+_PART_ROWS, _MOST_PARTS = 200_000, 4  # below, a second connection costs more than it saves
+
+_T = TypeVar("_T")
 
 
 def check_whole(path: Path) -> None:
@@ -44,24 +53,33 @@ class SqliteFile:
     path: Path
     _connection: Any = field(init=False, repr=False)
     _columns: dict[str, tuple[str, ...]] = field(init=False, repr=False)
+    _may_change: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        import adbc_driver_sqlite.dbapi
-
         check_whole(self.path)
-        # immutable: no locks and no side files; only where no write-ahead log waits to be read as well.
         wal = Path(f"{self.path}-wal")
-        mode = "mode=ro" if wal.exists() and wal.stat().st_size else "mode=ro&immutable=1"
-        uri = f"file:{quote(str(self.path.absolute()))}?{mode}"
+        self._may_change = wal.exists() and wal.stat().st_size > 0
         self._columns = {}
         try:
-            self._connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
+            self._connection = self._connect()
             self._columns = self._read_columns()
         except Exception as error:
             raise self._unreadable(error) from None
 
+    def _connect(self) -> Any:
+        import adbc_driver_sqlite.dbapi
+
+        # immutable: no locks and no side files; only where no write-ahead log waits to be read as well.
+        mode = "mode=ro" if self._may_change else "mode=ro&immutable=1"
+        uri = f"file:{quote(str(self.path.absolute()))}?{mode}"
+        return adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
+
     def close(self) -> None:
         self._connection.close()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.path.stat().st_size
 
     def _unreadable(self, error: Exception) -> UnreadableInputError:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -71,20 +89,65 @@ class SqliteFile:
     def _read_columns(self) -> dict[str, tuple[str, ...]]:
         names: dict[str, list[str]] = {}
         rows = self._batches(
+            self._connection,
             "SELECT CAST(m.name AS TEXT), CAST(c.name AS TEXT)"
             " FROM sqlite_master m JOIN pragma_table_info(m.name) c"
-            " WHERE m.type IN ('table', 'view') ORDER BY m.name, c.cid"
+            " WHERE m.type IN ('table', 'view') ORDER BY m.name, c.cid",
         )
         for batch in rows:
             for table, column in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 names.setdefault(table, []).append(column)
         return {table: tuple(columns) for table, columns in names.items()}
 
-    def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        with self._connection.cursor() as cursor:
+    def _batches(self, connection: Any, query: str) -> Iterator[pa.RecordBatch]:
+        with connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             cursor.execute(query)
             yield from cursor.fetch_record_batch()
+
+    def _read(
+        self, query: str, parts: Sequence[str], read: Callable[[Iterator[pa.RecordBatch]], _T]
+    ) -> list[_T]:
+        """What `read` makes of the rows of each part, in their order."""
+
+        def run(part: str) -> _T:
+            connection = self._connect()
+            try:
+                return read(self._batches(connection, query.replace(PART, part)))
+            finally:
+                connection.close()
+
+        try:
+            if len(parts) == 1:
+                return [read(self._batches(self._connection, query.replace(PART, parts[0])))]
+            with ThreadPoolExecutor(len(parts)) as threads:
+                return list(threads.map(run, parts))
+        except UnreadableInputError:
+            raise
+        except Exception as error:
+            raise self._unreadable(error) from None
+
+    def parts(self, table: str, alias: str = "") -> tuple[str, ...]:
+        """Conditions for PART that cut a large table into pieces, in the order of its rows."""
+        prefix = f"{alias}." if alias else ""
+        shadowed = {name.lower() for name in self.columns(table)}
+        row = next((name for name in ("rowid", "_rowid_", "oid") if name not in shadowed), None)
+        if row is None or self._may_change:
+            return WHOLE
+        try:
+            first, last = self.integers(
+                f'SELECT IFNULL(min({row}), 0), IFNULL(max({row}), -1) FROM "{table}"', 2
+            )
+        except UnreadableInputError:
+            return WHOLE  # a view, or a table without row numbers
+        rows = int(last[0]) - int(first[0]) + 1
+        count = min(_MOST_PARTS, len(os.sched_getaffinity(0)), rows // _PART_ROWS)
+        if count < 2:
+            return WHOLE
+        cuts = [int(first[0]) + rows * i // count for i in range(1, count)]
+        after = [f"{prefix}{row} >= {cut}" for cut in cuts]
+        until = [f"{prefix}{row} < {cut}" for cut in cuts]
+        return (until[0], *(f"{a} AND {b}" for a, b in zip(after, until[1:], strict=False)), after[-1])
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -110,23 +173,17 @@ class SqliteFile:
             return 0
         return int(self.integers(f'SELECT count(*) FROM "{table}"', 1)[0][0])
 
-    def integers(self, query: str, width: int) -> list[I64]:
+    def integers(self, query: str, width: int, parts: Sequence[str] = WHOLE) -> list[I64]:
         """The `width` columns of a query as int64 arrays. The query gives every NULL a value (IFNULL)."""
-        try:
-            batches = list(self._batches(query))
-        except Exception as error:
-            raise self._unreadable(error) from None
-        if not batches:
-            return [np.empty(0, dtype=np.int64) for _ in range(width)]
-        table = pa.Table.from_batches(batches)
-        return [self._int64(column) for column in table.columns]
+        batches = [batch for part in self._read(query, parts, list) for batch in part]
+        return [self._int64([batch.column(i) for batch in batches]) for i in range(width)]
 
-    def _int64(self, column: pa.ChunkedArray) -> I64:
-        if column.null_count or column.type != pa.int64():
+    def _int64(self, chunks: list[pa.Array]) -> I64:
+        if any(chunk.null_count or chunk.type != pa.int64() for chunk in chunks):
             raise UnreadableInputError(
                 f"{self.path} has a value that is no integer where the schema has integers"
             )
-        array: I64 = column.to_numpy()
+        array: I64 = pa.chunked_array(chunks, type=pa.int64()).to_numpy()
         return array
 
     def select(self, table: str, wanted: dict[str, int | str], where: str = "") -> dict[str, I64]:
@@ -141,47 +198,62 @@ class SqliteFile:
         for name, missing in wanted.items():
             known = f'CAST("{name}" AS INTEGER)' if name in have else "NULL"
             terms.append(f"IFNULL({known}, {missing})")
+        where = f"WHERE ({where.removeprefix('WHERE ')}) AND {PART}" if where else f"WHERE {PART}"
         query = f'SELECT {", ".join(terms)} FROM "{table}" {where}'
-        return dict(zip(wanted, self.integers(query, len(wanted)), strict=True))
+        return dict(zip(wanted, self.integers(query, len(wanted), self.parts(table)), strict=True))
 
     def texts(self, query: str) -> list[tuple[str, ...]]:
         """Rows of text; bytes that are no UTF-8 are replaced. For small tables: it makes Python strings."""
-        rows: list[tuple[str, ...]] = []
-        try:
-            for batch in self._batches(query):
-                columns = [[decoded(value) for value in column.to_pylist()] for column in batch.columns]
-                rows.extend(zip(*columns, strict=True))
-        except UnreadableInputError:
-            raise
-        except Exception as error:
-            raise self._unreadable(error) from None
-        return rows
 
-    def coded_texts(self, query: str, width: int) -> tuple[list[I64], list[str]]:
+        def rows(batches: Iterator[pa.RecordBatch]) -> list[tuple[str, ...]]:
+            return [
+                tuple(decoded(value) for value in row)
+                for batch in batches
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            ]
+
+        return self._read(query, WHOLE, rows)[0]
+
+    def coded_texts(
+        self, query: str, width: int, parts: Sequence[str] = WHOLE, operators: bool = False
+    ) -> tuple[list[I64], list[str]]:
         """Integer columns and, last, one text column (given as BLOB) as numbers of distinct texts.
 
-        Read batch by batch, so that a million equal stacks never lie in memory at once.
+        With `operators` the texts of emit_nvtx are cut: the number is that of the name, and the column before
+        it is the sequence number (NO_SEQUENCE where a text has none).
         """
+
+        def coded(batches: Iterator[pa.RecordBatch]) -> tuple[list[list[I64]], list[bytes]]:
+            codes = _analysis.TextCodes()
+            columns: list[list[I64]] = [[] for _ in range(width + 1 + operators)]
+            for batch in batches:
+                offsets, data = self._text_buffers(batch.column(width))
+                found = codes.add_operators(offsets, data)[::-1] if operators else (codes.add(offsets, data),)
+                integers = [self._int64([batch.column(i)]) for i in range(width)]
+                for column, values in zip(columns, (*integers, *found), strict=True):
+                    column.append(np.asarray(values))
+            return columns, codes.texts()
+
         numbers: dict[bytes, int] = {}
-        parts: list[list[I64]] = []
-        try:
-            for batch in self._batches(query):
-                coded = batch.column(width).dictionary_encode()
-                local = [
-                    numbers.setdefault(bytes(text), len(numbers)) for text in coded.dictionary.to_pylist()
-                ]
-                codes = np.asarray(local, dtype=np.int64)[coded.indices.to_numpy(zero_copy_only=False)]
-                parts.append(
-                    [self._int64(pa.chunked_array([batch.column(i)])) for i in range(width)] + [codes]
-                )
-        except UnreadableInputError:
-            raise
-        except Exception as error:
-            raise self._unreadable(error) from None
-        if not parts:
-            return [np.empty(0, dtype=np.int64) for _ in range(width + 1)], []
-        columns = [np.concatenate([part[i] for part in parts]) for i in range(width + 1)]
-        return columns, [decoded(text) for text in numbers]
+        gathered: list[list[I64]] = [[] for _ in range(width + 1 + operators)]
+        for columns, texts in self._read(query, parts, coded):
+            # Each part numbered its texts by itself.
+            number = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
+            columns[-1] = [number[codes] for codes in columns[-1]]
+            for column, pieces in zip(gathered, columns, strict=True):
+                column += pieces
+        none = np.empty(0, dtype=np.int64)
+        return [np.concatenate([none, *pieces]) for pieces in gathered], [decoded(text) for text in numbers]
+
+    def _text_buffers(self, column: pa.Array) -> tuple[Any, Any]:
+        """Offsets and bytes of a BLOB column, as views."""
+        if column.type != pa.binary() or column.null_count:
+            raise UnreadableInputError(f"{self.path} has a value that is no text where the schema has texts")
+        _, offsets, data = column.buffers()
+        return (
+            np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1],
+            np.frombuffer(data or b"", dtype=np.uint8),
+        )
 
 
 def decoded(value: Any) -> str:

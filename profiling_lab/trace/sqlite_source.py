@@ -10,9 +10,11 @@ from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import Operations, Overheads, Ranges
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.read_calls import CALL_TABLE, CallTable, read_calls
+from profiling_lab.trace.read_nvtx import NvtxRows, read_nvtx
 from profiling_lab.trace.read_operations import TABLES, read_operations
 from profiling_lab.trace.read_overheads import read_overheads
 from profiling_lab.trace.read_ranges import read_ranges
+from profiling_lab.trace.recorder_stacks import has_recorder_stacks
 from profiling_lab.trace.source import Recorder
 from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.strings import Strings, read_strings
@@ -48,17 +50,23 @@ class SqliteSource:
         self.file.close()
 
     @cached_property
+    def _nvtx(self) -> NvtxRows:
+        return read_nvtx(self.file, with_marks=not has_recorder_stacks(self.file))
+
+    @cached_property
     def strings(self) -> Strings:
         return read_strings(self.file)
 
     def operations(self) -> tuple[Operations, dict[str, int]]:
-        return read_operations(self.file, self.strings, self.processes, self._only_process())
+        return read_operations(self.file, self.strings, self.processes, self._only_process)
 
     def call_table(self) -> CallTable:
-        return read_calls(self.file, self.strings, self.processes, self.threads, self._thread_names())
+        return read_calls(
+            self.file, self.strings, self.processes, self.threads, self._thread_names(), self._nvtx
+        )
 
     def ranges(self) -> Ranges:
-        return read_ranges(self.file, self.processes, self.threads)
+        return read_ranges(self._nvtx, self.processes, self.threads)
 
     def overheads(self) -> Overheads:
         return read_overheads(self.file, self.processes, self.threads)
