@@ -62,7 +62,14 @@ def _header(facts: TraceInfo) -> tuple[str, ...]:
         f"GPU        {gpus or known}",
         f"driver     {facts.driver or known}",
         f"processes  {', '.join(facts.processes) or known}",
+        *(f"  {rank}" for rank in facts.ranks),
+        f"timing     {facts.method or known}",
     ]
+    if facts.options:
+        lines.append(f"options    {' '.join(facts.options)}")
+    if facts.events is not None:
+        produced, kept = (numbers.count(number) for number in facts.events)
+        lines.append(f"events     {produced} CUDA events produced, {kept} kept")
     if facts.overhead_ns is not None:
         lines.append(f"overhead   {numbers.time(facts.overhead_ns)} of the profiler's own, where it noted it")
     lines += _recorder_lines(dict(facts.recorder))

@@ -45,6 +45,14 @@ class TraceInfo:
     recorded: tuple[Recorded, ...]
     recorder: tuple[tuple[str, str], ...]
     """what our recorder noted about itself: versions, cost, dropped records"""
+    options: tuple[str, ...]
+    """of the recorder, those that the file tells of"""
+    method: str
+    """how GPU work was timed"""
+    ranks: tuple[str, ...]
+    """`rank 0 is pid 12`, where there are several or the recorder noted it"""
+    events: tuple[int, int] | None
+    """CUDA events that the driver produced, and that the recorder kept"""
     overhead_ns: int | None
     """time the profiler took from the program, as far as the file tells"""
     warnings: tuple[str, ...]

@@ -48,9 +48,10 @@ _CALLS = (
         re.compile(r"^cu(da)?(Module|Library|Link)(Load|Create|Add|Complete|Get)|^cuKernelGet"),
     ),
 )
+GIL_WAIT = re.compile(r"(?i)wait\w* (for |on )?(the )?GIL\b")
 _RANGES = (
     (Doing.DATA_LOADING, re.compile(r"DataLoader")),
-    (Doing.GIL_WAIT, re.compile(r"(?i)wait\w* (for |on )?(the )?GIL\b")),
+    (Doing.GIL_WAIT, GIL_WAIT),
     (Doing.GARBAGE_COLLECTION, re.compile(r"(?i)^(gc\b|garbage[ _]collect)")),
 )
 # What is not here is unknown.

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from profiling_lab.trace.chrome_events import whole
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
-from profiling_lab.trace.sqlite_info import sqlite_info
+from profiling_lab.trace.sqlite_info import OUR_METHOD, rank_texts, sqlite_info
+from profiling_lab.trace.step_windows import PROFILER_STEP
 from profiling_lab.trace.trace import Trace
 
 __all__ = ["Gpu", "Recorded", "TraceInfo", "info"]
 
+_OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
+_SYNCS = "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)"
 _PLAUSIBLE_EPOCH_NS = 10**18  # September 2001: an earlier time is not a date but a running clock
 
 
@@ -34,7 +39,7 @@ def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
         path=str(trace.path),
         file_bytes=trace.path.stat().st_size,
         product="torch.profiler",
-        schema="",
+        schema=str(whole(source.events.facts.get("schemaVersion"), 0) or ""),
         started_utc=utc(began) if began > _PLAUSIBLE_EPOCH_NS else "",
         duration_ns=max(int(t.max()) for t in all_times) - began if all_times else None,
         gpus=tuple(_chrome_gpu(device) for device in source.events.devices),
@@ -44,15 +49,27 @@ def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
             Recorded("kernels", "kernels", kinds[OperationKind.KERNEL], "ProfilerActivity.CUDA"),
             Recorded("copies", "copies", kinds[OperationKind.COPY], ""),
             Recorded("sets", "memory sets", kinds[OperationKind.SET], ""),
+            Recorded("syncs", "synchronizations", len(source.events["syncs"]["thread"]), _SYNCS),
             Recorded("calls", "CUDA API calls", len(trace.calls), "ProfilerActivity.CUDA"),
             Recorded("python_stacks", "API calls with a Python stack", stacks.recorded, "with_stack=True"),
             Recorded("autograd", "operators with a sequence number", sequences, "ProfilerActivity.CPU"),
             Recorded("operators", "operators and annotations", len(ranges), "ProfilerActivity.CPU"),
+            Recorded("steps", "steps", _steps(trace), "schedule=.. and profiler.step() after each step"),
         ),
+        options=tuple(f"{name}=True" for name in _OPTIONS if source.events.facts.get(name) in (1, True)),
+        method=OUR_METHOD,
+        ranks=rank_texts(trace),
+        events=None,
         recorder=(),
         overhead_ns=None,
         warnings=(),
     )
+
+
+def _steps(trace: Trace) -> int:
+    ranges = trace.ranges
+    names = np.array([bool(PROFILER_STEP.match(name)) for name in ranges.names] or [False], dtype=bool)
+    return int(names[ranges.name].sum())
 
 
 def _chrome_gpu(device: dict[str, Any]) -> Gpu:

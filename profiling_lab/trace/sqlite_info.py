@@ -7,7 +7,11 @@ wants in a bug report.
 
 from __future__ import annotations
 
+import numpy as np
+
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
+from profiling_lab.trace.host_activity import GIL_WAIT
+from profiling_lab.trace.nsys_capture import event_counts, nsys_options, trace_method
 from profiling_lab.trace.nsys_stacks import (
     BACKTRACE_SCHEMA,
     SAMPLING_SCHEMA,
@@ -18,7 +22,9 @@ from profiling_lab.trace.process_ids import pid_of
 from profiling_lab.trace.read_calls import BACKTRACE_CLASS, CALL_TABLE
 from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.trace import Trace
+from profiling_lab.trace.window import ranks
 
+OUR_METHOD = "software (activity records of CUPTI)"
 _PYTHON_FLAGS = (
     "--python-backtrace=cuda --cudabacktrace=all:0, with CPU sampling on; export with --include-json=true"
 )
@@ -30,6 +36,7 @@ def sqlite_info(trace: Trace) -> TraceInfo:
     product = " ".join(
         filter(None, (export.get("EXPORT_PRODUCT_NAME", ""), export.get("EXPORT_PRODUCT_VERSION", "")))
     )
+    diagnostics = _diagnostics(file)
     return TraceInfo(
         path=str(trace.path),
         file_bytes=trace.path.stat().st_size,
@@ -42,6 +49,10 @@ def sqlite_info(trace: Trace) -> TraceInfo:
         processes=_processes(file),
         recorded=tuple(_recorded(trace)),
         recorder=tuple(_pairs(file, "PYREC_META").items()),
+        options=() if trace.is_ours else nsys_options(file),
+        method=OUR_METHOD if trace.is_ours else trace_method(diagnostics),
+        ranks=rank_texts(trace),
+        events=event_counts(diagnostics),
         overhead_ns=_overhead(file),
         warnings=_warnings(file),
     )
@@ -120,14 +131,24 @@ def _overhead(file: SqliteFile) -> int | None:
     return total
 
 
-def _warnings(file: SqliteFile) -> tuple[str, ...]:
+def _diagnostics(file: SqliteFile, where: str = "1") -> tuple[str, ...]:
     if not {"severity", "text"} <= set(file.columns("DIAGNOSTIC_EVENT")):
         return ()
-    rows = file.texts(
-        "SELECT DISTINCT CAST(text AS BLOB) FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) "
-        "OR text LIKE '%legacy%' OR text LIKE 'Not all %'"
-    )
+    rows = file.texts(f"SELECT DISTINCT CAST(text AS BLOB) FROM DIAGNOSTIC_EVENT WHERE {where}")
     return tuple(" ".join(text.split()) for (text,) in rows)
+
+
+def _warnings(file: SqliteFile) -> tuple[str, ...]:
+    return _diagnostics(file, "severity IN (2, 3) OR text LIKE '%legacy%' OR text LIKE 'Not all %'")
+
+
+def rank_texts(trace: Trace) -> tuple[str, ...]:
+    """Which process is which rank; nothing for one process that nobody gave a rank."""
+    known, noted = ranks(trace)
+    if len(known) < 2 and not noted:
+        return ()
+    told = "" if noted else " (by process id: the file does not name ranks)"
+    return tuple(f"rank {rank} is pid {trace.pids[process]}{told}" for rank, process in sorted(known.items()))
 
 
 def _recorded(trace: Trace) -> list[Recorded]:
@@ -146,8 +167,11 @@ def _recorded(trace: Trace) -> list[Recorded]:
     no_cuda = "" if traced or trace.is_ours else "--trace=cuda, if anything ran on the GPU"
 
     def nsys(flags: str) -> str:
-        return "" if trace.is_ours else flags
+        return f"nsys profile {flags}; our recorder has none" if trace.is_ours else flags
 
+    nvtx = nsys("--trace=nvtx, if there are any")
+    if trace.is_ours:
+        nvtx = _switched("nvtx_state", "--no-nvtx", trace) or "torch.cuda.nvtx.range(...) in the program"
     api_where = f"WHERE eventClass <> {BACKTRACE_CLASS}"
     chains = file.newest("CUDA_CALLCHAINS")
     return [
@@ -168,7 +192,7 @@ def _recorded(trace: Trace) -> list[Recorded]:
             "nvtx",
             "NVTX ranges",
             rows("NVTX_EVENTS", "WHERE eventType IN (59, 60)"),
-            nsys("--trace=nvtx, if there are any"),
+            nvtx,
         ),
         Recorded(
             "cpu_samples",
@@ -177,6 +201,14 @@ def _recorded(trace: Trace) -> list[Recorded]:
             nsys("--sample=process-tree"),
         ),
         Recorded("os_calls", "operating-system calls", rows("OSRT_API"), nsys("--trace=osrt")),
+        Recorded("gil", "waits for the GIL", _gil_waits(trace), nsys("--trace=python-gil")),
+        Recorded("switches", "context switches", rows("SCHED_EVENTS"), nsys("--cpuctxsw=process-tree")),
+        Recorded(
+            "memory",
+            "GPU memory allocations",
+            rows("CUDA_GPU_MEMORY_USAGE_EVENTS"),
+            nsys("--cuda-memory-usage=true"),
+        ),
         Recorded(
             "gpu_metrics",
             "GPU metric samples",
@@ -194,7 +226,10 @@ def _stacks(trace: Trace) -> list[Recorded]:
         linked = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE nodeSeq IS NOT NULL")
         return [
             Recorded(
-                "python_stacks", "Python stacks of API calls", stacks, "see doctor: the stack self-test"
+                "python_stacks",
+                "Python stacks of API calls",
+                stacks,
+                _switched("stacks_state", "--no-stacks", trace) or "see doctor: the stack self-test",
             ),
             Recorded(
                 "autograd",
@@ -213,6 +248,17 @@ def _stacks(trace: Trace) -> list[Recorded]:
         _marks(file, "python_samples", "periodic Python stacks", SAMPLING_SCHEMA, "--python-sampling=true"),
         Recorded("autograd", "operator ranges with a sequence number", sequences, "--pytorch=autograd-nvtx"),
     ]
+
+
+def _switched(state: str, option: str, trace: Trace) -> str:
+    """The option without which our recorder would have recorded it, where it was given."""
+    is_off = trace.recorder_facts.get(state) == "switched off"
+    return f"profiling-lab record without {option}" if is_off else ""
+
+
+def _gil_waits(trace: Trace) -> int:
+    names = np.array([bool(GIL_WAIT.search(name)) for name in trace.ranges.names] or [False], dtype=bool)
+    return int(names[trace.ranges.name].sum())
 
 
 def _marks(file: SqliteFile, key: str, what: str, schema: str, flags: str) -> Recorded:

@@ -17,7 +17,7 @@ from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Window
 from profiling_lab.trace.trace import Trace
 
-_PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
+PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
 _STEP_NAME = re.compile(
     r"(?i)^((train|training|inference|model|global)?[ _]?(step|iteration|iter|batch))[ _#:]*\d*$"
 )
@@ -93,7 +93,7 @@ def step_windows(trace: Trace, steps_by: str | None = None) -> StepWindows:
             raise NotEnoughDataError(f"{trace.path} has no finished range that matches {steps_by!r}")
         return _on_the_gpu(trace, _windows("range", f"ranges that match {steps_by!r}", found))
     signs: tuple[tuple[str, str, Callable[[int], _Found | None]], ...] = (
-        ("ProfilerStep", "ProfilerStep ranges", lambda p: _ranges(trace, p, _PROFILER_STEP)),
+        ("ProfilerStep", "ProfilerStep ranges", lambda p: _ranges(trace, p, PROFILER_STEP)),
         ("range", "ranges named like a step", lambda p: _ranges(trace, p, _STEP_NAME, at_least=2)),
         ("optimizer", "from the end of one optimizer.step to the next", lambda p: _optimizer(trace, p)),
         (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.spans import Spans, Window
 from profiling_lab.trace.step_windows import launched_spans, step_windows
@@ -233,20 +234,24 @@ def _on_the_gpu(trace: Trace, host: Spans) -> Spans:
 
 
 def _ranks(trace: Trace, wanted: tuple[int, ...]) -> _Part:
-    known, how = ranks(trace)
+    known, noted = ranks(trace)
     _all_there("rank", wanted, sorted(known))
     chosen = tuple(sorted(known[rank] for rank in set(wanted)))
     pids = _listed(tuple(trace.pids[process] for process in chosen))
+    how = "as its recorder noted" if noted else "ranks in order of process id: the file does not name them"
     return f"rank {_listed(wanted)} (pid {pids}; {how})", _always(chosen), _always(chosen)
 
 
-def ranks(trace: Trace) -> tuple[dict[int, int], str]:
-    """The process of each rank, and how ranks were told: as the recorder noted it, or by process id."""
-    processes = sorted(set(trace.operations.process.tolist()), key=lambda number: trace.pids[number])
+def ranks(trace: Trace) -> tuple[dict[int, int], bool]:
+    """The process of each rank, and whether the recorder noted it; else ranks are in order of process id."""
+    processes = sorted(np.unique(trace.operations.process).tolist(), key=lambda number: trace.pids[number])
     noted = trace.recorder_facts.get("rank", "")
+    if isinstance(trace.source, ChromeSource):
+        distributed = trace.source.events.facts.get("distributedInfo")
+        noted = str(distributed.get("rank", "")) if isinstance(distributed, dict) else ""
     if noted.isdecimal() and len(processes) == 1:
-        return {int(noted): processes[0]}, "as the recorder noted"
-    return dict(enumerate(processes)), "ranks in order of process id: the file does not name them"
+        return {int(noted): processes[0]}, True
+    return dict(enumerate(processes)), False
 
 
 def _all_there(what: str, wanted: tuple[int, ...], there: list[int]) -> None:

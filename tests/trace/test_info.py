@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from builders import TraceBuilder
@@ -67,6 +68,42 @@ def test_a_recording_of_ours(tmp_path: Path) -> None:
     assert facts.processes == ("pid 100 python",)
     assert facts.overhead_ns == 70, "loading modules is the program's own doing"
     assert ("recorder_version", "test") in facts.recorder
+
+
+def test_what_our_recorder_was_told_not_to_record(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("gemm", 10)
+    for state in ("stacks_state", "nvtx_state"):
+        builder.row("PYREC_META", name=state, value="switched off")
+    facts = facts_of(builder, tmp_path)
+    missing = {part.key: part.missing for part in facts.recorded if not part.rows}
+    assert missing["python_stacks"] == "profiling-lab record without --no-stacks"
+    assert missing["nvtx"] == "profiling-lab record without --no-nvtx"
+    assert missing["os_calls"].startswith("nsys profile --trace=osrt"), "ours has none, and says who has"
+    assert "CUPTI" in facts.method and facts.options == ()
+
+
+def test_ranks(tmp_path: Path) -> None:
+    one = TraceBuilder().launch("gemm", 10)
+    assert facts_of(one, tmp_path).ranks == ()
+    two = TraceBuilder().launch("gemm", 10, pid=200).launch("gemm", 10, pid=100)
+    told = "(by process id: the file does not name ranks)"
+    (tmp_path / "two").mkdir()
+    assert facts_of(two, tmp_path / "two").ranks == (f"rank 0 is pid 100 {told}", f"rank 1 is pid 200 {told}")
+    noted = TraceBuilder().launch("gemm", 10).row("PYREC_META", name="rank", value="3")
+    (tmp_path / "noted").mkdir()
+    assert facts_of(noted, tmp_path / "noted").ranks == ("rank 3 is pid 100",)
+
+
+def test_the_options_of_torch_profiler(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {}}
+    facts = {"with_stack": 1, "record_shapes": 0, "distributedInfo": {"backend": "nccl", "rank": 2}}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"schemaVersion": 1, **facts, "traceEvents": [event]}))
+    with Trace.open(path) as trace:
+        found = info(trace)
+    assert found.options == ("with_stack=True",) and found.ranks == ("rank 2 is pid 0",)
+    missing = {part.key: part.missing for part in found.recorded if not part.rows}
+    assert "enable_cuda_sync_events" in missing["syncs"] and "step()" in missing["steps"]
 
 
 def test_what_is_missing_names_the_option_of_nsys(tmp_path: Path) -> None:

@@ -360,7 +360,7 @@ def test_a_rank_that_the_recorder_noted(tmp_path: Path) -> None:
     )
     with Trace.open(path) as trace:
         part = trace.windowed(Wanted(ranks=(5,)))
-        assert part.window is not None and "as the recorder noted" in part.window.text
+        assert part.window is not None and "as its recorder noted" in part.window.text
         with pytest.raises(UsageError, match="the trace has rank 5"):
             trace.windowed(Wanted(ranks=(0,)))
 
