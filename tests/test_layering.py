@@ -26,7 +26,8 @@ MAY_INCLUDE = {
 MAY_IMPORT = {
     "trace": {"_analysis"},
     "rules": {"_analysis", "trace"},
-    "report": {"rules", "trace"},
+    "ranks": {"_analysis", "trace"},
+    "report": {"ranks", "rules", "trace"},
     "recording": {"_recorder", "trace"},
     "ops": {"_ops"},
     "measure": set(),

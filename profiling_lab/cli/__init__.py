@@ -28,6 +28,7 @@ COMMANDS = (
     "check",
     "rules",
     "diff",
+    "ranks",
     "info",
     "doctor",
     "exercise",
