@@ -28,6 +28,7 @@ COMMANDS = (
     "check",
     "rules",
     "diff",
+    "report",
     "ranks",
     "info",
     "doctor",

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables of the verbs, as `--format table` shows them and with the same numbers as `--format json`.
+
+const ROWS_SHOWN = 15;
+const BARS = ['forward_ns', 'backward_ns', 'recompute_ns', 'optimizer_ns', 'unknown_ns'];
+
+function cellText(value, column, unit) {
+  if (value === null || value === undefined) return '-';
+  if (column.unit === 'ns') return inUnit(value, unit[1]);
+  return {count: () => count(value), bytes: () => bytes(value), frac: () => share(value),
+          rate: () => `${fixed(value / 1e9, 1)} GB/s`}[column.unit]?.() ?? String(value);
+}
+
+// Columns of one scale are compared with each other and have one unit.
+function unitsOf(table) {
+  const values = {};
+  table.columns.forEach((column, i) => {
+    if (column.unit === 'ns') (values[column.scale] ??= []).push(...table.rows.map((row) => row[i] ?? 0));
+  });
+  return Object.fromEntries(Object.entries(values).map(([scale, all]) => [scale, timeUnit(all)]));
+}
+
+function absent(box, reason) {
+  box.replaceChildren(element('p', {class: 'absent', text: `Not here: ${reason}.`}));
+}
+
+// The time of a row by phase, on the scale of the largest row.
+function bar(row, largest) {
+  const parts = BARS.filter((name) => row[name]);
+  const told = parts.map((name) => `${name.slice(0, -3)} ${time(row[name])}`).join(', ');
+  return element('div', {class: 'bar', role: 'img', 'aria-label': told, title: told}, ...parts.map((name) => element('span', {
+    class: `t-${name.slice(0, -3)}`, style: {width: `${(100 * row[name]) / largest}%`}})));
+}
+
+// options: bars (a column of bars), action (a button per row: {text, run(data)})
+function showTable(box, table, options = {}) {
+  const units = unitsOf(table);
+  const largest = options.bars ? Math.max(1, ...table.data.map((row) => row.gpu_ns ?? 0)) : 1;
+  const heads = table.columns.map((column) => element('th', {
+    scope: 'col', class: column.unit === 'text' ? null : 'right',
+    text: column.unit === 'ns' ? `${column.title} ${units[column.scale][0]}` : column.title}));
+  if (options.bars) heads.splice(1, 0, element('th', {scope: 'col', class: 'bars', text: 'GPU time'}));
+  if (options.action) heads.push(element('th', {scope: 'col', class: 'do'}, element('span', {class: 'hidden', text: 'Show'})));
+  const body = element('tbody');
+  const add = (from, to) => {
+    for (let i = from; i < Math.min(to, table.rows.length); i++) body.append(tableRow(table, i, units, largest, options));
+  };
+  add(0, ROWS_SHOWN);
+  const more = table.rows.length > ROWS_SHOWN ? element('button', {
+    type: 'button', class: 'quiet more', text: `Show all ${count(table.rows.length)} rows`,
+    on: {click: (event) => { add(ROWS_SHOWN, table.rows.length); event.target.remove(); }}}) : null;
+  const cut = table.total_matched > table.rows.length ? element('p', {class: 'note',
+    text: `${count(table.rows.length)} of ${count(table.total_matched)} rows are in this page.`}) : null;
+  box.append(element('div', {class: 'scroll'}, element('table', {class: options.class ?? null},
+    element('thead', {}, element('tr', {}, ...heads)), body)), ...[more, cut].filter(Boolean));
+}
+
+function tableRow(table, i, units, largest, options) {
+  const cells = table.columns.map((column, c) => {
+    const text = cellText(table.rows[i][c], column, units[column.scale]);
+    const title = column.unit === 'ns' ? `${column.title} ${units[column.scale][0]}` : column.title;
+    const cell = element('td', {class: column.unit === 'text' ? (c === 0 ? 'key' : null) : 'right', 'data-title': title});
+    if (c === 0) {
+      cell.append(element('code', {text: text || '-'}));
+      for (const line of table.details[i] ?? []) cell.append(element('div', {class: 'detail', text: line}));
+    } else cell.textContent = text;
+    if (!text) cell.classList.add('empty');
+    return cell;
+  });
+  if (options.bars) cells.splice(1, 0, element('td', {class: 'bars'}, bar(table.data[i], largest)));
+  const action = options.action?.(table.data[i], i);
+  if (options.action) cells.push(element('td', {class: 'do'}, action ? element('button', {
+    type: 'button', class: 'link', text: action.text, on: {click: action.run}}) : null));
+  return element('tr', {}, ...cells);
+}
+
+function header(box, lines) {
+  const list = lines.filter(Boolean);
+  if (list.length) box.append(element('p', {class: 'lead', text: list[0]}),
+    ...list.slice(1).map((line) => element('p', {class: line.startsWith(' ') ? 'note inset' : 'note', text: line.trim()})));
+}
+
+function showFindings(box, section, onLine) {
+  if (!section.data.length) box.append(element('p', {class: 'lead', text: 'No rule found anything.'}));
+  section.data.forEach((finding, k) => {
+    const place = finding.file ? element('button', {type: 'button', class: 'link code',
+      text: `${baseName(finding.file)}:${finding.line} ${finding.function}`, title: `${finding.file}:${finding.line}`,
+      on: {click: () => onLine(finding.file, finding.line)}}) : element('span', {text: 'no line known'});
+    const evidence = finding.evidence.slice(0, 3).map((e) => `${e.table}[${e.row}]`).join(', ');
+    const more = finding.events > 3 ? ` and ${count(finding.events - 3)} more` : '';
+    box.append(element('article', {class: `finding ${finding.severity ?? ''}`, id: `finding-${k}`},
+      element('div', {class: 'cost'}, element('strong', {text: time(finding.cost_ns)}),
+        element('span', {text: finding.cost_of}),
+        finding.severity ? element('span', {class: 'tag', text: finding.severity}) : null),
+      element('div', {}, element('h3', {text: finding.what}),
+        element('p', {}, place, element('span', {class: 'note', text: ` rule ${finding.rule}; evidence ${evidence}${more}`})),
+        element('p', {class: 'remedy', text: finding.remedy}))));
+  });
+  if (section.silent?.length) {
+    box.append(element('p', {class: 'note', text: `Nothing found by: ${section.silent.join(', ')}.`}));
+  }
+  if (section.abstained?.length) {
+    box.append(element('details', {}, element('summary', {text: `${counted(section.abstained.length, 'rule')} could not tell`}),
+      element('ul', {}, ...section.abstained.map((one) => element('li', {},
+        element('code', {text: one.rule}), ` ${one.reason}${one.to_record ? `; to record it: ${one.to_record}` : ''}`)))));
+  }
+}

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page says: the tables of `lines`, `check`, `gaps`, `copies` and `steps` as these verbs give them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.report import numbers
+from profiling_lab.report.check import check_report
+from profiling_lab.report.copies import copies_report
+from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.gaps import gaps_report
+from profiling_lab.report.html.verdict import verdict
+from profiling_lab.report.lines import lines_report
+from profiling_lab.report.steps import steps_report
+from profiling_lab.report.table import Report
+from profiling_lab.rules import RULES, Checked
+from profiling_lab.rules import run as apply_rules
+from profiling_lab.trace import Trace
+from profiling_lab.trace.copies import CopiesResult, copies
+from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.gaps import GapsResult, gaps
+from profiling_lab.trace.info import TraceInfo, info
+from profiling_lab.trace.lines import LinesResult, lines
+from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.steps import PARTS, StepsResult, steps
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Progress = Callable[[str], None]
+
+ROWS_AT_MOST = {"lines": 1000, "findings": 200, "gaps": 300, "steps": 2000, "copies": 300}
+"""a table of the page has so many rows and says how many there are"""
+NO_ROOFLINE = (
+    "roofline: the file holds neither the shapes of the operators nor counters of the hardware, so neither "
+    "FLOPs nor bytes of a kernel are known"
+)
+_NOTHING = {"copies": "nothing was copied or set"}
+# Of what our recorder noted about itself, what may be shown: never arguments or the environment.
+_VERSIONS = {"torch_version": "torch", "python_version": "Python", "cupti_version": "CUPTI"}
+_COSTS = {
+    "overhead_callback_ns": "per recorded call",
+    "overhead_start_ns": "to start",
+    "overhead_flush_ns": "in flushes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the analyses say; None with the reason in `absent` where one cannot tell."""
+
+    info: TraceInfo
+    coverage: Coverage | None
+    lines: LinesResult | None
+    checked: Checked | None
+    gaps: GapsResult | None
+    copies: CopiesResult | None
+    steps: StepsResult | None
+    absent: dict[str, str]
+
+
+def ask(trace: Trace, own: tuple[str, ...], steps_by: str | None, progress: Progress) -> Answers:
+    """Run the analyses. What a trace cannot answer is no error here: the page says so."""
+    absent: dict[str, str] = {}
+
+    def answer(name: str, question: Callable[[], T]) -> T | None:
+        progress(name)
+        try:
+            return question()
+        except NotEnoughDataError as error:
+            absent[name] = str(error)
+            return None
+
+    own_row = trace.stacks.own_rows(Ownership(own))
+    return Answers(
+        info=info(trace),
+        coverage=answer("coverage", lambda: coverage(_with_operations(trace), own_row)),
+        lines=answer("lines", lambda: lines(trace, own=own, limit=ROWS_AT_MOST["lines"])),
+        checked=answer("findings", lambda: apply_rules(trace, RULES, own)),
+        gaps=answer("gaps", lambda: gaps(_with_operations(trace), steps_by, own)),
+        copies=answer("copies", lambda: copies(_with_operations(trace), own=own, limit=ROWS_AT_MOST["copies"])),
+        steps=answer("steps", lambda: steps(trace, steps_by, ROWS_AT_MOST["steps"])),
+        absent=absent,
+    )
+
+
+def _with_operations(trace: Trace) -> Trace:
+    if not len(trace.operations):
+        raise NotEnoughDataError(trace.why_empty())
+    return trace
+
+
+def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Json:
+    """Everything of the page but the timeline. `origin_ns`: the time that the timeline counts from."""
+    found = answers
+    reports: dict[str, Report | None] = {
+        "lines": lines_report(trace, found.lines) if found.lines else None,
+        "findings": check_report(trace, found.checked, found.coverage, ROWS_AT_MOST["findings"])
+        if found.checked and found.coverage
+        else None,
+        "gaps": gaps_report(trace, found.gaps) if found.gaps else None,
+        "copies": copies_report(trace, found.copies) if found.copies and found.copies.rows else None,
+        "steps": steps_report(trace, found.steps) if found.steps else None,
+    }
+    sections: Json = {
+        name: {"absent": found.absent.get(name, _NOTHING.get(name, ""))} if report is None else table_json(report, name)
+        for name, report in reports.items()
+    }
+    if (checks := reports["findings"]) is not None:
+        sections["findings"] |= {key: checks.coverage[key] for key in ("silent", "abstained")}
+    if found.steps:
+        sections["steps"] |= {
+            "how": found.steps.how,
+            "sign": found.steps.sign,
+            "median_ns": found.steps.median_ns,
+            "steps": found.steps.steps,
+            "at": [[row.start_ns - origin_ns, row.end_ns - origin_ns] for row in found.steps.rows],
+        }
+    return {
+        "title": title,
+        "file": trace.path.name,
+        "window": _window(trace),
+        "recorder": trace.recorder,
+        "facts": _facts(found.info),
+        "verdict": verdict(found.gaps, found.lines) if found.gaps else f"{trace.why_empty()}.",
+        "tiles": _tiles(found),
+        "parts": dict(zip(PARTS, found.gaps.parts_ns, strict=True)) if found.gaps else {},
+        "coverage": coverage_data(found.coverage) if found.coverage else {},
+        "coverage_text": list(coverage_header(trace, found.coverage)) if found.coverage else [],
+        "missing": [*_missing(found.info), NO_ROOFLINE],
+        **sections,
+    }
+
+
+def table_json(report: Report, name: str) -> Json:
+    """A table as people see it (`rows`, by column) and as `--format json` has it (`data`)."""
+    table, most = report.table, ROWS_AT_MOST[name]
+    return {
+        "columns": [
+            {"name": c.name, "title": c.title, "unit": c.unit.value, "scale": c.scale} for c in table.columns
+        ],
+        "rows": [list(row) for row in table.rows[:most]],
+        "details": [list(lines) for lines in table.details[:most]],
+        "data": list(table.data[:most]) if table.data is not None else [],
+        "total_matched": table.total_matched,
+        "header": [line for line in report.header],
+    }
+
+
+def _window(trace: Trace) -> str:
+    return trace.window.text if trace.window else ""
+
+
+def _facts(facts: TraceInfo) -> list[list[str]]:
+    gpus = [f"{f'{n} x ' if n > 1 else ''}{gpu.name}" for gpu, n in Counter(facts.gpus).items()]
+    noted = dict(facts.recorder)
+    versions = [f"{what} {noted[name]}" for name, what in _VERSIONS.items() if noted.get(name)]
+    costs = [
+        f"{numbers.time(int(noted[name]))} {what}"
+        for name, what in _COSTS.items()
+        if noted.get(name, "").isdecimal()
+    ]
+    duration = "" if facts.duration_ns is None else numbers.time(facts.duration_ns)
+    told = {
+        "GPU": ", ".join(gpus),
+        "driver": facts.driver,
+        "recorded by": f"{facts.product}{f', schema {facts.schema}' if facts.schema else ''}",
+        "program": ", ".join(versions),
+        "started": facts.started_utc,
+        "duration": duration,
+        "size": numbers.size(facts.file_bytes),
+        "processes": ", ".join(facts.processes),
+        "recording cost": ", ".join(costs),
+    }
+    return [[what, value] for what, value in told.items() if value]
+
+
+def _tiles(found: Answers) -> list[Json]:
+    out = []
+    if found.coverage:
+        covered = found.coverage
+        whole = covered.span_ns * max(1, covered.devices)
+        if found.gaps:
+            whole = found.gaps.span_ns
+        busy = covered.busy_ns / whole if whole else 0.0
+        out.append(_tile("GPU time", numbers.time(covered.gpu_ns), numbers.counted(covered.kernels, "kernel")))
+        devices = numbers.counted(covered.devices, "GPU")
+        out.append(_tile("GPU busy", numbers.share(busy), f"of {numbers.time(covered.span_ns)}, {devices}"))
+    if found.steps and found.steps.sign != "window":
+        median = numbers.time(found.steps.median_ns)
+        out.append(_tile("median step", median, numbers.counted(found.steps.steps, "step")))
+    if found.lines and found.lines.rows:
+        row = found.lines.rows[0]
+        place = f"{row.file.rpartition('/')[2]}:{row.line}"
+        out.append(_tile("top line", numbers.share(row.share_frac), place))
+    if found.coverage:
+        share = numbers.share(found.coverage.attributed_frac)
+        out.append(_tile("has a line", share, "of the GPU time"))
+    if found.checked:
+        abstained = numbers.counted(len(found.checked.abstained), "rule")
+        count = numbers.count(len(found.checked.findings))
+        out.append(_tile("findings", count, f"{abstained} could not tell"))
+    return out
+
+
+def _tile(what: str, value: str, note: str) -> Json:
+    return {"what": what, "value": value, "note": note}
+
+
+def _missing(facts: TraceInfo) -> list[str]:
+    """What is not in the file, and what would have recorded it."""
+    return [
+        f"{part.what}: {part.missing}" if part.missing else part.what
+        for part in facts.recorded
+        if not part.rows
+    ]

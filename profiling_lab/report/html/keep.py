@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which events a page holds one by one, where a trace has more than fit: whole windows, never a sample.
+
+Inside of a kept window everything is there, so that a launch can be followed to its kernel. Elsewhere the
+levels of detail still say how busy a lane was and with what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab.report.html.lanes import Lane
+
+Mask = npt.NDArray[np.bool_]
+Window = tuple[int, int]
+
+CHUNKS = 256
+"""what the span is cut into where the steps are not small enough to choose from"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Per lane the events that stay, and the windows they were chosen by; None where all stay."""
+
+    masks: list[Mask]
+    windows: tuple[Window, ...] | None
+
+    @property
+    def events(self) -> int:
+        return sum(int(mask.sum()) for mask in self.masks)
+
+
+def keep(lanes: list[Lane], span_ns: int, wanted: list[Window], at_most: int) -> Kept:
+    """Keep all events, or those of windows in the order of `wanted` until there are `at_most`.
+
+    A window that is too large by itself is cut into parts and the first of them are taken.
+    """
+    if sum(map(len, lanes)) <= at_most:
+        return Kept([np.ones(len(lane), dtype=bool) for lane in lanes], None)
+    chunk_ns = max(1, -(-span_ns // CHUNKS))
+    # Evenly spread after what was asked for.
+    spread = sorted(range(CHUNKS), key=lambda i: int(f"{i:08b}"[::-1], 2))
+    candidates = [part for window in wanted for part in _parts(window, chunk_ns)]
+    candidates += [(i * chunk_ns, min((i + 1) * chunk_ns, span_ns)) for i in spread]
+    chosen: list[Window] = []
+    left = at_most
+    for start_ns, end_ns in candidates:
+        events = sum(int(_inside(lane, start_ns, end_ns).sum()) for lane in lanes)
+        if events <= left:
+            chosen.append((start_ns, end_ns))
+            left -= events
+        if left < at_most // 50 or len(chosen) >= CHUNKS:
+            break
+    windows = _merged(chosen)
+    masks = [np.zeros(len(lane), dtype=bool) for lane in lanes]
+    for lane, mask in zip(lanes, masks, strict=True):
+        for start_ns, end_ns in windows:
+            mask |= _inside(lane, start_ns, end_ns)
+    _with_their_launches(lanes, masks)
+    return Kept(masks, windows)
+
+
+def _parts(window: Window, chunk_ns: int) -> list[Window]:
+    start_ns, end_ns = window
+    edges = [*range(start_ns, end_ns, chunk_ns), end_ns]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _inside(lane: Lane, start_ns: int, end_ns: int) -> Mask:
+    mask: Mask = (lane.start_ns < end_ns) & (lane.end_ns > start_ns)
+    return mask
+
+
+def _merged(windows: list[Window]) -> tuple[Window, ...]:
+    out: list[Window] = []
+    for start_ns, end_ns in sorted(windows):
+        if out and start_ns <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], end_ns))
+        else:
+            out.append((start_ns, end_ns))
+    return tuple(out)
+
+
+def _with_their_launches(lanes: list[Lane], masks: list[Mask]) -> None:
+    """The GPU runs behind its launches: these may lie before the window."""
+    streams = [(lane, mask) for lane, mask in zip(lanes, masks, strict=True) if lane.kind == "stream"]
+    launching = np.unique(np.concatenate([lane.more["call"][mask] for lane, mask in streams] or [[]]))
+    for lane, mask in zip(lanes, masks, strict=True):
+        if lane.kind == "calls":
+            mask |= np.isin(lane.rows, launching)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file: data, timeline, script and style in one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.errors import LabError
+from profiling_lab.report.html.data import Answers, ask, page_data
+from profiling_lab.report.html.keep import Window
+from profiling_lab.report.html.lanes import Lanes, lanes_of
+from profiling_lab.report.html.timeline import TimelinePacker, choose, windows_by_interest
+from profiling_lab.trace import Trace
+from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.ownership import Ownership
+
+MOST_BYTES = 10_000_000
+EVENTS_AT_MOST = 1_200_000
+"""a page starts with so many events one by one, and with fewer where it grows beyond MOST_BYTES"""
+OPENS_AT_GAP_FRAC = 0.1
+"""with so much idle time the timeline opens at the worst gap, else at the first step"""
+
+SCRIPTS = (
+    "format.js",
+    "inflate.js",
+    "payload.js",
+    "lane.js",
+    "draw.js",
+    "timeline.js",
+    "controls.js",
+    "details.js",
+    "search.js",
+    "flame.js",
+    "tables.js",
+    "summary.js",
+    "steps.js",
+    "main.js",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A finished page."""
+
+    html: bytes
+    events: int
+    """events of the trace that the timeline shows"""
+    kept: int
+    """those of them that are in the page one by one; the rest is in its levels of detail"""
+
+
+def build_page(
+    trace: Trace,
+    title: str | None = None,
+    own: tuple[str, ...] = (),
+    steps_by: str | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    events_at_most: int = EVENTS_AT_MOST,
+) -> Page:
+    """The page of a trace. own, steps_by: as for `lines` and `steps`. progress: told what is being done.
+
+    Raises UsageError for what an analysis cannot be asked, UnreadableInputError for a damaged file.
+    """
+    answers = ask(trace, own, steps_by, progress)
+    progress("timeline")
+    own_row = trace.stacks.own_rows(Ownership(own))
+    lanes = lanes_of(trace, own_row)
+    data = page_data(trace, answers, lanes.origin_ns, title or trace.path.name)
+    events = sum(map(len, lanes.lanes))
+    worst = _worst_gap(trace, lanes)
+    wanted = _windows(answers, lanes, worst)
+    data["open"] = _opens_at(answers, lanes, worst)
+    while True:
+        kept = choose(lanes, wanted, events_at_most)
+        packer = TimelinePacker(trace, own_row, lanes, kept)
+        head = packer.head()
+        evidence = [finding.evidence for finding in answers.checked.findings] if answers.checked else []
+        data["evidence"] = packer.places(evidence)
+        data["notes"] = [*lanes.notes, *_told(events, kept.events, events - kept.events)]
+        progress("page")
+        page = _assemble(data, packer.packer.pack(head))
+        if len(page) <= MOST_BYTES or kept.events < 10_000:
+            return Page(page, events, kept.events)
+        events_at_most = min(kept.events, events_at_most) * 2 // 3
+
+
+def _told(events: int, kept: int, left: int) -> list[str]:
+    if not left:
+        return []
+    return [
+        f"{kept:,} of {events:,} events are in this page one by one: around the worst gap, the slowest step, "
+        f"the first steps and on from there. The other {left:,} are shown as buckets, which say how "
+        "busy a lane was and with what most; tables and flame graph count all of them"
+    ]
+
+
+def _worst_gap(trace: Trace, lanes: Lanes) -> Window | None:
+    """The longest idle time of a device, counted from the beginning of the timeline."""
+    if not len(trace.operations):
+        return None
+    device, _ = device_tracks(trace.operations)
+    start_ns, end_ns, _, _ = _analysis.gaps_between(
+        trace.operations.start_ns, trace.operations.end_ns, device
+    )
+    if not len(start_ns):
+        return None
+    longest = int((end_ns - start_ns).argmax())
+    return int(start_ns[longest]) - lanes.origin_ns, int(end_ns[longest]) - lanes.origin_ns
+
+
+def _windows(answers: Answers, lanes: Lanes, worst: Window | None) -> list[Window]:
+    rows = answers.steps.rows if answers.steps else ()
+    return windows_by_interest(
+        lanes.span_ns,
+        lanes.origin_ns,
+        np.array([row.start_ns for row in rows], dtype=np.int64),
+        np.array([row.end_ns for row in rows], dtype=np.int64),
+        worst,
+    )
+
+
+def _opens_at(answers: Answers, lanes: Lanes, worst: Window | None) -> dict[str, Any]:
+    span_ns, gaps, steps = lanes.span_ns, answers.gaps, answers.steps
+    if worst is not None and gaps is not None and gaps.idle_frac >= OPENS_AT_GAP_FRAC:
+        around = (worst[1] - worst[0]) // 4
+        return {"from": max(0, worst[0] - around), "to": min(span_ns, worst[1] + around),
+                "why": "the longest time in which a GPU was idle"}  # fmt: skip
+    if steps is not None and steps.sign != "window" and steps.rows:
+        first = min(steps.rows, key=lambda row: row.start_ns)
+        start, end = first.start_ns - lanes.origin_ns, first.end_ns - lanes.origin_ns
+        around = (end - start) // 20
+        return {"from": max(0, start - around), "to": min(span_ns, end + around), "why": "the first step"}
+    return {"from": 0, "to": span_ns, "why": "the whole recording"}
+
+
+def _assemble(data: dict[str, Any], payload: str) -> bytes:
+    script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();"
+    style = _asset("style.css")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "POLICY": policy,
+        "TITLE": html.escape(data["title"]),
+        "FILE": html.escape(data["file"]),
+        "VERDICT": html.escape(data["verdict"]),
+        "STYLE": style,
+        "DATA": _json(data),
+        "TIMELINE": payload,
+        "SCRIPT": script,
+    }
+    page = _asset("page.html")
+    # One pass: what was filled in is not searched for marks again.
+    pieces = page.split("%%")
+    pieces[1::2] = [parts[name] for name in pieces[1::2]]
+    return "".join(pieces).encode()
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON that cannot end the element it stands in, whatever its strings hold."""
+    text = msgspec.json.encode(data).decode()
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _asset(name: str) -> str:
+    try:
+        return (files("profiling_lab.report.html") / "assets" / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise LabError(f"the installed package lacks the page's {name}: install it again") from None

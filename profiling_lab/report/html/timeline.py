@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timeline as a page holds it: columns of the events, levels of detail, stacks and names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab import _analysis
+from profiling_lab.report.html.keep import Kept, Mask, Window, keep
+from profiling_lab.report.html.lanes import Lane, Lanes
+from profiling_lab.report.html.packing import Packer
+from profiling_lab.report.html.timeline_levels import buckets_for, levels
+from profiling_lab.rules import Event
+from profiling_lab.trace import Trace
+from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.coverage import reason_text, why_no_line
+from profiling_lab.trace.phases import LINE_PHASES
+
+_TABLES = {"stream": "operations", "calls": "calls", "ranges": "ranges"}
+
+
+class TimelinePacker:
+    """Writes lanes, stacks and evidence into one payload."""
+
+    def __init__(self, trace: Trace, own_row: I32, lanes: Lanes, kept: Kept) -> None:
+        self.trace, self.own_row, self.lanes, self.kept = trace, own_row, lanes, kept
+        self.packer = Packer()
+        # Calls are numbered over all lanes, so that an operation can name its own.
+        self._call_number = full(len(trace.calls) + 1, -1)
+        number = 0
+        for lane, mask in self._of_kind("calls"):
+            rows = lane.rows[mask]
+            self._call_number[rows] = np.arange(number, number + len(rows))
+            number += len(rows)
+
+    def _of_kind(self, kind: str) -> list[tuple[Lane, Mask]]:
+        pairs = zip(self.lanes.lanes, self.kept.masks, strict=True)
+        return [(lane, mask) for lane, mask in pairs if lane.kind == kind]
+
+    def head(self) -> dict[str, Any]:
+        """The head of the payload; its columns are in `self.packer`."""
+        used = self._used_stacks()
+        number = full(len(self.trace.stacks), 0, np.int32)
+        number[used] = np.arange(len(used))
+        lanes = [
+            self._lane(lane, mask, number)
+            for lane, mask in zip(self.lanes.lanes, self.kept.masks, strict=True)
+        ]
+        return {
+            "origin_ns": str(self.lanes.origin_ns),
+            "span_ns": self.lanes.span_ns,
+            "groups": self.lanes.groups,
+            "lanes": lanes,
+            "windows": self.kept.windows,
+            "stacks": self._stacks(used, number),
+            "names": self.lanes.names.shown,
+            "whole_names": self.lanes.names.whole,
+        }
+
+    def _lane(self, lane: Lane, mask: Mask, stack_number: I32) -> dict[str, Any]:
+        column = self.packer.column
+        start, end = lane.start_ns[mask], lane.end_ns[mask]
+        columns = {
+            # Most events begin where the one before ended: the pauses are small numbers.
+            "start": column(start - np.concatenate([[0], end[:-1]]) if len(start) else start, signed=True),
+            "duration": column(end - start),
+            "name": column(lane.name[mask]),
+            "tint": column(lane.tint[mask]),
+            "stack": column(stack_number[lane.stack[mask]]),
+        }
+        for name, values in lane.more.items():
+            if name == "call":
+                calls = self._call_number[values[mask]]
+                columns["call"] = column(np.diff(calls, prepend=0), signed=True)
+            else:
+                columns[name] = column(values[mask])
+        return {
+            "group": lane.group,
+            "kind": lane.kind,
+            "label": lane.label,
+            "events": len(lane),
+            "columns": columns,
+            "levels": self._levels(lane),
+        }
+
+    def _levels(self, lane: Lane) -> list[dict[str, Any]]:
+        buckets = buckets_for(len(lane))
+        if not buckets:
+            # A lane with few events is drawn from them; one that lost some needs a level all the same.
+            buckets = 0 if self.kept.windows is None else 1024
+        made = levels(lane.start_ns, lane.end_ns, self.lanes.span_ns, buckets) if buckets else []
+        column = self.packer.column
+        return [
+            {
+                "width_ns": level.width_ns,
+                "bucket": column(np.diff(level.bucket, prepend=0)),
+                "busy": column(level.busy),
+                "count": column(level.count),
+                "name": column(lane.name[level.shown]),
+                "tint": column(lane.tint[level.shown]),
+            }
+            for level in made
+        ]
+
+    def _used_stacks(self) -> npt.NDArray[np.intp]:
+        """Rows of the stacks that a kept event or GPU time has, with all their callers; row 0 first."""
+        parent = self.trace.stacks.parent
+        used = np.zeros(len(parent), dtype=bool)
+        used[0] = True
+        for lane, mask in zip(self.lanes.lanes, self.kept.masks, strict=True):
+            used[lane.stack[mask]] = True
+        if len(self.trace.operations):
+            used[self.trace.attribution.stack] = True
+        new = np.flatnonzero(used)
+        while len(new):
+            callers = np.unique(parent[new])
+            new = callers[~used[callers]]
+            used[new] = True
+        return np.flatnonzero(used)
+
+    def _stacks(self, used: npt.NDArray[np.intp], number: I32) -> dict[str, Any]:
+        """The tree of stacks with the GPU time of each by phase: the flame graph sums them up."""
+        trace, column = self.trace, self.packer.column
+        stacks = trace.stacks
+        frames, frame_number = np.unique(stacks.frame[used[1:]], return_inverse=True)
+        shown = [stacks.frames[i] for i in frames.tolist()]
+        functions, files = (
+            _Strings([f.function for f in shown]),
+            _Strings([f.file for f in shown]),
+        )
+        times, without_line = self._times(number, len(used))
+        return {
+            "parent": column(number[stacks.parent[used]]),
+            "frame": column(np.concatenate([[0], frame_number])),
+            "own": column(self.own_row[used] == used),
+            "self_ns": {name: column(times[:, i]) for i, name in enumerate(LINE_PHASES)},
+            "without_line": without_line,
+            "frames": {
+                "function": column(functions.number),
+                "file": column(files.number),
+                "line": column([max(0, f.line) for f in shown]),
+            },
+            "functions": functions.distinct,
+            "files": files.distinct,
+        }
+
+    def _times(self, number: I32, stacks: int) -> tuple[I64, list[dict[str, Any]]]:
+        """[stacks, phases]: GPU time by stack where a line of the user's answers for it, and the rest by reason."""
+        trace, phases = self.trace, len(LINE_PHASES)
+        if not len(trace.operations):
+            return np.zeros((stacks, phases), dtype=np.int64), []
+        found, duration = trace.attribution, trace.operations.duration_ns
+        why = why_no_line(trace, self.own_row).astype(np.int64)
+        reasons = int(why.max()) + 1
+        row = np.where(why > 0, stacks + why, number[found.stack])
+        key = (row * phases + found.line_phase).astype(np.int32)
+        total, _ = _analysis.sum_by_key(key, duration, (stacks + reasons) * phases)
+        table = total.reshape(-1, phases)
+        without = [
+            {
+                "number": i,
+                "reason": reason_text(trace, i),
+                **dict(zip(LINE_PHASES, table[stacks + i].tolist(), strict=True))}
+            for i in range(1, reasons)
+            if table[stacks + i].any()
+        ]
+        return table[:stacks], without
+
+    def places(self, events: Sequence[Sequence[Event]]) -> list[list[list[int]]]:
+        """Per list of events of the trace their [lane, row in the lane], as far as the page holds them."""
+        found: dict[tuple[str, int], list[int]] = {}
+        wanted: dict[str, set[int]] = {}
+        for event in (event for each in events for event in each):
+            wanted.setdefault(event.table, set()).add(event.row)
+        for number, (lane, mask) in enumerate(zip(self.lanes.lanes, self.kept.masks, strict=True)):
+            table = _TABLES.get(lane.kind, "")
+            rows = lane.rows[mask]
+            for at in np.flatnonzero(np.isin(rows, list(wanted.get(table, ())))).tolist():
+                found[table, int(rows[at])] = [number, at]
+        return [[found[e.table, e.row] for e in each if (e.table, e.row) in found] for each in events]
+
+
+class _Strings:
+    def __init__(self, values: list[str]) -> None:
+        numbers = {value: i for i, value in enumerate(dict.fromkeys(values))}
+        self.distinct = list(numbers)
+        self.number = [numbers[value] for value in values]
+
+
+def windows_by_interest(
+    span_ns: int, origin_ns: int, step_start_ns: I64, step_end_ns: I64, worst: Window | None
+) -> list[Window]:
+    """Windows in the order in which a reader would miss them: the worst gap with its surroundings, then the
+    slowest step, the first ones, and the rest in time.
+    """
+    out: list[Window] = []
+    if worst is not None:
+        around = max(worst[1] - worst[0], span_ns // 1000)
+        out.append((max(0, worst[0] - around), min(span_ns, worst[1] + around)))
+    start, end = step_start_ns - origin_ns, step_end_ns - origin_ns
+    if len(start) > 1:
+        order = np.argsort(start, kind="stable")
+        slowest = int((end - start).argmax())
+        for row in [slowest, *order.tolist()]:
+            out.append((max(0, int(start[row])), min(span_ns, int(end[row]))))
+    return out
+
+
+def choose(lanes: Lanes, wanted: list[Window], at_most: int) -> Kept:
+    """See `keep`."""
+    return keep(lanes.lanes, lanes.span_ns, wanted, at_most)

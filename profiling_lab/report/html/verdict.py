@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the analyses say of a trace, in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from profiling_lab.report import numbers
+from profiling_lab.trace import Frame
+from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.gaps import GapRow, GapsResult
+from profiling_lab.trace.lines import LineRow, LinesResult
+
+IDLE_FRAC = 0.2
+"""from here on idle time is worth more words than the GPU's work"""
+
+
+def verdict(gaps: GapsResult, lines: LinesResult | None) -> str:
+    """Idle time and its largest cause where there is much of it; else the line that costs most.
+
+    `lines` is None where the trace has none.
+    """
+    parts = [_bound(gaps)]
+    if gaps.idle_frac >= IDLE_FRAC and gaps.rows:
+        parts.append(_cause(gaps.rows[0]))
+    if lines is not None and lines.rows:
+        parts.append(_line(lines.rows[0], lines.coverage))
+    elif lines is None:
+        parts.append("which lines cost it cannot be told, since the file holds no Python stacks")
+    return "; ".join(parts) + "."
+
+
+def _bound(gaps: GapsResult) -> str:
+    share = numbers.share(gaps.parts_ns[_index(gaps)] / gaps.span_ns if gaps.span_ns else 0.0)
+    if gaps.bound_by == "idle":
+        return f"The GPU is idle for {share} of the recording"
+    idle = numbers.share(gaps.idle_frac)
+    return f"{gaps.bound_by.capitalize()} takes {share} of the recording and idle time {idle}"
+
+
+def _index(gaps: GapsResult) -> int:
+    return max(range(len(gaps.parts_ns)), key=lambda i: gaps.parts_ns[i])
+
+
+def _cause(row: GapRow) -> str:
+    what = f" ({row.what})" if row.what else ""
+    where = "" if row.frame is None else f" {'at' if row.exact else 'before'} {_at(row.frame)}"
+    return f"most of it is {row.cause}{what}{where}, {numbers.time(row.idle_ns)}"
+
+
+def _line(row: LineRow, coverage: Coverage) -> str:
+    at = f"{PurePath(row.file).name}:{row.line}"
+    cost = f"{at} {row.function} costs most GPU time, {numbers.share(row.share_frac)} of it"
+    if coverage.attributed_frac < 0.5:
+        return f"{cost}, but only {numbers.share(coverage.attributed_frac)} has a line"
+    return cost
+
+
+def _at(frame: Frame) -> str:
+    return f"{PurePath(frame.file).name}:{frame.line}"

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A headless Chromium, driven through the pipe of its DevTools protocol: no server, no further package."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PATIENCE_S = 120  # a slow machine takes long to start a browser; nothing is measured by this
+
+# Descriptors 3 and 4 are what the browser reads from and writes to.
+_TRAMPOLINE = """
+import os, sys
+reads, writes = map(int, sys.argv[1:3])
+reads, writes = os.dup(reads), os.dup(writes)
+os.dup2(reads, 3), os.dup2(writes, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+
+
+def find_browser() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """A page on a screen of its own. `console` holds what it complained about, `requests` what it loaded."""
+
+    def __init__(self, path: str, width: int = 1280, height: int = 800, dark: bool = False) -> None:
+        self._profile = tempfile.TemporaryDirectory(prefix="page-test-", ignore_cleanup_errors=True)
+        reads, self._writes = os.pipe()
+        self._reads, writes = os.pipe()
+        command = [path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                   "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
+                   "--disable-component-update", "--remote-debugging-pipe", f"--user-data-dir={self._profile.name}",
+                   "about:blank"]  # fmt: skip
+        # Descriptors of this test must not be those that the pipe needs.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _TRAMPOLINE, str(reads), str(writes), *command],
+            pass_fds=(reads, writes),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(reads)
+        os.close(writes)
+        self._left = b""
+        self._number = 0
+        self._session: str | None = None
+        self.console: list[str] = []
+        self.requests: list[str] = []
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self._call(f"{domain}.enable")
+        self.resize(width, height)
+        self._call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session = None
+        try:
+            self._call("Browser.close")
+        except (OSError, RuntimeError):
+            pass
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._reads)
+        os.close(self._writes)
+        self._profile.cleanup()
+
+    def resize(self, width: int, height: int, mobile: bool = False) -> None:
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                   mobile=mobile)  # fmt: skip
+        self._call("Emulation.setTouchEmulationEnabled", enabled=mobile)
+
+    def open(self, page: Path) -> None:
+        """Load a file and wait until it says that it is ready."""
+        self._call("Page.navigate", url=page.resolve().as_uri())
+        deadline = time.monotonic() + PATIENCE_S
+        while self.run("document.documentElement?.dataset.ready ?? ''") == "":
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{page} did not become ready: {self.console}")
+            time.sleep(0.05)
+
+    def run(self, script: str) -> Any:
+        """The value of an expression, of what it promises if it is a promise."""
+        out = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in out:
+            raise RuntimeError(out["exceptionDetails"]["exception"].get("description", "an exception"))
+        return out["result"].get("value")
+
+    def click(self, x: float, y: float) -> None:
+        for kind in ("mousePressed", "mouseReleased"):
+            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def wheel(self, x: float, y: float, delta: float) -> None:
+        self._call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=delta)
+
+    def touch(self, kind: str, *points: tuple[float, float]) -> None:
+        """kind: touchStart, touchMove or touchEnd."""
+        self._call("Input.dispatchTouchEvent", type=kind,
+                   touchPoints=[{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)])  # fmt: skip
+
+    def key(self, key: str) -> None:
+        text = {"text": key} if len(key) == 1 else {}
+        self._call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def screenshot(self, path: Path, whole: bool = False) -> None:
+        data = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **(
+            {"clip": self._whole()} if whole else {}))  # fmt: skip
+        path.write_bytes(base64.b64decode(data["data"]))
+
+    def _whole(self) -> dict[str, float]:
+        size = self._call("Page.getLayoutMetrics")["cssContentSize"]
+        return {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._writes, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._note(answer)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        method, said = event.get("method"), event.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            detail = said["exceptionDetails"]
+            self.console.append(detail.get("exception", {}).get("description", detail["text"]))
+        elif method == "Runtime.consoleAPICalled" and said["type"] in ("error", "warning", "assert"):
+            self.console.append(str([a.get("value", a.get("description")) for a in said["args"]]))
+        elif method == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning"):
+            self.console.append(said["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(said["request"]["url"])
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._left:
+            ready, _, _ = select.select([self._reads], [], [], PATIENCE_S)
+            data = os.read(self._reads, 1 << 20) if ready else b""
+            if not data:
+                raise RuntimeError("the browser does not answer")
+            self._left += data
+        message, _, self._left = self._left.partition(b"\0")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
