@@ -82,7 +82,7 @@ def test_other_values_are_not_repeated(tmp_path: Path, name: str) -> None:
 
 
 def test_how_the_gpu_was_timed() -> None:
-    legacy = "CUDA hardware tracing is not supported here. A legacy (software instrumented) trace was collected"
+    legacy = "CUDA hardware tracing is not supported. A legacy (software instrumented) trace was collected"
     assert trace_method([legacy]).startswith("software")
     assert trace_method(["CUDA hardware tracing enabled."]) == "hardware"
     assert trace_method(["Profiling has started."]) == "", "unknown is not software"
