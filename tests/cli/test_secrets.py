@@ -54,7 +54,8 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         builder.launch("gemm", 9000, stack="/app/train.py:7 main", peek=1).copy("HtoD", 1000)
         builder.launch("gemm", 9000, stack="/app/train.py:7 main", pid=200, device=1)
         builder.call("cudaDeviceSynchronize").gap(90_000)
-        builder.range("training_step", begin, builder.now_ns)
+        for pid in (100, 200):
+            builder.range("training_step", begin, builder.now_ns, globalTid=builder.tid(1, pid))
     builder.row("PROCESSES", globalPid=builder.tid(1) & ~0xFFFFFF, pid=100, name="python")
     texts = (SECRET, f"TOKEN={SECRET}", f"--api-key {SECRET}")
     for i, name in enumerate(
