@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "rules": {"_analysis", "trace"},
     "ranks": {"_analysis", "trace"},
     "report": {"ranks", "rules", "trace"},
+    "export": {"_analysis", "trace"},
     "recording": {"_recorder", "trace"},
     "ops": {"_ops"},
     "measure": set(),

@@ -30,6 +30,7 @@ COMMANDS = (
     "diff",
     "report",
     "ranks",
+    "export",
     "info",
     "doctor",
     "exercise",

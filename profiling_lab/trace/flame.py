@@ -26,9 +26,9 @@ class StackTime(NamedTuple):
 
     phase: LinePhase
     frames: tuple[Frame, ...]
-    """innermost first, () without a line"""
+    """innermost first, () where there are none"""
     reason: str
-    """why there is no line, '' where there is one"""
+    """why no line of the user's has launched it, '' where one has"""
     kernel: str
     """short name of the kernel, or of the kind of copy; '' where kernels were not told apart"""
     ns: int
@@ -45,8 +45,7 @@ def stack_times(
     """
     found, operations, stacks = trace.attribution, trace.operations, trace.stacks
     why = why_no_line(trace, own_row)
-    stack = found.stack if all_frames else own_row[found.stack]
-    stack = np.where(why == 0, stack, 0).astype(np.int64)
+    stack = (found.stack if all_frames else np.where(why == 0, own_row[found.stack], 0)).astype(np.int64)
     name, names = _short_names(operations.short_names)
     kernel = name[operations.name].astype(np.int64) if by_kernel else np.zeros(len(stack), np.int64)
     bits = kernel << 38 | stack << 7 | why.astype(np.int64) << 3 | found.line_phase

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the flame graphs show: a stack from the outermost frame to the kernel, and its GPU time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from profiling_lab.trace import Trace
+from profiling_lab.trace.flame import stack_times
+from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.phases import LinePhase
+
+
+class FlameFrame(NamedTuple):
+    """One box: a frame of Python, or a kernel or the reason for no frame, where `file` is '' and `line` 0."""
+
+    name: str
+    file: str
+    line: int
+
+
+class FlameStack(NamedTuple):
+    """GPU time of one stack, which other stacks of the same phase do not share."""
+
+    phase: LinePhase
+    frames: tuple[FlameFrame, ...]
+    """outermost first, the last one a kernel or a kind of copy"""
+    ns: int
+
+
+def flame_stacks(trace: Trace, own: tuple[str, ...] = (), *, own_only: bool = False) -> Iterator[FlameStack]:
+    """Every stack; they sum to the GPU time of the trace. `own_only`: without the frames of libraries.
+
+    Raises NotEnoughDataError in a trace without GPU operations. One without stacks has kernels alone.
+    """
+    own_row = trace.stacks.own_rows(Ownership(own))
+    for time in stack_times(trace, own_row, all_frames=not own_only, by_kernel=True):
+        frames = [FlameFrame(f.function, f.file, f.line) for f in reversed(time.frames)]
+        if not frames:
+            frames = [FlameFrame(f"({time.reason})", "", 0)]
+        yield FlameStack(time.phase, (*frames, FlameFrame(time.kernel, "", 0)), time.ns)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chrome's trace JSON for ui.perfetto.dev: the program's threads, the GPUs' streams, and arrows from each
+launch to what it launched.
+
+Viewers keep times as nanoseconds but are given microseconds, and some cut what is behind the third digit
+instead of rounding: a child may then end behind its parent, and is dropped. So a time with a fraction has
+a fourth digit, which leaves the first three as they are whether it is cut or rounded. Times count from
+`baseTimeNanoseconds`; from the epoch they would not fit into the viewer's floating-point numbers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from profiling_lab.export.operation_args import OperationArgs
+from profiling_lab.export.output import Progress, Written, no_progress
+from profiling_lab.export.tracks import Slices, gpu_slices, host_slices
+from profiling_lab.trace import Trace
+from profiling_lab.trace.columns import NO_SEQUENCE, Evaluates, OverheadKind
+from profiling_lab.trace.read_ranges import OPEN_END
+
+_CHUNK = 20_000
+"""rows that are text at the same time"""
+
+
+def write_perfetto(
+    trace: Trace,
+    path: Path,
+    own: tuple[str, ...] = (),
+    *,
+    packed: bool = False,
+    progress: Progress = no_progress,
+) -> tuple[Written, ...]:
+    """Write the file; `packed`: with gzip. `own`: whose line is named, see Ownership.
+
+    Raises NotEnoughDataError in a trace without GPU operations.
+    """
+    out = gzip.GzipFile(path, "wb", compresslevel=4, mtime=0) if packed else path.open("wb")
+    with closing(out):
+        return _Writer(trace, own, out, progress).write()
+
+
+class _Writer:
+    """One file being written."""
+
+    def __init__(self, trace: Trace, own: tuple[str, ...], out: Any, progress: Progress) -> None:
+        self.trace = trace
+        self.out: IO[bytes] = out
+        self.progress = progress
+        self.args = OperationArgs(trace, own)
+        begin = (t.start_ns for t in (trace.operations, trace.calls, trace.ranges, trace.overheads))
+        self.base_ns = min(int(column.min()) for column in begin if len(column))
+        self.last_ns = max(
+            int(column.max()) for column in (trace.operations.end_ns, trace.calls.end_ns) if len(column)
+        )
+        # Correlation ids are a process's own; a reader of this file takes all of it for one process.
+        self.several = len(trace.pids) > 1
+
+    def write(self) -> tuple[Written, ...]:
+        root = {
+            "schemaVersion": 1,
+            "displayTimeUnit": "ns",
+            "baseTimeNanoseconds": self.base_ns,
+            "traceName": self.trace.path.name,
+            "exporter": "profiling-lab",
+        }
+        self.out.write(json.dumps(root)[:-1].encode() + b', "traceEvents": [')
+        # Slices before the arrows that begin and end in them: viewers keep the order of what is simultaneous.
+        host, host_events = self._host()
+        gpu = gpu_slices(self.trace)
+        self._lines("", 0, self._names(host, gpu), first=True)
+        self._lines("calls and ranges", len(host.start_ns), host_events)
+        operations = len(gpu.start_ns)
+        self._lines("GPU operations", operations, self._operations(gpu))
+        arrows = self._lines("arrows", operations, self._arrows(host, gpu))
+        self.out.write(b"\n]}\n")
+        trace = self.trace
+        counts = {"GPU operations": operations, "calls": len(trace.calls), "ranges": len(trace.ranges)}
+        counts |= {
+            "overheads": len(trace.overheads),
+            "arrows": arrows // 2,
+            "tracks": len(host.tracks + gpu.tracks),
+        }
+        return tuple(Written(what, rows) for what, rows in counts.items())
+
+    def _lines(self, what: str, total: int, events: Iterator[str], *, first: bool = False) -> int:
+        """Write events as they come, some thousand at a time; how many they were."""
+        done, chunk = 0, []
+        for event in events:
+            chunk.append(event)
+            if len(chunk) == _CHUNK:
+                done, first = done + len(chunk), self._flush(chunk, first)
+                self.progress(what, min(done, total), total)
+        done += len(chunk)
+        self._flush(chunk, first)
+        if what:
+            self.progress(what, total, total)
+        return done
+
+    def _flush(self, chunk: list[str], first: bool) -> bool:
+        if chunk:
+            self.out.write(("\n" if first else ",\n").encode() + ",\n".join(chunk).encode())
+            chunk.clear()
+            return False
+        return first
+
+    def _names(self, *slices: Slices) -> Iterator[str]:
+        seen = set()
+        for track in (track for part in slices for track in part.tracks):
+            where = {"ph": "M", "pid": track.pid, "tid": track.tid, "ts": 0}
+            if track.pid not in seen:
+                seen.add(track.pid)
+                yield json.dumps(where | {"name": "process_name", "args": {"name": track.process_name}})
+                order = {"sort_index": track.process_order}
+                yield json.dumps(where | {"name": "process_sort_index", "args": order})
+            yield json.dumps(where | {"name": "thread_name", "args": {"name": track.name}})
+            yield json.dumps(where | {"name": "thread_sort_index", "args": {"sort_index": track.order}})
+
+    def _slice(self, start_ns: int, end_ns: int, head: str, at: str, args: str) -> str:
+        ts, dur = microseconds(start_ns - self.base_ns), microseconds(end_ns - start_ns)
+        return f'{{"ph":"X",{head},{at},"ts":{ts},"dur":{dur}{args}}}'
+
+    def _host(self) -> tuple[Slices, Iterator[str]]:
+        """Calls, ranges and overheads on one set of tracks, since they nest."""
+        calls, ranges, overheads = self.trace.calls, self.trace.ranges, self.trace.overheads
+        # What was open when the recording stopped ends with it.
+        ended = np.where(ranges.end_ns == OPEN_END, np.maximum(ranges.start_ns, self.last_ns), ranges.end_ns)
+        parts = (calls, ranges, overheads)
+        slices = host_slices(
+            self.trace,
+            np.concatenate([part.start_ns for part in parts]),
+            np.concatenate([calls.end_ns, ended, overheads.end_ns]),
+            np.concatenate([part.thread for part in parts]),
+            np.concatenate([part.process for part in parts]),
+        )
+        return slices, self._host_events(slices)
+
+    def _host_events(self, slices: Slices) -> Iterator[str]:
+        calls, ranges, overheads = self.trace.calls, self.trace.ranges, self.trace.overheads
+        call_heads = [_head(_call_category(name), name) for name in calls.names]
+        kinds = {int(kind): _head("overhead", kind.name.replace("_", " ").title()) for kind in OverheadKind}
+        range_heads = {
+            category: [_head(category, name) for name in ranges.names]
+            for category in ("cpu_op", "user_annotation")
+        }
+        at = _places(slices)
+        for rows in _chunks(slices.order()):
+            start, end, track = (c[rows].tolist() for c in (slices.start_ns, slices.end_ns, slices.track))
+            for row, a, b, t in zip(rows.tolist(), start, end, track, strict=True):
+                if row < len(calls):
+                    args = f',"args":{{"correlation":{self._correlation(calls, row)}}}'
+                    yield self._slice(a, b, call_heads[calls.name[row]], at[t], args)
+                elif (row := row - len(calls)) < len(ranges):
+                    yield self._range(row, a, b, range_heads, at[t])
+                else:
+                    row -= len(ranges)
+                    yield self._slice(a, b, kinds.get(int(overheads.kind[row]), kinds[0]), at[t], "")
+
+    def _range(self, row: int, start_ns: int, end_ns: int, heads: dict[str, list[str]], at: str) -> str:
+        """An NVTX range, or an operator: with its number readers join backward with forward."""
+        ranges = self.trace.ranges
+        sequence, evaluates = int(ranges.sequence[row]), int(ranges.evaluates[row])
+        args: dict[str, object] = {}
+        if sequence != NO_SEQUENCE:
+            args["Sequence number"] = sequence
+            args["Fwd thread id"] = int(evaluates == Evaluates.NODE)
+        if domain := ranges.domains.get(int(ranges.domain[row])):
+            args["domain"] = domain
+        if ranges.end_ns[row] == OPEN_END:
+            args["open"] = "it had not ended when the recording stopped"
+        head = heads["cpu_op" if args.get("Sequence number") is not None or evaluates else "user_annotation"]
+        text = f',"args":{json.dumps(args)}' if args else ""
+        return self._slice(start_ns, end_ns, head[ranges.name[row]], at, text)
+
+    def _operations(self, slices: Slices) -> Iterator[str]:
+        operations = self.trace.operations
+        at = _places(slices)
+        for rows in _chunks(slices.order()):
+            start, end, track = (c[rows].tolist() for c in (slices.start_ns, slices.end_ns, slices.track))
+            for row, a, b, t in zip(rows.tolist(), start, end, track, strict=True):
+                args = f',"args":{{"correlation":{self._correlation(operations, row)},{self.args.of(row)}}}'
+                yield self._slice(a, b, self.args.head(row), at[t], args)
+
+    def _arrows(self, host: Slices, gpu: Slices) -> Iterator[str]:
+        """From the start of each call to the start of what it launched."""
+        call, base = self.trace.attribution.call, self.base_ns
+        host_at, gpu_at = _places(host), _places(gpu)
+        for rows in _chunks(np.flatnonzero(call >= 0)):
+            calls = call[rows]
+            columns = (host.start_ns[calls], host.track[calls], gpu.start_ns[rows], gpu.track[rows])
+            for row, t0, on, t1, to in zip(rows.tolist(), *(c.tolist() for c in columns), strict=True):
+                shared = f'"cat":"ac2g","name":"ac2g","id":{row + 1}'
+                yield f'{{"ph":"s",{shared},{host_at[on]},"ts":{microseconds(t0 - base)}}}'
+                yield f'{{"ph":"f","bp":"e",{shared},{gpu_at[to]},"ts":{microseconds(t1 - base)}}}'
+
+    def _correlation(self, table: Any, row: int) -> int:
+        correlation = int(table.correlation[row])
+        if correlation < 0 or not self.several:
+            return correlation
+        return int(table.process[row]) << 32 | correlation & 0xFFFFFFFF
+
+
+def microseconds(ns: int) -> str:
+    """Nanoseconds from 0 up, as a number that is the same whether its reader rounds or cuts it."""
+    whole, part = divmod(ns, 1000)
+    return f"{whole}.{part:03d}1" if part else str(whole)
+
+
+def _head(category: str, name: str) -> str:
+    return f'"cat":"{category}","name":{json.dumps(name)}'
+
+
+def _call_category(name: str) -> str:
+    return "cuda_driver" if name.startswith("cu") and not name.startswith("cuda") else "cuda_runtime"
+
+
+def _places(slices: Slices) -> list[str]:
+    return [f'"pid":{track.pid},"tid":{track.tid}' for track in slices.tracks]
+
+
+def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    return (rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK))

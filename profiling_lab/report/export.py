@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `export` has written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiling_lab.report import numbers
+from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.table import Column, Report, Table, Unit
+from profiling_lab.trace import Trace
+from profiling_lab.trace.coverage import coverage
+from profiling_lab.trace.ownership import Ownership
+
+_NEXT = {
+    "perfetto": "open it on ui.perfetto.dev: it is read in the browser and sent nowhere",
+    "speedscope": "open it on speedscope.app: it is read in the browser and sent nowhere",
+    "collapsed": "for flamegraph.pl --countname ns, and what else reads collapsed stacks",
+    "parquet": "a file per table, for pandas.read_parquet, DuckDB, Polars",
+}
+
+
+def export_report(
+    trace: Trace, form: str, output: Path, written: Sequence[tuple[str, int]], own: tuple[str, ...] = ()
+) -> Report:
+    """`written`: what, and how many rows of it."""
+    covered = coverage(trace, trace.stacks.own_rows(Ownership(own)))
+    files = [output] if output.is_file() else sorted(output.iterdir())
+    size_bytes = sum(file.stat().st_size for file in files)
+    rows = tuple(written)
+    return Report(
+        command="export",
+        trace={"path": str(trace.path), "to": form, "output": str(output), "output_bytes": size_bytes},
+        header=(
+            *coverage_header(trace, covered),
+            f"wrote {output} ({numbers.size(size_bytes)}): {_NEXT[form]}",
+        ),
+        table=Table((Column("what", "written"), Column("rows", "rows", Unit.COUNT)), rows, len(rows)),
+        coverage=coverage_data(covered),
+    )
