@@ -11,11 +11,11 @@ from profiling_lab.trace.chrome_events import whole
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
-from profiling_lab.trace.sqlite_info import OUR_METHOD, rank_texts, sqlite_info
+from profiling_lab.trace.sqlite_info import OUR_METHOD, gpus_of, rank_texts, sqlite_info
 from profiling_lab.trace.step_windows import PROFILER_STEP
 from profiling_lab.trace.trace import Trace
 
-__all__ = ["Gpu", "Recorded", "TraceInfo", "info"]
+__all__ = ["Gpu", "Recorded", "TraceInfo", "gpus", "info"]
 
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
 _SYNCS = "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)"
@@ -27,6 +27,13 @@ def info(trace: Trace) -> TraceInfo:
     if isinstance(trace.source, ChromeSource):
         return _of_torch_profiler(trace, trace.source)
     return sqlite_info(trace)
+
+
+def gpus(trace: Trace) -> tuple[Gpu, ...]:
+    """The GPUs of the machine, as far as the file describes them."""
+    if isinstance(trace.source, ChromeSource):
+        return tuple(_chrome_gpu(device) for device in trace.source.events.devices)
+    return gpus_of(trace.file)
 
 
 def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
@@ -42,7 +49,7 @@ def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
         schema=str(whole(source.events.facts.get("schemaVersion"), 0) or ""),
         started_utc=utc(began) if began > _PLAUSIBLE_EPOCH_NS else "",
         duration_ns=max(int(t.max()) for t in all_times) - began if all_times else None,
-        gpus=tuple(_chrome_gpu(device) for device in source.events.devices),
+        gpus=gpus(trace),
         driver="",
         processes=tuple(f"pid {pid}" for pid in trace.pids),
         recorded=(

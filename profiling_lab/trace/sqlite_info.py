@@ -44,7 +44,7 @@ def sqlite_info(trace: Trace) -> TraceInfo:
         schema=export.get("EXPORT_SCHEMA_VERSION", ""),
         started_utc=_started(file),
         duration_ns=_duration(file),
-        gpus=_gpus(file),
+        gpus=gpus_of(file),
         driver=_driver(file),
         processes=_processes(file),
         recorded=tuple(_recorded(trace)),
@@ -85,7 +85,8 @@ def _duration(file: SqliteFile) -> int | None:
     return int(duration.max()) if len(duration) else None
 
 
-def _gpus(file: SqliteFile) -> tuple[Gpu, ...]:
+def gpus_of(file: SqliteFile) -> tuple[Gpu, ...]:
+    """The GPUs of the machine, as far as the file describes them."""
     table = next((t for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU") if file.columns(t)), None)
     if table is None or "name" not in file.columns(table):
         return ()
@@ -127,7 +128,9 @@ def _overhead(file: SqliteFile) -> int | None:
     for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
         if columns := file.columns(table):
             where = "WHERE overheadType IN (3, 4, 5)" if "overheadType" in columns else ""
-            total = (total or 0) + _number(file, f"SELECT IFNULL(sum(end - start), 0) FROM {table} {where}")
+            # As reals: the times of a damaged file add up to more than an integer holds.
+            taken = "CAST(IFNULL(sum(CAST(end AS REAL) - start), 0) AS INTEGER)"
+            total = (total or 0) + _number(file, f"SELECT {taken} FROM {table} {where}")
     return total
 
 
