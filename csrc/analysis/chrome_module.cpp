@@ -67,14 +67,9 @@ py::dict take_table(trace::ChromeReader& reader, const std::string& which) {
     out["id"] = give(std::move(tables.python.id));
     out["parent_id"] = give(std::move(tables.python.parent_id));
   } else if (which == "syncs") {
-    auto& table = tables.syncs;
-    out = columns(std::move(table));
-    out["kind"] = give(std::move(table.kind));
-    out["device"] = give(std::move(table.device));
-    out["stream"] = give(std::move(table.stream));
-    out["correlation"] = give(std::move(table.correlation));
-    out["waits_for_stream"] = give(std::move(table.waits_for_stream));
-    out["waits_for_correlation"] = give(std::move(table.waits_for_correlation));
+    out = columns(std::move(tables.syncs));
+    out["kind"] = give(std::move(tables.syncs.kind));
+    out["correlation"] = give(std::move(tables.syncs.correlation));
   } else if (which == "overheads") {
     out = columns(std::move(tables.overheads));
   } else if (which == "flows") {

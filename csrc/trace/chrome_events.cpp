@@ -36,8 +36,6 @@ constexpr Field kArguments[] = {
     {"python id", &ChromeEvent::python_id},
     {"python parent id", &ChromeEvent::python_parent},
     {"cuda_sync_kind", &ChromeEvent::sync_kind},
-    {"wait_on_stream", &ChromeEvent::waits_for_stream},
-    {"wait_on_cuda_event_record_corr_id", &ChromeEvent::waits_for_correlation},
 };
 
 // What a communication kernel says of its collective.
@@ -221,17 +219,11 @@ void ChromeEventSink::add(const ChromeEvent& event) {
       tables.python.id.push_back(integer(event.python_id));
       tables.python.parent_id.push_back(integer(event.python_parent));
       break;
-    case Kind::kSync: {
-      SyncSlices& table = tables.syncs;
-      add_to(table);
-      table.kind.push_back(text(event.sync_kind));
-      table.device.push_back(integer(event.device));
-      table.stream.push_back(integer(event.stream));
-      table.correlation.push_back(integer(event.correlation));
-      table.waits_for_stream.push_back(integer(event.waits_for_stream));
-      table.waits_for_correlation.push_back(integer(event.waits_for_correlation));
+    case Kind::kSync:
+      add_to(tables.syncs);
+      tables.syncs.kind.push_back(event.sync_kind.is_text() ? text(event.sync_kind) : name);
+      tables.syncs.correlation.push_back(integer(event.correlation));
       break;
-    }
     case Kind::kOverhead:
       add_to(tables.overheads);
       break;

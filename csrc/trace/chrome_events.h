@@ -17,7 +17,7 @@ struct ChromeEvent {
   // arguments
   JsonValue correlation, device, stream, bytes, sequence, forward_thread, call_stack, python_id,
       python_parent;
-  JsonValue sync_kind, waits_for_stream, waits_for_correlation;
+  JsonValue sync_kind;
 
   std::string collective;  // what it says of a collective, as the beginning of a JSON object
   bool is_collective = false;

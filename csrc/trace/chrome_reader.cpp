@@ -19,11 +19,11 @@ Step begins_event(JsonCursor cursor) {
   return std::ranges::find(kFirst, name.raw) != std::end(kFirst) ? Step::kOk : Step::kBad;
 }
 
-// `"args": {"name": ..` is none.
-bool is_a_members_value(const char* brace, const char* begin) {
-  while (brace > begin && (brace[-1] == ' ' || brace[-1] == '\n' || brace[-1] == '\r' || brace[-1] == '\t'))
-    --brace;
-  return brace > begin && brace[-1] == ':';
+// The last character in [begin, end) that is no blank, `before` if there is none.
+char last_character(const char* begin, const char* end, char before) {
+  const auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
+  while (end > begin && is_blank(end[-1])) --end;
+  return end > begin ? end[-1] : before;
 }
 
 }  // namespace
@@ -59,6 +59,7 @@ void ChromeReader::read() {
   }
   const size_t done = static_cast<size_t>(cursor.at() - buffer_.data());
   buffer_.resize(held);
+  last_read_ = last_character(buffer_.data(), buffer_.data() + done, last_read_);
   buffer_.erase(0, done);
   wait_for_ = done == 0 ? 2 * held : 0;
 }
@@ -150,7 +151,9 @@ Step ChromeReader::find_event(JsonCursor& cursor) {
   const auto* brace = static_cast<const char*>(std::memchr(cursor.at(), '{', end - cursor.at()));
   cursor.go(brace != nullptr ? brace : end);
   if (brace == nullptr) return Step::kOk;
-  const Step step = is_a_members_value(brace, buffer_.data()) ? Step::kBad : begins_event(cursor);
+  // `"args": {"name": ..` is none.
+  const bool is_value = last_character(buffer_.data(), brace, last_read_) == ':';
+  const Step step = is_value ? Step::kBad : begins_event(cursor);
   if (step == Step::kOk) {
     place_ = Place::kEvents;
     found_events_ = true;

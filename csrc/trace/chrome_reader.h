@@ -42,6 +42,7 @@ class ChromeReader {
   std::string buffer_;    // bytes not yet read, and while reading the cursor's padding
   size_t wait_for_ = 0;   // do not look again before so many are there: a long value is read twice, not often
   bool is_last_ = false;  // no more bytes will come
+  char last_read_ = 0;    // before the buffer, blanks aside
   Place place_ = Place::kStart;
   bool is_list_ = false;  // the root is the list of events itself
   bool found_events_ = false;

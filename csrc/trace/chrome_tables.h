@@ -40,8 +40,8 @@ struct PythonSlices : Slices {
 };
 
 struct SyncSlices : Slices {
-  std::vector<int32_t> kind;
-  std::vector<int64_t> device, stream, correlation, waits_for_stream, waits_for_correlation;
+  std::vector<int32_t> kind;  // what was waited for, as text
+  std::vector<int64_t> correlation;
 };
 
 // Ends of the arrows from a forward operator to its backward.

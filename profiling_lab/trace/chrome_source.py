@@ -21,7 +21,7 @@ from profiling_lab.trace.chrome_flows import FlowAgreement, flow_agreement
 from profiling_lab.trace.chrome_overheads import chrome_overheads
 from profiling_lab.trace.chrome_processes import Processes
 from profiling_lab.trace.chrome_stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
-from profiling_lab.trace.chrome_syncs import Syncs, chrome_syncs
+from profiling_lab.trace.chrome_syncs import chrome_syncs
 from profiling_lab.trace.columns import (
     I32,
     I64,
@@ -33,6 +33,7 @@ from profiling_lab.trace.columns import (
     Operations,
     Overheads,
     Ranges,
+    Syncs,
     dense,
     full,
 )
@@ -113,7 +114,7 @@ class ChromeSource:
         table = self.events["syncs"]
         calls = self.call_table().calls
         process = self._ids.of_operations(table, calls.process, calls.correlation, calls.start_ns, {})
-        return chrome_syncs(table, self.events.texts, process, self._ids.device(table))
+        return chrome_syncs(table, self.events.texts, process)
 
     def collectives(self) -> Collectives:
         """What communication kernels say of their collectives."""

@@ -56,6 +56,16 @@ class OverheadKind(IntEnum):
     """the profiler's, its kind not noted"""
 
 
+class SyncKind(IntEnum):
+    """What was waited for: the numbers of CUPTI. A stream that waits for an event holds no thread of the host."""
+
+    UNKNOWN = 0
+    EVENT = 1
+    STREAM_WAITS_EVENT = 2
+    STREAM = 3
+    DEVICE = 4
+
+
 class Trait(IntEnum):
     """What a call knows about itself beyond its numbers: bits, explained in csrc/analysis/autograd_link.h."""
 
@@ -180,6 +190,21 @@ class Overheads:
     thread: I32
     kind: U8
     """OverheadKind"""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Syncs:
+    """One row per synchronization."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I32
+    correlation: I64
+    kind: U8
+    """SyncKind"""
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -3,45 +3,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
-
 import numpy as np
 
-from profiling_lab.trace.columns import I32, I64, U8
+from profiling_lab.trace.chrome_source import ChromeSource
+from profiling_lab.trace.columns import SyncKind, Syncs
 from profiling_lab.trace.process_ids import process_part
 from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 
-class SyncKind(IntEnum):
-    """The numbers of CUPTI. A stream that waits for an event holds no thread of the host."""
-
-    UNKNOWN = 0
-    EVENT = 1
-    STREAM_WAITS_EVENT = 2
-    STREAM = 3
-    DEVICE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Syncs:
-    """One row per synchronization."""
-
-    start_ns: I64
-    end_ns: I64
-    process: I32
-    correlation: I64
-    kind: U8
-    """SyncKind"""
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-
 def read_syncs(trace: Trace) -> Syncs:
     """Those of the window; none where the file has no such table. Rows at impossible times are left out."""
+    if isinstance(trace.source, ChromeSource):
+        return _possible(trace, trace.source.syncs())
     none = np.empty(0, dtype=np.int64)
     table = None
     if isinstance(trace.source, SqliteSource):
@@ -57,10 +32,26 @@ def read_syncs(trace: Trace) -> Syncs:
     kind = np.zeros(len(rows["start"]), dtype=np.int64)
     for name in reversed(kinds):
         kind = np.where(rows[name] > 0, rows[name], kind)
-    process = trace.source.processes.number(process_part(rows["globalPid"]))
-    start_ns, end_ns = rows["start"], np.maximum(rows["start"], rows["end"])
-    kept = (start_ns > -FARTHEST_NS) & (end_ns < FARTHEST_NS)
-    if trace.window is not None:
-        kept &= trace.window.host.touch(process, start_ns, end_ns)
     known = np.where((kind > 0) & (kind <= max(SyncKind)), kind, SyncKind.UNKNOWN).astype(np.uint8)
-    return Syncs(start_ns[kept], end_ns[kept], process[kept], rows["correlationId"][kept], known[kept])
+    every = Syncs(
+        start_ns=rows["start"],
+        end_ns=np.maximum(rows["start"], rows["end"]),
+        process=trace.source.processes.number(process_part(rows["globalPid"])),
+        correlation=rows["correlationId"],
+        kind=known,
+    )
+    return _possible(trace, every)
+
+
+def _possible(trace: Trace, syncs: Syncs) -> Syncs:
+    """Those at possible times and inside of the window."""
+    kept = (syncs.start_ns > -FARTHEST_NS) & (syncs.end_ns < FARTHEST_NS)
+    if trace.window is not None:
+        kept &= trace.window.host.touch(syncs.process, syncs.start_ns, syncs.end_ns)
+    return Syncs(
+        syncs.start_ns[kept],
+        syncs.end_ns[kept],
+        syncs.process[kept],
+        syncs.correlation[kept],
+        syncs.kind[kept],
+    )
