@@ -51,6 +51,8 @@ class JobResult:
     """steps that all ranks have"""
     how: str
     """how steps were found, as a sentence"""
+    window: tuple[tuple[str, str], ...]
+    """the part of each file that was looked at, as it was asked for; () for all of it"""
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
 
@@ -77,7 +79,8 @@ def ranks(
     files belong to several jobs, UnreadableInputError if no file could be read.
     """
     pool = pool or LocalPool()
-    handles = pool.read(list(paths), question or Question(), done)
+    question = question or Question()
+    handles = pool.read(list(paths), question, done)
     read: list[FileSummary | tuple[Card, ...]] = pool.gather(pool.map(cards_of, handles))
     failures = tuple(
         entry.failure for entry in read if isinstance(entry, FileSummary) and entry.failure is not None
@@ -114,6 +117,7 @@ def ranks(
         world_size=seats.world_size,
         common_steps=len(common),
         how=_how(chosen),
+        window=question.asked,
         failures=failures,
         notes=(*seats.notes, *note, *_notes(rows, common)),
     )

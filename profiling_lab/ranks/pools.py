@@ -124,7 +124,9 @@ class DaskPool:
     def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
         from distributed import as_completed  # type: ignore[import-not-found]
 
-        handles = [self._client.submit(read_file, path, question, pure=False) for path in paths]
+        # A worker's working folder is its own affair.
+        whole = [os.path.abspath(path) for path in paths]
+        handles = [self._client.submit(read_file, path, question, pure=False) for path in whole]
         for count, handle in enumerate(as_completed(handles), 1):
             if handle.status == "error" and isinstance(handle.exception(), UsageError):
                 raise handle.exception()
@@ -160,7 +162,7 @@ class DaskPool:
 
 
 @contextmanager
-def dask_pool(address: str, jobs: int | None = None) -> Iterator[DaskPool]:
+def dask_pool(address: str, jobs: int | None = None, timeout_s: int = 10) -> Iterator[DaskPool]:
     """A pool on the Dask scheduler at `address`, or on a cluster of `jobs` processes here for 'local'.
 
     Raises UsageError if dask.distributed is not installed or nobody answers at the address.
@@ -182,7 +184,7 @@ def dask_pool(address: str, jobs: int | None = None) -> Iterator[DaskPool]:
             yield DaskPool(client)
         return
     try:
-        client = Client(address, timeout="10s")
+        client = Client(address, timeout=timeout_s)
     except (OSError, ValueError) as error:
         raise UsageError(f"--dask {address}: no Dask scheduler answers there ({error})") from None
     with client:

@@ -17,3 +17,11 @@ class Question:
     steps_by: str | None = None
     own: tuple[str, ...] = ()
     window: Wanted | None = None
+
+    @property
+    def asked(self) -> tuple[tuple[str, str], ...]:
+        """The options that choose a part of each file, without dashes, and their values."""
+        if self.window is None:
+            return ()
+        given = {"range": self.window.range, "step": self.window.step, "nvtx": self.window.nvtx}
+        return tuple((name, value) for name, value in given.items() if value is not None)

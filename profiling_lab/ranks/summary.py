@@ -18,6 +18,7 @@ from profiling_lab.ranks.question import Question
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, full
 from profiling_lab.trace.operation_classes import COPIES, OperationClass, device_tracks, operation_classes
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 PARTS = ("compute_ns", "exposed_ns", "copy_ns", "idle_ns", "communication_ns")
@@ -45,6 +46,8 @@ class Card:
     span_ns: tuple[int, int]
     """from the first GPU operation's start to the last one's end"""
     gpu_ns: int
+    attributed_ns: int
+    """GPU time with a line of the user's code"""
     operations: int
     steps_by: str
     how: str
@@ -141,6 +144,7 @@ def _rank(
     number, named = _numbers(steps)
     found = collectives(trace, rows, steps, number)
     time = clock(trace)
+    has_line = trace.stacks.own_rows(Ownership(question.own))[trace.attribution.stack[rows]] > 0
     operations = trace.operations
     lines = line_times(
         trace, rows, unit.process, question.own, (steps.start_ns, steps.end_ns), not unit.beside
@@ -155,6 +159,7 @@ def _rank(
         is_wall=time.is_wall,
         span_ns=(int(operations.start_ns[rows].min()), int(operations.end_ns[rows].max())),
         gpu_ns=int(operations.duration_ns[rows].sum()),
+        attributed_ns=int(operations.duration_ns[rows][has_line].sum()),
         operations=len(rows),
         steps_by=steps.sign,
         how=steps.how,

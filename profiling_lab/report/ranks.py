@@ -83,6 +83,7 @@ def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
         ),
         coverage={
             "gpu_ns": sum(row.card.gpu_ns for row in result.rows),
+            "attributed_ns": sum(row.card.attributed_ns for row in result.rows),
             "operations": sum(row.card.operations for row in result.rows),
             "ranks": len(result.rows),
             "missing_ranks": list(result.missing),
@@ -106,13 +107,18 @@ def _rows(result: JobResult, by: By) -> tuple[Any, ...]:
 def _header(result: JobResult, by: By) -> tuple[str, ...]:
     gpu_ns = sum(row.card.gpu_ns for row in result.rows)
     operations = sum(row.card.operations for row in result.rows)
+    attributed = sum(row.card.attributed_ns for row in result.rows)
     counted = numbers.counted(len(result.rows), "rank")
     of = f" of {result.world_size}" if result.world_size not in (None, len(result.rows)) else ""
     lines = [
         f"{counted}{of} in {numbers.counted(result.files, 'file')}: {numbers.time(gpu_ns)} of GPU time in "
         f"{numbers.counted(operations, 'operation')}, summed",
         f"  {result.said_by}",
+        f"  {numbers.share(attributed / gpu_ns if gpu_ns else 0.0)} of it has a line of your code",
     ]
+    if result.window:
+        asked = ", ".join(f"--{name} {value}" for name, value in result.window)
+        lines.append(f"  window: {asked}, of each recording")
     if result.missing:
         lines.append(f"  missing: rank {_listed(result.missing)}")
     lines += [f"  left out: {failure.sentence}" for failure in result.failures]
@@ -282,6 +288,7 @@ def _job_data(result: JobResult, by: By) -> dict[str, Any]:
     return {
         "files": result.files,
         "by": by,
+        "window": dict(result.window) or None,
         "world_size": result.world_size,
         "ranks_said_by": result.said_by,
         "steps_by": result.how,

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In this process, in several and on a Dask cluster the answer is the same."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_builder import Job
+
+from profiling_lab.errors import UsageError
+from profiling_lab.ranks import JobResult, LocalPool, Question, ranks, summarize
+from profiling_lab.ranks import pools as pools_module
+from profiling_lab.ranks.pools import DaskPool, dask_pool
+from profiling_lab.ranks.reading import FileSummary, files_of, read_file
+from profiling_lab.ranks.totals import merge_totals, totals_of
+from profiling_lab.trace import Trace
+
+RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+RANKS = 64
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A job of 64 ranks: one computes longer, clocks are apart, a collective is missing."""
+    job = Job(ranks=RANKS, steps=3)
+    job.slow_compute[41] = 1_500_000
+    job.clock_error.update({rank: 1_000_000 * rank for rank in range(RANKS)})
+    job.lacks = {(7, 1, 0)}
+    return list(map(str, job.write(tmp_path_factory.mktemp("many"))))
+
+
+@pytest.fixture(scope="module")
+def serial(many: list[str]) -> JobResult:
+    return ranks(many, pool=LocalPool(1))
+
+
+def test_64_ranks(serial: JobResult) -> None:
+    assert (serial.verdict.kind, serial.verdict.rank) == ("straggler", 41)
+    assert len(serial.rows) == RANKS and serial.rows[7].missing == 1
+    assert serial.clocks.moved_ns == pytest.approx((RANKS - 1) * 1_000_000, rel=1e-3)
+    (row,) = serial.collectives
+    # Without the first of two, rank 7's second one stands beside the others' first: that cannot be.
+    assert (row.ranks, row.compared, row.apart, row.incomplete) == (RANKS, 4, 1, 1)
+
+
+def test_processes_give_the_same(many: list[str], serial: JobResult) -> None:
+    counts: list[int] = []
+    result = ranks(many, pool=LocalPool(2), done=counts.append)
+    assert result == serial and counts == list(range(1, RANKS + 1))
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[DaskPool]:
+    pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with dask_pool("local", jobs=2) as pool:
+        yield pool
+
+
+def test_dask_gives_the_same(many: list[str], serial: JobResult, dask: DaskPool) -> None:
+    counts: list[int] = []
+    assert ranks(many, pool=dask, done=counts.append) == serial
+    assert counts == list(range(1, RANKS + 1))
+
+
+def test_dask_reports_what_is_broken(many: list[str], tmp_path: Path, dask: DaskPool) -> None:
+    (tmp_path / "run.rank3.sqlite").write_bytes(b"SQLite format 3\x00")
+    result = ranks([*many[:3], str(tmp_path / "run.rank3.sqlite")], pool=dask)
+    assert len(result.rows) == 3 and result.failures[0].exit_code == 4
+    with pytest.raises(UsageError, match="regular expression"):
+        ranks(many[:2], Question(steps_by="("), pool=dask)
+
+
+def test_no_scheduler_at_the_address() -> None:
+    pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with pytest.raises(UsageError, match="no Dask scheduler"), dask_pool("tcp://127.0.0.1:9", timeout_s=1):
+        pass
+
+
+def _die_or_read(path: str, question: Question) -> FileSummary:
+    if path.endswith("rank1.sqlite"):
+        os._exit(9)
+    return read_file(path, question)
+
+
+def test_a_process_that_is_killed_costs_its_own_file_only(
+    many: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools_module, "read_file", _die_or_read)
+    handles = LocalPool(2).read(many[:4], Question(), lambda _: None)
+    assert [bool(handle.ranks) for handle in handles] == [True, False, True, True]
+    failure = handles[1].failure
+    assert failure is not None and "was killed" in failure.sentence and failure.exit_code == 4
+
+
+def test_a_summary_is_small_whatever_the_recording() -> None:
+    with Trace.open(RECORDED / "demo_h200.sqlite") as trace:
+        (summary,) = summarize(trace)
+    assert len(pickle.dumps(summary)) < 32_000
+    assert summary.card.steps == 4 and summary.parts_ns[:, :4].sum(axis=1).tolist() == pytest.approx(
+        (summary.end_ns - summary.start_ns).tolist()
+    )
+
+
+def test_merged_totals_do_not_grow_with_the_ranks(many: list[str]) -> None:
+    def size(count: int) -> int:
+        read = [read_file(path, Question()) for path in many[:count]]
+        return len(pickle.dumps(merge_totals([totals_of(_numbered(file, i)) for i, file in enumerate(read)])))
+
+    assert size(40) < 1.02 * size(12)
+
+
+def _numbered(file: FileSummary, rank: int) -> FileSummary:
+    zero = file.ranks[0].card.span_ns[0]
+    return file.each(lambda r: replace(r.moved(-zero), card=replace(r.card, rank=rank)))
+
+
+def test_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("r10.sqlite", "r2.sqlite", "notes.txt", "r1.json.gz", "a.nsys-rep"):
+        (tmp_path / name).touch()
+    found: list[Any] = [Path(path).name for path in files_of([str(tmp_path)])]
+    assert found == ["r1.json.gz", "r2.sqlite", "r10.sqlite"]
+    twice = files_of([str(tmp_path / "r2.sqlite"), str(tmp_path)])
+    assert len(twice) == 3
