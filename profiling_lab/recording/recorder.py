@@ -192,6 +192,7 @@ class Recorder:
             PROCESS_NAME: os.path.basename(sys.executable) or "python",
             "overhead_start_ns": str(int(start_seconds * 1e9)),
             SYSTEM_INFO: json.dumps(gpu_facts.system()),
+            **_place_in_job(),
             "gpu_reason": self._reasons.get("gpu", ""),
             "stacks_state": self._reasons.get("stacks", "on"),
             "nvtx_state": self._reasons.get("nvtx", "on" if self._nvtx else "switched off"),
@@ -230,6 +231,12 @@ class Recorder:
         # A forked child inherits this registration, but not the recording.
         if self._process == os.getpid():
             self.stop()
+
+
+def _place_in_job() -> dict[str, str]:
+    """The rank of this process and how many there are, as launchers such as torchrun tell them."""
+    names = ("RANK", "WORLD_SIZE")
+    return {name.lower(): value for name in names if (value := os.environ.get(name, "")).isdecimal()}
 
 
 @contextmanager
