@@ -47,6 +47,7 @@ SCHEMA = {
     "CUDA_CALLCHAINS": "id! symbol! module! unresolved originalIP stackDepth!",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": "start! end! globalTid correlationId nameId overheadType!",
     "PROFILER_OVERHEAD": "start! end! globalTid nameId! overheadType!",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "start! globalPid deviceId! bytes! memKind! memoryOperationType!",
     "ThreadNames": "nameId! priority globalTid",
     "PROCESSES": "globalPid pid name:text",
     "TARGET_INFO_GPU": "vmId! id! name:text memoryBandwidth smCount totalMemory computeMajor computeMinor "

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I64
@@ -48,6 +49,23 @@ class Busy:
         row = np.searchsorted(self.start_ns, time_ns, "right")
         over = np.where(row > 0, self.end_ns[np.maximum(row, 1) - 1] - time_ns, 0)
         return np.asarray(done[row] - np.maximum(over, 0), dtype=np.int64)
+
+    def without(self, other: Busy) -> Busy:
+        """Where this is busy and the other is not."""
+        edges = np.unique(np.concatenate([self.start_ns, self.end_ns, other.start_ns, other.end_ns]))
+        mine = self.holds(edges[:-1]) & ~other.holds(edges[:-1])
+        return Busy.of(edges[:-1][mine], edges[1:][mine])
+
+    def busy_within(self, start_ns: I64, end_ns: I64) -> I64:
+        """Busy time inside of each stretch."""
+        if not len(self.start_ns):
+            return np.zeros(len(start_ns), dtype=np.int64)
+        return np.asarray(self.before(end_ns) - self.before(start_ns), dtype=np.int64)
+
+    def holds(self, time_ns: I64) -> npt.NDArray[np.bool_]:
+        """Per moment, whether it is busy."""
+        row = np.searchsorted(self.start_ns, time_ns, "right") - 1
+        return np.asarray((row >= 0) & (time_ns < np.append(self.end_ns, 0)[row]))
 
     def idle_within(self, start_ns: I64, end_ns: I64) -> I64:
         """Idle time inside of each stretch."""

@@ -11,7 +11,18 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.busy import Busy
-from profiling_lab.rules.rule import LONGER, WORTH, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import (
+    LONGER,
+    WORTH,
+    Abstain,
+    Finding,
+    Rule,
+    Threshold,
+    Verdict,
+    ms,
+    percent,
+    where,
+)
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
@@ -69,16 +80,16 @@ def _of_device(view: View, rows: I64) -> list[Finding]:
         after_ns = busy.start_ns[waited] - busy.end_ns[waited - 1]
         order = rows[np.argsort(operations.start_ns[rows], kind="stable")]
         late = order[np.searchsorted(operations.start_ns[order], busy.start_ns[waited])]
-        place = int(view.operation_place[late[np.argmax(after_ns)]]) if len(late) else -1
+        place = view.place(int(view.operation_place[late[np.argmax(after_ns)]])) if len(late) else None
         works, after = 1 - cost_ns / (ended - began), began - int(busy.start_ns[0])
         findings.append(
             view.finding(
                 what=f"device {operations.device[rows[0]]} is busy {percent(works)} of {ms(ended - began)}, "
-                f"from {ms(after)} after its first operation; the longest gap "
-                "ends with this line",
+                f"from {ms(after)} after its first operation"
+                f"{where(place, '; the longest gap ends with this line')}",
                 cost_ns=cost_ns,
                 cost_of="GPU idle in the stretch",
-                place=view.place(place),
+                place=place,
                 rows=late,
                 weight=after_ns,
                 remedy=REMEDY,
@@ -88,9 +99,5 @@ def _of_device(view: View, rows: I64) -> list[Finding]:
 
 
 RULE = Rule(
-    "low_utilisation",
-    "In which stretches does a GPU mostly wait?",
-    (CHUNKS, LOW, ENOUGH, WORTH),
-    check,
-    __doc__ or "",
+    "low_utilisation", "When does a GPU mostly wait?", (CHUNKS, LOW, ENOUGH, WORTH), check, __doc__ or ""
 )

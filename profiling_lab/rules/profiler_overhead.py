@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.busy import Busy
-from profiling_lab.rules.rule import Abstain, Event, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import OverheadKind
+from profiling_lab.trace.columns import I64, OverheadKind
 
 NOTABLE = Threshold("notable", "overhead is worth a word", 0.05, "of the recording, from", "nsys-ai")
 CONTAMINATED = Threshold("contaminated", "times cannot be trusted", 0.15, "of the recording, from", "nsys-ai")
@@ -27,12 +27,12 @@ REMEDY = "compare shares, not times; record again with less: no native backtrace
 
 
 def check(view: View) -> Verdict:
-    noted = _noted(view)
+    noted = _of_callbacks(view) or _of_stretches(view)
     if noted is None:
         return Abstain(
-            "the file does not say what the recording cost", "`profiling-lab record`, or nsys from 2025 on"
+            "the file does not say what the recording cost", "`profiling-lab record`, or nsys 2025"
         )
-    cost_ns, events, number = noted
+    table, rows, weight, cost_ns = noted
     share = cost_ns / view.span_ns
     if share < view[NOTABLE]:
         return ()
@@ -40,36 +40,39 @@ def check(view: View) -> Verdict:
         "the times are contaminated" if share >= view[CONTAMINATED] else "short times are longer than without"
     )
     return [
-        Finding(
-            what=f"the profiler took {ms(cost_ns)}, {percent(share)} of the recording: {judged}",
+        view.finding(
+            f"the profiler took {ms(cost_ns)}, {percent(share)} of the recording: {judged}",
             cost_ns=cost_ns,
             cost_of="the profiler's own time",
             place=None,
-            evidence=events,
-            events=number,
+            table=table,
+            rows=rows,
+            weight=weight,
             remedy=REMEDY,
         )
     ]
 
 
-def _noted(view: View) -> tuple[int, tuple[Event, ...], int] | None:
-    """The cost in the recorded stretch, events that show it, and how many; None where it was not noted."""
-    facts = view.trace.recorder_facts
-    per_call = facts.get("overhead_callback_ns", "")
-    if per_call.isdecimal():
-        longest = view.evidence("calls", np.arange(len(view.calls)), view.calls.end_ns - view.calls.start_ns)
-        return int(per_call) * len(view.calls), longest, len(view.calls)
+def _of_callbacks(view: View) -> tuple[str, I64, I64, int] | None:
+    """Our recorder's: (table, rows, weight, cost); None where it was not noted."""
+    per_call = view.trace.recorder_facts.get("overhead_callback_ns", "")
+    if not per_call.isdecimal() or not len(view.calls):
+        return None
+    rows = np.arange(len(view.calls), dtype=np.int64)
+    return "calls", rows, view.calls.end_ns - view.calls.start_ns, int(per_call) * len(rows)
+
+
+def _of_stretches(view: View) -> tuple[str, I64, I64, int] | None:
+    """The others', as far as it lies in the recorded stretch."""
     overheads = view.trace.overheads
     if not len(overheads):
         return None
     began, ended = int(view.operations.start_ns.min()), int(view.operations.end_ns.max())
     inside = (overheads.end_ns > began) & (overheads.start_ns < ended)
     rows = np.flatnonzero(inside & np.isin(overheads.kind, OF_THE_PROFILER))
-    start_ns = np.maximum(overheads.start_ns[rows], began)
-    end_ns = np.minimum(overheads.end_ns[rows], ended)
-    longest_first = rows[np.argsort(start_ns - end_ns, kind="stable")[:20]].tolist()
-    events = tuple(Event("overheads", row, int(overheads.start_ns[row])) for row in longest_first)
-    return Busy.of(start_ns, end_ns).total_ns if len(rows) else 0, events, len(rows)
+    start_ns, end_ns = overheads.start_ns[rows].clip(began), overheads.end_ns[rows].clip(None, ended)
+    cost_ns = Busy.of(start_ns, end_ns).total_ns if len(rows) else 0
+    return "overheads", rows, end_ns - start_ns, cost_ns
 
 
 RULE = Rule(

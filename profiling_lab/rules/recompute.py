@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 
@@ -40,13 +40,14 @@ def check(view: View) -> Verdict:
     share = total_ns / view.gpu_ns
     if share < view[SHARE]:
         return view.too_few_calls(found.call >= -1, "GPU operations") or ()
+    place = view.dearest_place(rows, duration[rows])
     return [
         view.finding(
             what=f"{percent(share)} of the GPU time computes forward again for checkpointing: {ms(total_ns)}"
-            f" in {len(rows):,} operations, most of it on this line",
+            f" in {len(rows):,} operations{where(place, ', most of it on this line')}",
             cost_ns=total_ns,
             cost_of="GPU time of the recomputation",
-            place=view.dearest_place(rows, duration[rows]),
+            place=place,
             rows=rows,
             weight=duration[rows],
             remedy=REMEDY,

@@ -111,6 +111,11 @@ OPERATORS = "torch.profiler, or nsys with --pytorch=autograd-nvtx"
 FROM_THE_START = "the program from before these calls on: start the recording earlier"
 
 
+def where(place: Frame | None, text: str) -> str:
+    """What a sentence says of the line it is about, where there is one."""
+    return text if place else ""
+
+
 def ms(ns: float) -> str:
     """`12.345 ms`: findings are compared by eye, so all of them speak milliseconds."""
     return f"{ns / 1e6:,.3f} ms"

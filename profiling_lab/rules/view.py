@@ -31,6 +31,7 @@ from profiling_lab.rules.rule import (
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.attribution import Attribution
 from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations, Overheads, Ranges
+from profiling_lab.trace.operation_classes import device_tracks, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.step_windows import StepWindows, step_windows
@@ -79,6 +80,21 @@ class View:
         return np.asarray(self.operations.kind == OperationKind.COPY)
 
     @cached_property
+    def classes(self) -> I32:
+        """OperationClass per operation."""
+        return operation_classes(self.operations)
+
+    @cached_property
+    def devices(self) -> tuple[tuple[int, int, I64], ...]:
+        """The GPUs that worked: process, CUDA ordinal, and the rows of its operations."""
+        track, devices = device_tracks(self.operations)
+        return tuple((*devices[number], rows) for number, rows in grouped(np.arange(len(track)), track))
+
+    def busy(self, rows: npt.NDArray[np.integer]) -> Busy:
+        """When any of these operations ran."""
+        return Busy.of(self.operations.start_ns[rows], self.operations.end_ns[rows])
+
+    @cached_property
     def gpu_ns(self) -> int:
         """All GPU time, summed; at least 1: shares are taken of it."""
         return max(int(self.operations.duration_ns.sum()), 1)
@@ -121,6 +137,26 @@ class View:
         found = step_windows(self.trace, self._steps_by)
         return None if found.sign == "window" else found
 
+    def place_of_stack(self, stack: I32) -> I32:
+        """Per stack of the trace the number of the line of the user's that it leads to, -1 without one."""
+        return self._place_of_stacks(stack)
+
+    @cached_property
+    def knows_python(self) -> bool:
+        """Whether the trace could show a Python frame or an operator of torch around what it launched."""
+        operators = (name for name in self.trace.ranges.names if re.match(r"(aten|autograd)::", name))
+        return len(self.trace.stacks) > 1 or next(operators, None) is not None
+
+    def calls_inside(self, file_end: str, range_name: str) -> Mask:
+        """Per call, whether it was made inside of this file's functions or of ranges of this name."""
+        inside: Mask = np.asarray(self.trace.stacks.passes_through((file_end,))[self.calls.stack] > 0)
+        ranges = self.trace.ranges
+        hits = np.array([re.search(range_name, name) is not None for name in ranges.names] or [False])
+        for process, rows in grouped(np.flatnonzero(hits[ranges.name]), ranges.process[hits[ranges.name]]):
+            around = Busy.of(ranges.start_ns[rows], ranges.end_ns[rows])
+            inside |= (self.calls.process == process) & around.holds(self.calls.start_ns)
+        return inside
+
     def of_process(self, process: int) -> str:
         """` (pid 12)` where there are several, so that findings of two processes can be told apart."""
         return f" (pid {self.trace.pids[process]})" if len(self.processes) > 1 else ""
@@ -137,6 +173,11 @@ class View:
     @property
     def has_call(self) -> Mask:
         return np.asarray(self.attribution.call >= 0)
+
+    def kernels_named(self, pattern: str) -> Mask:
+        """Per operation, whether it is a kernel whose full name matches."""
+        hits = [re.search(pattern, name) is not None for name in self.operations.names]
+        return np.asarray(self.kernels & np.array([*hits, False], dtype=bool)[self.operations.name])
 
     def named(self, *names: str) -> Mask:
         """Per operation, whether it has one of these names."""
@@ -283,7 +324,7 @@ class View:
         return tuple(Event(table, row, int(start_ns[row])) for row in heaviest.tolist())
 
 
-def grouped(rows: npt.NDArray[np.integer], key: I32) -> Iterator[tuple[int, I64]]:
+def grouped(rows: npt.NDArray[np.integer], key: npt.NDArray[np.integer]) -> Iterator[tuple[int, I64]]:
     """The rows of each key; `key` is per row given."""
     if not len(rows):
         return

@@ -63,3 +63,16 @@ def test_gaps_are_charged_once_and_never_more_than_they_last(
         taken.add(later[0])
         began = max(t for t in range(end) if works[t]) + 1
         assert charged[row] == (later[0] - max(began, start)) * scale
+
+
+@given(intervals, intervals, st.lists(st.integers(0, END - 1), min_size=1, max_size=9))
+def test_one_without_another(
+    mine: list[tuple[int, int]], others: list[tuple[int, int]], moments: list[int]
+) -> None:
+    (busy, works), (other, there) = busy_of(mine), busy_of(others)
+    left, here = works & ~there, np.array(sorted(moments), dtype=np.int64)
+    found = busy.without(other)
+    assert found.total_ns == left.sum() and found.holds(here).tolist() == left[here].tolist()
+    assert found.busy_within(here[:-1], here[1:]).tolist() == [
+        left[a:b].sum() for a, b in zip(here[:-1].tolist(), here[1:].tolist(), strict=True)
+    ]

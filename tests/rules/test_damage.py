@@ -52,7 +52,7 @@ def build(ops: list, api: list, over: list, nvtx: list) -> TraceBuilder:
     return builder
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(operations, min_size=1, max_size=70),
     st.lists(calls, max_size=12),

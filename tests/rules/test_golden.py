@@ -39,7 +39,10 @@ def test_our_recording_of_the_demo(repo: Path) -> None:
     (copies,) = found["pageable_copy"]
     assert copies.events == 8 and copies.place.line == 55
     assert [f.rule for f in result.findings[:2]] == ["dominant_line", "dominant_kernel"]
-    assert set(abstained) == {"dataloader"}
+    (products,) = found["tensor_cores"]
+    assert products.cost_ns == pytest.approx(38.2e6, rel=0.01), "fp32 without TF32"
+    assert line.per_step_ns == pytest.approx(9.95e6, rel=0.01) and result.steps == 4
+    assert set(abstained) == {"dataloader", "slow_steps", "memory_full"}
     assert "profiler_overhead" in result.silent, "0.3 µs for each of 1,099 calls"
 
 
@@ -53,14 +56,19 @@ def test_nsys_recording_of_the_demo(repo: Path) -> None:
 
 def test_two_h100_that_copy(shared_data: Path) -> None:
     path = shared_data / "nsys" / "fsdp_inference_2xh100.sqlite"
-    result, found, _ = checked(path)
+    result, found, abstained = checked(path)
     assert len(found["bound"]) == 2
     for finding in found["bound"]:
         assert "copy-bound (pid 11" in finding.what and "97.0 % of the recording" in finding.what
         assert "ms because the command buffer was full" in finding.what
     # 912 ms of launch calls look like launch overhead; no rule may say so.
     assert not any("launch-bound" in finding.what for finding in result.findings)
-    assert "low_utilisation" in result.silent, "the GPUs idle for less than 1 %"
+    assert {"low_utilisation", "gpu_gaps", "gap_cause"} <= set(result.silent), "the GPUs idle for under 1 %"
+    assert sum(finding.cost_ns for finding in found["queue_full"]) == 911_969_806
+    assert (
+        len(found["serial_copy"]) == 2
+        and "no kernel has a name of communication" in abstained["communication"]
+    )
     with Trace.open(path) as trace:
         view = View(trace)
         # 8 waits of the host; 236 waits of streams for events are none.
@@ -72,6 +80,9 @@ def test_two_h100_that_copy(shared_data: Path) -> None:
 
 def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
     _, found, abstained = checked(shared_data / "nsys" / "autograd_nvtx_h200.sqlite")
+    causes = {finding.what.split(": ")[1]: finding.cost_ns for finding in found["gap_cause"]}
+    assert set(causes) == {"host code", "loading GPU code", "inside a CUDA call"}
+    assert sum(finding.cost_ns for finding in found["gpu_gaps"]) == pytest.approx(130.6e6, rel=0.01)
     assert "launch-bound: the GPU idles 99.5 %" in found["bound"][0].what
     assert "recompute" in abstained and "dominant_line" in abstained, "the file has no stacks"
 
@@ -88,6 +99,13 @@ def test_the_dataloader_before_and_not_after(shared_data: Path) -> None:
     idle = [sum(f.cost_ns for f in result[1].get("low_utilisation", ())) for result in (before, after)]
     assert idle[0] > 4 * idle[1]
     assert "dataloader" in after[0].silent
+    loading = [[f for f in result[1]["gap_cause"] if "data loading" in f.what] for result in (before, after)]
+    assert loading[0][0].cost_ns == pytest.approx(284e6, rel=0.01) and loading[0][0].place.line == 42
+    assert loading[1] == []
+    for result in (before, after):
+        (products,), (passing,) = result[1]["tensor_cores"], result[1]["memory_bound"]
+        assert "products and convolutions without tensor cores, 1,596 kernels" in products.what
+        assert passing.cost_ns == pytest.approx(192e6, rel=0.01)
     # Copies of pageable memory are named in both, with the line that makes them.
     for result in (before, after):
         assert [(f.events, f.place.line) for f in result[1]["pageable_copy"]] == [(12, 44)]

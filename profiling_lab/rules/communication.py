@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the program wait for communication between GPUs? What computing hides costs nothing.
+
+Communication is known by the names of kernels: NCCL's, NVSHMEM's, and the all-reduces over symmetric memory
+that torch, vLLM and others bring. The cost is the time in which it runs and nothing computes. An all-reduce
+that waits for a slow rank looks the same: `ranks` tells the two apart.
+"""
+
+from __future__ import annotations
+
+from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.view import View
+from profiling_lab.trace.operation_classes import OperationClass
+
+SHARE = Threshold(
+    "share", "exposed communication", 0.1, "of the recording, more than", "TensorBoard's profiler plugin"
+)
+HIDDEN = Threshold("hidden", "is called badly hidden", 0.3, "of it, below", "nsys-ai: communication-bound")
+REMEDY = (
+    "start it earlier and in larger pieces (DDP bucket_cap_mb, gradient_as_bucket_view, FSDP prefetch), send "
+    "less (bf16 gradients, no_sync while accumulating)"
+)
+
+
+def check(view: View) -> Verdict:
+    communicates = view.classes == OperationClass.COMMUNICATION
+    if not communicates.any():
+        if len(view.devices) == 1:
+            return ()
+        return Abstain(
+            f"{len(view.devices)} GPUs work, yet no kernel has a name of communication",
+            "their kernels, where a library of your own moves the data",
+        )
+    computes = view.classes == OperationClass.COMPUTE
+    findings = []
+    for process, device, rows in view.devices:
+        talks = view.busy(rows[communicates[rows]])
+        hidden_ns = int(view.busy(rows[computes[rows]]).busy_within(talks.start_ns, talks.end_ns).sum())
+        exposed_ns = talks.total_ns - hidden_ns
+        if exposed_ns <= view[SHARE] * view.span_ns:
+            continue
+        hidden = hidden_ns / talks.total_ns
+        mine = rows[communicates[rows]]
+        duration = view.operations.duration_ns[mine]
+        findings.append(
+            view.finding(
+                f"device {device}{view.of_process(process)} communicates for {ms(talks.total_ns)}, and for "
+                f"{ms(exposed_ns)} of it, {percent(exposed_ns / view.span_ns)} of the recording, computes "
+                f"nothing{f'; only {percent(hidden)} is hidden' if hidden < view[HIDDEN] else ''}",
+                cost_ns=exposed_ns,
+                cost_of="communication that nothing hides",
+                place=view.dearest_place(mine, duration),
+                rows=mine,
+                weight=duration,
+                remedy=REMEDY,
+            )
+        )
+    return findings
+
+
+RULE = Rule(
+    "communication", "Does the program wait for communication?", (SHARE, HIDDEN), check, __doc__ or ""
+)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does DistributedDataParallel reduce its gradients without NCCL? Other backends take them through the host.
+
+DDP is known by its file in the Python stacks or by its operator. Where it runs and no kernel communicates,
+gloo or MPI does, on the host: every gradient is copied there and back. The cost is the GPU time of these
+copies; the time of the host and the network comes on top, and no GPU trace holds it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.view import View
+from profiling_lab.trace.operation_classes import OperationClass
+
+CALLS = Threshold(
+    "calls", "CUDA calls inside of DDP", 1, "at least", "TensorBoard's profiler plugin: DDP in use"
+)
+FILE = "torch/nn/parallel/distributed.py"
+REMEDY = "torch.distributed.init_process_group('nccl') or 'cpu:gloo,cuda:nccl'"
+
+
+def check(view: View) -> Verdict:
+    if (view.classes == OperationClass.COMMUNICATION).any():
+        return ()
+    if not view.knows_python:
+        return Abstain("the file does not say which code launched its kernels", STACKS)
+    inside = view.calls_inside(FILE, r"(^|[. ])DistributedDataParallel\.forward")
+    calls = np.flatnonzero(inside)
+    if len(calls) < max(view[CALLS], 1):
+        return ()
+    copies = np.flatnonzero(view.named("memcpy DtoH", "memcpy HtoD"))
+    cost_ns = int(view.operations.duration_ns[copies].sum())
+    took_ns = view.calls.end_ns[calls] - view.calls.start_ns[calls]
+    return [
+        view.finding(
+            "DistributedDataParallel runs, and no kernel communicates: its gradients go through the host; "
+            f"copies to the host and back take {ms(cost_ns)}",
+            cost_ns=cost_ns,
+            cost_of="copies between host and GPU",
+            place=view.place(int(view.call_place[calls[0]])),
+            table="calls",
+            rows=calls,
+            weight=took_ns,
+            remedy=REMEDY,
+            confidence="medium",
+        )
+    ]
+
+
+RULE = Rule("ddp_backend", "Does DDP work without NCCL?", (CALLS,), check, __doc__ or "")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a GPU stand still for long at a time? A single gap that a person can see in a timeline.
+
+Gaps lie between the operations of one GPU, copies included; what comes before the first and after the last is
+none, and time that the profiler took is subtracted. nsys asks for 500 ms, which no gap of a training step
+reaches; a millisecond is a hundred launches. `gap_cause` says why, `low_utilisation` finds many short ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab import _analysis
+from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.profiler_overhead import OF_THE_PROFILER
+from profiling_lab.rules.rule import LONGER, WORTH, Abstain, Rule, Threshold, Verdict, ms, where
+from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64
+
+LONG = Threshold("long", "a gap", 1_000_000, "ns, from", "nsys-ai: 1 ms (nsys: 500 ms, adjustable)")
+REMEDY = "`profiling-lab gaps` says what the host did meanwhile, piece by piece"
+
+
+def check(view: View) -> Verdict:
+    operations, findings, several = view.operations, [], False
+    for process, device, rows in view.devices:
+        several |= len(rows) > 1
+        none = np.zeros(len(rows), dtype=np.int32)
+        starts, ends, _, ends_it = _analysis.gaps_between(
+            operations.start_ns[rows], operations.end_ns[rows], none
+        )
+        idle_ns = ends - starts - _profiler(view, process).busy_within(starts, ends)
+        long = idle_ns >= view[LONG]
+        after, idle_ns = rows[ends_it[long]], idle_ns[long]
+        total_ns = int(idle_ns.sum())
+        if not len(after) or total_ns < view[WORTH] * view.span_ns:
+            continue
+        longest = int(idle_ns.argmax())
+        place = view.place(int(view.operation_place[after[longest]]))
+        findings.append(
+            view.finding(
+                f"device {device}{view.of_process(process)} stood still {len(after):,} times for "
+                f"{ms(view[LONG])} or more, {ms(total_ns)} in all; the longest time "
+                f"{ms(int(idle_ns[longest]))}{where(place, ', until this line')}",
+                cost_ns=total_ns,
+                cost_of="GPU idle in long gaps",
+                place=place,
+                rows=after,
+                weight=idle_ns,
+                remedy=REMEDY,
+            )
+        )
+    if not several:
+        return Abstain("no GPU has two operations, and so no gap", LONGER)
+    return findings
+
+
+def _profiler(view: View, process: int) -> Busy:
+    overheads = view.trace.overheads
+    mine = (overheads.process == process) & np.isin(overheads.kind, OF_THE_PROFILER)
+    no: I64 = np.zeros(0, dtype=np.int64)
+    return Busy.of(overheads.start_ns[mine], overheads.end_ns[mine]) if mine.any() else Busy(no, no)
+
+
+RULE = Rule("gpu_gaps", "Does a GPU stand still for long?", (LONG, WORTH), check, __doc__ or "")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels are for, by their names: as good a guess as there is without counters."""
+
+from __future__ import annotations
+
+from profiling_lab.rules.rule import OPERATORS, Abstain, Threshold, percent
+from profiling_lab.rules.view import View
+from profiling_lab.trace.operation_classes import OperationClass
+
+MATRIX = (
+    r"(?i)gemm|nvjet|xmma_(fprop|dgrad|wgrad)|wgrad|dgrad|convolve|conv\w*_?(fprop|forward|backward)|"
+    r"[his]\d*cudnn|cudnn_?conv|implicit_gemm|winograd|cutlass_\d+_(tensorop|simt|wmma)|\bfmha|flash_(fwd|bwd|attn)"
+)
+"""products of matrices, convolutions, attention: what tensor cores are for"""
+
+CONVOLUTION = (
+    r"(?i)convolve|conv\w*(fprop|dgrad|wgrad|2d|3d|_engine)|[his]\d*cudnn|cudnn_?conv|winograd|wgrad|dgrad|fprop|"
+    r"implicit_gemm|depthwise"
+)
+
+TENSOR_CORES = (
+    r"(?i)[hicdb]?mma_|gmma|[his](884|1688|16816|16832|64\d\d\d)|tensorop|wmma|nvjet|tf32f32|"
+    r"_(bf16|f16|e4m3|e5m2|i8)(bf16|f16|e4m3|e5m2|i8)_|flash_(fwd|bwd)|sm(80|86|89|90|100)_xmma\w*_(h|bf16)\w*16"
+)
+
+NO_TENSOR_CORES = (
+    r"(?i)ffma|simt|[sdc]gemm(?!.*tensorop)|scudnn|convolve_sgemm|(wgrad_alg0|dgrad)_engine|winograd"
+)
+
+MEMORY_BOUND = (
+    r"(?i)elementwise|reduce_kernel|softmax|layer_?norm|batch_?norm|group_?norm|rms_?norm|\bbn_(fw|bw)|"
+    r"dropout|gelu|relu|activation|pooling|copy_kernel|CatArray|transpose|multi_tensor_apply|embedding|index_|"
+    r"gather|scatter|GammaBeta|triton_(poi|red|per)|nchwToNhwc|nhwcToNchw|OpTensor|scalePackedTensor"
+)
+"""a few operations on each element that passes: bound by memory, whatever the GPU"""
+
+REARRANGING = (
+    r"(?i)copy_kernel|CatArrayBatchedCopy|transpose|permute|nchwToNhwc|nhwcToNchw|contiguous|im2col|col2im"
+)
+"""moves elements, and computes nothing"""
+
+KNOWN = Threshold("known", "kernels whose family the name tells", 0.5, "of the GPU time, from", "ours: most")
+
+
+def names_tell_little(view: View) -> Abstain | None:
+    """Abstain where most of the GPU time goes into kernels whose names tell no family."""
+    known = view.kernels_named(MATRIX) | view.kernels_named(MEMORY_BOUND) | view.kernels_named(CONVOLUTION)
+    known |= view.classes != OperationClass.COMPUTE
+    share = int(view.operations.duration_ns[known].sum()) / view.gpu_ns
+    if share >= view[KNOWN]:
+        return None
+    return Abstain(f"the names of kernels with {percent(1 - share)} of the GPU time tell nothing", OPERATORS)

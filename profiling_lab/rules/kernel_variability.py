@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the same kernel take very different times? Then something disturbs it, or its sizes change.
+
+Launches are compared within one kernel and one line of yours, forward and backward apart. Usual reasons are
+shapes that change from batch to batch, another kernel beside it, a partner that comes late (collectives), and
+clocks that fall. The cost is what the launches take beyond their median.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.view import View, grouped
+from profiling_lab.trace.columns import dense
+
+SPREAD = Threshold("spread", "the slowest takes", 5, "times the mean, from", "nsys-ai: variability")
+MANY = Threshold("many", "launches of one kernel at one line", 20, "at least", "nsys-ai")
+SHARE = Threshold("share", "time beyond the median", 0.01, "of the GPU time, from", "ours: 10 ms of a second")
+REMEDY = "pad or bucket the shapes; look at what ran beside the slowest (`overlap`), and at the clocks"
+
+
+def check(view: View) -> Verdict:
+    rows = np.flatnonzero(view.kernels)
+    duration = view.operations.duration_ns
+    place = view.operation_place[rows].astype(np.int64) + 1
+    key, _ = dense(
+        place << 34 | view.operations.name[rows].astype(np.int64) << 2 | view.attribution.phase[rows]
+    )
+    many = np.flatnonzero(np.bincount(key, minlength=1) >= view[MANY])
+    if not len(many):
+        return Abstain(f"no line launches a kernel {view[MANY]:.0f} times", LONGER)
+    total, slowest = np.zeros(int(key.max()) + 1), np.zeros(int(key.max()) + 1)
+    np.add.at(total, key, duration[rows])
+    np.maximum.at(slowest, key, duration[rows])
+    spread = slowest * np.bincount(key) / np.maximum(total, 1)
+    wild = np.isin(key, many[spread[many] >= view[SPREAD]])
+    findings = []
+    for _, mine in grouped(rows[wild], key[wild]):
+        took = duration[mine]
+        median = int(np.median(took))
+        beyond = np.maximum(took - median, 0)
+        if beyond.sum() < view[SHARE] * view.gpu_ns:
+            continue
+        name = view.operations.short_names[view.operations.name[mine[0]]]
+        findings.append(
+            view.finding(
+                f"{len(mine):,} launches of {name} take {ms(median)} in the median, and up to "
+                f"{ms(int(took.max()))}",
+                cost_ns=int(beyond.sum()),
+                cost_of="GPU time beyond the median",
+                place=view.place(int(view.operation_place[mine[0]])),
+                rows=mine,
+                weight=beyond,
+                remedy=REMEDY,
+                confidence="low",
+            )
+        )
+    return findings
+
+
+RULE = Rule(
+    "kernel_variability",
+    "Does the same kernel take very different times?",
+    (SPREAD, MANY, SHARE),
+    check,
+    __doc__ or "",
+)

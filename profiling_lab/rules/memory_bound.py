@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the GPU's time goes into kernels that only pass over memory? Fused, they pass once.
+
+Elementwise operations, activations, normalisations, softmax, reductions, dropout and copies do a few
+operations per element: memory limits them on every GPU, and each reads what the one before wrote. They are
+told by their names. The cost is all their time; fusing wins a good part of it, never all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, names_tell_little
+from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.view import View
+
+SHARE = Threshold("share", "kernels bound by memory", 0.3, "of the GPU time, from", "ours: worth fusing")
+REMEDY = "torch.compile fuses them; or a fused operation (layer_norm_gelu, a fused optimizer, SDPA)"
+
+
+def check(view: View) -> Verdict:
+    duration = view.operations.duration_ns
+    memory = view.kernels_named(MEMORY_BOUND) & ~view.kernels_named(MATRIX)
+    total_ns = int(duration[memory].sum())
+    rows = np.flatnonzero(memory)
+    if total_ns < view[SHARE] * view.gpu_ns:
+        return names_tell_little(view) or ()
+    place = view.dearest_place(rows, duration[rows])
+    return [
+        view.finding(
+            f"{ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, are {len(rows):,} kernels "
+            f"that only pass over memory{where(place, ', most of it on this line')}",
+            cost_ns=total_ns,
+            cost_of="GPU time of kernels bound by memory",
+            place=place,
+            rows=rows,
+            weight=duration[rows],
+            remedy=REMEDY,
+            confidence="medium",
+        )
+    ]
+
+
+RULE = Rule("memory_bound", "How much time only passes over memory?", (SHARE, KNOWN), check, __doc__ or "")

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the memory of a GPU nearly full? Then torch's allocator begins to free and ask again, which waits for
+the GPU, and the next larger batch does not fit.
+
+Counted is what each process held at its peak, of all that the device has. What was allocated before the
+recording is not in it, so the truth may be worse. Memory costs no time by itself: the cost is that of the
+allocations and releases, during which the host stands still.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, percent
+from profiling_lab.rules.view import View
+from profiling_lab.trace.memory_usage import memory_peaks
+
+FULL = Threshold("full", "the peak", 0.9, "of the GPU's memory, more than", "TensorBoard's profiler plugin")
+ALLOCATES = r"^(cuda(Malloc|Free)|cuMem(Alloc|Free|Create|Map))"
+REMEDY = "smaller batches, activation checkpointing, a sharded optimizer (FSDP), or lower precision"
+
+
+def check(view: View) -> Verdict:
+    peaks = memory_peaks(view.trace)
+    if peaks is None:
+        return Abstain("the file does not note allocations", "`nsys profile --cuda-memory-usage=true`")
+    if peaks and not any(peak.total_bytes for peak in peaks):
+        return Abstain("the file does not say how much memory its GPUs have", "nsys' table TARGET_INFO_GPU")
+    calls, findings = view.calls, []
+    for peak in peaks:
+        if not peak.total_bytes or peak.peak_bytes <= view[FULL] * peak.total_bytes:
+            continue
+        rows = np.flatnonzero(view.called(ALLOCATES) & (calls.process == peak.process))
+        rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
+        held_ns = calls.end_ns[rows] - calls.start_ns[rows]
+        last = np.searchsorted(calls.start_ns[rows], peak.at_ns, "right") - 1
+        findings.append(
+            view.finding(
+                f"device {peak.device}{view.of_process(peak.process)} held {peak.peak_bytes:,} bytes at its "
+                f"peak, {percent(peak.peak_bytes / peak.total_bytes)} of all; this line allocated last",
+                cost_ns=int(held_ns.sum()),
+                cost_of="host held in allocations and releases",
+                place=view.place(int(view.call_place[rows[last]]) if last >= 0 else -1),
+                table="calls",
+                rows=rows,
+                weight=held_ns,
+                remedy=REMEDY,
+            )
+        )
+    return findings
+
+
+RULE = Rule("memory_full", "Is the memory of a GPU nearly full?", (FULL,), check, __doc__ or "")

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do copies to the GPU run on the stream that computes, so that neither hides the other?
+
+non_blocking=True only frees the host: on one stream the GPU still copies first and computes then, though an
+engine of its own could copy meanwhile. Counted are copies from the host on a stream that also runs kernels,
+for the time in which nothing else runs on the GPU. Pageable memory has to be pinned first: `pageable_copy`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.view import View, grouped
+from profiling_lab.trace.columns import I64
+from profiling_lab.trace.operation_classes import OperationClass
+
+SHARE = Threshold("share", "copies that nothing hides", 0.01, "of the recording, from", "ours")
+REMEDY = (
+    "prefetch the next batch on a stream of its own: with torch.cuda.stream(side): batch.to('cuda', "
+    "non_blocking=True), then wait_stream and record_stream"
+)
+
+
+def check(view: View) -> Verdict:
+    copies = view.classes == OperationClass.HOST_TO_DEVICE
+    if not copies.any():
+        return ()
+    if not view.kernels.any():
+        return Abstain("the file holds copies but no kernel that they could hide behind", "kernels too")
+    operations, findings = view.operations, []
+    for process, device, rows in view.devices:
+        computing = rows[view.kernels[rows]]
+        mine = rows[copies[rows] & np.isin(operations.stream[rows], np.unique(operations.stream[computing]))]
+        if not len(mine) or not len(computing):
+            continue
+        # Sets and copies in other directions have engines of their own; they hide as well as kernels do.
+        others = np.setdiff1d(rows, mine)
+        alone = view.busy(mine).without(view.busy(others))
+        exposed = _charged(
+            alone.busy_within(operations.start_ns[mine], operations.end_ns[mine]), alone.total_ns
+        )
+        for number, part in grouped(np.arange(len(mine)), view.operation_place[mine]):
+            cost_ns = int(exposed[part].sum())
+            if cost_ns < view[SHARE] * view.span_ns:
+                continue
+            findings.append(
+                view.finding(
+                    f"{len(part):,} copies to device {device}{view.of_process(process)} run on a stream that "
+                    f"computes, and for {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} of the recording, "
+                    "nothing else runs",
+                    cost_ns=cost_ns,
+                    cost_of="copies to the GPU that nothing hides",
+                    place=view.place(number),
+                    rows=mine[part],
+                    weight=exposed[part],
+                    remedy=REMEDY,
+                )
+            )
+    return findings
+
+
+def _charged(exposed_ns: I64, total_ns: int) -> I64:
+    """Copies side by side share their time."""
+    return (exposed_ns * min(1.0, total_ns / max(int(exposed_ns.sum()), 1))).astype(np.int64)
+
+
+RULE = Rule("serial_copy", "Do copies wait for computing on the same stream?", (SHARE,), check, __doc__ or "")

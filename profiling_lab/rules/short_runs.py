@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are there long runs of short kernels, whichever lines launch them? A CUDA graph replays a run at once.
+
+A run is a stretch of kernels on one stream, each short, with no long one between them. `tiny_kernels` asks
+the same of single lines; a run crosses lines, as a layer of many small operations does. The cost is the time
+in which the GPU idled inside of the runs: what replaying them without the host would win.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms, where
+from profiling_lab.rules.view import View, grouped
+from profiling_lab.trace.columns import I64
+
+SHORT = Threshold("short", "a kernel", 10_000, "ns, less than", "TraceLens: 10 µs")
+RUN = Threshold("run", "kernels in a row", 20, "at least", "ours: a layer, not an accident")
+SHARE = Threshold("share", "the GPU idles inside of runs", 0.02, "of the recording, from", "ours")
+REMEDY = (
+    "capture the run: torch.compile(mode='reduce-overhead') or torch.cuda.graph; or fuse with torch.compile"
+)
+
+
+def check(view: View) -> Verdict:
+    operations, findings, enough = view.operations, [], False
+    for process, device, rows in view.devices:
+        busy = view.busy(rows)
+        kernels = rows[view.kernels[rows]]
+        enough |= len(kernels) >= view[RUN]
+        runs = [
+            run
+            for _, mine in grouped(kernels, operations.stream[kernels])
+            for run in _runs(view, mine[np.argsort(operations.start_ns[mine], kind="stable")])
+        ]
+        if not runs:
+            continue
+        starts = np.array([operations.start_ns[run[0]] for run in runs], dtype=np.int64)
+        ends = np.array([operations.end_ns[run[-1]] for run in runs], dtype=np.int64)
+        idle_ns = int(busy.idle_within(starts, ends).sum())
+        if idle_ns < view[SHARE] * view.span_ns:
+            continue
+        mine = np.concatenate(runs)
+        place = view.dearest_place(mine, np.ones(len(mine), dtype=np.int64))
+        findings.append(
+            view.finding(
+                f"{len(runs):,} runs of {len(mine) // len(runs):,} short kernels each on device {device}"
+                f"{view.of_process(process)} take {ms(int((ends - starts).sum()))}, in which the GPU idles "
+                f"{ms(idle_ns)}{where(place, '; most are launched by this line')}",
+                cost_ns=idle_ns,
+                cost_of="GPU idle inside of the runs",
+                place=place,
+                rows=mine,
+                weight=operations.duration_ns[mine],
+                remedy=REMEDY,
+            )
+        )
+    if not enough:
+        return Abstain(f"no GPU ran {view[RUN]:.0f} kernels", LONGER)
+    return findings
+
+
+def _runs(view: View, rows: I64) -> list[I64]:
+    """The runs among the kernels of one stream, in time order."""
+    short = view.operations.duration_ns[rows] < view[SHORT]
+    turns = np.flatnonzero(np.diff(np.concatenate([[0], short.astype(np.int8), [0]]))).reshape(-1, 2)
+    return [rows[first:last] for first, last in turns.tolist() if last - first >= view[RUN]]
+
+
+RULE = Rule("short_runs", "Are there long runs of short kernels?", (SHORT, RUN, SHARE), check, __doc__ or "")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do convolutions take most of the GPU's time? Their algorithm, layout and type decide by factors.
+
+cuDNN picks an algorithm by rules of thumb unless it may try (torch.backends.cudnn.benchmark), converts the
+layout where it does not like it, and uses tensor cores only for small types. Convolutions are told by the
+names of their kernels, those that convert layouts between NCHW and NHWC too. The cost is all their time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.kernel_families import CONVOLUTION, KNOWN, names_tell_little
+from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.view import View
+
+SHARE = Threshold("share", "convolutions", 0.6, "of the GPU time, from", "seed 003: taking 60 % of the time")
+CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw"
+REMEDY = (
+    "torch.backends.cudnn.benchmark = True (with fixed sizes), model.to(memory_format=torch.channels_last), "
+    "torch.autocast; CUDNN_LOGLEVEL_DBG shows the choice"
+)
+
+
+def check(view: View) -> Verdict:
+    duration = view.operations.duration_ns
+    convolves = view.kernels_named(CONVOLUTION) | view.kernels_named(CONVERTS)
+    rows = np.flatnonzero(convolves)
+    total_ns = int(duration[rows].sum())
+    if total_ns < view[SHARE] * view.gpu_ns:
+        return names_tell_little(view) or ()
+    converting_ns = int(duration[view.kernels_named(CONVERTS)].sum())
+    layouts = f", {ms(converting_ns)} of it for changing the layout" if converting_ns else ""
+    place = view.dearest_place(rows, duration[rows])
+    return [
+        view.finding(
+            f"convolutions take {ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, in "
+            f"{len(rows):,} kernels{layouts}{where(place, '; most of it on this line')}",
+            cost_ns=total_ns,
+            cost_of="GPU time of convolutions",
+            place=place,
+            rows=rows,
+            weight=duration[rows],
+            remedy=REMEDY,
+            confidence="medium",
+        )
+    ]
+
+
+RULE = Rule(
+    "slow_convolution", "Do convolutions take most of the time?", (SHARE, KNOWN), check, __doc__ or ""
+)

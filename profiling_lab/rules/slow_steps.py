@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are single steps much slower than the others? Averages hide them, and every rank waits for them.
+
+Compared is the wall time of the steps of one process with their median. Warm-up, checkpoints, validation and
+garbage collection are usual reasons; the finding says which part of the slow steps grew: computing,
+communication, copies or idle time. The cost is what they take beyond the median.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64
+from profiling_lab.trace.steps import PARTS, part_times
+
+SLOW = Threshold("slow", "a step takes", 1.5, "times the median, more than", "nsys-ai: iteration spike")
+ENOUGH = Threshold("enough", "steps to speak of a median", 5, "at least", "ours")
+REMEDY = "`profiling-lab steps` shows all; look at one alone with `--step N`"
+
+
+def check(view: View) -> Verdict:
+    steps = view.steps
+    if steps is None or len(steps) < view[ENOUGH]:
+        found = f"{len(steps)} steps are too few to speak of a median" if steps else "no steps were found"
+        return Abstain(found, LONGER)
+    findings = []
+    for number, (process, device, rows) in enumerate(view.devices):
+        mine = np.flatnonzero(steps.process == process)
+        starts, ends = steps.start_ns[mine], steps.end_ns[mine]
+        if len(mine) < view[ENOUGH]:
+            continue
+        wall_ns = ends - starts
+        median = int(np.median(wall_ns))
+        slow = np.flatnonzero(wall_ns > view[SLOW] * median)
+        if not len(slow):
+            continue
+        parts = part_times(view.trace, starts, ends, np.full(len(mine), number, dtype=np.int32))
+        grew = PARTS[int((parts[slow] - np.median(parts, axis=0)).sum(axis=0).argmax())]
+        beyond: I64 = wall_ns[slow] - median
+        order = rows[np.argsort(view.operations.start_ns[rows], kind="stable")]
+        first = np.searchsorted(view.operations.start_ns[order], starts[slow], "left")
+        named = ", ".join([*(steps.names[mine[i]] for i in slow[:3].tolist()), *["..."][: len(slow) > 3]])
+        findings.append(
+            view.finding(
+                f"{len(slow)} of {len(mine)} steps ({named}) take more than "
+                f"{view[SLOW]:g} times the median of {ms(median)}, up to {ms(int(wall_ns.max()))}, on device "
+                f"{device}{view.of_process(process)}; most of it is {grew}",
+                cost_ns=int(beyond.sum()),
+                cost_of="time of the slow steps beyond the median",
+                place=None,
+                rows=order[np.minimum(first, len(order) - 1)],
+                weight=beyond,
+                remedy=REMEDY,
+            )
+        )
+    return findings
+
+
+RULE = Rule(
+    "slow_steps", "Are single steps much slower than the others?", (SLOW, ENOUGH), check, __doc__ or ""
+)

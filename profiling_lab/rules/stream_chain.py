@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do waits for events put streams in a row that were meant to run side by side?
+
+Several streams each do a good part of the kernels' time, hardly ever at the same time, and most changes from
+one stream to another come after a cudaStreamWaitEvent. Then the program has the complexity of streams and
+nothing of their speed. The cost is what could at most run beside the busiest stream; what really depends on
+each other cannot.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.rule import CALLS, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.view import Mask, View, grouped
+from profiling_lab.trace.columns import I64
+
+PART = Threshold("part", "a stream that counts", 0.05, "of the kernels' time, from", "ours")
+BESIDE = Threshold("beside", "streams run side by side", 0.1, "of what could, less than", "ours: hardly ever")
+WAITED = Threshold("waited", "changes of stream behind a wait", 0.5, "of all, from", "ours: most")
+STREAM_WAITS = r"^cu(da)?StreamWaitEvent"
+REMEDY = "record the event right behind what is needed, and wait as late as possible; or use one stream"
+
+
+def check(view: View) -> Verdict:
+    findings, serial = [], False
+    follows = _launched_after_wait(view)
+    for process, device, rows in view.devices:
+        kernels = rows[view.kernels[rows]]
+        times = {
+            stream: view.busy(mine).total_ns
+            for stream, mine in grouped(kernels, view.operations.stream[kernels])
+        }
+        total_ns = sum(times.values())
+        counting = [ns for ns in times.values() if ns >= view[PART] * total_ns]
+        could_ns = total_ns - max(times.values(), default=0)
+        if len(counting) < 2 or total_ns - view.busy(kernels).total_ns >= view[BESIDE] * could_ns:
+            continue
+        serial = True
+        order = kernels[np.argsort(view.operations.start_ns[kernels], kind="stable")]
+        changes = order[1:][np.diff(view.operations.stream[order]) != 0]
+        waited = changes[follows[changes]]
+        if len(waited) < view[WAITED] * len(changes):
+            continue
+        findings.append(
+            view.finding(
+                f"{len(counting)} streams of device {device}{view.of_process(process)} run one after the "
+                f"other: side by side only {percent((total_ns - view.busy(kernels).total_ns) / could_ns)} of "
+                f"what could be; {len(waited):,} of {len(changes):,} changes of stream come after a wait for "
+                f"an event; at most {ms(could_ns)} could be hidden",
+                cost_ns=could_ns,
+                cost_of="kernels that could run beside the busiest stream",
+                place=view.dearest_place(waited, view.operations.duration_ns[waited]),
+                rows=waited,
+                weight=view.operations.duration_ns[waited],
+                remedy=REMEDY,
+                confidence="low",
+            )
+        )
+    if serial and not findings and not view.called(STREAM_WAITS).any():
+        return Abstain("streams run one after the other, and no wait of a stream was recorded", CALLS)
+    return findings
+
+
+def _launched_after_wait(view: View) -> Mask:
+    """Per operation, whether its thread made a stream wait for an event since its launch before."""
+    calls, call = view.calls, view.attribution.call
+    launches = np.zeros(len(calls), dtype=bool)
+    launches[call[call >= 0]] = True
+    waits = view.called(STREAM_WAITS)
+    order = np.lexsort((calls.start_ns, calls.thread))
+    waits_until = np.cumsum(waits[order])
+    at: I64 = np.flatnonzero(launches[order])
+    before = np.concatenate([[0], waits_until[at[:-1]]]) if len(at) else np.zeros(0, dtype=np.int64)
+    after_wait = np.zeros(len(calls) + 1, dtype=bool)
+    after_wait[order[at]] = waits_until[at] > before
+    return np.asarray(after_wait[call])
+
+
+RULE = Rule(
+    "stream_chain", "Do waits for events serialise streams?", (PART, BESIDE, WAITED), check, __doc__ or ""
+)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do products of matrices run without tensor cores? They are several times faster there.
+
+Which kernels are products, convolutions and attention, and which of them use tensor cores, is told by their
+names: cuBLAS, cuDNN and CUTLASS write the instruction into it (`ffma`, `simt` and `sgemm` against `s16816`,
+`tensorop`, `gmma`). Kernels launched by torch's operators for products count too, whatever their name.
+Kernels of one's own with other names are not seen. The cost is all the time of the products without.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
+from profiling_lab.rules.rule import (
+    OPERATORS,
+    Abstain,
+    Confidence,
+    Rule,
+    Threshold,
+    Verdict,
+    ms,
+    percent,
+    where,
+)
+from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace.info import gpus
+
+USED = Threshold(
+    "used", "tensor cores do", 0.1, "of the products' time, less than", "TensorBoard's plugin: none at all"
+)
+SHARE = Threshold(
+    "share", "products without them", 0.05, "of the GPU time, at least", "ours: worth the change"
+)
+FIRST_CAPABILITY = Threshold(
+    "capability", "GPUs that have them", 7.0, "compute capability, from", "CUDA: Volta"
+)
+OF_PRODUCTS = r"^aten::(_?(add|b|badd)?mm|addmv|linear|matmul|_?convolution|conv\dd|cudnn_conv|_scaled_)"
+REMEDY = (
+    "torch.autocast('cuda', torch.bfloat16), or torch.set_float32_matmul_precision('high') for TF32; "
+    "sizes in multiples of 8"
+)
+
+
+def check(view: View) -> Verdict:
+    capabilities = [float(gpu.compute) for gpu in gpus(view.trace) if re.fullmatch(r"\d+\.\d+", gpu.compute)]
+    if capabilities and max(capabilities) < view[FIRST_CAPABILITY]:
+        return ()
+    products = view.kernels_named(MATRIX) | _launched_by_products(view)
+    if not products.any():
+        if view.knows_python and any(name.startswith("aten::") for name in view.trace.ranges.names):
+            return ()
+        return Abstain("no kernel has the name of a product, which says nothing of others", OPERATORS)
+    without = products & view.kernels_named(NO_TENSOR_CORES)
+    unknown = products & ~without & ~view.kernels_named(TENSOR_CORES)
+    duration = view.operations.duration_ns
+    all_ns, without_ns, unknown_ns = (int(duration[rows].sum()) for rows in (products, without, unknown))
+    if unknown_ns > all_ns / 2:
+        return Abstain(
+            f"the names of kernels with {percent(unknown_ns / max(all_ns, 1))} of the products' time do not "
+            "tell",
+            "`ncu` with the metric sm__inst_executed_pipe_tensor.sum",
+        )
+    used = (all_ns - without_ns - unknown_ns) / max(all_ns, 1)
+    if used >= view[USED] or without_ns < view[SHARE] * view.gpu_ns:
+        return ()
+    rows = np.flatnonzero(without)
+    sure: Confidence = "medium" if capabilities else "low"
+    place = view.dearest_place(rows, duration[rows])
+    return [
+        view.finding(
+            f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are products and "
+            f"convolutions without tensor cores, {len(rows):,} kernels"
+            f"{where(place, ', most of it on this line')}",
+            cost_ns=without_ns,
+            cost_of="GPU time of products without tensor cores",
+            place=place,
+            rows=rows,
+            weight=duration[rows],
+            remedy=REMEDY,
+            confidence=sure,
+        )
+    ]
+
+
+def _launched_by_products(view: View) -> Mask:
+    hits = [re.match(OF_PRODUCTS, name) is not None for name in view.trace.ranges.names]
+    of_range = np.append(np.array(hits or [False], dtype=bool)[view.trace.ranges.name], False)
+    return np.asarray(view.kernels & of_range[view.attribution.range])
+
+
+RULE = Rule(
+    "tensor_cores",
+    "Do products run without tensor cores?",
+    (USED, SHARE, FIRST_CAPABILITY),
+    check,
+    __doc__ or "",
+)

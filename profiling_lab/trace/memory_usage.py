@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How full the memory of each GPU was, where the recording noted its allocations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.trace.columns import MemoryKind, dense
+from profiling_lab.trace.info import gpus
+from profiling_lab.trace.process_ids import process_part
+from profiling_lab.trace.sqlite_source import SqliteSource
+from profiling_lab.trace.trace import Trace
+
+_TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+_ON_THE_GPU = (MemoryKind.DEVICE, MemoryKind.MANAGED, MemoryKind.DEVICE_STATIC, MemoryKind.MANAGED_STATIC)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPeak:
+    """The most memory that one process held on one device; what it held before the recording is not known."""
+
+    process: int
+    """number of the process in the trace"""
+    device: int
+    peak_bytes: int
+    at_ns: int
+    total_bytes: int | None
+    """what the device has; None where the file does not say"""
+
+
+def memory_peaks(trace: Trace) -> tuple[MemoryPeak, ...] | None:
+    """The peak of each process on each device; None where the trace holds no allocations."""
+    if not isinstance(trace.source, SqliteSource) or not (table := trace.file.newest(_TABLE)):
+        return None
+    wanted: dict[str, int | str] = {
+        "start": 0,
+        "globalPid": 0,
+        "deviceId": 0,
+        "bytes": 0,
+        "memKind": int(MemoryKind.DEVICE),
+        "memoryOperationType": 0,
+    }
+    rows = trace.file.select(table, wanted)
+    on_the_gpu = np.isin(rows["memKind"], _ON_THE_GPU)
+    rows = {name: column[on_the_gpu] for name, column in rows.items()}
+    process = trace.source.processes.number(process_part(rows["globalPid"]))
+    track, _ = dense(process.astype(np.int64) << 32 | (rows["deviceId"] & 0xFFFFFFFF))
+    sizes = {gpu.memory_bytes for gpu in gpus(trace)}
+    total = sizes.pop() if len(sizes) == 1 else None
+    peaks = []
+    for number in range(int(track.max(initial=-1)) + 1):
+        mine = np.flatnonzero(track == number)
+        mine = mine[np.argsort(rows["start"][mine], kind="stable")]
+        freed = rows["memoryOperationType"][mine] == 1
+        held = np.cumsum(np.where(freed, -rows["bytes"][mine], rows["bytes"][mine]))
+        top = int(held.argmax())
+        peaks.append(
+            MemoryPeak(
+                process=int(process[mine[0]]),
+                device=int(rows["deviceId"][mine[0]]),
+                peak_bytes=int(held[top]),
+                at_ns=int(rows["start"][mine[top]]),
+                total_bytes=total or None,
+            )
+        )
+    return tuple(peaks)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that only rearrange memory"""
+
+from __future__ import annotations
+
+import pytest
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.layout_copies import RULE
+
+COPY = (
+    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}> >"
+)
+CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<OpaqueType<4u>, unsigned int, 4, 64, 64>"
+LAYOUT = (
+    "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(cudnn::ops::nchw2nhwc_params_t)"
+)
+GEMM = "volta_sgemm_64x64_nt"
+
+
+def program(kernel: str, ns: int, rest: str = GEMM) -> TraceBuilder:
+    builder = TraceBuilder()
+    for _ in range(5):
+        builder.launch(rest, 100_000, stack="/app/model.py:1 f")
+        builder.launch(kernel, ns, stack="/app/model.py:2 f")
+    return builder
+
+
+@pytest.mark.parametrize("kernel", [COPY, CAT, LAYOUT])
+def test_fires_for_each_kind(judge: Judge, kernel: str) -> None:
+    (finding,) = judge(RULE, program(kernel, 25_000))
+    assert finding.cost_ns == 5 * 25_000 and finding.place.line == 2 and finding.events == 5
+    assert "20.0 % of the GPU time" in finding.what
+
+
+def test_fires_for_copies_within_the_gpu(judge: Judge) -> None:
+    builder = program(GEMM, 100).copy("DtoD", 50_000, stack="/app/model.py:9 f")
+    (finding,) = judge(RULE, builder)
+    assert finding.place.line == 9
+
+
+def test_silent_where_little_is_moved(judge: Judge) -> None:
+    assert judge(RULE, program(COPY, 2_000)) == ()
+
+
+def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
+    assert isinstance(judge(RULE, program("mine", 25_000, rest="other")), Abstain)

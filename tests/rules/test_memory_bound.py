@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that only pass over memory"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.memory_bound import RULE
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>(int, float)"
+GEMM = "volta_sgemm_64x64_nt"
+
+
+def kernels(*named: tuple[str, int]) -> TraceBuilder:
+    builder = TraceBuilder()
+    for line, (name, ns) in enumerate(named, 1):
+        builder.launch(name, ns, stack=f"/app/model.py:{line} f")
+    return builder
+
+
+def test_fires_and_names_the_dearest_line(judge: Judge) -> None:
+    (finding,) = judge(RULE, kernels((GEMM, 50_000), (ADD, 30_000), (NORM, 20_000)))
+    assert finding.cost_ns == 50_000 and finding.events == 2 and finding.place.line == 2
+    assert "50.0 % of the GPU time, are 2 kernels that only pass over memory" in finding.what
+
+
+def test_silent_where_products_take_the_time(judge: Judge) -> None:
+    assert judge(RULE, kernels((GEMM, 90_000), (ADD, 10_000))) == ()
+
+
+def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
+    verdict = judge(RULE, kernels(("my_kernel", 90_000), (ADD, 10_000)))
+    assert isinstance(verdict, Abstain) and "90.0 % of the GPU time tell nothing" in verdict.reason

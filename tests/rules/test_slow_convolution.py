@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions that take most of the time"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.slow_convolution import RULE
+
+CONV = "void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int, int)"
+LAYOUT = (
+    "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(cudnn::ops::nchw2nhwc_params_t)"
+)
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+
+
+def network(conv_ns: int, *more: str, rest: str = ADD) -> TraceBuilder:
+    builder = TraceBuilder()
+    for name in (CONV, *more):
+        builder.launch(name, conv_ns, stack="/app/model.py:3 Net.forward")
+    return builder.launch(rest, 100_000 - conv_ns, stack="/app/model.py:4 Net.forward")
+
+
+def test_fires_and_counts_changes_of_layout(judge: Judge) -> None:
+    (finding,) = judge(RULE, network(70_000))
+    assert finding.cost_ns == 70_000 and finding.place.line == 3 and "70.0 %" in finding.what
+    (finding,) = judge(RULE, network(70_000, LAYOUT))
+    assert finding.cost_ns == 140_000 and "0.070 ms of it for changing the layout" in finding.what
+
+
+def test_silent_where_they_do_not_dominate(judge: Judge) -> None:
+    assert judge(RULE, network(50_000)) == ()
+
+
+def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
+    assert isinstance(judge(RULE, network(10_000, rest="my_kernel")), Abstain)

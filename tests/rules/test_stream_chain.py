@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams that wait for each other"""
+
+from __future__ import annotations
+
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.stream_chain import RULE
+
+
+def chain(wait: bool, *, beside: bool = False, recorded: bool = True) -> TraceBuilder:
+    builder = TraceBuilder()
+    for i in range(20):
+        at = 2_000_000 + i * (50_000 if beside else 100_000)
+        for stream, offset in ((7, 0), (13, 0 if beside else 50_000)):
+            if wait:
+                builder.call("cudaEventRecord_v3020").call("cudaStreamWaitEvent_v3020")
+            builder.launch(
+                "gemm",
+                50_000,
+                stream=stream,
+                start_ns=at + offset,
+                stack=f"/app/model.py:{stream} f",
+                recorded=recorded,
+            )
+    return builder
+
+
+def test_fires_where_waits_put_streams_in_a_row(judge: Judge) -> None:
+    (finding,) = judge(RULE, chain(wait=True))
+    assert finding.cost_ns == 20 * 50_000 and finding.events == 39 and finding.confidence == "low"
+    assert "39 of 39 changes of stream come after a wait for an event" in finding.what
+    assert "side by side only 0.0 % of what could be" in finding.what
+
+
+def test_silent_where_streams_run_side_by_side(judge: Judge) -> None:
+    assert judge(RULE, chain(wait=True, beside=True)) == []
+
+
+def test_silent_on_one_stream(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(9):
+        builder.call("cudaStreamWaitEvent_v3020").launch("gemm", 50_000)
+    assert judge(RULE, builder) == []
+
+
+def test_silent_where_few_changes_wait(judge: Judge) -> None:
+    assert judge(RULE, chain(wait=False).call("cudaStreamWaitEvent_v3020").launch("gemm", 5)) == []
+
+
+def test_abstains_where_waits_were_not_recorded(judge: Judge) -> None:
+    verdict = judge(RULE, chain(wait=False, recorded=False))
+    assert isinstance(verdict, Abstain) and "--trace=cuda" in verdict.to_record

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products without tensor cores"""
+
+from __future__ import annotations
+
+import pytest
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.tensor_cores import RULE
+
+WITHOUT = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>(Params)",
+    "volta_sgemm_64x64_nt",
+    "volta_scudnn_128x128_stridedB_splitK_small_nn_v1",
+    "void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int, int)",
+    "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int, int)",
+)
+WITH = (
+    "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT",
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute",
+    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x128_16x3_nn_align4>(Params)",
+    "volta_h884cudnn_256x128_ldg8_relu_exp_small_nhwc_tn_v1",
+    "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4> >(Flash_fwd_params)",
+)
+
+
+def run_of(*kernels: str, major: int = 9) -> TraceBuilder:
+    builder = TraceBuilder()
+    for kernel in kernels:
+        builder.launch(kernel, 50_000, stack="/app/model.py:7 Net.forward")
+    return builder.row("TARGET_INFO_GPU", vmId=0, id=0, name="GPU", computeMajor=major, computeMinor=0)
+
+
+@pytest.mark.parametrize("kernel", WITHOUT)
+def test_fires_for_each_name_without(judge: Judge, kernel: str) -> None:
+    (finding,) = judge(RULE, run_of(kernel, kernel, "elementwise_kernel"))
+    assert finding.cost_ns == 100_000 and finding.events == 2 and finding.place.line == 7
+    assert "66.7 % of the GPU time, are products and convolutions without tensor cores" in finding.what
+
+
+@pytest.mark.parametrize("kernel", WITH)
+def test_silent_for_each_name_with(judge: Judge, kernel: str) -> None:
+    assert judge(RULE, run_of(kernel, kernel, WITHOUT[0])) == ()
+
+
+def test_silent_on_a_gpu_that_has_none(judge: Judge) -> None:
+    assert judge(RULE, run_of(WITHOUT[2], major=6)) == ()
+
+
+def test_an_operator_for_products_counts_whatever_its_kernel_is_called(judge: Judge) -> None:
+    builder = TraceBuilder().launch("my_product", 50_000).launch("elementwise_kernel", 10_000)
+    call = builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][0]
+    builder.range("aten::mm, seq = 0, op_id = 8", call["start"] - 10, call["end"] + 10)
+    verdict = judge(RULE, builder)
+    assert isinstance(verdict, Abstain) and "100.0 % of the products' time do not tell" in verdict.reason
+
+
+def test_abstains_where_no_name_is_a_products(judge: Judge) -> None:
+    verdict = judge(RULE, run_of("my_kernel"))
+    assert isinstance(verdict, Abstain) and "torch.profiler" in verdict.to_record
+    operators = run_of("elementwise_kernel").range("aten::add", 0, 1)
+    assert judge(RULE, operators) == (), "torch noted its operators: no product is among them"
