@@ -221,7 +221,12 @@ class _Builder:
         if not len(thread):
             return
         count = np.bincount(thread)
-        busiest = np.argsort(-count, kind="stable")[: int((count > 0).sum())]
+        first_row = np.zeros(len(count), dtype=np.int64)
+        first_row[thread[::-1]] = np.arange(len(thread))[::-1]
+        pids = [trace.pids[p] for p in process[first_row].tolist()]
+        # Main threads first, since that is where people look first; the others by their number of events.
+        is_main = np.array([tid == pid for tid, pid in zip(trace.tids, pids, strict=False)])
+        busiest = np.lexsort((-count, ~is_main, count == 0))[: int((count > 0).sum())]
         if len(busiest) > THREADS_AT_MOST:
             left = int(count[busiest[THREADS_AT_MOST:]].sum())
             self.out.notes.append(
@@ -229,11 +234,9 @@ class _Builder:
                 f"{left:,} calls and ranges"
             )
         several = len(np.unique(process)) > 1
-        first_row = np.zeros(len(count), dtype=np.int64)
-        first_row[thread[::-1]] = np.arange(len(thread))[::-1]
         deep = 0
         for number in busiest[:THREADS_AT_MOST].tolist():
-            pid, tid = trace.pids[process[first_row[number]]], trace.tids[number]
+            pid, tid = pids[number], trace.tids[number]
             of = f" · pid {pid}" if several else ""
             self.out.groups.append(f"thread {tid}{' (main)' if tid == pid else ''}{of}")
             self._line_lane(number)

@@ -81,8 +81,8 @@ def varints(values: npt.NDArray[np.uint64]) -> bytes:
     return out.tobytes()
 
 
-def read_varints(body: bytes, where: list[int]) -> I64:
-    """The column at `where` (unsigned). Raises IndexError where the body ends too early."""
+def read_column(body: bytes, where: list[int], signed: bool = False) -> I64:
+    """The column at `where`, as `Packer.column` wrote it. Raises IndexError where the body ends too early."""
     offset, count = where
     data = np.frombuffer(body, dtype=np.uint8)[offset:]
     ends = np.flatnonzero(data < 0x80)[:count]
@@ -94,4 +94,6 @@ def read_varints(body: bytes, where: list[int]) -> I64:
     for place in range(int(size.max(initial=0))):
         rows = np.flatnonzero(size > place)
         out[rows] |= (data[starts[rows] + place] & 0x7F).astype(np.int64) << (_SEVEN_BITS * place)
+    if signed:
+        out = (out.view(np.uint64) >> np.uint64(1)).astype(np.int64) ^ -(out & 1)
     return out

@@ -170,9 +170,9 @@ class TimelinePacker:
         ]
         return table[:stacks], without
 
-    def places(self, events: Sequence[Sequence[Event]]) -> list[list[list[int]]]:
-        """Per list of events of the trace their [lane, row in the lane], as far as the page holds them."""
-        found: dict[tuple[str, int], list[int]] = {}
+    def places(self, events: Sequence[Sequence[Event]]) -> list[list[dict[str, Any]]]:
+        """Per list of events of the trace where the page has them: lane, and row in the lane."""
+        found: dict[tuple[str, int], dict[str, Any]] = {}
         wanted: dict[str, set[int]] = {}
         for event in (event for each in events for event in each):
             wanted.setdefault(event.table, set()).add(event.row)
@@ -180,7 +180,8 @@ class TimelinePacker:
             table = _TABLES.get(lane.kind, "")
             rows = lane.rows[mask]
             for at in np.flatnonzero(np.isin(rows, list(wanted.get(table, ())))).tolist():
-                found[table, int(rows[at])] = [number, at]
+                row = int(rows[at])
+                found[table, row] = {"table": table, "row": row, "lane": number, "i": at}
         return [[found[e.table, e.row] for e in each if (e.table, e.row) in found] for each in events]
 
 

@@ -50,9 +50,16 @@ def _cause(row: GapRow) -> str:
 
 def _line(row: LineRow, coverage: Coverage) -> str:
     at = f"{PurePath(row.file).name}:{row.line}"
-    cost = f"{at} {row.function} costs most GPU time, {numbers.share(row.share_frac)} of it"
+    times = {
+        "forward": row.forward_ns,
+        "backward": row.backward_ns,
+        "recomputed": row.recompute_ns,
+        "optimizer": row.optimizer_ns,
+    }
+    parts = ", ".join(f"{numbers.time(ns)} {phase}" for phase, ns in times.items() if ns)
+    cost = f"{at} {row.function} costs {numbers.share(row.share_frac)} of the GPU time ({parts})"
     if coverage.attributed_frac < 0.5:
-        return f"{cost}, but only {numbers.share(coverage.attributed_frac)} has a line"
+        return f"{cost}, but only {numbers.share(coverage.attributed_frac)} has a line at all"
     return cost
 
 

@@ -16,7 +16,7 @@ class Details {
     this.data = data;
     this.box = byId('details');
     this.citedBy = new Map();
-    (data.evidence ?? []).forEach((places, finding) => places.forEach(([lane, i]) => {
+    (data.evidence ?? []).forEach((places, finding) => places.forEach(({lane, i}) => {
       const key = `${lane}:${i}`;
       if (!this.citedBy.has(key)) this.citedBy.set(key, []);
       this.citedBy.get(key).push(finding);
@@ -30,14 +30,14 @@ class Details {
       return;
     }
     const {lane, i} = event, name = lane.name[i];
-    this.box.replaceChildren(
+    this.box.replaceChildren(...[
       element('h3', {}, element('span', {class: `swatch t-${TINTS[lane.tint[i]]}`, 'aria-hidden': 'true'}),
         names.shown[name]),
       names.whole[name] ? element('p', {class: 'whole', text: names.whole[name]}) : null,
       element('dl', {class: 'facts'}, ...this.facts(event).flatMap(([what, value]) => [
         element('dt', {text: what}), element('dd', {}, value)])),
       this.launched(event), this.stack(event), this.rules(event),
-    );
+    ].filter(Boolean));
   }
 
   facts({lane, i}) {

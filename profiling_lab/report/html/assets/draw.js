@@ -101,10 +101,10 @@ function drawEvents(ctx, lane, view, y, height, palette, faint) {
     const to = Math.min(view.right, view.x(lane.end[i]));
     ctx.fillStyle = palette.shades[lane.tint[i]][lane.name[i] % SHADES];
     if (to - from < 1) {
-      // What shares a pixel is one stroke: a frame costs as many strokes as there are pixels.
+      // What ends in the same pixel is one stroke: a frame costs as many strokes as there are pixels.
       const pixel = Math.floor(from);
       ctx.fillRect(pixel, y, 1, height);
-      i = Math.max(i + 1, lowerBound(lane.start, view.time(pixel + 1), i));
+      i = lowerBound(lane.latest, view.time(pixel + 1), i + 1);
       continue;
     }
     ctx.fillRect(from, y, Math.max(1, to - from - (to - from > 3 ? 0.75 : 0)), height);
@@ -112,7 +112,7 @@ function drawEvents(ctx, lane, view, y, height, palette, faint) {
     i++;
   }
   ctx.globalAlpha = 1;
-  return labels.forEach(([i, from, to]) => drawLabel(ctx, lane, i, from, to, y, height, palette));
+  for (const [i, from, to] of labels) drawLabel(ctx, lane, i, from, to, y, height, palette);
 }
 
 function drawLabel(ctx, lane, i, from, to, y, height, palette) {
@@ -138,8 +138,7 @@ function drawMatches(ctx, lane, view, y, height, palette) {
     const from = Math.max(view.left, view.x(lane.start[hits[k]]));
     const wide = Math.max(1, Math.min(view.right, view.x(lane.end[hits[k]])) - from);
     if (wide <= 1) {
-      const next = lowerBound(lane.start, view.time(Math.floor(from) + 1));
-      low = Math.max(low, lowerBound(hits, next, low));
+      low = lowerBound(hits, lowerBound(lane.latest, view.time(Math.floor(from) + 1), hits[k] + 1), low);
     }
     ctx.fillStyle = palette.tints[lane.tint[hits[k]]];
     ctx.fillRect(from, y, wide, height);

@@ -61,6 +61,11 @@ function element(tag, options = {}, ...children) {
   return node;
 }
 
+// Long names may break behind their dots, slashes and underscores before they break anywhere.
+function breakable(text) {
+  return String(text).split(/(?<=[./_:])/).flatMap((part, i) => (i ? [document.createElement('wbr'), part] : [part]));
+}
+
 const byId = (id) => document.getElementById(id);
 
 function cssColor(name) {

@@ -29,8 +29,8 @@ function fill(id, section, show) {
 function showTables(data, state) {
   const onLine = (file, line) => search?.byLine(file, line);
   const lineAction = (row) => (row.file ? {text: 'Show', run: () => onLine(row.file, row.line)} : null);
-  fill('lines', data.lines, (box, section) => showTable(box, section, {bars: true, action: lineAction, class: 'cards'}));
-  fill('findings', data.findings, (box, section) => showFindings(box, section, onLine));
+  fill('lines', data.lines, (box, section) => showTable(box, section, {bars: true, code: true, action: lineAction, class: 'cards'}));
+  fill('findings', data.findings, (box, section) => showFindings(box, section, onLine, (k, event) => state.showEvidence(k, event)));
   fill('gaps', data.gaps, (box, section) => {
     header(box, section.header.slice(data.coverage_text.length));
     showTable(box, section, {class: 'cards', action: (row) => ({text: 'Show', run: () => state.showGap(row)})});
@@ -63,9 +63,11 @@ function longestGap(timeline, row) {
   return best;
 }
 
+const around = (at, room) => [at - room, at + room];
+
 async function start() {
   const data = JSON.parse(byId('data').textContent);
-  const state = {timeline: null, chart: null, flame: null, showGap: () => {}};
+  const state = {timeline: null, chart: null, flame: null, showGap: () => {}, showEvidence: () => {}};
   setUpTheme(() => {
     state.timeline?.palette.read();
     state.timeline?.draw();
@@ -83,11 +85,19 @@ async function start() {
   if (state.chart) state.chart.timeline = timeline;
   state.showGap = (row) => {
     const gap = longestGap(timeline, row);
+    if (!gap && row.file) search.byLine(row.file, row.line);  // pauses too short for the lane of idle time
     byId('timeline').scrollIntoView({behavior: 'smooth'});
     if (!gap) return;
-    const around = gap.lane.duration(gap.i) / 2;
-    timeline.show(gap.lane.start[gap.i] - around, gap.lane.end[gap.i] + around);
+    const room = gap.lane.duration(gap.i) / 2;
+    timeline.show(gap.lane.start[gap.i] - room, gap.lane.end[gap.i] + room);
     timeline.select(gap);
+  };
+  // The page holds evidence in the order of the findings; what it does not hold is shown by its time.
+  state.showEvidence = (k, event) => {
+    const place = data.evidence[k].find((one) => one.row === event.row && one.table === event.table);
+    byId('timeline').scrollIntoView({behavior: 'smooth'});
+    if (place) timeline.select({lane: timeline.lanes[place.lane], i: place.i}, true);
+    else timeline.show(...around(event.start_ns - Number(head.origin_ns), timeline.span / 1000));
   };
   showLegend(timeline);
   const flameBox = bodyOf('flame');

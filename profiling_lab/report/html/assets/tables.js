@@ -32,7 +32,7 @@ function bar(row, largest) {
     class: `t-${name.slice(0, -3)}`, style: {width: `${(100 * row[name]) / largest}%`}})));
 }
 
-// options: bars (a column of bars), action (a button per row: {text, run(data)})
+// options: bars (a column of bars), code (the first column is code), action (a button per row: {text, run(data)})
 function showTable(box, table, options = {}) {
   const units = unitsOf(table);
   const largest = options.bars ? Math.max(1, ...table.data.map((row) => row.gpu_ns ?? 0)) : 1;
@@ -59,12 +59,12 @@ function tableRow(table, i, units, largest, options) {
   const cells = table.columns.map((column, c) => {
     const text = cellText(table.rows[i][c], column, units[column.scale]);
     const title = column.unit === 'ns' ? `${column.title} ${units[column.scale][0]}` : column.title;
-    const cell = element('td', {class: column.unit === 'text' ? (c === 0 ? 'key' : null) : 'right', 'data-title': title});
+    const cell = element('td', {class: column.unit === 'text' ? (c === 0 ? 'key' : 'text') : 'right', 'data-title': title});
     if (c === 0) {
-      cell.append(element('code', {text: text || '-'}));
+      cell.append(element(options.code ? 'code' : 'span', {}, ...breakable(text || '-')));
       for (const line of table.details[i] ?? []) cell.append(element('div', {class: 'detail', text: line}));
-    } else cell.textContent = text;
-    if (!text) cell.classList.add('empty');
+    } else cell.append(...(column.unit === 'text' ? breakable(text) : [text]));
+    if (!text || text === '0') cell.classList.add('empty');
     return cell;
   });
   if (options.bars) cells.splice(1, 0, element('td', {class: 'bars'}, bar(table.data[i], largest)));
@@ -80,20 +80,23 @@ function header(box, lines) {
     ...list.slice(1).map((line) => element('p', {class: line.startsWith(' ') ? 'note inset' : 'note', text: line.trim()})));
 }
 
-function showFindings(box, section, onLine) {
+function showFindings(box, section, onLine, onEvidence) {
   if (!section.data.length) box.append(element('p', {class: 'lead', text: 'No rule found anything.'}));
   section.data.forEach((finding, k) => {
     const place = finding.file ? element('button', {type: 'button', class: 'link code',
       text: `${baseName(finding.file)}:${finding.line} ${finding.function}`, title: `${finding.file}:${finding.line}`,
       on: {click: () => onLine(finding.file, finding.line)}}) : element('span', {text: 'no line known'});
-    const evidence = finding.evidence.slice(0, 3).map((e) => `${e.table}[${e.row}]`).join(', ');
-    const more = finding.events > 3 ? ` and ${count(finding.events - 3)} more` : '';
+    const shown = finding.evidence.slice(0, 3);
+    const evidence = shown.flatMap((e, n) => [n ? ', ' : ' ', element('button', {
+      type: 'button', class: 'link', text: `${e.table}[${e.row}]`, title: 'Show it in the timeline',
+      on: {click: () => onEvidence(k, e)}})]);
+    const more = finding.events > shown.length ? ` and ${count(finding.events - shown.length)} more` : '';
     box.append(element('article', {class: `finding ${finding.severity ?? ''}`, id: `finding-${k}`},
       element('div', {class: 'cost'}, element('strong', {text: time(finding.cost_ns)}),
         element('span', {text: finding.cost_of}),
         finding.severity ? element('span', {class: 'tag', text: finding.severity}) : null),
       element('div', {}, element('h3', {text: finding.what}),
-        element('p', {}, place, element('span', {class: 'note', text: ` rule ${finding.rule}; evidence ${evidence}${more}`})),
+        element('p', {}, place, element('span', {class: 'note'}, ` rule ${finding.rule}; evidence`, ...evidence, more)),
         element('p', {class: 'remedy', text: finding.remedy}))));
   });
   if (section.silent?.length) {
