@@ -312,3 +312,13 @@ with profiling_lab.record(OUT): fake.kernel("a")
     with sqlite3.connect(tmp_path / "out.sqlite") as file:
         types = file.execute("SELECT DISTINCT type FROM sqlite_master").fetchall()
     assert types == [("table",)]
+
+
+def test_the_place_in_a_job_is_noted(run: Any, query: Any) -> None:
+    code = """
+with profiling_lab.record(OUT):
+    fake.kernel("k", ns=10)
+"""
+    run(code, env={"RANK": "3", "WORLD_SIZE": "eight"})  # what is no number is not noted
+    assert query("SELECT value FROM PYREC_META WHERE name = 'rank'") == [("3",)]
+    assert query("SELECT value FROM PYREC_META WHERE name = 'world_size'") == []
