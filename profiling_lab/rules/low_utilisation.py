@@ -39,21 +39,10 @@ REMEDY = "see what the host does before this line: loading data, waiting, launch
 
 
 def check(view: View) -> Verdict:
-    operations = view.operations
-    track = operations.process.astype(np.int64) << 32 | operations.device
-    findings: list[Finding] = []
-    enough = False
-    for device in np.unique(track).tolist():
-        rows = np.flatnonzero(track == device)
-        if len(rows) >= view[ENOUGH]:
-            enough = True
-            findings += _of_device(view, rows)
-    if not enough:
-        return Abstain(
-            f"no GPU has {view[ENOUGH]:.0f} operations in the recording, too few to cut it into parts",
-            LONGER,
-        )
-    return findings
+    devices = [rows for _, _, rows in view.devices if len(rows) >= view[ENOUGH]]
+    if not devices:
+        return Abstain(f"no GPU has {view[ENOUGH]:.0f} operations, too few to cut them into parts", LONGER)
+    return [finding for rows in devices for finding in _of_device(view, rows)]
 
 
 def _of_device(view: View, rows: I64) -> list[Finding]:
