@@ -9,12 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from profiling_lab.recording import record
+    from profiling_lab.recording import Schedule, record, step
     from profiling_lab.trace import Trace
 
-__all__ = ["Trace", "__version__", "record"]
+__all__ = ["Schedule", "Trace", "__version__", "record", "step"]
 
-_LAZY = {"Trace": "profiling_lab.trace", "record": "profiling_lab.recording"}
+_LAZY = {
+    "Schedule": "profiling_lab.recording",
+    "Trace": "profiling_lab.trace",
+    "record": "profiling_lab.recording",
+    "step": "profiling_lab.recording",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled recorder: one recording per process at a time. Use it through profiling_lab.recording."""
 
+from collections.abc import Callable
 from typing import Any
 
 VERSION: str
@@ -16,6 +17,8 @@ def start(
     buffer_bytes: int = ...,
     buffers_ahead: int = ...,
     buffers_most: int = ...,
+    paused: bool = False,
+    most_bytes: int = 0,
     flush_period_ms: int = ...,
 ) -> dict[str, Any]:
     """Begin to record: {"gpu": bool, "gpu_reason": str, "stack_reason": str}.
@@ -29,6 +32,21 @@ def stop(meta: dict[str, str]) -> dict[str, str]:
 
     RuntimeError if none is running.
     """
+
+def warm_up() -> bool:
+    """Let CUPTI work; what it delivers belongs to no window. False: it works already, or nothing is recorded."""
+
+def open_window(step: int = -1) -> bool:
+    """Begin a window of the recording, `step` being the first step in it. False: one is open."""
+
+def close_window() -> bool:
+    """End the window: later calls belong to none, earlier ones may still run. False: none is open."""
+
+def pause() -> bool:
+    """Record nothing until the next warm_up() or open_window(), at no cost to launches. Wait for the GPU before."""
+
+def watch_ranges(name: str, call: Callable[[], object] | None) -> None:
+    """Have the main thread call `call` soon after every end of an NVTX range of this name; None: no more."""
 
 def add_meta(meta: dict[str, str]) -> None:
     """Facts about the running recording; a later value of a name replaces an earlier one."""

@@ -137,14 +137,32 @@ void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   }
 }
 
+void CuptiClient::disable_kinds() noexcept {
+  for (const ActivityKind kind : kKinds) functions_.ActivityDisable(kind);
+}
+
+// GRAPH_TRACE stays on: a graph made in a pause must not be older than it (enable_kinds). The converter drops
+// what it delivers of a pause.
+void CuptiClient::pause() noexcept {
+  launch_callbacks::disarm();
+  for (const auto& call : traced_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
+  disable_kinds();
+}
+
+void CuptiClient::resume(LaunchRings* rings, bool python_stacks) noexcept {
+  for (const ActivityKind kind : kKinds) functions_.ActivityEnable(kind);
+  for (const auto& call : traced_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
+  launch_callbacks::rearm(rings, python_stacks);
+}
+
 void CuptiClient::stop() noexcept {
   launch_callbacks::disarm();
   for (const auto& call : traced_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
-  for (const ActivityKind kind : kKinds) functions_.ActivityDisable(kind);
+  disable_kinds();
   functions_.ActivityDisable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) functions_.ActivityDisable(kind);
   flush(true);
-  // Others may want CUPTI now. (A pause inside a recording would keep the subscription.)
+  // Others may want CUPTI now.
   functions_.Unsubscribe(subscriber_);
   subscriber_ = nullptr;
   traced_.clear();

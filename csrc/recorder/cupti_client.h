@@ -38,6 +38,11 @@ class CuptiClient {
   void stop() noexcept;
   void release() { buffers_.release(); }
 
+  // Nothing new is recorded until resume(), at no cost to the launches in between; the subscription is kept.
+  // What the GPU still has to do is recorded only if the caller waited for it.
+  void pause() noexcept;
+  void resume(LaunchRings* rings, bool python_stacks) noexcept;
+
   void flush(bool forced) noexcept;
   // Thread: the consumer (or nobody else after it). Decodes and writes what was handed over.
   void collect();
@@ -54,6 +59,7 @@ class CuptiClient {
   std::string subscribe();
   std::string explain(cupti::Result result, const char* what) const;
   void enable_kinds();
+  void disable_kinds() noexcept;
   void enable_callbacks(LaunchRings* rings, bool python_stacks);
 
   static void on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records);

@@ -19,7 +19,10 @@ namespace {
 constexpr uint32_t kLargestCbid = 4096;  // far above any version's last id
 
 std::atomic<LaunchRings*> active_rings{nullptr};
-std::atomic<uint32_t> session{0};  // counts arm(): what a thread kept from an earlier recording is stale
+// Recordings in the upper half, armings in the lower: a thread's ring is stale in another recording, the call
+// that it thinks it is in is stale after every arming, for its exit was not seen.
+std::atomic<uint64_t> session{0};
+constexpr int kRecordingShift = 32;
 std::atomic<bool> take_stacks{false};
 std::atomic<uint64_t> swallowed{0};
 
@@ -27,7 +30,7 @@ std::atomic<uint64_t> swallowed{0};
 // correlation id; only the outermost call is recorded.
 struct ThreadState {
   std::shared_ptr<LaunchRing> ring;
-  uint32_t session = 0;
+  uint64_t session = 0;
   bool inside = false;
   bool sampled = false;
   cupti::Domain domain{};
@@ -42,9 +45,10 @@ thread_local ThreadState thread_state;
 
 void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32_t cbid,
            const cupti::CallbackData& call) {
-  const uint32_t now_session = session.load(std::memory_order_relaxed);
+  const uint64_t now_session = session.load(std::memory_order_relaxed);
   if (thread.session != now_session) {
-    thread.ring = rings->add(static_cast<uint32_t>(syscall(SYS_gettid)));
+    if (thread.session >> kRecordingShift != now_session >> kRecordingShift)
+      thread.ring = rings->add(static_cast<uint32_t>(syscall(SYS_gettid)));
     thread.session = now_session;
     thread.inside = false;
   }
@@ -139,6 +143,12 @@ std::vector<TracedCall> traced_calls(const cupti::Functions& functions) {
 void arm(LaunchRings* rings, bool python_stacks) noexcept {
   take_stacks = python_stacks;
   swallowed = 0;
+  session.fetch_add(uint64_t{1} << kRecordingShift);
+  active_rings.store(rings, std::memory_order_release);
+}
+
+void rearm(LaunchRings* rings, bool python_stacks) noexcept {
+  take_stacks = python_stacks;
   session.fetch_add(1);
   active_rings.store(rings, std::memory_order_release);
 }

@@ -30,6 +30,8 @@ std::vector<TracedCall> traced_calls(const cupti::Functions& functions);
 // Starts accepting events into `rings`, which must live as long as the process (a call may be in flight).
 void arm(LaunchRings* rings, bool python_stacks) noexcept;
 void disarm() noexcept;
+// Accepts events again after disarm(), as the same recording.
+void rearm(LaunchRings* rings, bool python_stacks) noexcept;
 
 // CUPTI's callback. Thread: any thread inside a CUDA call, usually without the GIL; must not call CUDA,
 // take locks that others hold across CUDA calls, or throw.

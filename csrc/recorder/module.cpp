@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <tuple>
@@ -11,6 +12,7 @@
 
 #include "recorder/autograd_link.h"
 #include "recorder/kernel_names.h"
+#include "recorder/nvtx_ranges.h"
 #include "recorder/python_stacks_module.h"
 #include "recorder/session.h"
 #include "trace/spool.h"
@@ -43,6 +45,10 @@ py::dict start(const py::kwargs& wanted) {
       options.cupti.buffers_ahead = value.cast<uint32_t>();
     else if (name == "buffers_most")
       options.cupti.buffers_most = value.cast<uint32_t>();
+    else if (name == "paused")
+      options.paused = value.cast<bool>();
+    else if (name == "most_bytes")
+      options.most_bytes = value.cast<uint64_t>();
     else if (name == "flush_period_ms")
       options.flush_period_ms = value.cast<uint32_t>();
     else
@@ -65,6 +71,29 @@ std::map<std::string, std::string> stop(const std::map<std::string, std::string>
   }
   if (!why.empty()) throw std::runtime_error(why);
   return Session::instance().finish(meta);
+}
+
+// Ranges end on any thread, without the GIL: Python's main thread is asked to call the function soon. A full
+// queue of such requests loses none: the next one that is served serves all.
+py::object* range_watcher = nullptr;  // never destroyed: the interpreter may be gone before us
+std::atomic<int> ranges_ended{0};
+
+int serve_range_watcher(void*) {
+  for (int left = ranges_ended.exchange(0); left > 0 && range_watcher; --left) {
+    if (!PyObject_CallNoArgs(range_watcher->ptr())) return -1;
+  }
+  return 0;
+}
+
+void watch_ranges(const std::string& name, const py::object& call) {
+  nvtx_ranges::watch("", nullptr);
+  delete std::exchange(range_watcher, nullptr);
+  if (call.is_none()) return;
+  range_watcher = new py::object(call);
+  nvtx_ranges::watch(name, [] {
+    ++ranges_ended;
+    Py_AddPendingCall(&serve_range_watcher, nullptr);
+  });
 }
 
 std::string calibrate(const std::vector<std::tuple<uintptr_t, uint64_t, uint64_t>>& nodes) {
@@ -143,6 +172,7 @@ void name_the_columns() {
   PYBIND11_NUMPY_DTYPE(Thread, thread, name);
   PYBIND11_NUMPY_DTYPE(Clock, real_ns, monotonic_ns);
   PYBIND11_NUMPY_DTYPE(Diagnostic, time_ns, severity, text);
+  PYBIND11_NUMPY_DTYPE(Window, start_ns, end_ns, step);
 }
 
 py::dict read_spool(const std::string& path) {
@@ -177,6 +207,7 @@ py::dict read_spool(const std::string& path) {
   out["stack_nodes"] = records<spool::StackNode>(contents, Kind::kStackNode);
   out["threads"] = records<spool::Thread>(contents, Kind::kThread);
   out["clocks"] = records<spool::Clock>(contents, Kind::kClock);
+  out["windows"] = records<spool::Window>(contents, Kind::kWindow);
   out["diagnostics"] = records<spool::Diagnostic>(contents, Kind::kDiagnostic);
   return out;
 }
@@ -192,6 +223,14 @@ PYBIND11_MODULE(_recorder, m) {
   m.def(
       "add_meta", [](const std::map<std::string, std::string>& meta) { Session::instance().add_meta(meta); },
       py::arg("meta"));
+  const py::call_guard<py::gil_scoped_release> without_gil;
+  m.def("warm_up", [] { return Session::instance().warm_up(); }, without_gil);
+  m.def(
+      "open_window", [](int64_t step) { return Session::instance().open_window(step); }, py::arg("step") = -1,
+      without_gil);
+  m.def("close_window", [] { return Session::instance().close_window(); }, without_gil);
+  m.def("pause", [] { return Session::instance().pause(); }, without_gil);
+  m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });
   m.def("status", [] { return Session::instance().statistics(); });
   m.def("attach_autograd", &autograd_link::attach);

@@ -60,6 +60,13 @@ std::atomic<uint32_t> session{0};
 std::atomic<uint32_t> attached{0};
 std::atomic<uint64_t> next_range_id{1};
 std::atomic<uint64_t> handed_over{0};
+std::atomic<void (*)()> watcher{nullptr};
+std::string watched_name;  // written only while watcher is null and no range ends
+
+void tell_watcher(const Event& event) {
+  void (*const ended)() = watcher.load(std::memory_order_acquire);
+  if (ended && event.text == watched_name) ended();
+}
 
 struct Owner {
   std::shared_ptr<ThreadRanges> ranges;
@@ -121,13 +128,17 @@ int push(Event event) {
 
 int pop(uint32_t domain, uint64_t end_ns) {
   ThreadRanges& mine = this_thread();
-  std::lock_guard lock(mine.mutex);
+  std::unique_lock lock(mine.mutex);
   auto& stack = mine.open[domain];
   if (stack.empty()) return -1;  // pushed before the recording, or never
-  stack.back().range.end_ns = end_ns;
-  mine.finished.push_back(std::move(stack.back()));
+  Event event = std::move(stack.back());
   stack.pop_back();
-  return static_cast<int>(stack.size());
+  const int level = static_cast<int>(stack.size());
+  event.range.end_ns = end_ns;
+  mine.finished.push_back(event);
+  lock.unlock();
+  tell_watcher(event);
+  return level;
 }
 
 void mark(Event event) {
@@ -160,8 +171,11 @@ void range_end(uint64_t id, uint64_t end_ns) {
   }
   event.range.end_ns = end_ns;
   event.range.end_thread = mine.thread;
-  std::lock_guard lock(mine.mutex);
-  mine.finished.push_back(std::move(event));
+  {
+    std::lock_guard lock(mine.mutex);
+    mine.finished.push_back(event);
+  }
+  tell_watcher(event);
 }
 
 void name_category(Event event) {
@@ -196,7 +210,14 @@ void start() noexcept {
 
 bool recording() noexcept { return is_recording.load(std::memory_order_relaxed); }
 
-void drain(spool::Writer& writer) {
+void watch(const std::string& name, void (*ended)()) {
+  watcher = nullptr;
+  if (!ended) return;
+  watched_name = name;
+  watcher.store(ended, std::memory_order_release);
+}
+
+void drain(spool::Writer& writer, const Keep& keep) {
   std::vector<std::shared_ptr<ThreadRanges>> threads;
   {
     std::lock_guard lock(registry().mutex);
@@ -210,6 +231,9 @@ void drain(spool::Writer& writer) {
       events.clear();
       std::swap(events, thread->finished);
     }
+    std::erase_if(events, [&](const Event& event) {
+      return !keep(event.range.start_ns, event.range.end_ns ? event.range.end_ns : event.range.start_ns);
+    });
     handed_over += events.size();
     write(writer, events);
     // A range that its thread left open is kept for stop().
@@ -219,9 +243,10 @@ void drain(spool::Writer& writer) {
   }
 }
 
-void stop(spool::Writer& writer) {
+void stop(spool::Writer& writer, const Keep& keep) {
   is_recording = false;
-  drain(writer);
+  watcher = nullptr;
+  drain(writer, keep);
   std::vector<Event> left;
   std::vector<std::shared_ptr<ThreadRanges>> threads;
   {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "trace/spool.h"
@@ -28,10 +29,15 @@ struct RegisteredString {
 // From the recorder.
 void start() noexcept;
 bool recording() noexcept;
-void drain(trace::spool::Writer& writer);  // Thread: the consumer
+// Thread: the consumer. Hands over what is finished; ranges and marks that `keep`(start_ns, end_ns) refuses
+// are dropped.
+using Keep = std::function<bool(uint64_t start_ns, uint64_t end_ns)>;
+void drain(trace::spool::Writer& writer, const Keep& keep);
 // Closes what is open (rows without an end), hands everything over and stops recording.
-void stop(trace::spool::Writer& writer);
+void stop(trace::spool::Writer& writer, const Keep& keep);
 void after_fork_child() noexcept;
+// `ended` is called on the thread that ends a range of this name; nullptr: no more.
+void watch(const std::string& name, void (*ended)());
 uint64_t count() noexcept;  // handed to the writer since start()
 void library_attached() noexcept;
 uint32_t attached_libraries() noexcept;  // since the process began

@@ -63,7 +63,7 @@ StartResult Session::start(const StartOptions& options) {
   if (!result.error.empty()) return result;
   state_ = State::kStarting;
   try {
-    begin(options, &result);
+    begin(options, header.start_ns, &result);
   } catch (const std::exception& error) {  // no memory, no thread
     result.error = std::string("the recording could not be started: ") + error.what();
   }
@@ -73,7 +73,7 @@ StartResult Session::start(const StartOptions& options) {
     return result;
   }
   if (gpu_) cupti_.stop();
-  if (nvtx_) nvtx_ranges::stop(writer_);
+  if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   if (python_) python_stacks::stop();
   writer_.close();
   unlink(options.spool_path.c_str());
@@ -81,10 +81,17 @@ StartResult Session::start(const StartOptions& options) {
   return result;
 }
 
-void Session::begin(const StartOptions& options, StartResult* result) {
+void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult* result) {
   gpu_ = nvtx_ = python_ = false;
   recorded_calls_ = calls_with_stack_ = 0;
   flush_period_ms_ = options.flush_period_ms;
+  armed_ = !options.paused;
+  open_ = !options.paused;
+  limit_reached_ = false;
+  most_bytes_ = options.most_bytes;
+  start_ns_ = start_ns;
+  windows_ = 0;
+  window_ = last_window_ = {};
   stacks_.reset();
   rings_.clear();
   node_names_.clear();
@@ -101,6 +108,7 @@ void Session::begin(const StartOptions& options, StartResult* result) {
   if (options.gpu) {
     result->gpu_reason = cupti_.start(options.cupti, &rings_, python_);
     gpu_ = result->gpu_reason.empty();
+    if (gpu_ && !armed_) cupti_.pause();
     if (cupti_.refused()) {  // a recording without the GPU's half would only mislead
       result->error = result->gpu_reason;
       return;
@@ -113,11 +121,82 @@ void Session::begin(const StartOptions& options, StartResult* result) {
   consumer_ = std::thread(&Session::consume, this);
 }
 
+bool Session::warm_up() {
+  std::lock_guard lock(control_);
+  if (state_ != State::kRecording || armed_ || limit_reached_) return false;
+  armed_ = true;
+  if (gpu_) cupti_.resume(&rings_, python_);
+  return true;
+}
+
+bool Session::open_window(int64_t step) {
+  warm_up();
+  std::lock_guard lock(control_);
+  if (!armed_ || open_) return false;
+  open_ = true;
+  begin_window(now_ns(), step);
+  if (gpu_) launch_callbacks::rearm(&rings_, python_);  // close_window() may have been all that came before
+  return true;
+}
+
+bool Session::close_window() {
+  std::lock_guard lock(control_);
+  if (state_ != State::kRecording || !open_) return false;
+  close_locked();
+  return true;
+}
+
+bool Session::pause() {
+  std::lock_guard lock(control_);
+  if (state_ != State::kRecording || !armed_) return false;
+  pause_locked();
+  return true;
+}
+
+void Session::close_locked() {
+  launch_callbacks::disarm();
+  open_ = false;
+  if (windows_ == 0) begin_window(start_ns_, -1);  // the recording began without a schedule
+  end_window();
+}
+
+void Session::pause_locked() {
+  if (open_) close_locked();
+  if (gpu_) cupti_.pause();
+  armed_ = false;
+}
+
+void Session::begin_window(uint64_t start_ns, int64_t step) {
+  std::lock_guard lock(windows_mutex_);
+  ++windows_;
+  last_window_ = window_;
+  window_ = {start_ns, 0, step};
+  writer_.append(spool::Kind::kWindow, std::vector{window_});
+}
+
+void Session::end_window() {
+  std::lock_guard lock(windows_mutex_);
+  window_.end_ns = now_ns();
+  writer_.append(spool::Kind::kWindow, std::vector{window_});
+}
+
+// A recording that never paused has no windows: everything is in it.
+bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
+  std::lock_guard lock(windows_mutex_);
+  if (windows_ == 0) return open_;
+  for (const spool::Window& window : {last_window_, window_}) {
+    if (window.start_ns && end_ns >= window.start_ns && (!window.end_ns || start_ns <= window.end_ns))
+      return true;
+  }
+  return false;
+}
+
 std::string Session::halt() {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording) return "no recording is running in this process";
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
   if (gpu_) cupti_.stop();
+  if (windows_ != 0 && open_) end_window();
   {
     std::lock_guard consumer_lock(consumer_mutex_);
     stopping_ = true;
@@ -126,7 +205,7 @@ std::string Session::halt() {
   consumer_.join();
   drain();
   write_thread_names();
-  if (nvtx_) nvtx_ranges::stop(writer_);
+  if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   writer_.append(spool::Kind::kClock, std::vector{clock_sample()});
   state_ = State::kHalted;
   return "";
@@ -162,8 +241,21 @@ void Session::consume() {
       check_clock();
     }
     drain();
+    keep_below_limit();
     lock.lock();
   }
+}
+
+// What is on its way is still written: what CUPTI holds, the names of nodes and threads.
+void Session::keep_below_limit() {
+  if (most_bytes_ == 0 || limit_reached_ || !armed_ || writer_.usage().written < most_bytes_) return;
+  const std::unique_lock lock(control_, std::try_to_lock);  // halt() holds it while it waits for this thread
+  if (!lock || state_ != State::kRecording || !armed_) return;
+  limit_reached_ = true;
+  pause_locked();
+  writer_.diagnostic(
+      now_ns(), kWarning,
+      "the recording ended here: its capture file had reached " + std::to_string(most_bytes_) + " bytes");
 }
 
 void Session::check_clock() {
@@ -185,7 +277,7 @@ void Session::drain() {
     cupti_.collect();
     cupti_.watch(recorded_calls_);
   }
-  if (nvtx_) nvtx_ranges::drain(writer_);
+  if (nvtx_) nvtx_ranges::drain(writer_, keep_);
 }
 
 void Session::drain_launches() {
@@ -258,6 +350,8 @@ std::map<std::string, std::string> Session::statistics() {
   put("dropped_bytes", file.lost);
   put("callback_errors", launch_callbacks::errors());
   put("spool_bytes", file.written);
+  if (windows_ || !open_) put("windows", windows_);
+  if (limit_reached_) put("stopped_at_bytes", most_bytes_);
   if (totals.cost_samples) {  // one call in LaunchRing::kSampleEvery is timed
     put("overhead_callback_ns", totals.cost_ns / totals.cost_samples);
     put("overhead_callback_samples", totals.cost_samples);

@@ -2,6 +2,7 @@
 // One recording from start to stop: the only entry into the recorder.
 //
 //   start()   callbacks, activity records, NVTX and Python stacks on, consumer thread running
+//   open_window(), pause()   a window begins, it ends and nothing is recorded until the next
 //   halt()    everything off again, what CUPTI still held is fetched and written (takes no GIL)
 //   finish()  statistics written, capture file closed
 #pragma once
@@ -18,6 +19,7 @@
 
 #include "recorder/cupti_client.h"
 #include "recorder/launch_ring.h"
+#include "recorder/nvtx_ranges.h"
 #include "recorder/stack_writer.h"
 #include "trace/spool.h"
 
@@ -29,6 +31,8 @@ struct StartOptions {
   bool gpu = true;
   bool python_stacks = true;
   bool nvtx = true;
+  bool paused = false;      // begin in a pause, before the first window
+  uint64_t most_bytes = 0;  // the capture file ends its last window before it grows larger; 0: no limit
   uint32_t flush_period_ms = 1000;  // what a killed process may lose
 };
 
@@ -49,6 +53,13 @@ class Session {
   // Returns the statistics, which a full disk may have kept out of the file. GIL held.
   std::map<std::string, std::string> finish(const std::map<std::string, std::string>& meta);
 
+  // A recording that pauses consists of windows. All four take no GIL and return false if there is nothing to
+  // do.
+  bool warm_up();                  // CUPTI works, but what it delivers belongs to no window
+  bool open_window(int64_t step);  // `step` is the first step in it, -1 if no step began it
+  bool close_window();             // later launches belong to no window; earlier ones may still run
+  bool pause();  // nothing is recorded, at no cost to launches; what the GPU has not done yet is lost
+
   // Facts about the recording; a later value of a name replaces an earlier one.
   void add_meta(const std::map<std::string, std::string>& meta) noexcept;
   bool recording() const noexcept { return state_ == State::kRecording; }
@@ -60,12 +71,21 @@ class Session {
   enum class State { kIdle, kStarting, kRecording, kHalted, kForked };
 
   Session();
-  void begin(const StartOptions& options, StartResult* result);
+  void begin(const StartOptions& options, uint64_t start_ns, StartResult* result);
   void consume();
+  void begin_window(uint64_t start_ns, int64_t step);
+  void close_locked();
+  void pause_locked();
+  void end_window();
+  void keep_below_limit();
   void check_clock();
   void drain();
   void drain_launches();
   void write_thread_names();
+  bool in_window(uint64_t start_ns, uint64_t end_ns);
+  const nvtx_ranges::Keep keep_ = [this](uint64_t start_ns, uint64_t end_ns) {
+    return in_window(start_ns, end_ns);
+  };
   static void after_fork_child();
 
   std::mutex control_;   // start, halt and finish one at a time
@@ -87,6 +107,13 @@ class Session {
   trace::spool::Clock last_clock_{};
 
   bool gpu_ = false, nvtx_ = false, python_ = false;
+  std::atomic<bool> armed_{false}, open_{false};  // CUPTI works; in a window
+  bool limit_reached_ = false;
+  uint64_t most_bytes_ = 0, start_ns_ = 0;
+
+  std::mutex windows_mutex_;  // of what follows
+  uint64_t windows_ = 0;
+  trace::spool::Window window_{}, last_window_{};  // the newest and the one before; all zero: none yet
   uint64_t recorded_calls_ = 0, calls_with_stack_ = 0;
 };
 

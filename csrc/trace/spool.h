@@ -40,6 +40,7 @@ enum class Kind : uint16_t {
   kThread = 15,
   kClock = 16,
   kDiagnostic = 17,
+  kWindow = 18,
 };
 
 struct Header {
@@ -139,6 +140,12 @@ struct Clock {
 struct Diagnostic {
   uint64_t time_ns;
   uint32_t severity, text;  // 1 info, 2 warning, 3 error
+};
+
+// A stretch that was recorded, of a recording that pauses; without any, all of it was.
+struct Window {
+  uint64_t start_ns, end_ns;  // end_ns 0: open; the row with the same start that follows closes it
+  int64_t step;               // the first step in it, -1: not begun by a step
 };
 
 struct BlockHeader {

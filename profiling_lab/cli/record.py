@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from profiling_lab.recording import Recorder, RecordingSummary
+    from profiling_lab.recording import Recorder, RecordingSummary, Schedule
 
 HELP = "run a Python script, unmodified, and record its GPU work and the lines that launch it"
 EXAMPLES = """\
   profiling-lab record train.py                              writes train.sqlite
   profiling-lab record -o run.sqlite train.py --epochs 2     what follows the script is the script's
   profiling-lab record -o run.sqlite -m package.train --lr 1e-4
+  profiling-lab record --steps 10:15 train.py                 five steps, found by optimizer.step()
+  profiling-lab record --active 2 --every 500 train.py       two steps of every 500, at no cost in between
+  profiling-lab record --delay 60 --duration 5 serve.py      by the clock
+  profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
   torchrun --nproc-per-node 2 -m profiling_lab record -o run-{rank}.sqlite train.py
 
 Then: profiling-lab lines run.sqlite
@@ -41,6 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
+    _add_schedule(parser)
+    parser.add_argument(
+        "--max-size",
+        metavar="SIZE",
+        type=_size,
+        default=0,
+        help="end the recording when its capture file is this large (500MB, 2GB); the script goes on",
+    )
     parser.add_argument(
         "-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module, as in `python -m`"
     )
@@ -48,6 +61,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", metavar="...", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
+
+
+def _add_schedule(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to record (default: the whole run)")
+    what.add_argument(
+        "--steps",
+        metavar="A:B",
+        help="steps A up to but not including B; the first is 0, an open end goes on to the end",
+    )
+    numbers = {
+        "--wait": "steps before the first window's warm-up (default: 0)",
+        "--warmup": "steps before each window, traced but not kept (default: 1 with --steps, else 0)",
+        "--active": "steps in a window",
+        "--every": "a window begins every N steps (default: they follow each other)",
+        "--repeat": "at most N windows",
+    }
+    for flag, text in numbers.items():
+        what.add_argument(flag, metavar="N", type=int, help=text)
+    what.add_argument(
+        "--step-by",
+        metavar="HOW",
+        default="optimizer",
+        help="what ends a step: optimizer (the step() of the script's first one), nvtx:NAME (the end of a "
+        "range of this name) or calls (profiling_lab.step(), which counts wherever it is called)",
+    )
+    what.add_argument("--delay", metavar="S", type=float, help="begin after so many seconds")
+    what.add_argument("--duration", metavar="S", type=float, help="record for so many seconds")
+    what.add_argument("--signal", metavar="NAME", help="this signal begins a window, and ends it (USR1)")
+
+
+def _schedule(args: argparse.Namespace) -> Schedule:
+    """The plan that the arguments ask for. Raises UsageError if they contradict each other."""
+    from profiling_lab.errors import UsageError
+    from profiling_lab.recording import Schedule
+
+    cycle = {name: getattr(args, name) for name in ("wait", "active", "every", "repeat")}
+    cycle = {name: value for name, value in cycle.items() if value is not None}
+    warmup = {} if args.warmup is None else {"warmup": args.warmup}
+    others = {"step_by": args.step_by, "signal": args.signal, "duration_s": args.duration}
+    if args.delay is not None:
+        others["delay_s"] = args.delay
+    if args.steps is None:
+        return Schedule(**cycle, **warmup, **others)
+    if cycle:
+        raise UsageError(f"--steps says which steps: it excludes {', '.join('--' + name for name in cycle)}")
+    return Schedule.of_steps(args.steps, **warmup, **others)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected a size such as 500MB or 2GB, not {text!r}")
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,11 +136,13 @@ def run(args: argparse.Namespace) -> int:
         else _free_name(args.script, args.is_module, rank)
     )
     recorder = Recorder(
-        output.absolute(),  # the script may change the working folder
+        output,
         overwrite=args.overwrite,
         stacks=not args.no_stacks,
         nvtx=not args.no_nvtx,
         script=args.script,
+        schedule=_schedule(args),
+        most_bytes=args.max_size,
     )
     if not args.overwrite:
         _refuse_to_replace(output, recorder.spool_path)

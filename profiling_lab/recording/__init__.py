@@ -7,6 +7,7 @@ with profiling_lab.record("run.sqlite"):
 
 from __future__ import annotations
 
-from profiling_lab.recording.recorder import Recorder, RecordingSummary, record
+from profiling_lab.recording.recorder import Recorder, RecordingSummary, record, step
+from profiling_lab.recording.schedule import Schedule
 
-__all__ = ["Recorder", "RecordingSummary", "record"]
+__all__ = ["Recorder", "RecordingSummary", "Schedule", "record", "step"]

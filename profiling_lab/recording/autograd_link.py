@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import importlib.abc
-import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 from profiling_lab.errors import LabError
+from profiling_lab.recording import torch_import
 
 _SECONDS_FOR_A_THREAD = 5.0
 
@@ -48,13 +45,7 @@ def link(torch: Any) -> str:
 
 def link_when_imported() -> Callable[[], None]:
     """Link now if torch is there, else right after its import. Returns how to give that up."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        link(torch)
-        return lambda: None
-    finder = _TorchFinder()
-    sys.meta_path.insert(0, finder)
-    return finder.remove
+    return torch_import.when_imported(link)
 
 
 def _make_nodes(
@@ -110,36 +101,3 @@ def _in_a_thread(work: Callable[[], None]) -> bool:
 
     _thread.start_new_thread(body, ())
     return done.acquire(timeout=_SECONDS_FOR_A_THREAD) and bool(ok)
-
-
-class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Waits for `import torch` and lets the usual finders do the import itself."""
-
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "torch":
-            return None
-        spec: ModuleSpec | None = None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
-            if spec is not None:
-                break
-        if spec is None:
-            return None
-        loader = spec.loader
-        if loader is None or not hasattr(loader, "exec_module"):
-            return spec
-        execute = loader.exec_module
-
-        def execute_and_link(module: ModuleType) -> None:
-            del loader.exec_module  # the loader is as it was
-            execute(module)
-            self.remove()
-            link(module)
-
-        setattr(loader, "exec_module", execute_and_link)  # noqa: B010 - mypy forbids the plain form
-        return spec
-
-    def remove(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)

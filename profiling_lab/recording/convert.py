@@ -23,6 +23,7 @@ from profiling_lab.recording.schema import (
 )
 from profiling_lab.recording.spool import Spool
 from profiling_lab.recording.strings import StringTable
+from profiling_lab.recording.windows import keep_what_was_recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ def convert(spool_path: str | Path, out_path: str | Path, meta: dict[str, str] |
     """
     spool = Spool.read(spool_path)
     spool.meta.update(meta or {})
+    keep_what_was_recorded(spool)
     strings = StringTable(spool.strings)
     tables = {
         **activity_tables.build(spool, strings),

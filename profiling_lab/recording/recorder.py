@@ -17,6 +17,7 @@ from typing import Any
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.recording import autograd_link, gpu_facts, libcupti, other_profilers
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.schedule import Conductor, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class RecordingSummary:
 class Recorder:
     """Records this process from start() to stop() into one SQLite file.
 
+    schedule: which stretches of the run are recorded (default: all of it); pause() and resume() do the same
+    by hand. most_bytes: the recording ends early when its capture file has so many bytes (0: no limit).
+
     While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
     GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
     """
@@ -57,14 +61,18 @@ class Recorder:
         autograd: bool = True,
         nvtx: bool = True,
         script: str | None = None,
+        schedule: Schedule | None = None,
+        most_bytes: int = 0,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the program may change the working folder
         self.summary: RecordingSummary | None = None
         self._overwrite = overwrite
         self._gpu, self._stacks, self._autograd, self._nvtx = gpu, stacks, autograd, nvtx
         self._script = script
+        self._most_bytes = most_bytes
+        self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu)
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
         self._began = 0.0
@@ -104,6 +112,8 @@ class Recorder:
                 gpu=self._gpu,
                 python_stacks=self._stacks,
                 nvtx=self._attract_nvtx(_recorder.__file__),
+                paused=self._conductor.begins_paused,
+                most_bytes=self._most_bytes,
                 buffer_bytes=self._buffer_bytes,
                 flush_period_ms=self._flush_period_ms,
             )
@@ -121,6 +131,24 @@ class Recorder:
             self._undo.append(autograd_link.link_when_imported())
             self._undo.append(_recorder.detach_autograd)
         atexit.register(self._stop_at_exit)
+        global _running
+        _running = self
+        try:
+            self._conductor.start()
+        except UsageError:  # a signal that cannot be used
+            self.stop()
+            raise
+
+    def pause(self) -> None:
+        """Record nothing until resume(); launches in between cost what they cost without a recorder.
+
+        Waits for the GPU, so that what was launched before is recorded whole.
+        """
+        self._conductor.pause()
+
+    def resume(self) -> None:
+        """Record again. Waits for the GPU, whose unrecorded work would look like idle time."""
+        self._conductor.resume()
 
     def stop(self) -> RecordingSummary:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
@@ -129,6 +157,7 @@ class Recorder:
 
         if self._process != os.getpid():
             raise LabError("this recorder is not recording")
+        self._conductor.stop()
         self._wait_for_gpu()
         ended = time.perf_counter()
         link_state = _recorder.autograd_state() if self._autograd else "switched off"
@@ -139,11 +168,15 @@ class Recorder:
             facts |= _recorder.stop(facts)
         except RuntimeError as error:
             raise LabError(str(error)) from error
-        self._process = 0
+        global _running
+        self._process, _running = 0, None
         atexit.unregister(self._stop_at_exit)
         self._take_back()
         if "write_error" in facts:
             self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
+        if "stopped_at_bytes" in facts:
+            limit = int(facts["stopped_at_bytes"])
+            self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
         convert(self.spool_path, self.path, facts)
         self.spool_path.unlink()
         self.summary = self._summarize(facts, ended - self._began)
@@ -200,6 +233,12 @@ class Recorder:
 
     def _last_facts(self, seconds: float) -> dict[str, str]:
         facts = {"seconds": f"{seconds:.6f}", "finished": "yes"}
+        schedule, conductor = self._conductor.schedule, self._conductor
+        if schedule != Schedule():
+            facts |= {"schedule": str(schedule), "steps_counted": str(conductor.steps)}
+            if not conductor.windows:
+                steps = f": {conductor.steps} steps ended, by {schedule.step_by}" if schedule.by_steps else ""
+                self._reasons["schedule"] = f"nothing was recorded, the plan was {schedule}{steps}"
         if not self._autograd:
             facts["autograd_link"] = "switched off"
         if "gpu" not in self._reasons:
@@ -214,6 +253,8 @@ class Recorder:
         torch: Any = sys.modules.get("torch")
         cuda = getattr(torch, "cuda", None)
         if "gpu" in self._reasons or cuda is None or not cuda.is_initialized():
+            return
+        if cuda.is_current_stream_capturing():  # waiting would break the capture, and nothing runs
             return
         in_use = getattr(torch._C, "_cuda_hasPrimaryContext", lambda device: device == 0)
         try:
@@ -231,6 +272,18 @@ class Recorder:
         # A forked child inherits this registration, but not the recording.
         if self._process == os.getpid():
             self.stop()
+
+
+_running: Recorder | None = None
+
+
+def step() -> None:
+    """Say that a step of the program has ended, for a recording with a schedule of steps.
+
+    Once it was called, optimizers are not counted any more. Does nothing where nothing is recorded.
+    """
+    if _running is not None and _running._process == os.getpid():  # a forked child records nothing
+        _running._conductor.called()
 
 
 def _place_in_job() -> dict[str, str]:

@@ -122,6 +122,9 @@ PYREC_TABLES: dict[str, str] = {
         nodeFwdThread INTEGER, selfThread INTEGER, nodeNameId INTEGER""",
     "PYREC_META": """
         name TEXT, value TEXT""",
+    # Only of a recording that paused: what was recorded. end NULL: never closed; firstStep NULL: no steps.
+    "PYREC_WINDOW": """
+        start INTEGER NOT NULL, end INTEGER, firstStep INTEGER""",
 }
 
 # These are in every file; the others only where they have rows, as in nsys' exports.
@@ -132,7 +135,10 @@ ALWAYS_WRITTEN = (
     "TARGET_INFO_SESSION_START_TIME",
     "ANALYSIS_DETAILS",
     "PROCESSES",
-    *PYREC_TABLES,
+    "PYREC_FRAME",
+    "PYREC_STACK",
+    "PYREC_LAUNCH",
+    "PYREC_META",
 )
 
 

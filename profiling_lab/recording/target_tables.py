@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from profiling_lab.recording.activity_tables import arrow_table, int64
+from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
 from profiling_lab.recording.spool import VIRTUAL_MACHINE, Spool, global_tid
 from profiling_lab.recording.strings import StringTable
+from profiling_lab.recording.windows import OPEN_END, windows
 
 _THREAD_PRIORITY = 20
 _UNKNOWN_STREAM_TYPE = 0
@@ -43,6 +44,7 @@ def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
         "DIAGNOSTIC_EVENT": _diagnostics(spool, strings),
         "META_DATA_CAPTURE": _pairs("META_DATA_CAPTURE", _capture_meta(spool)),
         "META_DATA_EXPORT": _pairs("META_DATA_EXPORT", _export_meta()),
+        "PYREC_WINDOW": _windows(spool),
         "PYREC_META": _pairs("PYREC_META", _own_meta(spool)),
     }
 
@@ -67,6 +69,16 @@ def _pairs(name: str, pairs: list[tuple[str, str]]) -> Any:
             "value": pa.array([v for _, v in pairs], pa.string()),
         }
     )
+
+
+def _windows(spool: Spool) -> Any:
+    rows = windows(spool)
+    columns = {
+        "start": spool.since_start(rows["start_ns"]),
+        "end": null_where(spool.since_start(rows["end_ns"]), rows["end_ns"] == OPEN_END),
+        "firstStep": null_where(int64(rows["step"]), rows["step"] < 0),
+    }
+    return arrow_table("PYREC_WINDOW", columns, len(rows))
 
 
 def _thread_names(spool: Spool, strings: StringTable) -> Any:
