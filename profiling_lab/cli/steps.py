@@ -11,12 +11,18 @@ HELP = "show where the time of each step goes: compute, communication, copies, i
 EXAMPLES = """\
   profiling-lab steps run.sqlite
   profiling-lab steps run.sqlite --steps-by '^epoch'          your own ranges are the steps
+  profiling-lab steps run.sqlite --host --step 3:             the host's part too, without the first steps
   profiling-lab steps trace.json.gz --limit 0 --format csv
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
+    parser.add_argument(
+        "--host",
+        action="store_true",
+        help="eight parts instead of four: also what the host did where the GPU did nothing",
+    )
     shared.add_steps_by(parser)
     shared.add_window(parser)
     shared.add_limit(parser, 50)
@@ -29,5 +35,6 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.trace.steps import steps
 
     with shared.open_trace(args) as trace:
-        write(steps_report(trace, steps(trace, args.steps_by, args.limit or None)), args.format)
+        result = steps(trace, args.steps_by, args.limit or None, args.host)
+        write(steps_report(trace, result), args.format)
     return 0

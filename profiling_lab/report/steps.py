@@ -7,6 +7,7 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
+from profiling_lab.trace.step_host import CATEGORIES
 from profiling_lab.trace.steps import PARTS, StepRow, StepsResult
 
 _CLOCKS = {
@@ -21,7 +22,9 @@ def steps_report(trace: Trace, result: StepsResult) -> Report:
     if len({(row.pid, row.device) for row in result.rows}) > 1:
         columns += [Column("pid", "process"), Column("device", "GPU")]
     columns += [Column("wall_ns", "wall", Unit.NS)]
-    columns += [Column(f"{part}_ns", part, Unit.NS) for part in PARTS]
+    has_host = any(row.categories_ns for row in result.rows)
+    for part in CATEGORIES if has_host else PARTS:
+        columns.append(Column(_key(part), part, Unit.NS))
     columns += [Column("idle_frac", "idle of wall", Unit.FRAC), Column("outlier", "outlier")]
     return Report(
         command="steps",
@@ -45,6 +48,14 @@ def steps_report(trace: Trace, result: StepsResult) -> Report:
     )
 
 
+def _key(part: str) -> str:
+    return f"{part.replace(' ', '_')}_ns"
+
+
+def _categories(row: StepRow) -> dict[str, int]:
+    return {_key(part): ns for part, ns in zip(CATEGORIES, row.categories_ns, strict=False)}
+
+
 def _header(result: StepsResult) -> tuple[str, ...]:
     found = f"steps: {result.how}"
     if result.sign == "window":
@@ -53,6 +64,11 @@ def _header(result: StepsResult) -> tuple[str, ...]:
         f"{found}; {numbers.counted(result.steps, 'step')}, median {numbers.time(result.median_ns)}",
         f"  {_CLOCKS[result.clock]}; what overlaps counts as compute, then as communication, then as copy",
     ]
+    if any(row.categories_ns for row in result.rows):
+        lines.append(
+            "  where the GPU did nothing: the host in a CUDA call (runtime), loading data, in an operator or "
+            "range, or in none of them (other)"
+        )
     if result.outside_ns:
         outside, busy = numbers.time(result.outside_ns), numbers.time(result.outside_busy_ns)
         lines.append(f"  outside of steps: {outside}, the GPU busy in {busy} of it")
@@ -64,7 +80,8 @@ def _value(row: StepRow, name: str) -> Value:
         return row.idle_ns / row.wall_ns if row.wall_ns else 0.0
     if name == "outlier":
         return f"{row.grew} grew" if row.outlier else ""
-    value: Value = getattr(row, name)
+    categories = _categories(row)
+    value: Value = categories[name] if name in categories else getattr(row, name)
     return value
 
 
@@ -83,4 +100,5 @@ def _data(row: StepRow) -> dict[str, object]:
         "idle_ns": row.idle_ns,
         "outlier": row.outlier,
         "grew": row.grew,
+        **_categories(row),
     }

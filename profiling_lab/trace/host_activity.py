@@ -91,8 +91,10 @@ class HostActivity:
         return len(self.start_ns)
 
 
-def host_activity(trace: Trace) -> HostActivity:
-    """All activities of all threads, as far as they lie between the first and the last GPU operation."""
+def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActivity:
+    """All activities of all threads, as far as they lie in `span`: else between the first and the last GPU
+    operation.
+    """
     tables = (_calls(trace), _ranges(trace), _system_calls(trace), _overheads(trace))
     names: list[str] = []
     offsets = []
@@ -106,10 +108,10 @@ def host_activity(trace: Trace) -> HostActivity:
     def column(name: str) -> npt.NDArray[Any]:
         return np.concatenate([getattr(table, name) for table in tables])
 
-    span = (trace.operations.start_ns.min(), trace.operations.end_ns.max())
+    first, last = span or (trace.operations.start_ns.min(), trace.operations.end_ns.max())
     return HostActivity(
-        start_ns=column("start_ns").clip(*span),
-        end_ns=column("end_ns").clip(*span),
+        start_ns=column("start_ns").clip(first, last),
+        end_ns=column("end_ns").clip(first, last),
         process=column("process"),
         thread=column("thread"),
         doing=column("doing"),

@@ -21,6 +21,7 @@ from profiling_lab.trace.operation_classes import (
 )
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Spans
+from profiling_lab.trace.step_host import CATEGORIES, category_times
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
 
@@ -55,6 +56,8 @@ class StepRow:
     outlier: bool
     grew: str
     """of an outlier the part that grew most against the median step, else ''"""
+    categories_ns: tuple[int, ...] = ()
+    """time by step_host.CATEGORIES, which sums to the wall too; () unless it was asked for"""
 
     @property
     def wall_ns(self) -> int:
@@ -88,10 +91,13 @@ class StepsResult:
         return self.total_matched > len(self.rows)
 
 
-def steps(trace: Trace, steps_by: str | None = None, limit: int | None = None) -> StepsResult:
+def steps(
+    trace: Trace, steps_by: str | None = None, limit: int | None = None, host: bool = False
+) -> StepsResult:
     """Split the wall time of each step, per device. steps_by: see `step_windows`. limit: of rows.
 
-    GPU time belongs to the step in which it passed, not to the one that launched it.
+    GPU time belongs to the step in which it passed, not to the one that launched it. host: also tell what the
+    host did where the GPU did nothing.
 
     Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or `steps_by` matches nothing.
     """
@@ -102,6 +108,9 @@ def steps(trace: Trace, steps_by: str | None = None, limit: int | None = None) -
     window, track = _per_device(found, devices)
     parts = part_times(trace, found.start_ns[window], found.end_ns[window], track)
     wall = found.end_ns[window] - found.start_ns[window]
+    times = (found.start_ns[window], found.end_ns[window], track)
+    categories = category_times(trace, found, *times) if host else np.zeros((len(window), 0), dtype=np.int64)
+    told, names = (categories, CATEGORIES) if host else (parts, PARTS)
 
     outlier = np.zeros(len(window), dtype=bool)
     grew = np.full(len(window), "", dtype=object)
@@ -110,7 +119,7 @@ def steps(trace: Trace, steps_by: str | None = None, limit: int | None = None) -
         slow = _outliers(wall[here])
         outlier[here] = slow
         for row in here[slow].tolist():
-            grew[row] = PARTS[int((parts[row] - np.median(parts[here], axis=0)).argmax())]
+            grew[row] = names[int((told[row] - np.median(told[here], axis=0)).argmax())]
     pids = trace.pids
     rows = [
         StepRow(
@@ -126,6 +135,7 @@ def steps(trace: Trace, steps_by: str | None = None, limit: int | None = None) -
             idle_ns=int(parts[i, 3]),
             outlier=bool(outlier[i]),
             grew=str(grew[i]),
+            categories_ns=tuple(categories[i].tolist()),
         )
         for i, (w, t) in enumerate(zip(window.tolist(), track.tolist(), strict=True))
     ]

@@ -60,3 +60,15 @@ def test_a_trace_without_operations(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = TraceBuilder().call("cudaMalloc").write(tmp_path / "run.sqlite")
     assert main(["steps", str(path)]) == 3
     assert "holds no GPU operation" in capsys.readouterr().err
+
+
+def test_host(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps", str(recording), "--host"]) == 0
+    out = capsys.readouterr().out
+    assert "data loading" in out and "in a CUDA call (runtime)" in out
+    main(["steps", str(recording), "--host", "--format", "json"])
+    for row in json.loads(capsys.readouterr().out)["data"]["rows"]:
+        host_ns = [row[f"{part}_ns"] for part in ("runtime", "data_loading", "in_ranges", "other")]
+        assert sum(host_ns) == row["idle_ns"] and row["memcpy_ns"] + row["memset_ns"] == row["copy_ns"]
+    main(["steps", str(recording), "--host", "--format", "csv"])
+    assert "in_ranges_ns" in capsys.readouterr().out.splitlines()[0]
