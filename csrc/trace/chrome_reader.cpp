@@ -54,6 +54,7 @@ void ChromeReader::read() {
     }
     cursor.go(before);
     cursor.peek();  // blanks say nothing
+    sink_.damage.lost_bytes += lost ? cursor.at() - before : 0;
     if (found == Step::kMore && (!is_last_ || cursor.at_end())) break;
     give_up(cursor, found);
   }

@@ -25,7 +25,7 @@ from profiling_lab.trace.columns import I64
 Table = dict[str, npt.NDArray[Any]]
 
 KINDS = ("operations", "calls", "operators", "python", "syncs", "overheads")
-_BARE_NAN = re.compile(rb"(?<=[:\[,])\s*-?(?:N/A|NaN|nan|Infinity|inf)\s*(?=[,\]}])")
+_BARE_NAN = re.compile(r"(?<=[:\[,])\s*-?(?:N/A|NaN|nan|Infinity|inf)\s*(?=[,\]}])")
 _FARTHEST_NS = 1 << 61
 _EPOCH_NS = 10**18  # September 2001
 
@@ -117,7 +117,7 @@ def _facts(root: dict[str, bytes]) -> tuple[dict[str, Any], int]:
     facts, broken = {}, 0
     for name, json in root.items():
         try:
-            facts[name] = msgspec.json.decode(_BARE_NAN.sub(b"null", json))
+            facts[name] = msgspec.json.decode(_BARE_NAN.sub("null", json.decode(errors="replace")))
         except (msgspec.MsgspecError, RecursionError):
             broken += 1
     return facts, broken

@@ -12,10 +12,10 @@ from typing import BinaryIO
 from profiling_lab.errors import UnreadableInputError
 
 GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 4 << 20
 _PACKED_BYTES = 256 << 10
 _CAREFUL_BYTES = 256
-_BOM = b"\xef\xbb\xbf"
 
 
 class Pieces:
@@ -30,10 +30,11 @@ class Pieces:
         try:
             with self.path.open("rb") as file, ThreadPoolExecutor(1) as reader:
                 pieces = self._pieces(file)
-                coming = reader.submit(next, pieces, b"")
-                while piece := coming.result():
+                piece = reader.submit(next, pieces, b"").result().removeprefix(BOM)
+                while piece:
                     coming = reader.submit(next, pieces, b"")
                     yield piece
+                    piece = coming.result()
         except OSError as error:
             raise UnreadableInputError(f"{self.path} cannot be read: {error.strerror}") from None
 
@@ -43,7 +44,6 @@ class Pieces:
         if packed:
             yield from self._unpacked(file)
             return
-        file.seek(len(_BOM) if file.read(len(_BOM)) == _BOM else 0)
         while piece := file.read(_PIECE_BYTES):
             yield piece
 
@@ -70,8 +70,13 @@ class Pieces:
                 yield piece
 
 
+def unpacked_head(packed: bytes) -> bytes:
+    """What the first bytes of a gzip file hold, as far as they are not damaged."""
+    return _as_far_as_possible(zlib.decompressobj(wbits=31), packed)
+
+
 def _as_far_as_possible(unpacker: zlib._Decompress, packed: bytes) -> bytes:
-    """What can be unpacked in front of the damage. zlib keeps back what it had when it meets some."""
+    """What can be unpacked in front of damage: zlib itself gives nothing of a piece that has some."""
     found = []
     try:
         for at in range(0, len(packed), _CAREFUL_BYTES):

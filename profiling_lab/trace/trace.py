@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace.attribution import Attribution, attribute
 from profiling_lab.trace.call_stacks import StacksFound
+from profiling_lab.trace.chrome_pieces import BOM, GZIP, unpacked_head
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import Calls, Operations, Overheads, Ranges
 from profiling_lab.trace.process_ids import pid_of, tid_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from profiling_lab.trace.spans import Window
     from profiling_lab.trace.window import Wanted
 
-_GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 4096
 
 
@@ -56,7 +55,7 @@ class Trace:
         head = _head(path)
         if head.startswith(MAGIC):
             return cls(SqliteSource(path))
-        if head.lstrip()[:1] in (b"{", b"["):
+        if head.removeprefix(BOM).lstrip()[:1] in (b"{", b"["):
             return cls(ChromeSource(path))
         if path.suffix in (".nsys-rep", ".qdrep"):
             raise UnreadableInputError(
@@ -214,10 +213,8 @@ def _head(path: Path) -> bytes:
         raise UnreadableInputError(f"{path} cannot be read: {error.strerror}") from None
     if not head:
         raise UnreadableInputError(f"{path} is empty")
-    if not head.startswith(_GZIP):
+    if not head.startswith(GZIP):
         return head
-    try:
-        with gzip.open(path) as unpacked:
-            return unpacked.read(_HEAD_BYTES)
-    except (OSError, EOFError):
-        raise UnreadableInputError(f"{path} looks like gzip but cannot be unpacked") from None
+    if unpacked := unpacked_head(head):
+        return unpacked
+    raise UnreadableInputError(f"{path} looks like gzip but cannot be unpacked")
