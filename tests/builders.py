@@ -41,8 +41,8 @@ SCHEMA = {
     "eventId!",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! "
     "callchainId",
-    "NVTX_EVENTS": "start! end eventType! text:text globalTid textId domainId jsonTextId jsonText:text "
-    "binaryData:blob",
+    "NVTX_EVENTS": "start! end eventType! text:text globalTid endGlobalTid textId domainId jsonTextId "
+    "jsonText:text binaryData:blob",
     "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId! schemaId! idx! flags type name:text offset",
     "CUDA_CALLCHAINS": "id! symbol! module! unresolved originalIP stackDepth!",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": "start! end! globalTid correlationId nameId overheadType!",

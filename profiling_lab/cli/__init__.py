@@ -22,6 +22,7 @@ COMMANDS = (
     "apis",
     "copies",
     "syncs",
+    "ranges",
     "steps",
     "gaps",
     "overlap",

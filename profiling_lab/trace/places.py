@@ -58,27 +58,49 @@ class Placed:
         self, key: npt.NDArray[np.integer], weight: I64, shown: list[int]
     ) -> dict[int, tuple[Place, ...]]:
         """For each key that is shown its places, the heaviest first. Negative keys belong to nobody."""
+        sums = PlaceSums(self, shown)
+        sums.add(key, self.number, weight)
+        return sums.places()
+
+
+class PlaceSums:
+    """Sums the weight of events by key and place, for the keys that are shown."""
+
+    def __init__(self, placed: Placed, shown: list[int]) -> None:
+        self._placed = placed
+        self._shown = shown
+        self._sums: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, key: npt.NDArray[np.integer], place: I32, weight: I64) -> None:
+        """Events with their key (negative: nobody's), their place (Placed.number) and their weight."""
         wanted = np.zeros(int(key.max(initial=-1)) + 2, dtype=bool)
-        wanted[[k for k in shown if k < len(wanted) - 1]] = True
+        wanted[[k for k in self._shown if k < len(wanted) - 1]] = True
         rows = np.flatnonzero(wanted[key])  # -1 looks up the last entry, which nobody wants
-        pair = key[rows].astype(np.int64) << 32 | self.number[rows]
+        pair = key[rows].astype(np.int64) << 32 | place[rows]
         number, distinct = dense(pair)
         total, count = _analysis.sum_by_key(number, np.ascontiguousarray(weight[rows]), len(distinct))
-        found: dict[int, list[Place]] = {k: [] for k in shown}
-        for i, value in enumerate(distinct.tolist()):
-            place = value & 0xFFFFFFFF
-            found[value >> 32].append(
+        for value, ns, events in zip(distinct.tolist(), total.tolist(), count.tolist(), strict=True):
+            entry = self._sums.setdefault((value >> 32, value & 0xFFFFFFFF), [0, 0])
+            entry[0] += ns
+            entry[1] += events
+
+    def places(self) -> dict[int, tuple[Place, ...]]:
+        """For each key that is shown its places, the heaviest first."""
+        placed = self._placed
+        found: dict[int, list[Place]] = {k: [] for k in self._shown}
+        for (key, place), (ns, events) in self._sums.items():
+            found[key].append(
                 Place(
-                    frame=self.frames[place],
-                    phase=self.phase[place],
-                    reason=self.reason[place],
-                    within=self.within[place],
-                    ns=int(total[i]),
-                    count=int(count[i]),
+                    frame=placed.frames[place],
+                    phase=placed.phase[place],
+                    reason=placed.reason[place],
+                    within=placed.within[place],
+                    ns=ns,
+                    count=events,
                     share_frac=0.0,
                 )
             )
-        return {k: _shares(places) for k, places in found.items()}
+        return {key: _shares(places) for key, places in found.items()}
 
 
 def _shares(places: list[Place]) -> tuple[Place, ...]:

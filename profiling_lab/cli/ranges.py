@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab ranges`: NVTX ranges on the host and on the GPU."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "show NVTX ranges (or operators): their time on the host, and what they were on the GPU"
+EXAMPLES = """\
+  profiling-lab ranges run.sqlite
+  profiling-lab ranges run.sqlite --tree                      as they nest
+  profiling-lab ranges trace.json.gz --merge-numbers          step 1, step 2, ... as one row
+  profiling-lab ranges nsys_export.sqlite --rank 0 --format csv --limit 0
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    parser.add_argument("--tree", action="store_true", help="ranges below the range around them")
+    parser.add_argument(
+        "--merge-numbers", action="store_true", help="names that differ in numbers alone are one"
+    )
+    shared.add_own(parser)
+    shared.add_lines(parser)
+    shared.add_limit(parser, 25)
+    shared.add_window(parser)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.ranges import ranges_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace.ranges import ranges
+
+    with shared.open_trace(args) as trace:
+        result = ranges(trace, args.tree, args.merge_numbers, tuple(args.own), args.limit or None)
+        write(ranges_report(trace, result, args.lines), args.format)
+    return 0
