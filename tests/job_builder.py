@@ -66,6 +66,8 @@ class Job:
     """by rank, steps before its recording began"""
     lacks: set[tuple[int, int, int]] = field(default_factory=set)
     """(rank, step, number) of collectives that were not recorded"""
+    turns_ns: int = 0
+    """in each step another rank computes so much longer"""
     starts_apart_ns: int = 2_000
     calendar: bool = True
     """files tie their clocks to the calendar"""
@@ -92,8 +94,9 @@ class Job:
             self._add(out, now, rank, "host", self.late_host[rank], step)
         self._add(out, now, rank, "copy", COPY_NS, step)
         self._add(out, now, rank, "compute", COMPUTE_NS, step)
-        if self.slow_compute[rank]:
-            self._add(out, now, rank, "slow", self.slow_compute[rank], step)
+        slow_ns = self.slow_compute[rank] + (self.turns_ns if step % self.ranks == rank else 0)
+        if slow_ns:
+            self._add(out, now, rank, "slow", slow_ns, step)
 
     @staticmethod
     def _add(out: list[Moment], now: list[int], rank: int, what: str, ns: int, step: int) -> None:

@@ -3,9 +3,19 @@
 
 from __future__ import annotations
 
-from profiling_lab.ranks.job import JobResult, ranks
+from profiling_lab.ranks.job import JobResult, ranks, ranks_in
 from profiling_lab.ranks.pools import DaskPool, LocalPool, Pool
 from profiling_lab.ranks.question import Question
 from profiling_lab.ranks.summary import RankSummary, summarize
 
-__all__ = ["DaskPool", "JobResult", "LocalPool", "Pool", "Question", "RankSummary", "ranks", "summarize"]
+__all__ = [
+    "DaskPool",
+    "JobResult",
+    "LocalPool",
+    "Pool",
+    "Question",
+    "RankSummary",
+    "ranks",
+    "ranks_in",
+    "summarize",
+]

@@ -16,7 +16,7 @@ from profiling_lab.ranks.pools import Done, Handle, LocalPool, Pool
 from profiling_lab.ranks.question import Question
 from profiling_lab.ranks.reading import Failure, FileSummary
 from profiling_lab.ranks.seats import numbered, seat, shift_of, starts_of
-from profiling_lab.ranks.summary import Card
+from profiling_lab.ranks.summary import Card, summarize
 from profiling_lab.ranks.tables import (
     CollectiveRow,
     LineRow,
@@ -27,6 +27,7 @@ from profiling_lab.ranks.tables import (
 )
 from profiling_lab.ranks.totals import Frame, RankRow, Totals, merge_totals, rows_of, totals_of
 from profiling_lab.ranks.verdict import Excess, Verdict, excess, suspects, verdict
+from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
 
 
@@ -80,7 +81,19 @@ def ranks(
     """
     pool = pool or LocalPool()
     question = question or Question()
-    handles = pool.read(list(paths), question, done)
+    return _compared(pool, pool.read(list(paths), question, done), question, only, devices)
+
+
+def ranks_in(trace: Trace, question: Question | None = None) -> JobResult:
+    """Compare the ranks of one open file. Raises as `ranks`; UsageError also as `step_windows`."""
+    question = question or Question()
+    file = FileSummary(str(trace.path), summarize(trace, question))
+    return _compared(LocalPool(1), [file], question, (), ())
+
+
+def _compared(
+    pool: Pool, handles: list[Handle], question: Question, only: tuple[int, ...], devices: tuple[int, ...]
+) -> JobResult:
     read: list[FileSummary | tuple[Card, ...]] = pool.gather(pool.map(cards_of, handles))
     failures = tuple(
         entry.failure for entry in read if isinstance(entry, FileSummary) and entry.failure is not None
@@ -119,7 +132,7 @@ def ranks(
         how=_how(chosen),
         window=question.asked,
         failures=failures,
-        notes=(*seats.notes, *note, *_notes(rows, common)),
+        notes=(*seats.notes, *note, *_unnamed(totals), *_notes(rows, common)),
     )
 
 
@@ -191,6 +204,15 @@ def _how(cards: Sequence[Sequence[Card]]) -> str:
     found = Counter(card.how for file in cards for card in file)
     (first, count), *others = found.most_common()
     return f"{first} ({count} ranks; others: {others[0][0]})" if others else first
+
+
+def _unnamed(totals: Totals) -> tuple[str, ...]:
+    if totals.ranks == 2 or all(series.group for series in totals.starts if series.is_together):
+        return ()
+    return (
+        "no communicator is named: collectives of a kind are matched over all ranks, as if all were in one "
+        "group (nsys names them with --trace=cuda,nvtx, exported with --include-blobs=true)",
+    )
 
 
 def _notes(rows: Sequence[RankRow], common: I64) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank. It is some ten KB, whatever the size of the recording."""
+    """One rank. It takes some tens of KB at most, whatever the size of the recording."""
 
     card: Card
     number: I64

@@ -17,6 +17,7 @@ from profiling_lab.report.table import Column, Report, Table, Unit, Value
 
 By = Literal["rank", "collective", "step", "line"]
 _LISTED = 16
+_LAST_SHOWN = 3
 
 _RANK_COLUMNS = (
     Column("rank", "rank"),
@@ -160,7 +161,9 @@ def _verdict(result: JobResult) -> tuple[str, ...]:
             f"on the median; being in time would save {cost}"
         )
     elif found.kind == "waiting":
-        first = f"no rank is a straggler by itself, but ranks wait for each other: {cost}, on average"
+        often = sorted(result.rows, key=lambda row: (-row.late, row.rank))[:_LAST_SHOWN]
+        last = ", ".join(f"rank {row.rank} {numbers.share(row.late_frac or 0)}" for row in often)
+        first = f"no straggler, but ranks wait for each other: {cost}, on average; last: {last}"
     elif found.kind == "uneven":
         first = (
             f"rank {found.rank} takes {cost}, longer than the others outside of communication: "
@@ -183,6 +186,8 @@ def _excess(result: JobResult) -> tuple[str, ...]:
     more = result.verdict.excess
     if more is None:
         return ()
+    if 2 * more.part_ns < result.verdict.cost_ns:
+        return ("  nothing in its own steps takes as much longer: the recordings do not say why it is late",)
     part = {"compute": "computes", "copy": "copies", "idle": "idles"}[more.part]
     text = f"  it {part} {numbers.time(more.part_ns)} per step more than the others"
     if not more.line:

@@ -7,17 +7,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+from builders import TraceBuilder
 from job_builder import (
     BYTES,
     COMPUTE_NS,
     HOST_LINE,
+    KERNEL,
     SLOW_LINE,
     TRANSFER_NS,
     Job,
 )
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.ranks import JobResult, LocalPool, ranks
+from profiling_lab.ranks import JobResult, LocalPool, ranks, ranks_in
+from profiling_lab.trace import Trace
 
 
 def compare(paths: list[Path], **how: object) -> JobResult:
@@ -54,6 +57,30 @@ def test_a_slow_line_makes_a_straggler(tmp_path: Path) -> None:
     slowest = result.lines[0]
     assert (slowest.line, slowest.most_rank, slowest.alone, slowest.ranks) == (SLOW_LINE, 3, True, 1)
     assert found.imbalance == pytest.approx(3.5 / 2.0)
+
+
+def test_ranks_that_take_turns_are_no_stragglers(tmp_path: Path) -> None:
+    result = compare(Job(ranks=4, steps=8, collectives=1, turns_ns=1_000_000).write(tmp_path))
+    assert (result.verdict.kind, result.verdict.rank) == ("waiting", None)
+    assert [row.late for row in result.rows] == [2, 2, 2, 2]
+    # Three of four ranks wait 1 ms in each step.
+    assert result.verdict.cost_ns == pytest.approx(750_000, rel=0.02)
+    assert any("no communicator is named" in note for note in result.notes)
+
+
+def test_groups_that_no_file_names_are_not_taken_for_one(tmp_path: Path) -> None:
+    """Two pairs that make their collectives at different times, in one file: no collective has four ranks."""
+    builder = TraceBuilder(form="nsys")
+    for step in range(4):
+        for rank in range(4):
+            begin = 1_000_000 + step * 1_000_000 + (rank // 2) * 400_000
+            builder.now_ns = begin - 9000
+            how = {"pid": 100 + rank, "device": rank, "start_ns": begin}
+            builder.launch("gemm", 1000, **how).launch(KERNEL, 50_000, **how | {"start_ns": begin + 2000})
+    result = compare([builder.write(tmp_path / "node.sqlite")])
+    (row,) = result.collectives
+    assert (row.compared, row.apart) == (0, 4) and result.verdict.by_durations
+    assert row.wait_ns is None and row.last_rank is None
 
 
 def test_a_late_host_makes_a_straggler(tmp_path: Path) -> None:
@@ -175,3 +202,10 @@ def test_fsdp_inference_has_two_equal_ranks_that_copy(shared_data: Path) -> None
         assert row.copy_ns > 0.95 * row.step_ns and row.communication_ns == 0
         assert row.idle_ns < 0.01 * row.step_ns
     assert sum(row.card.gpu_ns for row in result.rows) == pytest.approx(1925.7e6, rel=1e-3)
+
+
+def test_ranks_of_an_open_file(tmp_path: Path) -> None:
+    job = Job(ranks=2)
+    job.slow_compute[0] = 1_000_000
+    with Trace.open(job.write_one(tmp_path / "node.sqlite")) as trace:
+        assert (ranks_in(trace).verdict.kind, ranks_in(trace).verdict.rank) == ("straggler", 0)
