@@ -19,7 +19,7 @@ from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, dense
 from profiling_lab.trace.stacks import Frame, Stacks
 
 FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
-_MODULE = re.compile(r"^nn\.Module: (?P<name>.+)_\d+$", re.DOTALL)
+_MODULE = re.compile(r"^nn\.Module: (?P<instance>(?P<name>.+)_\d+)$", re.DOTALL)
 BLEED_NS = 1000
 
 
@@ -62,9 +62,9 @@ def python_stacks(python: Table, texts: tuple[str, ...], thread: I32, time_ns: I
     roles[used] = [_role(texts[name]) for name in used.tolist()]
     parent = _parents(python, thread, parent_by_time)
     stack_of, node_parent, node_name, node_module = _analysis.fold_stacks(parent, python["name"], roles)
-    frame, frames = _frames(node_name, node_module, texts)
+    frame, frames, instances = _frames(node_name, node_module, texts)
     stack = np.append(stack_of, np.int32(0))[innermost].astype(np.int32)
-    return PythonStacks(Stacks(node_parent, frame, frames), stack, not_nested)
+    return PythonStacks(Stacks(node_parent, frame, frames, instances), stack, not_nested)
 
 
 def _parents(python: Table, thread: I32, by_time: I32) -> I32:
@@ -89,16 +89,20 @@ def _role(name: str) -> _Role:
     return _Role.PASSING if frame.file.endswith("torch/nn/modules/module.py") else _Role.FRAME
 
 
-def _frames(name: I32, module: I32, texts: tuple[str, ...]) -> tuple[I32, tuple[Frame, ...]]:
-    """Per node its frame, the first node having none, and the distinct frames."""
+def _frames(name: I32, module: I32, texts: tuple[str, ...]) -> tuple[I32, tuple[Frame, ...], tuple[str, ...]]:
+    """Per node its frame, the first node having none; the frames, and of each the module that runs it."""
     number, pairs = dense(name[1:].astype(np.int64) << 32 | (module[1:].astype(np.int64) + 1))
-    frames = tuple(_frame(texts, pair >> 32, (pair & 0xFFFFFFFF) - 1) for pair in pairs.tolist())
-    return np.append(np.int32(0), number).astype(np.int32), frames or (Frame("", "", 0),)
+    found = [_frame(texts, pair >> 32, (pair & 0xFFFFFFFF) - 1) for pair in pairs.tolist()]
+    found = found or [(Frame("", "", 0), "")]
+    frames, instances = zip(*found, strict=True)
+    return np.append(np.int32(0), number).astype(np.int32), frames, instances
 
 
-def _frame(texts: tuple[str, ...], name: int, module: int) -> Frame:
-    """`forward` with the class of the module that runs it, where that was recorded."""
+def _frame(texts: tuple[str, ...], name: int, module: int) -> tuple[Frame, str]:
+    """`forward` with the class of the module that runs it, where that was recorded, and the module's name."""
     frame = parse_frame(texts[name])
     assert frame is not None, "only names of frames make nodes"
     owner = _MODULE.match(texts[module]) if module >= 0 else None
-    return Frame(f"{owner['name']}.{frame.function}", frame.file, frame.line) if owner else frame
+    if owner is None:
+        return frame, ""
+    return Frame(f"{owner['name']}.{frame.function}", frame.file, frame.line), owner["instance"]

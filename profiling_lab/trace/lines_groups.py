@@ -72,7 +72,7 @@ def groups(trace: Trace, by: By, own_row: I32, depth: int = 1) -> Groups:
         if not holds_layers(stacks):
             raise NotEnoughDataError(f"{trace.path} shows no nn.Module that is called: try --by module")
         number, distinct = dense(trace.attribution.stack)
-        found = [_layers(stacks.of(row)) for row in distinct.tolist()]
+        found = [_layers(stacks, row) for row in distinct.tolist()]
     else:
         number, distinct = dense(own_row[trace.attribution.stack])
         found = [_labels(own_frames(stacks, own_row, row), by, depth) for row in distinct.tolist()]
@@ -127,11 +127,11 @@ def _module(frames: tuple[Frame, ...]) -> Label:
     return Label(f"{frame.file}:{frame.function}", function=frame.function, file=frame.file)
 
 
-def _layers(frames: tuple[Frame, ...]) -> list[Label]:
+def _layers(stacks: Stacks, row: int) -> list[Label]:
     """The module that a stack is in and those around it, innermost first."""
-    if not frames:
+    if not row:
         return []
-    path = layer_path(frames)
+    path = layer_path(stacks, row)
     if not path:
         return [Label(OUTSIDE)]
     out = []

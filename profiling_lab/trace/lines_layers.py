@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which nn.Module a stack is in, and in which that one is.
 
-torch.profiler notes each call of a module with the number of the instance (`nn.Module: Linear_3`). A Python
+torch.profiler notes each call of a module with the number of the instance (`Linear_3`). Any other Python
 stack shows the class whose `forward` runs and the line that called it: two instances called from two lines
-are two layers, those called from one line in a loop are one.
+are two layers, those called from one line in a loop are one. A `forward` that is called without its module
+(`self.layer.forward(x)`) is no layer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from profiling_lab.trace.stacks import Frame, Stacks
 OUTSIDE = "outside of every module"
 ONE_LINE_NOTE = "modules that one line calls, as in a loop, are one layer: stacks show calls, not instances"
 
-_INSTANCE = re.compile(r"^nn\.Module: (?P<name>.+)$")
 _CALL = ("_call_impl", "_wrapped_call_impl", "__call__")
 _MODULE = "torch/nn/modules/module.py"
 _LIBRARY = re.compile(r"(^|/)torch/")
@@ -43,14 +43,14 @@ def holds_layers(stacks: Stacks) -> bool:
 
 
 def knows_instances(stacks: Stacks) -> bool:
-    return any(_INSTANCE.match(frame.function) for frame in stacks.frames)
+    return any(stacks.instances)
 
 
-def layer_path(frames: tuple[Frame, ...]) -> tuple[Layer, ...]:
-    """The modules around a stack, outermost first; `frames` innermost first."""
-    instances = [m["name"] for frame in frames if (m := _INSTANCE.match(frame.function))]
-    if instances:
+def layer_path(stacks: Stacks, row: int) -> tuple[Layer, ...]:
+    """The modules around a stack, outermost first."""
+    if instances := stacks.instances_of(row):
         return tuple(Layer(name, "", 0) for name in reversed(instances))
+    frames = stacks.of(row)
     out = []
     for i, frame in enumerate(frames[:-1]):
         if frame.function.split(".")[-1] == "forward" and _calls_module(frames[i + 1]):

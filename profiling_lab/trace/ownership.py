@@ -11,8 +11,15 @@ _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d(\.\d+)?t?/|/python\d+\.zip/")
 # torch from a source checkout lies outside of site-packages.
 _TORCH = re.compile(
-    r"/torch/(_\w+|nn|autograd|optim|utils|cuda|distributed|amp|fx|jit|library|functional|overrides|compiler|"
+    r"(^|/)torch/(_\w+|nn|autograd|optim|utils|cuda|distributed|amp|fx|jit|library|functional|overrides|compiler|"
     r"fft|linalg|special|sparse|export|func|backends|distributions|onnx|profiler|quantization|ao|masked|nested)(/|\.py$)"
+)
+# torch.profiler cuts the folders of sys.path off: what is installed begins with its package, what comes with
+# Python with its module. These are the ones that stand between the user's line and a kernel.
+_CUT_LIBRARY = re.compile(
+    r"^(torch(vision|audio|text|rec|ao|metrics|tune|titan)|functorch|triton|transformers|accelerate|diffusers|timm|"
+    r"peft|(pytorch_)?lightning(_fabric)?|deepspeed|apex|flash_attn|xformers|bitsandbytes|numpy|einops)/|"
+    r"^(runpy|threading|contextlib|functools|copy|pickle|queue|weakref)\.py$|^(concurrent|multiprocessing|importlib)/"
 )
 # Code that programs wrote: Inductor's kernels, and what exec and dataclasses compile from strings.
 _GENERATED = re.compile(r"/torchinductor_[^/]*/|^<eval_with_key>|^<(frozen |__array_function__)")
@@ -47,7 +54,8 @@ class Ownership:
         if _LAUNCHER.search(file):
             return False
         return not any(
-            p.search(file) for p in (_INSTALLED, _STANDARD_LIBRARY, _TORCH, _GENERATED, _THIS_PACKAGE)
+            p.search(file)
+            for p in (_INSTALLED, _STANDARD_LIBRARY, _TORCH, _CUT_LIBRARY, _GENERATED, _THIS_PACKAGE)
         )
 
 

@@ -44,6 +44,10 @@ class Stacks:
     frame: I32
     """row of `frames`; 0 in row 0"""
     frames: tuple[Frame, ...]
+    instances: tuple[str, ...] = ()
+    """per frame the nn.Module whose `forward` it is, with its number (`Linear_3`), '' for none; () where the
+    recorder noted no instances
+    """
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -53,6 +57,15 @@ class Stacks:
         out = []
         while stack > 0:
             out.append(self.frames[self.frame[stack]])
+            stack = int(self.parent[stack])
+        return tuple(out)
+
+    def instances_of(self, stack: int) -> tuple[str, ...]:
+        """The instances of nn.Module that a stack is in, innermost first; () where none were noted."""
+        out = []
+        while stack > 0 and self.instances:
+            if name := self.instances[self.frame[stack]]:
+                out.append(name)
             stack = int(self.parent[stack])
         return tuple(out)
 

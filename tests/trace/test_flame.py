@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,41 @@ def test_layers_of_calls(tmp_path: Path) -> None:
             OUTSIDE: (1, 0, 1),
         }
         assert ONE_LINE_NOTE in result.coverage.notes
+
+
+def test_layers_of_torch_profiler_are_instances(tmp_path: Path) -> None:
+    """Two Linears that one line calls in a loop, in a block that is there twice."""
+
+    def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": name, "pid": 9, "tid": 9, "ts": ts, "dur": dur, "args": args}
+
+    events = [event("python_function", "nn.Module: Net_0", 0, 1000)]
+    events.append(event("python_function", "model.py(3): forward", 1, 998))
+    for i, (block, linear) in enumerate([(0, 0), (0, 1), (1, 2), (0, 1)]):
+        at = 10 + 100 * i
+        events += [
+            event("python_function", f"nn.Module: Block_{block}", at, 90),
+            event("python_function", "model.py(30): forward", at + 1, 88),
+            event("python_function", f"nn.Module: Linear_{linear}", at + 2, 80),
+            event("python_function", "torch/nn/modules/linear.py(110): forward", at + 3, 70),
+            event("cuda_runtime", "cudaLaunchKernel", at + 5, 1, correlation=i),
+            event("kernel", "gemm", 2000 + i * 50, 10 + i, correlation=i, device=0, stream=7),
+        ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with Trace.open(path) as trace:
+        result = lines(trace, by="layer", sort="inclusive")
+        assert {row.key: (row.gpu_ns, row.inclusive_ns) for row in result.rows} == {
+            "Net_0": (0, 46_000),
+            "Net_0 > Block_0": (0, 34_000),
+            "Net_0 > Block_0 > Linear_0": (10_000, 10_000),
+            "Net_0 > Block_0 > Linear_1": (24_000, 24_000),
+            "Net_0 > Block_1": (0, 12_000),
+            "Net_0 > Block_1 > Linear_2": (12_000, 12_000),
+        }
+        assert ONE_LINE_NOTE not in result.coverage.notes
+        (row,) = lines(trace).rows
+        assert (row.key, row.function) == ("model.py:30", "Block.forward"), "torch's frames are no own ones"
 
 
 def test_layers_without_classes_and_without_modules(tmp_path: Path) -> None:

@@ -33,6 +33,31 @@ def test_union_covers_exactly_what_the_rows_cover(rows: list[tuple[int, int, int
     assert all(end < start for end, start in zip(end_ns, start_ns[1:], strict=False)), "touching ones are one"
 
 
+lengthened = st.lists(
+    st.tuples(st.integers(0, HORIZON), st.integers(0, HORIZON), st.integers(0, 1)), max_size=14
+)
+
+
+@given(lengthened)
+def test_lanes_hold_what_nests(rows: list[tuple[int, int, int]]) -> None:
+    lane = _analysis.nesting_lanes(
+        i64([r[0] for r in rows]), i64([r[0] + r[1] for r in rows]), i32([r[2] for r in rows])
+    )
+
+    def nest(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+        (s, n, _), (t, m, _) = a, b
+        apart = s + n <= t or t + m <= s
+        return apart or (s <= t and t + m <= s + n) or (t <= s and s + n <= t + m)
+
+    for track in (0, 1):
+        mine = [(row, number) for row, number in zip(rows, lane.tolist(), strict=True) if row[2] == track]
+        assert {number for _, number in mine} == set(range(len({number for _, number in mine})))
+        pairs = [(a, b) for i, a in enumerate(mine) for b in mine[i + 1 :]]
+        assert all(nest(a, b) for (a, lane_a), (b, lane_b) in pairs if lane_a == lane_b)
+        if all(nest(a, b) for (a, _), (b, _) in pairs):
+            assert all(number == 0 for _, number in mine), "what nests by itself needs one lane"
+
+
 @given(spans)
 def test_busy_time_per_track_counts_overlaps_once(rows: list[tuple[int, int, int]]) -> None:
     busy = _analysis.busy_ns(
