@@ -72,10 +72,10 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
     if step_ns == 0:
         return Verdict("unknown", None, 0, None, imbalance, True)
     # Who comes last waits for nobody: it has the longest way to a collective and the shortest time in it.
-    slow = max(rows, key=_own_ns)
-    others = _mean([_own_ns(row) for row in rows if row is not slow])
-    if _own_ns(slow) - others >= (IMBALANCE - 1) * step_ns:
-        return Verdict("uneven", slow.rank, _own_ns(slow) - others, excess_of.get(slow.rank), imbalance, True)
+    slow = max(rows, key=own_ns)
+    others = _mean([own_ns(row) for row in rows if row is not slow])
+    if own_ns(slow) - others >= (IMBALANCE - 1) * step_ns:
+        return Verdict("uneven", slow.rank, own_ns(slow) - others, excess_of.get(slow.rank), imbalance, True)
     return Verdict("balanced", None, 0, None, imbalance, True)
 
 
@@ -83,7 +83,7 @@ def suspects(rows: Sequence[RankRow]) -> set[int]:
     """Ranks whose lines the verdict may ask for."""
     if not rows:
         return set()
-    return {max(rows, key=lambda row: (row.cost_ns, -row.rank)).rank, max(rows, key=_own_ns).rank}
+    return {max(rows, key=lambda row: (row.cost_ns, -row.rank)).rank, max(rows, key=own_ns).rank}
 
 
 def imbalance_of(rows: Sequence[RankRow]) -> float:
@@ -113,7 +113,7 @@ def excess(row: RankRow, rows: Sequence[RankRow], mine: LineTimes, all_lines: Sp
     return Excess(part, parts[part], *best, best_ns)
 
 
-def _own_ns(row: RankRow) -> int:
+def own_ns(row: RankRow) -> int:
     """Time of a step that is not communication: the rank's own doing."""
     return row.compute_ns + row.copy_ns + row.idle_ns
 

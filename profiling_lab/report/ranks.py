@@ -11,6 +11,7 @@ from typing import Any, Literal
 from profiling_lab.ranks.job import JobResult
 from profiling_lab.ranks.tables import CollectiveRow, LateOne, LineRow, StepRow
 from profiling_lab.ranks.totals import RankRow
+from profiling_lab.ranks.verdict import own_ns
 from profiling_lab.report import numbers
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
@@ -67,8 +68,13 @@ _LINE_COLUMNS = (
 
 
 def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
-    """The job as a report with a row per rank, collective, step or line."""
+    """The job as a report with a row per rank, collective, step or line.
+
+    Ranks stand in their order, but where only some are shown those come first that cost or take most.
+    """
     columns, all_rows = _TABLES[by][0], _rows(result, by)
+    if by == "rank" and limit is not None and limit < len(all_rows):
+        all_rows = tuple(sorted(all_rows, key=lambda row: (-row.cost_ns, -own_ns(row), row.rank)))
     value: Callable[[Any, str], Value] = _TABLES[by][1]
     shown = all_rows[:limit]
     return Report(

@@ -49,6 +49,9 @@ def test_other_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "AllReduce" in out and "number 0: rank 3 2.00" in out
     assert run(folder, "--by", "step", "--limit", "2") == 0
     assert "2 of 5 rows" in capsys.readouterr().out
+    assert run(folder, "--limit", "1", "--format", "json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["data"]["rows"]
+    assert row["rank"] == 3, "of some ranks the worst"
     assert run(folder, "--by", "line") == 0
     assert "slow on rank 3 only" in capsys.readouterr().out
 
