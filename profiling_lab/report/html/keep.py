@@ -45,28 +45,45 @@ def keep(lanes: list[Lane], span_ns: int, wanted: list[Window], at_most: int) ->
     spread = sorted(range(CHUNKS), key=lambda i: int(f"{i:08b}"[::-1], 2))
     candidates = [part for window in wanted for part in _parts(window, chunk_ns)]
     candidates += [(i * chunk_ns, min((i + 1) * chunk_ns, span_ns)) for i in spread]
-    chosen: list[Window] = []
+    chosen: tuple[Window, ...] = ()
     left = at_most
-    for start_ns, end_ns in candidates:
-        events = sum(int(_inside(lane, start_ns, end_ns).sum()) for lane in lanes)
+    for window in candidates:
+        events = sum(_begin_in(lane, part) for part in _without(window, chosen) for lane in lanes)
         if events <= left:
-            chosen.append((start_ns, end_ns))
+            chosen = _merged([*chosen, window])
             left -= events
-        if left < at_most // 50 or len(chosen) >= CHUNKS:
+        if left < at_most // 50:
             break
-    windows = _merged(chosen)
     masks = [np.zeros(len(lane), dtype=bool) for lane in lanes]
     for lane, mask in zip(lanes, masks, strict=True):
-        for start_ns, end_ns in windows:
+        for start_ns, end_ns in chosen:
             mask |= _inside(lane, start_ns, end_ns)
     _with_their_launches(lanes, masks)
-    return Kept(masks, windows)
+    return Kept(masks, chosen)
 
 
 def _parts(window: Window, chunk_ns: int) -> list[Window]:
     start_ns, end_ns = window
     edges = [*range(start_ns, end_ns, chunk_ns), end_ns]
     return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _begin_in(lane: Lane, window: Window) -> int:
+    first, last = np.searchsorted(lane.start_ns, window).tolist()
+    return int(last - first)
+
+
+def _without(window: Window, chosen: tuple[Window, ...]) -> list[Window]:
+    """The parts of a window that are in no chosen one; these are in order and apart."""
+    start_ns, end_ns = window
+    out = []
+    for low, high in chosen:
+        if high <= start_ns or low >= end_ns:
+            continue
+        if low > start_ns:
+            out.append((start_ns, low))
+        start_ns = high
+    return [*out, (start_ns, end_ns)] if start_ns < end_ns else out
 
 
 def _inside(lane: Lane, start_ns: int, end_ns: int) -> Mask:
