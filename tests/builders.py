@@ -50,6 +50,7 @@ SCHEMA = {
     "CUDA_GPU_MEMORY_USAGE_EVENTS": "start! globalPid deviceId! bytes! memKind! memoryOperationType!",
     "ThreadNames": "nameId! priority globalTid",
     "PROCESSES": "globalPid pid name:text",
+    "TARGET_INFO_CUDA_STREAM": "streamId! hwId! vmId! processId! contextId! priority! flag!",
     "TARGET_INFO_GPU": "vmId! id! name:text memoryBandwidth smCount totalMemory computeMajor computeMinor "
     "maxWarpsPerSm maxBlocksPerSm maxRegistersPerSm maxShmemPerSm",
     "TARGET_INFO_SYSTEM_ENV": "globalVid devStateName:text! name:text! nameEnum! value:text!",

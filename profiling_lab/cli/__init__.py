@@ -23,6 +23,7 @@ COMMANDS = (
     "copies",
     "syncs",
     "ranges",
+    "streams",
     "steps",
     "gaps",
     "overlap",

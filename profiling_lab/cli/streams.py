@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profiling-lab streams`: what each stream of each device did."""
+
+from __future__ import annotations
+
+import argparse
+
+from profiling_lab.cli import _trace_arguments as shared
+
+HELP = "show the streams of each GPU: busy, idle, at once with others, and the lines that feed them"
+EXAMPLES = """\
+  profiling-lab streams run.sqlite
+  profiling-lab streams run.sqlite --lines 5 --device 0
+  profiling-lab streams nsys_export.sqlite --format json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_trace(parser)
+    shared.add_own(parser)
+    shared.add_lines(parser)
+    shared.add_limit(parser, 30)
+    shared.add_window(parser)
+    shared.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from profiling_lab.report.streams import streams_report
+    from profiling_lab.report.table import write
+    from profiling_lab.trace.streams import streams
+
+    with shared.open_trace(args) as trace:
+        result = streams(trace, tuple(args.own), args.limit or None)
+        write(streams_report(trace, result, args.lines), args.format)
+    return 0
