@@ -10,6 +10,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Operations, Ranges, Trait, full
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import BLEED_NS as BLEED_NS
 from profiling_lab.trace.phases import Phase as Phase
 from profiling_lab.trace.phases import line_phases
@@ -83,10 +84,12 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
 
 
 def _with_recomputation(calls: Calls, stacks: Stacks) -> U8:
-    """The traits of the calls; forward that runs again in backward has its line in its own stack."""
-    recomputes = stacks.recomputes()[calls.stack]
-    known = calls.traits & np.uint8(0xFF ^ Trait.OWN_STACK_ANSWERS)
-    return (known | np.where(recomputes, Trait.OWN_STACK_ANSWERS, 0)).astype(np.uint8)
+    """The traits of the calls; forward that runs again in backward has its line in its own stack, if that
+    shows a line inside of the checkpoint. What the checkpoint does for itself is left to the node's line.
+    """
+    recomputes = stacks.recomputes()
+    answers = (recomputes & recomputes[stacks.own_rows(Ownership())])[calls.stack]
+    return (calls.traits | np.where(answers, Trait.OWN_STACK_ANSWERS, 0)).astype(np.uint8)
 
 
 def _link(calls: Calls, ranges: Ranges) -> tuple[tuple[U8, U8, I32], I32, str, int]:

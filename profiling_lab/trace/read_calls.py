@@ -102,9 +102,6 @@ def _traits(
 ) -> U8:
     """What the numbers, the stack and the thread of each call say about it."""
     leaf_is_engine = stacks.passes_through(_ENGINE_FILES, _ENGINE_FUNCTIONS) == np.arange(len(stacks))
-    recomputes = stacks.passes_through(("torch/utils/checkpoint.py",))
-    recomputes = (recomputes > 0) & (recomputes != np.arange(len(stacks)))
-
     on_engine_thread = np.array(
         [thread_names.get(i, "").startswith("pt_autograd") for i in threads.ids] or [False], dtype=bool
     )[thread]
@@ -119,7 +116,6 @@ def _traits(
     bits = np.zeros(len(thread), dtype=np.uint8)
     bits[in_backward] |= np.uint8(Trait.IS_BACKWARD)
     bits[engine_leaf & ~in_node] |= np.uint8(Trait.STARTS_BACKWARD)
-    bits[in_backward & has_stack & recomputes[facts.stack]] |= np.uint8(Trait.OWN_STACK_ANSWERS)
     bits[late] |= np.uint8(Trait.NODE_MADE_LATE)
     bits[in_backward & has_stack & ~engine_leaf] |= np.uint8(Trait.FRAMES_INSIDE_NODE)
     return bits
