@@ -37,8 +37,7 @@ SCHEMA = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OPERATION} bytes! copyKind! srcKind dstKind",
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION} value! bytes! memKind",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OPERATION} graphId!",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OPERATION} deprecatedSyncType syncType! "
-    "eventId!",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_OPERATION} deprecatedSyncType syncType! eventId!",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! "
     "callchainId",
     "NVTX_EVENTS": "start! end eventType! text:text globalTid endGlobalTid textId domainId jsonTextId "
@@ -247,7 +246,15 @@ class TraceBuilder:
             self.backtrace(start_ns - 100, tid, frames)
         return self
 
-    def backtrace(self, start_ns: int, tid: int, frames: Stack, *, by_id: bool = False) -> TraceBuilder:
+    def backtrace(
+        self,
+        start_ns: int,
+        tid: int,
+        frames: Stack,
+        *,
+        by_id: bool = False,
+        schema: str = "Python Backtrace on CUDA",
+    ) -> TraceBuilder:
         """The NVTX row in which nsys keeps a Python stack. `by_id`: the payload lies in the string table."""
         listed = [
             {"Function": self.string(_escaped(function)), "File": self.string(_escaped(file)), "Line": line}
@@ -259,7 +266,7 @@ class TraceBuilder:
             "Frames count": len(listed),
             "Frames": listed,
         }
-        text = json.dumps({"Python Backtrace on CUDA": payload}, separators=(",", ":"))
+        text = json.dumps({schema: payload}, separators=(",", ":"))
         kept = {"jsonTextId": self.string(text)} if by_id else {"jsonText": text}
         return self.row("NVTX_EVENTS", start=start_ns, eventType=34, globalTid=tid, domainId=1, **kept)
 

@@ -8,10 +8,11 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.lines import frame_data, shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Frame, Trace
-from profiling_lab.trace.gaps import GapRow, GapsResult
+from profiling_lab.trace.gap_rows import GapRow
+from profiling_lab.trace.gaps import GapsResult
 from profiling_lab.trace.steps import PARTS
 
-_AFTERS_SHOWN = 2
+_PLACES_SHOWN = 2
 
 
 def gaps_report(trace: Trace, result: GapsResult) -> Report:
@@ -64,7 +65,14 @@ def _line(row: GapRow) -> str:
 
 
 def _details(row: GapRow) -> tuple[str, ...]:
-    return tuple(f"after {_at(frame)}: {numbers.time(ns)}" for frame, ns in row.after[:_AFTERS_SHOWN])
+    after = [f"after {_at(frame)}: {numbers.time(ns)}" for frame, ns in row.after[:_PLACES_SHOWN]]
+    until = [f"until {_at(frame)}: {numbers.time(ns)}" for frame, ns in row.until[:_PLACES_SHOWN]]
+    samples = sum(times for _, times in row.sampled)
+    found = [
+        f"{times} of {numbers.counted(samples, 'sample')}: {place}"
+        for place, times in row.sampled[:_PLACES_SHOWN]
+    ]
+    return (*after, *until, *found)
 
 
 def _header(result: GapsResult) -> tuple[str, ...]:
@@ -126,4 +134,6 @@ def _data(row: GapRow) -> dict[str, object]:
         "pieces": row.pieces,
         "share_frac": round(row.share_frac, 6),
         "after": [{**frame_data(frame), "idle_ns": ns} for frame, ns in row.after],
+        "until": [{**frame_data(frame), "idle_ns": ns} for frame, ns in row.until],
+        "sampled": [{"place": place, "samples": times} for place, times in row.sampled],
     }

@@ -12,6 +12,7 @@ from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.device_spans import device_spans
 from profiling_lab.trace.gap_causes import LATENCY_NS, Cause
+from profiling_lab.trace.gap_cut import Cut, cut_gaps
 from profiling_lab.trace.host_activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.spans import Window
@@ -44,6 +45,10 @@ class GapPieces:
     """the host was in the line of `stack`"""
     after: I32
     """stack of the call before, 0 unknown"""
+    until: I32
+    """stack of the launch that ends the gap, 0 unknown"""
+    thread: I32
+    """in charge, -1 after the launch"""
     names: tuple[str, ...]
     queue_full_ns: int
     """all time with a full launch queue, within gaps or not, counted once per thread"""
@@ -56,32 +61,6 @@ class GapPieces:
     def late_gaps(self) -> int:
         """Gaps in which the launch was not yet made when the GPU ran dry."""
         return len(np.unique(self.gap[self.late]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Windows:
-    """Parts of gaps in which one thread was in charge; `thread` -1 after the launch."""
-
-    gap: I32
-    start_ns: I64
-    end_ns: I64
-    thread: I32
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """The windows in pieces, and for each piece what is known of its gap."""
-
-    gap: I32
-    start_ns: I64
-    end_ns: I64
-    thread: I32
-    """-1 after the launch"""
-    who: I32
-    """row of the host's activities, -1 where the thread was in none"""
-    gap_start_ns: I64
-    launch: I32
-    """row of the call that launched the operation behind the gap, -1 not recorded"""
 
 
 def gap_pieces(trace: Trace) -> GapPieces:
@@ -99,7 +78,7 @@ def _whole(trace: Trace, host: HostActivity) -> GapPieces:
     device, devices = device_tracks(operations)
     start_ns, end_ns, track, ends_it = _analysis.gaps_between(operations.start_ns, operations.end_ns, device)
     launch = trace.attribution.call[ends_it]
-    cut = _cut(_windows(trace, start_ns, end_ns, launch), host, start_ns, launch)
+    cut = cut_gaps(trace, host, start_ns, end_ns, launch)
     cause = _causes(trace, host, cut)
     stack, exact, after = _stacks(trace, host, cut, cause)
     blank = len(host.names)
@@ -115,6 +94,8 @@ def _whole(trace: Trace, host: HostActivity) -> GapPieces:
         stack=stack,
         exact=exact,
         after=after,
+        until=np.append(_call_stacks(trace), np.int32(0))[cut.launch],
+        thread=cut.thread,
         names=(*host.names, ""),
         queue_full_ns=_queue_full_ns(trace, host, None),
     )
@@ -139,6 +120,8 @@ def _inside(trace: Trace, window: Window, pieces: GapPieces, host: HostActivity)
         stack=pieces.stack[row],
         exact=pieces.exact[row],
         after=pieces.after[row],
+        until=pieces.until[row],
+        thread=pieces.thread[row],
         names=pieces.names,
         queue_full_ns=_queue_full_ns(trace, host, window),
     )
@@ -154,100 +137,12 @@ def _queue_full_ns(trace: Trace, host: HostActivity, window: Window | None) -> i
     return int(busy.sum())
 
 
-def _cut(windows: _Windows, host: HostActivity, gap_start_ns: I64, launch: I32) -> _Cut:
-    """Windows of a thread by what it was doing; after the launch a window is one piece."""
-    at_host, after = np.flatnonzero(windows.thread >= 0), np.flatnonzero(windows.thread < 0)
-    window, start_ns, end_ns, who = _analysis.cut_by_winners(
-        windows.start_ns[at_host],
-        windows.end_ns[at_host],
-        windows.thread[at_host],
-        host.start_ns,
-        host.end_ns,
-        host.thread,
-        host.doing,
-    )
-    row = np.concatenate([at_host[window], after])
-    gap = windows.gap[row]
-    return _Cut(
-        gap=gap,
-        start_ns=np.concatenate([start_ns, windows.start_ns[after]]),
-        end_ns=np.concatenate([end_ns, windows.end_ns[after]]),
-        thread=windows.thread[row],
-        who=np.concatenate([who, full(len(after), -1, np.int32)]),
-        gap_start_ns=gap_start_ns[gap],
-        launch=launch[gap],
-    )
-
-
-def _windows(trace: Trace, start_ns: I64, end_ns: I64, call: I32) -> _Windows:
-    """Each gap in up to three: a thread until it hands over, the launching one, and after the launch."""
-    calls = trace.calls
-    none = np.int64(np.iinfo(np.int64).max)
-    known = call >= 0
-    thread = np.append(calls.thread, np.int32(-1))[call]
-    launch_start = np.where(known, np.append(calls.start_ns, none)[call], start_ns)
-    launch_end = np.where(known, np.append(calls.end_ns, none)[call], start_ns)
-    host_end = np.clip(launch_end, start_ns, end_ns)
-    before, until = _handed_over(trace, call, start_ns)
-    until = np.clip(until, start_ns, np.clip(launch_start, start_ns, end_ns))
-    gap = np.arange(len(start_ns), dtype=np.int32)
-    parts = (
-        (start_ns, until, before),
-        (until, host_end, thread),
-        (host_end, end_ns, full(len(gap), -1, np.int32)),
-    )
-    kept = [end > start for start, end, _ in parts]
-    return _Windows(
-        np.concatenate([gap[keep] for keep in kept]),
-        *(
-            np.concatenate([part[column][keep] for part, keep in zip(parts, kept, strict=True)])
-            for column in range(3)
-        ),
-    )
-
-
-def _handed_over(trace: Trace, call: I32, gap_start_ns: I64) -> tuple[I32, I64]:
-    """Per gap the thread that was at work before the launching one took over, and until when.
-
-    Forward and backward run on two threads that wait for each other. A thread that makes its first call
-    inside of the gap was not the one to be late before: until its own last call it was the other one. Threads
-    that never launch (watchdogs, loaders) do not count. Where nothing was handed over, `until` is the start.
-    """
-    calls = trace.calls
-    launched = trace.attribution.call
-    launches = np.zeros(len(trace.source.threads.ids) + 1, dtype=bool)
-    launches[calls.thread[launched[launched >= 0]]] = True
-    rows = np.flatnonzero(launches[calls.thread]) if len(calls) else np.empty(0, dtype=np.intp)
-    rows = rows[np.lexsort((calls.start_ns[rows], calls.process[rows]))]
-    position = full(len(calls) + 1, 0)
-    position[rows] = np.arange(len(rows))
-    # Runs of calls of one thread; what matters is where the launch's run began, and the call before that.
-    same = (calls.thread[rows][1:] == calls.thread[rows][:-1]) & (
-        calls.process[rows][1:] == calls.process[rows][:-1]
-    )
-    run_start = np.maximum.accumulate(np.where(np.concatenate([[False], same]), 0, np.arange(len(rows))))
-    thread, until = full(len(call), -1, np.int32), gap_start_ns.copy()
-    known = np.flatnonzero(call >= 0)
-    first = run_start[position[call[known]]]
-    other = np.maximum(first - 1, 0)
-    took_over = (
-        (first > 0)
-        & (calls.process[rows[other]] == calls.process[rows[first]])
-        & (calls.start_ns[rows[first]] > gap_start_ns[known])
-        & (calls.end_ns[rows[other]] > gap_start_ns[known])
-    )
-    at = known[took_over]
-    thread[at] = calls.thread[rows[other[took_over]]]
-    until[at] = calls.end_ns[rows[other[took_over]]]
-    return thread, until
-
-
-def _causes(trace: Trace, host: HostActivity, cut: _Cut) -> I32:
+def _causes(trace: Trace, host: HostActivity, cut: Cut) -> I32:
     out: I32 = np.where(cut.thread >= 0, _host_causes(trace, host, cut), _after_launch(trace, cut))
     return out.astype(np.int32)
 
 
-def _host_causes(trace: Trace, host: HostActivity, cut: _Cut) -> I32:
+def _host_causes(trace: Trace, host: HostActivity, cut: Cut) -> I32:
     """What the thread was doing, but for waits: they reach beyond their own call."""
     calls = trace.calls
     cause = np.append(host.doing, np.int32(Cause.HOST_CODE))[cut.who]
@@ -266,7 +161,7 @@ def _host_causes(trace: Trace, host: HostActivity, cut: _Cut) -> I32:
     return cause
 
 
-def _after_launch(trace: Trace, cut: _Cut) -> npt.NDArray[np.intp]:
+def _after_launch(trace: Trace, cut: Cut) -> npt.NDArray[np.intp]:
     """The host had done its part."""
     calls, none = trace.calls, np.int32(-1)
     before = np.append(_neighbour_calls(trace)[0], none)[cut.launch]
@@ -289,9 +184,7 @@ def _neighbour_calls(trace: Trace) -> tuple[I32, I32]:
     return previous, order
 
 
-def _stacks(
-    trace: Trace, host: HostActivity, cut: _Cut, cause: I32
-) -> tuple[I32, npt.NDArray[np.bool_], I32]:
+def _stacks(trace: Trace, host: HostActivity, cut: Cut, cause: I32) -> tuple[I32, npt.NDArray[np.bool_], I32]:
     """The stack at each piece, whether the host was in it, and the stack of the call before."""
     calls, none, empty = trace.calls, np.int32(-1), np.int32(0)
     stack_of = np.append(_call_stacks(trace), empty)

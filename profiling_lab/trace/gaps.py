@@ -10,48 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.errors import UsageError
-from profiling_lab.trace.columns import I32, I64, dense, full
+from profiling_lab.trace.columns import I64, dense, full
 from profiling_lab.trace.coverage import Coverage, coverage
 from profiling_lab.trace.device_spans import device_spans
-from profiling_lab.trace.gap_causes import CAUSES, UNKNOWN, Cause
+from profiling_lab.trace.gap_causes import UNKNOWN
 from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces
+from profiling_lab.trace.gap_rows import GapRow, gap_rows
 from profiling_lab.trace.host_activity import Doing, call_kinds
-from profiling_lab.trace.lines import own_frames
+from profiling_lab.trace.host_samples import host_samples
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.steps import PARTS, part_times
 from profiling_lab.trace.trace import Trace
 
-
-@dataclass(frozen=True, slots=True)
-class GapRow:
-    """Idle time of one cause at one line of the program."""
-
-    key: str
-    """stable over runs of the same program"""
-    cause: str
-    """one of gap_causes.CAUSES' texts"""
-    what: str
-    """the call, the range or the blocking function, '' where there is none"""
-    frame: Frame | None
-    """the user's line; None where none is known"""
-    exact: bool
-    """the host was in this line; else it was between a line of `after` and the call that this line made"""
-    after: tuple[tuple[Frame, int], ...]
-    """lines of the calls before, each with its idle time, the largest first"""
-    idle_ns: int
-    pieces: int
-    in_steps_ns: int
-    """the part of it inside of steps"""
-    per_step_ns: int | None
-    """`in_steps_ns` per step and device; None where the trace has no steps"""
-    share_frac: float
-    """of all idle time"""
+__all__ = ["GapRow", "GapsResult", "gaps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +86,9 @@ def gaps(
     spans = device_spans(trace)
     has_steps = found.sign != "window"
     steps = sum(int((found.process == process).sum()) for process, _ in spans.devices) if has_steps else 0
-    rows = _rows(trace, pieces, own_row, _inside(found, pieces) if has_steps else None, steps)
+    inside_ns = _inside(found, pieces) if has_steps else None
+    samples = host_samples(trace, Ownership(own or ()))
+    rows = gap_rows(trace, pieces, own_row, inside_ns, steps, samples)
     idle_ns = int((pieces.end_ns - pieces.start_ns).sum())
     parts = tuple(part_times(trace, spans.start_ns, spans.end_ns, spans.number).sum(axis=0).tolist())
     waits, wait_ns = _host_waits(trace)
@@ -132,68 +109,6 @@ def gaps(
         late_frac=pieces.late_gaps / launched if launched else None,
         total_matched=len(rows),
     )
-
-
-def _rows(trace: Trace, pieces: GapPieces, own_row: I32, inside_ns: I64 | None, steps: int) -> list[GapRow]:
-    """Rows per (cause, what, line); Python looks at each distinct combination once."""
-    idle_ns = pieces.end_ns - pieces.start_ns
-    line, after = own_row[pieces.stack], own_row[pieces.after]
-    number, distinct = _combined(pieces.cause, pieces.what, line, pieces.exact.astype(np.int32), after)
-    total, count = _analysis.sum_by_key(number, idle_ns, len(distinct))
-    inside = total
-    if inside_ns is not None:
-        inside, _ = _analysis.sum_by_key(number, inside_ns, len(distinct))
-    sums: dict[tuple[Cause, str, Frame | None, bool], list[int]] = {}
-    afters: dict[tuple[Cause, str, Frame | None, bool], dict[Frame, int]] = {}
-    for i, (cause, what, row, exact, after_row) in enumerate(distinct):
-        frame, before = _frame(trace, own_row, row), _frame(trace, own_row, after_row)
-        kind = Cause(cause)
-        # Where there is a line it tells more than the operator or range around the host's code.
-        shown = "" if frame and kind in (Cause.HOST_CODE, Cause.AFTER_WAIT) else pieces.names[what]
-        key = (kind, shown, frame, bool(exact) and frame is not None)
-        entry = sums.setdefault(key, [0, 0, 0])
-        for j, value in enumerate((total[i], inside[i], count[i])):
-            entry[j] += int(value)
-        if before is not None and not exact:
-            there = afters.setdefault(key, {})
-            there[before] = there.get(before, 0) + int(total[i])
-    all_ns = int(idle_ns.sum())
-    rows = [
-        GapRow(
-            key=f"{CAUSES[cause]}:{what}:{f'{frame.file}:{frame.line}' if frame else ''}:{int(exact)}",
-            cause=CAUSES[cause],
-            what=what,
-            frame=frame,
-            exact=exact,
-            after=tuple(
-                sorted(afters.get((cause, what, frame, exact), {}).items(), key=lambda a: (-a[1], a[0]))
-            ),
-            idle_ns=ns,
-            pieces=times,
-            in_steps_ns=in_steps if steps else 0,
-            per_step_ns=in_steps // steps if steps else None,
-            share_frac=ns / all_ns if all_ns else 0.0,
-        )
-        for (cause, what, frame, exact), (ns, in_steps, times) in sums.items()
-    ]
-    return sorted(rows, key=lambda row: (-(row.in_steps_ns if steps else row.idle_ns), -row.idle_ns, row.key))
-
-
-def _combined(*columns: npt.NDArray[np.integer]) -> tuple[I32, list[tuple[int, ...]]]:
-    """A number per distinct combination, and the combinations."""
-    number = np.zeros(len(columns[0]), dtype=np.int32)
-    for column in columns:
-        local, distinct = dense(np.asarray(column, dtype=np.int64))
-        number, _ = dense(number.astype(np.int64) * (len(distinct) + 1) + local)
-    size = int(number.max()) + 1 if len(number) else 0
-    first = np.zeros(size, dtype=np.int64)
-    first[number[::-1]] = np.arange(len(number))[::-1]
-    return number, [tuple(int(column[i]) for column in columns) for i in first.tolist()]
-
-
-def _frame(trace: Trace, own_row: I32, row: int) -> Frame | None:
-    frames = own_frames(trace.stacks, own_row, row)
-    return frames[0] if frames else None
 
 
 def _inside(found: StepWindows, pieces: GapPieces) -> I64:

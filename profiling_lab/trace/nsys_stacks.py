@@ -44,7 +44,7 @@ def from_nsys(
         form = "nsys"
         stacks = np.zeros(len(texts), dtype=np.int32)
         for i in np.flatnonzero(payloads).tolist():
-            stacks[i] = builder.add(_payload_frames(texts[i], strings))
+            stacks[i] = builder.add(payload_frames(texts[i], strings, BACKTRACE_SCHEMA))
         start_ns, tid = nvtx.marks["start"][is_stack], nvtx.marks["globalTid"][is_stack]
         row = _row_of_mark(rows, threads.number(tid), start_ns)
         joined = row >= 0
@@ -93,9 +93,10 @@ def _where(texts: list[str], test: Callable[[str], bool]) -> npt.NDArray[np.bool
     return np.array([*map(test, texts)], dtype=bool)
 
 
-def _payload_frames(text: str, strings: Strings) -> tuple[Frame, ...]:
+def payload_frames(text: str, strings: Strings, schema: str) -> tuple[Frame, ...]:
+    """The frames of a payload, innermost first; none if it is no payload of this schema."""
     try:
-        frames = msgspec.json.decode(text.encode())[BACKTRACE_SCHEMA]["Frames"]
+        frames = msgspec.json.decode(text.encode())[schema]["Frames"]
         return tuple(
             Frame(_text(frame["Function"], strings), _text(frame["File"], strings), int(frame["Line"]))
             for frame in frames

@@ -17,7 +17,8 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.gap_causes import CAUSES, LATENCY_NS, Cause
 from profiling_lab.trace.gap_pieces import gap_pieces
-from profiling_lab.trace.gaps import GapRow, GapsResult, gaps
+from profiling_lab.trace.gap_rows import GapRow
+from profiling_lab.trace.gaps import GapsResult, gaps
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 US = 1000
@@ -85,6 +86,19 @@ def test_what_the_host_did_before_the_launch(tmp_path: Path) -> None:
     assert cause(result, Cause.WAIT).what == "cudaStreamSynchronize"
     assert cause(result, Cause.DATA_LOADING).frame is None, "no line of the loader is recorded: none is named"
     assert (result.host_waits, result.host_wait_ns) == (1, 60 * US)
+
+
+def test_the_line_of_the_launch_that_ends_a_gap(tmp_path: Path) -> None:
+    """The host was in a wait at line 2; what the GPU was waiting for is launched by line 3."""
+    builder = TraceBuilder().launch("first", 90 * US, start_ns=1010 * US, stack="/app/t.py:1 main")
+    builder.now_ns = 1050 * US
+    builder.call("cudaStreamSynchronize", call_ns=60 * US, stack="/app/t.py:2 main")
+    builder.now_ns = 1120 * US
+    builder.launch("second", 10 * US, start_ns=1123 * US, stack="/app/t.py:3 main")
+    result = gaps_of(builder, tmp_path)
+    wait, after = cause(result, Cause.WAIT), cause(result, Cause.AFTER_WAIT)
+    assert [(frame.line, ns) for frame, ns in wait.until] == [(3, 10 * US)]
+    assert after.frame is not None and after.frame.line == 3 and after.until == (), "it says so already"
 
 
 def test_what_the_file_says_of_cuda_the_system_and_the_profiler(tmp_path: Path) -> None:
