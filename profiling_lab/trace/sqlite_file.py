@@ -135,8 +135,10 @@ class SqliteFile:
         if row is None or self._may_change:
             return WHOLE
         try:
-            first, last = self.integers(
-                f'SELECT IFNULL(min({row}), 0), IFNULL(max({row}), -1) FROM "{table}"', 2
+            # Two queries: SQLite answers either from an end of the table, both in one by reading all of it.
+            first, last = (
+                self.integers(f'SELECT IFNULL({end}({row}), 0) FROM "{table}"', 1)[0]
+                for end in ("min", "max")
             )
         except UnreadableInputError:
             return WHOLE  # a view, or a table without row numbers

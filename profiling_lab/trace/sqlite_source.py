@@ -8,6 +8,7 @@ from pathlib import Path
 
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import Operations, Overheads, Ranges
+from profiling_lab.trace.parquet_folder import ParquetFolder
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.read_calls import CALL_TABLE, CallTable, read_calls
 from profiling_lab.trace.read_nvtx import NvtxRows, read_nvtx
@@ -31,15 +32,19 @@ _MARKS = (
 
 
 class SqliteSource:
-    """An open SQLite trace. Raises UnreadableInputError if the file is not whole or is no trace."""
+    """An open trace in the nsys schema: an SQLite file, or a folder of Parquet files.
+
+    Raises UnreadableInputError if the file is not whole or is no trace.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = SqliteFile(path)
+        self.file = ParquetFolder(path) if path.is_dir() else SqliteFile(path)
         if not any(self.file.newest(mark) for mark in _MARKS):
             self.file.close()
+            what = "a directory of tables" if path.is_dir() else "an SQLite file"
             raise UnreadableInputError(
-                f"{path} is an SQLite file but no GPU trace: it has none of the tables of an nsys export"
+                f"{path} is {what} but no GPU trace: it has none of the tables of an nsys export"
             )
         is_ours = self.file.columns("PYREC_META") or self.file.columns("PYREC_LAUNCH")
         self.recorder: Recorder = "profiling_lab" if is_ours else "nsys"

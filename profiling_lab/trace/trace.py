@@ -49,9 +49,13 @@ class Trace:
     def open(cls, path: str | Path) -> Trace:
         """Open a trace by what is in it, whatever its name: ours, nsys' SQLite, or torch.profiler's JSON.
 
+        nsys' folders of Parquet or Arrow files (`nsys export --type=parquetdir`) are opened as well.
+
         Raises UnreadableInputError if there is no such file or it is no trace.
         """
         path = Path(path)
+        if path.is_dir():
+            return cls(SqliteSource(path))
         head = _head(path)
         if head.startswith(MAGIC):
             return cls(SqliteSource(path))
@@ -202,11 +206,13 @@ class Trace:
 
 def _head(path: Path) -> bytes:
     """The first bytes of the file, unpacked if it is gzip. Raises UnreadableInputError if there are none."""
-    if not path.exists():
-        raise UnreadableInputError(f"{path}: there is no such file")
-    if path.is_dir():
-        raise UnreadableInputError(f"{path} is a directory; a trace file was expected")
     try:
+        if not path.exists():
+            raise UnreadableInputError(f"{path}: there is no such file")
+        if not path.is_file():
+            raise UnreadableInputError(
+                f"{path} is a pipe or a device; a trace is read more than once: save it in a file first"
+            )
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError as error:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder that `nsys export --type=parquetdir` (or arrowdir) writes: one file per table, with the columns
+of the SQLite export.
+
+Whole columns are read straight from the files. What is asked in SQL is answered by an SQLite database in
+memory, into which the columns that a query names are loaded first: every reader of SQLite works on folders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+
+from profiling_lab.errors import UnreadableInputError
+from profiling_lab.trace.columns import I64
+from profiling_lab.trace.sqlite_file import WHOLE, SqliteFile
+
+SUFFIXES = (".parquet", ".arrow")
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class ParquetFolder(SqliteFile):
+    """The tables of a folder. Raises UnreadableInputError if it has none, or if one of them is damaged."""
+
+    _files: dict[str, Path] = field(init=False, repr=False)
+    _loaded: dict[str, set[str]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        import adbc_driver_sqlite.dbapi
+
+        self._files = _table_files(self.path)
+        if not self._files:
+            raise UnreadableInputError(
+                f"{self.path} is a directory without the files of `nsys export --type=parquetdir`; "
+                "a trace was expected"
+            )
+        self._columns = {table: tuple(self._schema(table).names) for table in sorted(self._files)}
+        self._connection = adbc_driver_sqlite.dbapi.connect(":memory:", autocommit=True)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._files.values())
+
+    def _unreadable(self, error: Exception) -> UnreadableInputError:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return UnreadableInputError(f"{self.path} cannot be read: {first_line}")
+
+    def parts(self, table: str, alias: str = "") -> tuple[str, ...]:
+        return WHOLE
+
+    def count(self, table: str) -> int:
+        return self._table(table, self.columns(table)[:1]).num_rows if table in self._columns else 0
+
+    def select(self, table: str, wanted: dict[str, int | str], where: str = "") -> dict[str, I64]:
+        """As SqliteFile.select."""
+        if not where and table in self._columns:
+            columns = self._straight(table, wanted)
+            if columns is not None:
+                return columns
+        return SqliteFile.select(self, table, wanted, where)
+
+    def _straight(self, table: str, wanted: dict[str, int | str]) -> dict[str, I64] | None:
+        """The columns without SQL; None if a value needs SQLite to be understood."""
+        have = [name for name in wanted if name in self.columns(table)]
+        rows = self._table(table, have or self.columns(table)[:1])
+        columns: dict[str, I64] = {}
+        for name, missing in wanted.items():
+            column = rows.column(name) if name in have else None
+            if column is not None and column.type == pa.int64() and not column.null_count:
+                columns[name] = column.to_numpy()
+            elif not isinstance(missing, int) or (column is not None and column.type != pa.int64()):
+                return None
+            elif column is None:
+                columns[name] = np.full(rows.num_rows, missing, dtype=np.int64)
+            else:
+                columns[name] = column.fill_null(missing).to_numpy()
+        return columns
+
+    def _read(
+        self, query: str, parts: Sequence[str], read: Callable[[Iterator[pa.RecordBatch]], _T]
+    ) -> list[_T]:
+        words = {word.lower() for word in re.findall(r"\w+", query)}
+        for table in self._columns:
+            if table.lower() in words:
+                self._load(table, words)
+        return SqliteFile._read(self, query, parts, read)
+
+    def _load(self, table: str, words: set[str]) -> None:
+        """Put the columns that a query names into the database, with those that are there already."""
+        named = [name for name in self.columns(table) if name.lower() in words] or [*self.columns(table)[:1]]
+        loaded = self._loaded.get(table, set())
+        if loaded and loaded >= set(named):
+            return
+        rows = self._table(table, [name for name in self.columns(table) if name in loaded | set(named)])
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.adbc_ingest(table, rows, mode="replace")
+        except Exception as error:
+            raise self._unreadable(error) from None
+        self._loaded[table] = set(rows.column_names)
+
+    def _schema(self, table: str) -> pa.Schema:
+        file = self._files[table]
+        try:
+            if file.suffix == ".parquet":
+                return pyarrow.parquet.read_schema(file)
+            return _arrow(file).schema
+        except Exception as error:
+            raise self._unreadable(_named(file, error)) from None
+
+    def _table(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """Columns of a table: integers as int64, everything else as SQLite takes it."""
+        file = self._files[table]
+        try:
+            if file.suffix == ".parquet":
+                rows = pyarrow.parquet.read_table(file, columns=list(columns))
+            else:
+                rows = _arrow(file).select(list(columns))
+            plain = [_plain(column) for column in rows.columns]
+        except Exception as error:
+            raise self._unreadable(_named(file, error)) from None
+        return pa.table(plain, names=rows.column_names)
+
+
+def _table_files(folder: Path) -> dict[str, Path]:
+    """The file of each table, which is named after it."""
+    files = [file for suffix in SUFFIXES for file in sorted(folder.glob(f"*{suffix}")) if file.is_file()]
+    return {file.stem: file for file in files}
+
+
+def _arrow(file: Path) -> pa.Table:
+    """An Arrow file, of either of the two formats that Arrow has."""
+    with pa.memory_map(str(file)) as source:
+        try:
+            return pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid:
+            source.seek(0)
+            return pa.ipc.open_stream(source).read_all()
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column in a type that SQLite has."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if kind == pa.uint64():
+        # Ids of threads and processes use all 64 bits; SQLite keeps them as signed numbers.
+        chunks = [
+            pa.Array.from_buffers(pa.int64(), len(c), c.buffers(), offset=c.offset) for c in column.chunks
+        ]
+        return pa.chunked_array(chunks, type=pa.int64())
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        return column.cast(pa.float64())
+    if pa.types.is_temporal(kind):
+        return column.cast(pa.int64(), safe=False)
+    if pa.types.is_null(kind):
+        return pa.chunked_array([pa.nulls(len(column), pa.int64())])
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.cast(pa.string())
+    return pa.chunked_array([pa.nulls(len(column), pa.int64())])  # lists and structures: no reader wants them
+
+
+def _named(file: Path, error: Exception) -> Exception:
+    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ValueError(f"{file.name}: {first_line}")
