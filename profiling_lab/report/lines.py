@@ -83,10 +83,16 @@ def _place(row: LineRow, by: str) -> str:
     if by in ("function", "module"):
         return f"{row.function} ({shown_path(row.file)})"
     if by == "layer":
-        # The places of the layers around it are in the key; its own tells it from its siblings.
-        path = [part.partition("@")[0] for part in row.key.split(" > ")]
-        return " > ".join(path) + (f" ({shown_path(row.file)}:{row.line})" if row.file else "")
+        return _layer(row.key)
     return row.key
+
+
+def _layer(key: str) -> str:
+    """`Net > Block:12 > Linear:31 (model.py)`: the lines that call them tell layers apart."""
+    places = [part.partition("@")[::2] for part in key.split(" > ")]
+    path = " > ".join(f"{name}:{place.rpartition(':')[2]}" if place else name for name, place in places)
+    file = places[-1][1].rpartition(":")[0]
+    return f"{path} ({shown_path(file)})" if file else path
 
 
 def _at(frame: Frame) -> str:

@@ -175,6 +175,20 @@ def test_inclusive_time_and_order(every_phase: Path, capsys: pytest.CaptureFixtu
     assert [row[0] for row in listed("--sort", "key")] == ["swish.py:3", "train.py:1", "train.py:4"]
 
 
+def test_layers_are_told_apart_by_the_lines_that_call_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = f"{TORCH}/nn/modules/module.py:1790 Module._call_impl"
+    net = f"/app/train.py:9 main > {call} > /app/model.py:5 Net.forward"
+    stack = f"{net} > {call} > {TORCH}/nn/modules/linear.py:134 Linear.forward"
+    path = TraceBuilder().launch("k", 7, stack=stack).launch("k", 3, stack=net).write(tmp_path / "t.sqlite")
+    _, out, _ = run(capsys, "lines", path, "--by", "layer")
+    assert [line.split("  ")[0] for line in out.splitlines()[-2:]] == [
+        "Net:9 > Linear:5 (/app/model.py)",
+        "Net:9 (/app/train.py)",
+    ]
+
+
 @pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
 def test_tree(every_phase: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     status, out, err = run(capsys, "lines", every_phase, "--tree", "--format", form)
