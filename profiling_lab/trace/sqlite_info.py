@@ -39,7 +39,7 @@ def sqlite_info(trace: Trace) -> TraceInfo:
     diagnostics = _diagnostics(file)
     return TraceInfo(
         path=str(trace.path),
-        file_bytes=trace.path.stat().st_size,
+        file_bytes=file.size_bytes,
         product=product or ("profiling_lab recorder" if trace.is_ours else ""),
         schema=export.get("EXPORT_SCHEMA_VERSION", ""),
         started_utc=_started(file),
