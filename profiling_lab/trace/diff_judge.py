@@ -11,7 +11,7 @@ from profiling_lab.trace.diff_measure import IDLE, Place
 from profiling_lab.trace.diff_noise import (
     MIN_STEPS,
     Interval,
-    Resampled,
+    Sample,
     change_interval,
     interval,
     median_ns,
@@ -21,23 +21,23 @@ from profiling_lab.trace.diff_verdict import Budget, Judged, outcome_of
 
 
 class Noise:
-    """The draws of both sides, or none where there are too few steps."""
+    """The samples of both sides, or none where there are too few steps."""
 
     def __init__(self, aligned: Aligned) -> None:
         sides = (aligned.before, aligned.after)
         enough = min(len(side) for side in sides) >= MIN_STEPS
-        self._draws = [Resampled(side.capture_of_step, i) for i, side in enumerate(sides)] if enough else []
+        self._samples = [Sample(side.capture_of_step, i) for i, side in enumerate(sides)] if enough else []
 
     def change(self, before: I64, after: I64) -> Interval | None:
         """Of after minus before."""
-        if not self._draws:
+        if not self._samples:
             return None
-        theirs, ours = self._draws
-        return change_interval(theirs.medians(before), ours.medians(after))
+        theirs, ours = self._samples
+        return change_interval(theirs, before, ours, after)
 
     def after(self, values: I64) -> Interval | None:
         """Of a value on the side after."""
-        return interval(self._draws[1].medians(values)) if self._draws else None
+        return interval(self._samples[1], values) if self._samples else None
 
 
 def judge(budget: Budget, aligned: Aligned, noise: Noise) -> Judged:

@@ -15,7 +15,7 @@ from profiling_lab.errors import UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.diff_align import same_files, same_lines
 from profiling_lab.trace.diff_measure import IDLE, base_name, measure
-from profiling_lab.trace.diff_noise import Interval, Resampled, change_interval, interval
+from profiling_lab.trace.diff_noise import Interval
 from profiling_lab.trace.diff_verdict import outcome_of, parse_budget, parse_limit, state_of
 
 
@@ -114,28 +114,6 @@ def test_clipping_against_counting_every_nanosecond(
         assert capture.twice_ns[i] == busy - parts
         assert capture.part_ns[i, idle].sum() == len(used) * (end - start) - busy
         assert (capture.part_ns[i] >= 0).all()
-
-
-def test_intervals_of_medians_cover_the_truth() -> None:
-    """Of normal samples, the 95 % interval of a change misses the true one in about 5 % of cases."""
-    generator = np.random.default_rng(1)
-    missed = 0
-    for _ in range(200):
-        before, after = (generator.normal(1e6 + shift, 2e4, 20).astype(np.int64) for shift in (0, 1e4))
-        draws = [Resampled(np.zeros(20, np.int32), seed).medians(v) for seed, v in enumerate((before, after))]
-        missed += not change_interval(*draws).contains(1e4)
-    assert missed <= 20
-
-
-def test_draws_are_the_same_every_time() -> None:
-    values = np.arange(7) * 1000
-    found = [interval(Resampled(np.zeros(7, np.int32), 0).medians(values)) for _ in range(2)]
-    assert found[0] == found[1] and found[0].low_ns < 3000 < found[0].high_ns
-
-
-def test_long_recordings_are_drawn_from_in_bounded_memory() -> None:
-    medians = Resampled(np.zeros(100_000, np.int32), 0).medians(np.arange(100_000))
-    assert len(medians) == 200 and abs(np.median(medians) - 50_000) < 2000
 
 
 def test_same_files_by_the_longest_common_end() -> None:
