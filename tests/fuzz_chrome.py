@@ -36,10 +36,12 @@ from profiling_lab.trace.kernels import top_kernels
 from profiling_lab.trace.lines import lines
 from profiling_lab.trace.overlap import overlap
 from profiling_lab.trace.steps import steps
+from profiling_lab.trace.syncs import syncs
 
 HANG_SECONDS = 60
 TABLES = ("operations", "calls", "operators", "python", "syncs", "overheads", "flows")
 PID, MAIN, ENGINE = 11, 11, 12
+EVALUATES = "autograd::engine::evaluate_function"
 
 Document = dict[str, Any]
 Event = dict[str, Any]
@@ -47,6 +49,11 @@ Event = dict[str, Any]
 
 def event(cat: str, name: str, ts: float, dur: float, tid: int = MAIN, pid: int = PID, **args: Any) -> Event:
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def arrow(phase: str, number: int, tid: int, ts: float) -> Event:
+    """One end of an arrow from a forward operator to its backward."""
+    return {"ph": phase, "id": number, "pid": PID, "tid": tid, "ts": ts, "cat": "fwdbwd", "name": "fwdbwd"}
 
 
 def document() -> Document:
@@ -72,20 +79,20 @@ def document() -> Document:
             event("cuda_runtime", "cudaLaunchKernel", t + 15, 5, correlation=n + 1, cbid=211),
             event("kernel", 'gemm<"a\\b">', t + 30, 50.5, 7, 0, correlation=n + 1, device=0, stream=7),
             event("overhead", "Lazy Function Loading", t + 16, 2, tid=0, pid=-1),
-            event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", t + 81, 8, 7, 0, correlation=n + 2, bytes=64),
+            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", t + 81, 8, 7, 0, correlation=n + 2),
             event("gpu_memset", "Memset (Device)", t + 90, 1, 7, 0, correlation=n + 3, bytes=9),
-            event("cpu_op", "autograd::engine::evaluate_function: Mm", t + 400, 90, ENGINE, **{"Sequence number": n}),
+            event("cpu_op", f"{EVALUATES}: Mm", t + 400, 90, ENGINE, **{"Sequence number": n}),
             event("cpu_op", "Mm", t + 405, 80, ENGINE, **{"Sequence number": n, "Fwd thread id": 1}),
             event("cuda_driver", "cuLaunchKernelEx", t + 412, 4, ENGINE, correlation=n + 4),
             event("kernel", "gemm_t", t + 420, 20, 7, 0, correlation=n + 4, device=0, stream=7),
-            event("cuda_sync", "Stream Sync", t + 441, 9, 7, 0, cuda_sync_kind="Stream Sync", stream=7, correlation=n + 5),
+            event("cuda_sync", "Stream Sync", t + 441, 9, 7, cuda_sync_kind="Stream Sync", correlation=n + 5),
             event(
                 "kernel", "ncclDevKernel_AllReduce", t + 460, 30, 9, 0, correlation=n + 6, stream=9,
                 **{"Collective name": "allreduce", "In msg nelems": 9, "dtype": "Float", "Group size": 2},
             ),
-            {"ph": "s", "id": n, "pid": PID, "tid": MAIN, "ts": t + 12, "cat": "fwdbwd", "name": "fwdbwd"},
-            {"ph": "f", "id": n, "pid": PID, "tid": ENGINE, "ts": t + 405, "cat": "fwdbwd", "name": "fwdbwd", "bp": "e"},
-            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": PID, "tid": MAIN, "ts": t, "s": "t"},
+            arrow("s", n, MAIN, t + 12),
+            arrow("f", n, ENGINE, t + 405),
+            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": PID, "tid": MAIN, "ts": t},
         ]  # fmt: skip
     events.append({"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 9.3e15, "s": "g"})
     device = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "computeMajor": 9, "totalGlobalMem": 1 << 37}
@@ -123,7 +130,8 @@ WILD: tuple[Any, ...] = (
 )  # fmt: skip
 BITS = (
     b"N/A", b"NaN", b"-Infinity", b"nan", b'"', b"\\", b"\\u", b"\\ud83d", b"{", b"}", b"[", b"]", b",", b":",
-    b"\x00", b"\x0a", b"\xff", b"\xc3", b"\xe2\x82", b"9" * 40, b"-", b"1e999", b"[" * 40, b"{" * 40, b'{"a":' * 40,
+    b"\x00", b"\x0a", b"\xff", b"\xc3", b"\xe2\x82", b"9" * 40, b"-", b"1e999", b"[" * 40, b"{" * 40,
+    b'{"a":' * 40,
     b'{"ph":"X"', b',{"ph":[', b'"traceEvents":[', b"]}", b"]}]}", b"\xef\xbb\xbf", b"/*", b"null", b"tru",
 )  # fmt: skip
 
@@ -246,8 +254,8 @@ def same_in_any_pieces(text: bytes, seed: int) -> None:
 def ask(path: Path) -> str:
     """Everything that a user can ask; the name of the outcome."""
     questions: tuple[Callable[[Trace], object], ...] = (
-        info, lines, lambda trace: lines(trace, by="kernel"), lambda trace: lines(trace, by="module"), top_kernels,
-        steps, gaps, overlap, lambda trace: trace.overheads,
+        info, lines, lambda trace: lines(trace, by="kernel"), lambda trace: lines(trace, by="module"),
+        top_kernels, steps, gaps, overlap, syncs, lambda trace: trace.overheads,
     )  # fmt: skip
     try:
         trace = Trace.open(path)

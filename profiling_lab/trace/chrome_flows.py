@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.profiler's own arrows from forward operators to their backward: a second opinion on the link."""
+"""torch.profiler's own arrows from forward operators to their backward: a second opinion on the link.
+
+Autograd numbers its nodes per thread, and a file does not say which thread `Fwd thread id` means. With one
+thread that does forward work nothing is open; with several the arrows tell.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
-from profiling_lab.trace.chrome_events import ChromeEvents, Table
+from profiling_lab.trace.chrome_events import ChromeEvents
 from profiling_lab.trace.columns import I32, I64, full
+
+_ENGINE = ("autograd::engine::evaluate_function", "torch::autograd::AccumulateGrad")
+
+Rows = npt.NDArray[np.intp]
+
+_COUNTER_BITS = 40  # a thread that makes a node every 10 ns counts as far in three hours
+_MOST_COUNTERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,75 +28,114 @@ class FlowAgreement:
     """How many arrows there are, and what they say of the operators that sequence numbers join."""
 
     arrows: int
-    """with a beginning and an end at an operator that has a sequence number"""
+    """from an operator with a sequence number to another"""
     agree: int
-    """name the operator that the link by sequence number names too"""
+    """begin at the operator that the link by sequence number names too"""
     loose: int
-    """arrows without such operators at both ends"""
+    """without such operators at both ends"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrows:
+    """Rows of operators."""
+
+    forward: Rows
+    backward: Rows
+    loose: int
 
 
 def flow_agreement(events: ChromeEvents) -> FlowAgreement:
     """Compare each arrow with the rule that joins backward with forward: of the operators outside of backward
     with the same number the one that started last before it.
     """
+    arrows = _arrows(events)
+    agree = arrows.forward == _forward_of(events, counters_told_apart(events), arrows.backward)
+    return FlowAgreement(len(arrows.forward), int(agree.sum()), arrows.loose)
+
+
+def evaluates_a_node(events: ChromeEvents) -> npt.NDArray[np.bool_]:
+    """Per operator, whether it is the autograd engine's around the evaluation of a node."""
+    name = events["operators"]["name"]
+    engine = [i for i in np.unique(name).tolist() if events.texts[i].startswith(_ENGINE)]
+    return np.isin(name, engine)
+
+
+def counters_told_apart(events: ChromeEvents) -> I64:
+    """The sequence number per operator; where several threads count, the thread stands above its 40 bits."""
+    operators = events["operators"]
+    sequence, forward_thread = operators["sequence"], operators["forward_thread"]
+    in_backward = (forward_thread > 0) & (sequence >= 0)
+    counters = np.unique(forward_thread[in_backward])
+    if not 1 < len(counters) < _MOST_COUNTERS:
+        return sequence
+    arrows = _arrows(events)
+    threads = [_most_frequent(operators["thread"][arrows.forward[forward_thread[arrows.backward] == counter]])
+               for counter in counters.tolist()]  # fmt: skip
+    countable = (sequence >= 0) & (sequence < 1 << _COUNTER_BITS)
+    out = sequence.copy()
+    for i, (counter, thread) in enumerate(zip(counters.tolist(), threads, strict=True), 1):
+        if thread >= 0 and threads.count(thread) == 1:
+            makes = ~in_backward & (operators["thread"] == thread)
+            evaluates = in_backward & (forward_thread == counter)
+            out[countable & (makes | evaluates)] += i << _COUNTER_BITS
+    return out
+
+
+def _most_frequent(numbers: I32) -> int:
+    """-1 of none."""
+    return int(np.bincount(numbers).argmax()) if len(numbers) else -1
+
+
+def _arrows(events: ChromeEvents) -> _Arrows:
     flows, operators = events.flows, events["operators"]
     begins, ends = flows["is_end"] == 0, flows["is_end"] == 1
-    from_row, to_row = _matched(flows["id"][begins], flows["id"][ends])
-    source = _operators_at(operators, flows["thread"][begins], flows["time_ns"][begins])[from_row]
-    target = _operators_at(operators, flows["thread"][ends], flows["time_ns"][ends])[to_row]
-    whole = (source >= 0) & (target >= 0)
-    source, target = source[whole], target[whole]
-    agree = source == _forward_of(operators, target)
-    return FlowAgreement(int(whole.sum()), int(agree.sum()), int(max(begins.sum(), ends.sum()) - whole.sum()))
+    begin, end = _matched(flows["id"][begins], flows["id"][ends])
+    numbered = np.flatnonzero(operators["sequence"] >= 0)
+    start_ns, thread = operators["start_ns"][numbered], operators["thread"][numbered]
+    # Of the operators that start at the same moment the innermost one ends first.
+    order = np.lexsort((-operators["end_ns"][numbered], start_ns, thread))
+    keys = _pairs(thread[order], start_ns[order])
+
+    def operator_at(which: npt.NDArray[np.bool_]) -> Rows:
+        if not len(keys):
+            return full(int(which.sum()), -1, np.intp)
+        asked = _pairs(flows["thread"][which], flows["time_ns"][which])
+        at = np.maximum(np.searchsorted(keys, asked, side="right") - 1, 0)
+        return np.where(keys[at] == asked, numbered[order[at]], -1)
+
+    forward, backward = operator_at(begins)[begin], operator_at(ends)[end]
+    whole = (forward >= 0) & (backward >= 0)
+    total = int(max(begins.sum(), ends.sum()))
+    return _Arrows(forward[whole], backward[whole], total - int(whole.sum()))
 
 
-def _matched(begin_id: I64, end_id: I64) -> tuple[I64, I64]:
+def _pairs(first: npt.NDArray[np.integer], second: I64) -> npt.NDArray[np.void]:
+    """Pairs that compare as a whole."""
+    out = np.empty(len(first), dtype=[("first", np.int64), ("second", np.int64)])
+    out["first"], out["second"] = first, second
+    return out
+
+
+def _matched(begin_id: I64, end_id: I64) -> tuple[Rows, Rows]:
     """Rows of beginnings and ends with one id, of the ends with the same id the first."""
     ids, first = np.unique(end_id, return_index=True)
     if not len(ids):
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp)
     at = np.minimum(np.searchsorted(ids, begin_id), len(ids) - 1)
     found = np.flatnonzero(ids[at] == begin_id)
     return found, first[at[found]]
 
 
-def _operators_at(operators: Table, thread: I32, time_ns: I64) -> I32:
-    """The operator with a sequence number that starts here, the innermost one; -1 none."""
-    rows = np.flatnonzero(operators["sequence"] >= 0)
-    keys = pa.table({"thread": operators["thread"][rows], "time": operators["start_ns"][rows], "row": rows})
-    return _looked_up(keys, {"thread": thread, "time": time_ns})
-
-
-def _looked_up(keys: pa.Table, wanted: dict[str, np.ndarray]) -> I32:
-    """Per wanted key the largest row with it, -1 where there is none."""
-    columns = list(wanted)
-    largest = keys.group_by(columns).aggregate([("row", "max")])
-    asked = pa.table({**wanted, "at": np.arange(len(next(iter(wanted.values()))))})
-    found = asked.join(largest, columns)
-    out = full(len(asked), -1, np.int32)
-    rows = found.column("row_max").fill_null(-1).to_numpy()
-    out[found.column("at").to_numpy()] = rows
-    return out
-
-
-def _forward_of(operators: Table, backward: I32) -> I32:
+def _forward_of(events: ChromeEvents, sequence: I64, backward: Rows) -> Rows:
     """Per backward operator the forward one by the rule, -1 where there is none."""
-    is_forward = (operators["sequence"] >= 0) & (operators["forward_thread"] <= 0)
-    rows = np.flatnonzero(is_forward)
-    order = rows[np.lexsort((operators["start_ns"][rows], operators["sequence"][rows]))]
-    sequence, start_ns = operators["sequence"], operators["start_ns"]
-    out = full(len(backward), -1, np.int32)
+    operators = events["operators"]
+    makes = (sequence >= 0) & (operators["forward_thread"] <= 0) & ~evaluates_a_node(events)
+    rows = np.flatnonzero(makes)
+    start_ns = operators["start_ns"]
+    order = rows[np.lexsort((start_ns[rows], sequence[rows]))]
     if not len(order):
-        return out
-    # One key for (sequence, start): sequences are ranked densely, starts ranked over all.
-    ranks = np.argsort(np.argsort(start_ns, kind="stable"), kind="stable").astype(np.int64)
-    distinct = np.unique(sequence[order])
-    at = np.minimum(np.searchsorted(distinct, sequence[backward]), len(distinct) - 1)
-    known = distinct[at] == sequence[backward]
-    size = np.int64(len(start_ns) + 1)
-    keys = np.searchsorted(distinct, sequence[order]) * size + ranks[order]
-    place = np.searchsorted(keys, at * size + ranks[backward]) - 1
-    candidate = order[np.maximum(place, 0)]
-    found = known & (place >= 0) & (sequence[candidate] == sequence[backward])
-    out[found] = candidate[found]
-    return out
+        return full(len(backward), -1, np.intp)
+    asked = _pairs(sequence[backward], start_ns[backward])
+    at = np.searchsorted(_pairs(sequence[order], start_ns[order]), asked) - 1
+    found = order[np.maximum(at, 0)]
+    return np.where((at >= 0) & (sequence[found] == sequence[backward]), found, -1)

@@ -17,7 +17,12 @@ from profiling_lab import _analysis
 from profiling_lab.trace.call_stacks import StacksFound, unknown_facts
 from profiling_lab.trace.chrome_collectives import Collectives, collectives
 from profiling_lab.trace.chrome_events import ChromeEvents, Table, read_events
-from profiling_lab.trace.chrome_flows import FlowAgreement, flow_agreement
+from profiling_lab.trace.chrome_flows import (
+    FlowAgreement,
+    counters_told_apart,
+    evaluates_a_node,
+    flow_agreement,
+)
 from profiling_lab.trace.chrome_overheads import chrome_overheads
 from profiling_lab.trace.chrome_processes import Processes
 from profiling_lab.trace.chrome_stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
@@ -46,7 +51,6 @@ EXACT_LINES = "torch.profiler call stacks"
 FUNCTION_LINES = "torch.profiler Python functions"
 
 _MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
-_ENGINE = ("autograd::engine::evaluate_function", "torch::autograd::AccumulateGrad")
 _EARLY = "GPU operations that begin before their launch (their times are kept)"
 _NOT_NESTED = "Python functions that overlap others without nesting (left out of the stacks)"
 
@@ -163,12 +167,11 @@ class ChromeSource:
         events = self.events["operators"]
         process, thread = self._ids.of_slices(events)
         numbers, names = self._names(events)
-        sequence = events["sequence"]
-        is_engine = np.array([name.startswith(_ENGINE) for name in names] or [False], dtype=bool)
+        sequence = counters_told_apart(self.events)
         evaluates = np.where(
             (events["forward_thread"] > 0) & (sequence >= 0), Evaluates.NODE, Evaluates.NOTHING
         )
-        evaluates[is_engine[numbers]] = Evaluates.ENGINE
+        evaluates[evaluates_a_node(self.events)] = Evaluates.ENGINE
         own_stack = self._noted_stacks[1]
         if self._python is not None:
             own_stack = self._python.stack[len(self.events["calls"]["thread"]) :]

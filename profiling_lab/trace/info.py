@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from profiling_lab.trace.chrome_events import whole
+from profiling_lab.trace.chrome_flows import FlowAgreement
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
@@ -42,6 +43,7 @@ def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
     all_times = [t for t in (operations.start_ns, operations.end_ns, trace.calls.start_ns) if len(t)]
     began = min((int(t.min()) for t in all_times), default=0)
     sequences = int((ranges.sequence != NO_SEQUENCE).sum())
+    arrows = source.flow_agreement()
     return TraceInfo(
         path=str(trace.path),
         file_bytes=trace.path.stat().st_size,
@@ -60,6 +62,7 @@ def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
             Recorded("calls", "CUDA API calls", len(trace.calls), "ProfilerActivity.CUDA"),
             Recorded("python_stacks", "API calls with a Python stack", stacks.recorded, "with_stack=True"),
             Recorded("autograd", "operators with a sequence number", sequences, "ProfilerActivity.CPU"),
+            Recorded("arrows", "arrows that confirm the sequence numbers", arrows.agree, ""),
             Recorded("operators", "operators and annotations", len(ranges), "ProfilerActivity.CPU"),
             Recorded("steps", "steps", _steps(trace), "schedule=.. and profiler.step() after each step"),
         ),
@@ -69,7 +72,16 @@ def _of_torch_profiler(trace: Trace, source: ChromeSource) -> TraceInfo:
         events=None,
         recorder=(),
         overhead_ns=None,
-        warnings=(),
+        warnings=_contradictions(arrows),
+    )
+
+
+def _contradictions(arrows: FlowAgreement) -> tuple[str, ...]:
+    if arrows.agree == arrows.arrows:
+        return ()
+    return (
+        f"{arrows.arrows - arrows.agree:,} of {arrows.arrows:,} arrows from forward to backward begin at "
+        "another operator than the sequence numbers name: lines of backward may be wrong",
     )
 
 
