@@ -55,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end the recording when its capture file is this large (500MB, 2GB); the script goes on",
     )
     parser.add_argument(
+        "--status",
+        metavar="S",
+        type=_seconds,
+        help="say what has been recorded every S seconds (default: no)",
+    )
+    parser.add_argument(
         "-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module, as in `python -m`"
     )
     parser.add_argument("script", metavar="SCRIPT", help="the Python script to run")
@@ -109,6 +115,16 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     return Schedule.of_steps(args.steps, **warmup, **others)
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, not {text}")
+    return value
+
+
 def _size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
     if match is None:
@@ -117,6 +133,7 @@ def _size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.cli._live_status import report_every
     from profiling_lab.errors import LabError
     from profiling_lab.recording import Recorder
     from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
@@ -147,7 +164,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.overwrite:
         _refuse_to_replace(output, recorder.spool_path)
     recorder.start()
+    be_quiet = report_every(args.status) if args.status else lambda: None
     ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
+    be_quiet()
     failure = 0 if ending.in_child else _finish(recorder, args.script, output)
     return end_process(ending) or failure
 

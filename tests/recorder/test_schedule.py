@@ -343,6 +343,7 @@ def test_the_command(
         (["--steps", "5:3"], "A < B"),
         (["--delay", "1", "--active", "3"], "by steps or by the clock"),
         (["--max-size", "many"], "expected a size such as 500MB"),
+        (["--status", "0"], "a number of seconds above 0, not 0"),
     ],
 )
 def test_wrong_arguments(fake_library: Path, tmp_path: Path, arguments: list[str], part: str) -> None:
@@ -356,9 +357,18 @@ def test_the_command_says_that_no_window_was_reached(fake_library: Path, tmp_pat
     assert done.returncode == 0 and "nothing was recorded, the plan was from step 100 on" in done.stderr
 
 
-def command(library: Path, folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+def test_the_live_status_line(fake_library: Path, tmp_path: Path) -> None:
+    wait = "import time\nfake.kernel('a')\ntime.sleep(2.5)\n"  # the consumer flushes every second
+    done = command(fake_library, tmp_path, ["--status", "0.1"], more=wait)
+    lines = [line for line in done.stderr.splitlines() if " so far" in line or "capture " in line]
+    assert lines and "11 kernels, 11 CUDA calls, nothing dropped, capture" in lines[-1], done.stderr
+
+
+def command(
+    library: Path, folder: Path, arguments: list[str], more: str = ""
+) -> subprocess.CompletedProcess[str]:
     script = folder / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT + more)
     here = Path(__file__).parent
     env = {
         **os.environ,
