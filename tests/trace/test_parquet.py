@@ -26,20 +26,7 @@ from profiling_lab.trace import Trace
 from profiling_lab.trace.kernels import top_kernels
 from profiling_lab.trace.lines import lines
 
-VERBS = [
-    "info",
-    "lines",
-    "kernels",
-    "steps",
-    "gaps",
-    "overlap",
-    "check",
-    "apis",
-    "copies",
-    "syncs",
-    "ranges",
-    "streams",
-]
+VERBS = ["info", "lines", "kernels", "steps", "gaps", "overlap", "check", "apis", "copies", "syncs", "ranges"]
 STACK = "/app/train.py:9 main > /app/model.py:4 Net.forward"
 
 
@@ -137,9 +124,7 @@ def test_types_that_sqlite_does_not_have(tmp_path: Path) -> None:
     for table in ("PYREC_LAUNCH", "ThreadNames"):
         change(table, {"globalTid": unsigned})
     change("StringIds", {"value": lambda column: column.combine_chunks().dictionary_encode()})
-    change(
-        "NVTX_EVENTS", {"globalTid": unsigned, "jsonTextId": lambda column: pa.nulls(len(column), pa.null())}
-    )
+    change("NVTX_EVENTS", {"jsonTextId": lambda column: pa.nulls(len(column), pa.null())})
     with Trace.open(path) as whole, Trace.open(folder) as trace:
         assert lines(trace).rows == lines(whole).rows
         assert top_kernels(trace).rows == top_kernels(whole).rows
