@@ -88,9 +88,8 @@ def run(args: argparse.Namespace) -> int:
             from profiling_lab.trace.flame import call_tree
 
             share = 0.005 if args.min_share is None else args.min_share
-            write(
-                tree_report(trace, call_tree(trace, args.phase, own, args.depth, limit, share)), args.format
-            )
+            tree = call_tree(trace, args.phase, own, args.depth, limit, share)
+            write(tree_report(trace, tree, "\u00a0\u00a0" if args.format == "md" else "  "), args.format)
         else:
             from profiling_lab.report.lines import lines_report
             from profiling_lab.trace.lines import By, Sort, lines

@@ -11,8 +11,11 @@ from profiling_lab.trace.flame import CallNode, CallTree
 from profiling_lab.trace.phases import LINE_PHASES
 
 
-def tree_report(trace: Trace, tree: CallTree) -> Report:
-    """Nodes of a call tree as a report, indented; times include what a line called but for `self`."""
+def tree_report(trace: Trace, tree: CallTree, indent: str = "  ") -> Report:
+    """Nodes of a call tree as a report, indented; times include what a line called but for `self`.
+
+    indent: what stands before a node for each above it; Markdown swallows common spaces.
+    """
     root = tree.nodes[0]
     columns = [
         Column("key", "line"),
@@ -21,7 +24,10 @@ def tree_report(trace: Trace, tree: CallTree) -> Report:
         Column("self_ns", "self", Unit.NS),
         Column("share_frac", "of the tree", Unit.FRAC),
     ]
-    rows = tuple(tuple(_value(node, root, column.name) for column in columns) for node in tree.nodes)
+    rows = tuple(
+        (indent * node.depth + _shown(node), *(_value(node, root, column.name) for column in columns[1:]))
+        for node in tree.nodes
+    )
     return Report(
         command="lines",
         trace={"path": str(trace.path)},
@@ -34,8 +40,6 @@ def tree_report(trace: Trace, tree: CallTree) -> Report:
 
 
 def _value(node: CallNode, root: CallNode, name: str) -> Value:
-    if name == "key":
-        return "  " * node.depth + _shown(node)
     if name == "function":
         return node.frame.function if node.frame else ""
     if name == "share_frac":

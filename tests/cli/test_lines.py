@@ -201,6 +201,8 @@ def test_tree(every_phase: Path, capsys: pytest.CaptureFixture[str], form: str) 
             (4, "/app/swish.py:3"),
             (2, "/app/train.py:3"),
         ]
+    if form == "md":
+        assert "\n| \u00a0\u00a0\u00a0\u00a0/app/swish.py:3 | " in out, "common spaces are swallowed"
     if form == "json":
         rows = json.loads(out)["data"]["rows"]
         assert rows[0]["inclusive_ns"] == 47_000 == sum(row["self_ns"] for row in rows)
