@@ -25,7 +25,7 @@ from profiling_lab.trace.columns import I64
 Table = dict[str, npt.NDArray[Any]]
 
 KINDS = ("operations", "calls", "operators", "python", "syncs", "overheads")
-_BARE_NAN = re.compile(r"(?<=[:\[,])\s*-?(?:N/A|NaN|nan|Infinity|inf)\s*(?=[,\]}])")
+_BARE_NAN = re.compile(r"(?:^|(?<=[:\[,]))\s*-?(?:N/A|NaN|nan|Infinity|inf)\s*(?=[,\]}]|$)")
 _FARTHEST_NS = 1 << 61
 _EPOCH_NS = 10**18  # September 2001
 
