@@ -65,6 +65,20 @@ def test_an_empty_part_is_an_error(
     assert message in err and out == ""
 
 
+def test_rules_look_at_one_stretch_of_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Between the parts nothing is idle: it is not looked at."""
+    builder = TraceBuilder()
+    for name in ("step", "evaluate", "step"):
+        begin = builder.now_ns
+        builder.launch("gemm", 20_000).gap(50_000)
+        builder.range(name, begin, builder.now_ns)
+    path = builder.write(tmp_path / "run.sqlite")
+    assert main(["check", str(path), "--nvtx", "step"]) == 3
+    out, err = capsys.readouterr()
+    assert "has 2 parts" in err and "--nvtx NAME/I" in err and out == ""
+    assert main(["check", str(path), "--nvtx", "step/0"]) in (0, 1)
+
+
 def test_diff_takes_the_part_of_both_sides(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(recording), str(recording), "--step", "1:4", "--format", "json"]) == 0
     envelope = json.loads(capsys.readouterr().out)
