@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -18,11 +19,10 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PATIENCE_S = 120  # a slow machine takes long to start a browser; nothing is measured by this
 
-# Descriptors 3 and 4 are what the browser reads from and writes to.
+# Descriptors 3 and 4 are what the browser reads from and writes to; the pipes first move out of their way.
 _TRAMPOLINE = """
-import os, sys
-reads, writes = map(int, sys.argv[1:3])
-reads, writes = os.dup(reads), os.dup(writes)
+import fcntl, os, sys
+reads, writes = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
 os.dup2(reads, 3), os.dup2(writes, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
@@ -41,9 +41,8 @@ class Browser:
         self._reads, writes = os.pipe()
         command = [path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                    "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
-                   "--disable-component-update", "--remote-debugging-pipe", f"--user-data-dir={self._profile.name}",
-                   "about:blank"]  # fmt: skip
-        # Descriptors of this test must not be those that the pipe needs.
+                   "--disable-component-update", "--remote-debugging-pipe",
+                   f"--user-data-dir={self._profile.name}", "about:blank"]  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-c", _TRAMPOLINE, str(reads), str(writes), *command],
             pass_fds=(reads, writes),
@@ -72,10 +71,8 @@ class Browser:
 
     def __exit__(self, *_: object) -> None:
         self._session = None
-        try:
+        with contextlib.suppress(OSError, RuntimeError):
             self._call("Browser.close")
-        except (OSError, RuntimeError):
-            pass
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -109,6 +106,14 @@ class Browser:
     def click(self, x: float, y: float) -> None:
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+        steps = (("mousePressed", start), ("mouseMoved", middle), ("mouseMoved", end), ("mouseReleased", end))
+        for kind, (x, y) in steps:
+            self._call(
+                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1
+            )
 
     def wheel(self, x: float, y: float, delta: float) -> None:
         self._call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=delta)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""profiling-lab report: the file it writes, and what it refuses. The page itself: tests/report/test_html_*."""
+"""profiling-lab report: the file it writes, what it refuses. The page itself: tests/report/test_html_*."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_writes_a_page_and_says_so_on_stderr(recording: Path, capsys: pytest.Cap
     mask = os.umask(0)
     os.umask(mask)
     assert page.stat().st_mode & 0o777 == 0o666 & ~mask, "a page is as readable as any new file"
-    assert sorted(p.name for p in page.parent.iterdir()) == ["page.html", "run.sqlite"], "nothing is left over"
+    assert sorted(p.name for p in page.parent.iterdir()) == ["page.html", "run.sqlite"], (
+        "nothing is left over"
+    )
 
 
 def test_the_page_of_a_trace_has_its_name(

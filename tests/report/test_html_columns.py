@@ -75,7 +75,9 @@ def test_no_level_loses_busy_time(steps: list[tuple[int, int]]) -> None:
         moment += gap + length
     start, end = np.array(pairs, dtype=np.int64).T.copy()
     for level in levels(start, end, moment, COARSEST * FACTOR):
-        assert level.busy_ns.sum() == (end - start).sum(), "events that follow each other: exact at each level"
+        assert level.busy_ns.sum() == (end - start).sum(), (
+            "events that follow each other: exact at each level"
+        )
 
 
 def test_long_events_that_overlap_do_not_explode() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page says: the tables of `lines`, `check`, `gaps`, `copies` and `steps` as these verbs give them."""
+"""What the page says: the tables of `lines`, `check`, `gaps`, `copies` and `steps` as the verbs give them."""
 
 from __future__ import annotations
 
@@ -72,20 +72,26 @@ def ask(trace: Trace, own: tuple[str, ...], steps_by: str | None, progress: Prog
         try:
             return question()
         except NotEnoughDataError as error:
-            absent[name] = str(error)
+            absent[name] = without_folder(trace, str(error))
             return None
 
     own_row = trace.stacks.own_rows(Ownership(own))
+    most = ROWS_AT_MOST["copies"]
     return Answers(
         info=info(trace),
         coverage=answer("coverage", lambda: coverage(_with_operations(trace), own_row)),
         lines=answer("lines", lambda: lines(trace, own=own, limit=ROWS_AT_MOST["lines"])),
         checked=answer("findings", lambda: apply_rules(trace, RULES, own)),
         gaps=answer("gaps", lambda: gaps(_with_operations(trace), steps_by, own)),
-        copies=answer("copies", lambda: copies(_with_operations(trace), own=own, limit=ROWS_AT_MOST["copies"])),
+        copies=answer("copies", lambda: copies(_with_operations(trace), own=own, limit=most)),
         steps=answer("steps", lambda: steps(trace, steps_by, ROWS_AT_MOST["steps"])),
         absent=absent,
     )
+
+
+def without_folder(trace: Trace, text: str) -> str:
+    """Where the file lies on this machine is nobody's business who is sent the page."""
+    return text.replace(str(trace.path), trace.path.name)
 
 
 def _with_operations(trace: Trace) -> Trace:
@@ -107,7 +113,9 @@ def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Jso
         "steps": steps_report(trace, found.steps) if found.steps else None,
     }
     sections: Json = {
-        name: {"absent": found.absent.get(name, _NOTHING.get(name, ""))} if report is None else table_json(report, name)
+        name: {"absent": found.absent.get(name, _NOTHING.get(name, ""))}
+        if report is None
+        else table_json(report, name)
         for name, report in reports.items()
     }
     if (checks := reports["findings"]) is not None:
@@ -120,13 +128,14 @@ def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Jso
             "steps": found.steps.steps,
             "at": [[row.start_ns - origin_ns, row.end_ns - origin_ns] for row in found.steps.rows],
         }
+    empty = f"{without_folder(trace, trace.why_empty())}."
     return {
         "title": title,
         "file": trace.path.name,
         "window": _window(trace),
         "recorder": trace.recorder,
         "facts": _facts(found.info),
-        "verdict": verdict(found.gaps, found.lines) if found.gaps else f"{trace.why_empty()}.",
+        "verdict": verdict(found.gaps, found.lines) if found.gaps else empty,
         "tiles": _tiles(found),
         "parts": dict(zip(PARTS, found.gaps.parts_ns, strict=True)) if found.gaps else {},
         "coverage": coverage_data(found.coverage) if found.coverage else {},
@@ -187,7 +196,9 @@ def _tiles(found: Answers) -> list[Json]:
         if found.gaps:
             whole = found.gaps.span_ns
         busy = covered.busy_ns / whole if whole else 0.0
-        out.append(_tile("GPU time", numbers.time(covered.gpu_ns), numbers.counted(covered.kernels, "kernel")))
+        out.append(
+            _tile("GPU time", numbers.time(covered.gpu_ns), numbers.counted(covered.kernels, "kernel"))
+        )
         devices = numbers.counted(covered.devices, "GPU")
         out.append(_tile("GPU busy", numbers.share(busy), f"of {numbers.time(covered.span_ns)}, {devices}"))
     if found.steps and found.steps.sign != "window":

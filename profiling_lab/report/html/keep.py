@@ -8,6 +8,7 @@ levels of detail still say how busy a lane was and with what.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,7 @@ def keep(lanes: list[Lane], span_ns: int, wanted: list[Window], at_most: int) ->
 def _parts(window: Window, chunk_ns: int) -> list[Window]:
     start_ns, end_ns = window
     edges = [*range(start_ns, end_ns, chunk_ns), end_ns]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def _begin_in(lane: Lane, window: Window) -> int:
@@ -104,7 +105,9 @@ def _merged(windows: list[Window]) -> tuple[Window, ...]:
 def _with_their_launches(lanes: list[Lane], masks: list[Mask]) -> None:
     """The GPU runs behind its launches: these may lie before the window."""
     streams = [(lane, mask) for lane, mask in zip(lanes, masks, strict=True) if lane.kind == "stream"]
-    launching = np.unique(np.concatenate([lane.more["call"][mask] for lane, mask in streams] or [[]]))
+    if not streams:
+        return
+    launching = np.unique(np.concatenate([lane.more["call"][mask] for lane, mask in streams]))
     for lane, mask in zip(lanes, masks, strict=True):
         if lane.kind == "calls":
             mask |= np.isin(lane.rows, launching)

@@ -243,9 +243,7 @@ class _Builder:
             self._call_lanes(number)
             deep += self._range_lanes(number)
         if deep:
-            self.out.notes.append(
-                f"{deep:,} ranges nested deeper than {DEPTH_AT_MOST} levels are not shown"
-            )
+            self.out.notes.append(f"{deep:,} ranges nested deeper than {DEPTH_AT_MOST} levels are not shown")
 
     def _call_lanes(self, thread: int) -> None:
         calls = self.trace.calls
@@ -291,7 +289,7 @@ class _Builder:
         return self.out.names.add_all(ranges.names)[ranges.name], tint, lane, keys.tolist(), depth
 
     def _line_lane(self, thread: int) -> None:
-        """Runs of calls that one line of the user's made, from the first call's start to the last one's end."""
+        """Runs of calls that one line of the user's made: from the first start to the last end."""
         trace, calls = self.trace, self.trace.calls
         rows = np.flatnonzero(calls.thread == thread)
         stack, backward = self._answers
@@ -348,9 +346,7 @@ def _operation_tints(trace: Trace) -> U8:
 def _depths(start_ns: I64, end_ns: I64, track: I32) -> I32:
     """How many ranges of the same track lie around each."""
     nothing = np.empty(0, dtype=np.int64)
-    parent, _, _ = _analysis.contain(
-        start_ns, end_ns, track, nothing, nothing.astype(np.int32), BLEED_NS
-    )
+    parent, _, _ = _analysis.contain(start_ns, end_ns, track, nothing, nothing.astype(np.int32), BLEED_NS)
     depth = full(len(parent), 0, np.int32)
     around = parent.copy()
     while (inside := around >= 0).any():

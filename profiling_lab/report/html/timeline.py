@@ -118,7 +118,7 @@ class TimelinePacker:
         new = np.flatnonzero(used)
         while len(new):
             callers = np.unique(parent[new])
-            new = callers[~used[callers]]
+            new = callers[~used[callers]].astype(np.intp)
             used[new] = True
         return np.flatnonzero(used)
 
@@ -149,7 +149,7 @@ class TimelinePacker:
         }
 
     def _times(self, number: I32, stacks: int) -> tuple[I64, list[dict[str, Any]]]:
-        """[stacks, phases]: GPU time by stack where a line of the user's answers for it, and the rest by reason."""
+        """[stacks, phases]: GPU time by stack where a line of the user's answers; the rest by reason."""
         trace, phases = self.trace, len(LINE_PHASES)
         if not len(trace.operations):
             return np.zeros((stacks, phases), dtype=np.int64), []
@@ -164,7 +164,8 @@ class TimelinePacker:
             {
                 "number": i,
                 "reason": reason_text(trace, i),
-                **dict(zip(LINE_PHASES, table[stacks + i].tolist(), strict=True))}
+                **dict(zip(LINE_PHASES, table[stacks + i].tolist(), strict=True)),
+            }
             for i in range(1, reasons)
             if table[stacks + i].any()
         ]

@@ -43,9 +43,11 @@ def _index(gaps: GapsResult) -> int:
 
 
 def _cause(row: GapRow) -> str:
-    what = f" ({row.what})" if row.what else ""
-    where = "" if row.frame is None else f" {'at' if row.exact else 'before'} {_at(row.frame)}"
-    return f"most of it is {row.cause}{what}{where}, {numbers.time(row.idle_ns)}"
+    if row.frame is not None:
+        where = f" {'at' if row.exact else 'before'} {_at(row.frame)}"
+    else:
+        where = f" in {row.what}" if row.what else ""
+    return f"most of that is {row.cause}{where}, {numbers.time(row.idle_ns)}"
 
 
 def _line(row: LineRow, coverage: Coverage) -> str:

@@ -66,6 +66,11 @@ function breakable(text) {
   return String(text).split(/(?<=[./_:])/).flatMap((part, i) => (i ? [document.createElement('wbr'), part] : [part]));
 }
 
+// `like this` is code.
+function withCode(text) {
+  return text.split('`').map((part, i) => (i % 2 ? element('code', {text: part}) : part));
+}
+
 const byId = (id) => document.getElementById(id);
 
 function cssColor(name) {

@@ -32,7 +32,7 @@ function showSummary(data) {
 }
 
 function showMissing(box, data) {
-  box.append(element('ul', {}, ...data.missing.map((text) => element('li', {text}))));
+  box.append(element('ul', {}, ...data.missing.map((text) => element('li', {}, ...withCode(text)))));
 }
 
 function showLegend(timeline) {

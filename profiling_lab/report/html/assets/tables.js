@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of the verbs, as `--format table` shows them and with the same numbers as `--format json`.
 
-const ROWS_SHOWN = 15;
+const ROWS_SHOWN = 15, FINDINGS_SHOWN = 6;
 const BARS = ['forward_ns', 'backward_ns', 'recompute_ns', 'optimizer_ns', 'unknown_ns'];
 
 function cellText(value, column, unit) {
@@ -21,7 +21,7 @@ function unitsOf(table) {
 }
 
 function absent(box, reason) {
-  box.replaceChildren(element('p', {class: 'absent', text: `Not here: ${reason}.`}));
+  box.replaceChildren(element('p', {class: 'absent'}, 'Not here: ', ...withCode(reason), '.'));
 }
 
 // The time of a row by phase, on the scale of the largest row.
@@ -82,6 +82,9 @@ function header(box, lines) {
 
 function showFindings(box, section, onLine, onEvidence) {
   if (!section.data.length) box.append(element('p', {class: 'lead', text: 'No rule found anything.'}));
+  const rest = section.data.slice(FINDINGS_SHOWN);
+  const more = rest.length ? element('details', {}, element('summary', {
+    text: `${counted(rest.length, 'more finding')}, ${time(rest[0].cost_ns)} and less each`})) : null;
   section.data.forEach((finding, k) => {
     const place = finding.file ? element('button', {type: 'button', class: 'link code',
       text: `${baseName(finding.file)}:${finding.line} ${finding.function}`, title: `${finding.file}:${finding.line}`,
@@ -90,21 +93,22 @@ function showFindings(box, section, onLine, onEvidence) {
     const evidence = shown.flatMap((e, n) => [n ? ', ' : ' ', element('button', {
       type: 'button', class: 'link', text: `${e.table}[${e.row}]`, title: 'Show it in the timeline',
       on: {click: () => onEvidence(k, e)}})]);
-    const more = finding.events > shown.length ? ` and ${count(finding.events - shown.length)} more` : '';
-    box.append(element('article', {class: `finding ${finding.severity ?? ''}`, id: `finding-${k}`},
+    const others = finding.events > shown.length ? ` and ${count(finding.events - shown.length)} more` : '';
+    (k < FINDINGS_SHOWN ? box : more).append(element('article', {class: `finding ${finding.severity ?? ''}`, id: `finding-${k}`},
       element('div', {class: 'cost'}, element('strong', {text: time(finding.cost_ns)}),
         element('span', {text: finding.cost_of}),
         finding.severity ? element('span', {class: 'tag', text: finding.severity}) : null),
       element('div', {}, element('h3', {text: finding.what}),
-        element('p', {}, place, element('span', {class: 'note'}, ` rule ${finding.rule}; evidence`, ...evidence, more)),
-        element('p', {class: 'remedy', text: finding.remedy}))));
+        element('p', {}, place, element('span', {class: 'note'}, ` rule ${finding.rule}; evidence`, ...evidence, others)),
+        element('p', {class: 'remedy'}, ...withCode(finding.remedy)))));
   });
+  if (more) box.append(more);
   if (section.silent?.length) {
     box.append(element('p', {class: 'note', text: `Nothing found by: ${section.silent.join(', ')}.`}));
   }
   if (section.abstained?.length) {
     box.append(element('details', {}, element('summary', {text: `${counted(section.abstained.length, 'rule')} could not tell`}),
       element('ul', {}, ...section.abstained.map((one) => element('li', {},
-        element('code', {text: one.rule}), ` ${one.reason}${one.to_record ? `; to record it: ${one.to_record}` : ''}`)))));
+        element('code', {text: one.rule}), ' ', ...withCode(`${one.reason}${one.to_record ? `; to record it: ${one.to_record}` : ''}`))))));
   }
 }
