@@ -115,6 +115,9 @@ _CELLS: dict[Unit, Callable[[Any], str]] = {
 }
 
 
+_ROW = "row"
+
+
 def _footer(table: Table) -> str:
     if not table.truncated:
         return ""
@@ -140,14 +143,38 @@ def _write_text(report: Report, stream: TextIO) -> None:
     if report.header and report.table.rows:
         console.print()
     if report.table.rows:
-        console.print(_rich_table(report.table, fold=on_terminal))
+        _print_table(console, report.table, fold=on_terminal)
     if footer := _footer(report.table):
         console.print(Text(f"\n{footer}", style="dim"))
     # Cells are padded to the width of their column; behind the last one that is nothing but noise in a file.
     stream.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
+def _print_table(console: Any, table: Table, fold: bool) -> None:
+    """Print the rows, and below each its details over the whole width: in a column they would widen it, or
+    be folded to bits in it.
+    """
+    from rich.padding import Padding
+    from rich.segment import Segment, Segments
+    from rich.text import Text
+
+    def below(row: int) -> None:
+        for line in table.details[row] if 0 <= row < len(table.details) else ():
+            console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
+
+    row = -1
+    for line in console.render_lines(_rich_table(table, fold), pad=False):
+        number = max((part.style.meta.get(_ROW, -1) for part in line if part.style), default=-1)
+        if number > row:
+            below(row)
+            row = number
+        console.print(Segments([*line, Segment.line()]), end="")
+    below(row)
+
+
 def _rich_table(table: Table, fold: bool) -> Any:
+    """The rows without their details. Every cell carries the number of its row: a row may have many lines."""
+    from rich.style import Style
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -161,13 +188,9 @@ def _rich_table(table: Table, fold: bool) -> Any:
             no_wrap=not (fold and is_text),
             overflow="fold",
         )
-    details = table.details or ((),) * len(cells)
-    for row, below in zip(cells, details, strict=True):
-        out.add_row(*(Text(cell) for cell in row))
-        for line in below:
-            # Lines below a row stand in its first text column.
-            at = next((i for i, column in enumerate(table.columns) if column.unit is Unit.TEXT), 0)
-            out.add_row(*("" for _ in range(at)), Text(f"  {line}", style="dim"))
+    for number, row in enumerate(cells):
+        style = Style(meta={_ROW: number})
+        out.add_row(*(Text(cell, style=style) for cell in row))
     return out
 
 

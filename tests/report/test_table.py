@@ -82,6 +82,17 @@ def test_lines_under_a_row() -> None:
     assert "model.py:7<br>from train.py:9" in rendered("md", details=(("from train.py:9",), ()))
 
 
+def test_lines_under_a_row_have_the_whole_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They neither widen a column nor are folded inside of one."""
+    below = "under a row there is room for a sentence that is longer than any column of the table"
+    plain, with_line = rendered("table"), rendered("table", details=((below,), ()))
+    assert [line for line in with_line.splitlines() if below not in line] == plain.splitlines()
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = rendered("table", Terminal(), details=((below,), ())).splitlines()
+    at = next(i for i, line in enumerate(lines) if "under a row" in line)
+    assert "than any column of the table" in lines[at + 1], "folded at the width of the terminal"
+
+
 def test_markdown_is_a_table_whatever_the_names() -> None:
     text = rendered("md")
     rows = [line for line in text.splitlines() if line.startswith("|")]
