@@ -52,9 +52,10 @@ def run(
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
     if trace.window is not None and not trace.window.gpu.are_in_a_row:
+        parts = f"the window ({trace.window.text}) has {len(trace.window.gpu)} parts"
         raise NotEnoughDataError(
-            f"the window ({trace.window.text}) has {len(trace.window.gpu)} parts, and the rules would take what "
-            "is between them for idle time; choose one of them, with --nvtx NAME/I or --step N"
+            f"{parts}, and the rules would take what is between them for idle time; choose one of them, with "
+            "--nvtx NAME/I or --step N"
         )
     view = View(trace, own, steps_by)
     steps = len(view.steps) if view.steps else 0
