@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.table import write
 
     own, limit = tuple(args.own), args.limit or None
-    for tree, option in ((False, "by"), (False, "sort"), (True, "min_share")):
-        if args.tree != tree and getattr(args, option) is not None:
-            with_tree = "only goes" if tree else "does not go"
+    for of_tree, option in ((False, "by"), (False, "sort"), (True, "min_share")):
+        if args.tree != of_tree and getattr(args, option) is not None:
+            with_tree = "only goes" if of_tree else "does not go"
             raise UsageError(f"--{option.replace('_', '-')} {with_tree} with --tree")
     with shared.open_trace(args) as trace:
         if args.tree:

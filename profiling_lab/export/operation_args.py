@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import MemoryKind, OperationKind
+from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, dense
 from profiling_lab.trace.coverage import reason_text, why_no_line
 from profiling_lab.trace.lines_groups import own_frames
 from profiling_lab.trace.ownership import Ownership
@@ -18,47 +21,47 @@ _CATEGORIES = {
     OperationKind.SET: "gpu_memset",
     OperationKind.GRAPH: "kernel",
 }
+_MEMORY = {int(kind): kind.name.replace("_", " ").title() for kind in MemoryKind}
 
 
 class OperationArgs:
-    """The JSON of operations; what rows have in common is made once."""
+    """The JSON of operations. Few of them differ but in their times: each distinct text is made once."""
 
     def __init__(self, trace: Trace, own: tuple[str, ...]) -> None:
         self._trace = trace
         self._own_row = trace.stacks.own_rows(Ownership(own))
-        self._why = why_no_line(trace, self._own_row)
-        self._heads: dict[tuple[int, int, int, int], str] = {}
-        self._places: dict[tuple[int, int, int], str] = {}
+        operations, found = trace.operations, trace.attribution
+        self._head = _texts(
+            self._head_of,
+            (operations.name, 32),
+            (operations.kind, 4),
+            (operations.source_memory, 4),
+            (operations.target_memory, 4),
+        )
+        why = why_no_line(trace, self._own_row)
+        self._place = _texts(self._place_of, (found.stack, 32), (found.line_phase, 4), (why, 4))
+        self._device, self._stream = operations.device, operations.stream
+        self._size_bytes = operations.size_bytes
 
-    def head(self, row: int) -> str:
-        """Category and name; copies are named as torch.profiler does, with their kinds of memory."""
-        operations = self._trace.operations
-        kind = int(operations.kind[row])
-        memory = (int(operations.source_memory[row]), int(operations.target_memory[row]))
-        key = (kind, int(operations.name[row]), *memory)
-        if key not in self._heads:
-            name = operations.names[key[1]]
-            source, target = (MemoryKind(m).name.replace("_", " ").title() for m in memory)
-            if kind == OperationKind.COPY and name.startswith("memcpy "):
-                name = f"Memcpy {name.removeprefix('memcpy ')} ({source} -> {target})"
-            elif kind == OperationKind.SET:
-                name = f"Memset ({target})"
-            category = _CATEGORIES[OperationKind(kind)]
-            self._heads[key] = f'"cat":"{category}","name":{json.dumps(name)}'
-        return self._heads[key]
+    def of(self, rows: I64) -> Iterator[tuple[str, str]]:
+        """Per row category and name, and the arguments without their braces."""
+        (head, heads), (place, places) = self._head, self._place
+        columns = (head, place, self._device, self._stream, self._size_bytes)
+        for h, p, device, stream, size in zip(*(column[rows].tolist() for column in columns), strict=True):
+            copied = f',"bytes":{size}' if size else ""
+            yield heads[h], f'"device":{device},"stream":{stream}{copied},{places[p]}'
 
-    def of(self, row: int) -> str:
-        """The arguments, without braces."""
-        operations, found = self._trace.operations, self._trace.attribution
-        size = int(operations.size_bytes[row])
-        place = (int(found.stack[row]), int(found.line_phase[row]), int(self._why[row]))
-        if place not in self._places:
-            self._places[place] = self._place(*place)
-        copied = f'"bytes":{size},' if size else ""
-        where = f'"device":{int(operations.device[row])},"stream":{int(operations.stream[row])}'
-        return f"{where},{copied}{self._places[place]}"
+    def _head_of(self, name: int, kind: int, source: int, target: int) -> str:
+        """Copies are named as torch.profiler does, with their kinds of memory."""
+        text = self._trace.operations.names[name]
+        memory = [_MEMORY.get(number, "Unknown") for number in (source, target)]
+        if kind == OperationKind.COPY and text.startswith("memcpy "):
+            text = f"Memcpy {text.removeprefix('memcpy ')} ({memory[0]} -> {memory[1]})"
+        elif kind == OperationKind.SET:
+            text = f"Memset ({memory[1]})"
+        return f'"cat":"{_CATEGORIES[OperationKind(kind)]}","name":{json.dumps(text)}'
 
-    def _place(self, stack: int, phase: int, why: int) -> str:
+    def _place_of(self, stack: int, phase: int, why: int) -> str:
         args: dict[str, object] = {"phase": LINE_PHASES[phase]}
         if why:
             args["no line"] = reason_text(self._trace, why)
@@ -67,3 +70,19 @@ class OperationArgs:
             args["function"] = frames[0].function
             args["stack"] = [str(frame) for frame in frames]
         return json.dumps(args)[1:-1]
+
+
+def _texts(make: Callable[..., str], *columns: tuple[np.ndarray, int]) -> tuple[I32, list[str]]:
+    """Per row the number of its text, and the texts, of columns given with their bits."""
+    packed = np.zeros(len(columns[0][0]), dtype=np.int64)
+    for column, bits in columns:
+        packed = packed << bits | column.astype(np.int64)
+    number, distinct = dense(packed)
+    texts = []
+    for value in distinct.tolist():
+        parts = []
+        for _, bits in reversed(columns):
+            parts.append(value & (1 << bits) - 1)
+            value >>= bits
+        texts.append(make(*reversed(parts)))
+    return number, texts

@@ -23,7 +23,7 @@ from profiling_lab.export.operation_args import OperationArgs
 from profiling_lab.export.output import Progress, Written, no_progress
 from profiling_lab.export.tracks import Slices, gpu_slices, host_slices
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import NO_SEQUENCE, Evaluates, OverheadKind
+from profiling_lab.trace.columns import I64, NO_SEQUENCE, Calls, Evaluates, Operations, OverheadKind
 from profiling_lab.trace.read_ranges import OPEN_END
 
 _CHUNK = 20_000
@@ -54,14 +54,12 @@ class _Writer:
         self.trace = trace
         self.out: IO[bytes] = out
         self.progress = progress
-        self.args = OperationArgs(trace, own)
+        self.own = own
         begin = (t.start_ns for t in (trace.operations, trace.calls, trace.ranges, trace.overheads))
         self.base_ns = min(int(column.min()) for column in begin if len(column))
         self.last_ns = max(
             int(column.max()) for column in (trace.operations.end_ns, trace.calls.end_ns) if len(column)
         )
-        # Correlation ids are a process's own; a reader of this file takes all of it for one process.
-        self.several = len(trace.pids) > 1
 
     def write(self) -> tuple[Written, ...]:
         root = {
@@ -150,18 +148,19 @@ class _Writer:
             category: [_head(category, name) for name in ranges.names]
             for category in ("cpu_op", "user_annotation")
         }
-        at = _places(slices)
-        for rows in _chunks(slices.order()):
-            start, end, track = (c[rows].tolist() for c in (slices.start_ns, slices.end_ns, slices.track))
-            for row, a, b, t in zip(rows.tolist(), start, end, track, strict=True):
+        correlation = self._correlation(calls)
+        for rows, at in _chunks(slices.order(), slices):
+            mine = np.where(rows < len(calls), rows, 0)  # the others look up any call, and do not use it
+            columns = (calls.name, correlation) if len(calls) else (mine, mine)
+            names, ids = (column[mine].tolist() for column in columns)
+            for row, (a, b, t), name, number in zip(rows.tolist(), at, names, ids, strict=True):
                 if row < len(calls):
-                    args = f',"args":{{"correlation":{self._correlation(calls, row)}}}'
-                    yield self._slice(a, b, call_heads[calls.name[row]], at[t], args)
+                    yield self._slice(a, b, call_heads[name], t, f',"args":{{"correlation":{number}}}')
                 elif (row := row - len(calls)) < len(ranges):
-                    yield self._range(row, a, b, range_heads, at[t])
+                    yield self._range(row, a, b, range_heads, t)
                 else:
                     row -= len(ranges)
-                    yield self._slice(a, b, kinds.get(int(overheads.kind[row]), kinds[0]), at[t], "")
+                    yield self._slice(a, b, kinds.get(int(overheads.kind[row]), kinds[0]), t, "")
 
     def _range(self, row: int, start_ns: int, end_ns: int, heads: dict[str, list[str]], at: str) -> str:
         """An NVTX range, or an operator: with its number readers join backward with forward."""
@@ -180,31 +179,30 @@ class _Writer:
         return self._slice(start_ns, end_ns, head[ranges.name[row]], at, text)
 
     def _operations(self, slices: Slices) -> Iterator[str]:
-        operations = self.trace.operations
-        at = _places(slices)
-        for rows in _chunks(slices.order()):
-            start, end, track = (c[rows].tolist() for c in (slices.start_ns, slices.end_ns, slices.track))
-            for row, a, b, t in zip(rows.tolist(), start, end, track, strict=True):
-                args = f',"args":{{"correlation":{self._correlation(operations, row)},{self.args.of(row)}}}'
-                yield self._slice(a, b, self.args.head(row), at[t], args)
+        args, correlation = OperationArgs(self.trace, self.own), self._correlation(self.trace.operations)
+        for rows, at in _chunks(slices.order(), slices):
+            columns = (at, correlation[rows].tolist(), args.of(rows))
+            for (a, b, t), number, (head, text) in zip(*columns, strict=True):
+                yield self._slice(a, b, head, t, f',"args":{{"correlation":{number},{text}}}')
 
     def _arrows(self, host: Slices, gpu: Slices) -> Iterator[str]:
         """From the start of each call to the start of what it launched."""
         call, base = self.trace.attribution.call, self.base_ns
         host_at, gpu_at = _places(host), _places(gpu)
-        for rows in _chunks(np.flatnonzero(call >= 0)):
+        for rows, _ in _chunks(np.flatnonzero(call >= 0), gpu):
             calls = call[rows]
-            columns = (host.start_ns[calls], host.track[calls], gpu.start_ns[rows], gpu.track[rows])
-            for row, t0, on, t1, to in zip(rows.tolist(), *(c.tolist() for c in columns), strict=True):
+            columns = (rows, host.start_ns[calls], host.track[calls], gpu.start_ns[rows], gpu.track[rows])
+            for row, t0, on, t1, to in zip(*(column.tolist() for column in columns), strict=True):
                 shared = f'"cat":"ac2g","name":"ac2g","id":{row + 1}'
                 yield f'{{"ph":"s",{shared},{host_at[on]},"ts":{microseconds(t0 - base)}}}'
                 yield f'{{"ph":"f","bp":"e",{shared},{gpu_at[to]},"ts":{microseconds(t1 - base)}}}'
 
-    def _correlation(self, table: Any, row: int) -> int:
-        correlation = int(table.correlation[row])
-        if correlation < 0 or not self.several:
-            return correlation
-        return int(table.process[row]) << 32 | correlation & 0xFFFFFFFF
+    def _correlation(self, table: Operations | Calls) -> I64:
+        """Ids that differ between processes: a reader of this file takes all of it for one."""
+        if len(self.trace.pids) < 2:
+            return table.correlation
+        apart = table.process.astype(np.int64) << 32 | table.correlation & 0xFFFFFFFF
+        return np.where(table.correlation < 0, table.correlation, apart)
 
 
 def microseconds(ns: int) -> str:
@@ -225,5 +223,10 @@ def _places(slices: Slices) -> list[str]:
     return [f'"pid":{track.pid},"tid":{track.tid}' for track in slices.tracks]
 
 
-def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    return (rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK))
+def _chunks(rows: I64, slices: Slices) -> Iterator[tuple[I64, Iterator[tuple[int, int, str]]]]:
+    """Some thousand rows at a time, with the start, end and place of each."""
+    places = _places(slices)
+    for first in range(0, len(rows), _CHUNK):
+        chunk = rows[first : first + _CHUNK]
+        start, end, track = (c[chunk].tolist() for c in (slices.start_ns, slices.end_ns, slices.track))
+        yield chunk, zip(start, end, (places[number] for number in track), strict=True)

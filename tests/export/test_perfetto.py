@@ -198,3 +198,23 @@ def test_what_nests_needs_no_second_lane(tmp_path: Path) -> None:
     assert [
         e["args"]["name"] for e in events if e["ph"] == "M" and "overlapping" in str(e["args"].get("name"))
     ] == ["thread 100 (overlapping 1)"]
+
+
+def test_a_trace_of_kernels_alone(tmp_path: Path) -> None:
+    """No call was recorded, so there is no thread and no arrow; a device may be any number in a damaged file."""
+    builder = (
+        TraceBuilder().launch("a", 5, recorded=False).launch("b", 7, recorded=False, device=-3, stream=-1)
+    )
+    builder.launch("c", 9, recorded=False, pid=200).copy("DtoH", 3, recorded=False, source=99)
+    root, events = export(builder, tmp_path)
+    assert {event["ph"] for event in events} == {"M", "X"}
+    found = {e["name"]: (e["args"]["device"], e["args"]["stream"], e["dur"]) for e in slices(events)}
+    assert found == {
+        "a": (0, 7, 0.0051),
+        "b": (-3, -1, 0.0071),
+        "c": (0, 7, 0.0091),
+        "Memcpy DtoH (Unknown -> Unknown)": (0, 7, 0.0031),
+    }
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {"GPU 0 of process 100", "GPU -3 of process 100", "GPU 0 of process 200"}
+    assert len({e["pid"] for e in slices(events)}) == 3 and root["baseTimeNanoseconds"] > 0
