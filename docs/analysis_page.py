@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill docs/analysis.md with what its commands really print, so that no example in it is typed by hand.
+
+python docs/analysis_page.py            # runs every command of the page and rewrites what it printed
+python docs/analysis_page.py --check    # exit code 1 if the page is not what the commands print
+
+A command stands in a mark of its own above the block that it fills, with files that `examples` makes:
+
+    <!-- prints: lines run.sqlite --limit 3 -->
+
+Nothing is recorded for it: run.sqlite and nsys.sqlite are the H200 recordings that ship with the first
+exercise, the job of four ranks is the one that the tests of `ranks` make up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+PAGE = Path(__file__).with_name("analysis.md")
+RECORDED = "exercises/e17_python_backtrace/recorded"
+WIDTH = 140
+_BLOCK = re.compile(r"<!-- prints: (?P<command>.+?) -->\n```text\n.*?\n?```\n", re.DOTALL)
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class _Terminal(io.StringIO):
+    """Text is folded to the width of a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def examples(folder: Path) -> None:
+    """The files that the page's commands read."""
+    import profiling_lab
+
+    recorded = Path(profiling_lab.__file__).parent / RECORDED
+    shutil.copy(recorded / "demo_h200.sqlite", folder / "run.sqlite")
+    shutil.copy(recorded / "nsys_h200.sqlite", folder / "nsys.sqlite")
+    sys.path.insert(0, str(REPO / "tests"))
+    from job_builder import Job
+
+    job = Job(ranks=4, steps=6)
+    job.slow_compute[3] = 2_000_000
+    job.clock_error.update({1: 7_000_000, 2: -3_000_000})
+    (folder / "job").mkdir()
+    job.write(folder / "job", facts=True)
+
+
+@contextlib.contextmanager
+def _in_a_terminal(folder: Path) -> Iterator[_Terminal]:
+    before, there = dict(os.environ), Path.cwd()
+    os.environ |= {"COLUMNS": str(WIDTH), "LINES": "50", "TERM": "xterm"}
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(_Terminal()) as out:
+            yield out
+    finally:
+        os.chdir(there)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def printed(command: str, folder: Path) -> str:
+    """What a command prints on a terminal, without colours."""
+    from profiling_lab.cli import main
+
+    with _in_a_terminal(folder) as out:
+        status = main(shlex.split(command))
+    text = _STYLE.sub("", out.getvalue())
+    lines = [f"$ profiling-lab {command}", *(line.rstrip() for line in text.splitlines())]
+    if status:
+        lines.append(f"(exit code {status})")
+    return "\n".join(lines).rstrip()
+
+
+def filled(page: str) -> str:
+    """The page with every block as its command prints it today."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        examples(folder)
+
+        def block(match: re.Match[str]) -> str:
+            command = match["command"]
+            return f"<!-- prints: {command} -->\n```text\n{printed(command, folder)}\n```\n"
+
+        return _BLOCK.sub(block, page)
+
+
+def main() -> int:
+    page = PAGE.read_text()
+    now = filled(page)
+    if "--check" in sys.argv[1:]:
+        if now == page:
+            return 0
+        import difflib
+
+        sys.stderr.writelines(
+            difflib.unified_diff(page.splitlines(True), now.splitlines(True), "page", "now")
+        )
+        return 1
+    PAGE.write_text(now)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
