@@ -33,7 +33,8 @@ _OPERATION = "start! end! deviceId! contextId! streamId! correlationId globalPid
 # The columns this builder writes, of those that an export has; `!` marks NOT NULL, `:text` a text.
 SCHEMA = {
     "StringIds": "id! value:text!",
-    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OPERATION} greenContextId demangledName! shortName!",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OPERATION} greenContextId demangledName! shortName! registersPerThread "
+    "gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OPERATION} bytes! copyKind! srcKind dstKind",
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION} value! bytes! memKind",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OPERATION} graphId!",

@@ -11,12 +11,33 @@ HELP = "the most expensive kernels and copies, each with the Python frames that 
 EXAMPLES = """\
   profiling-lab kernels run.sqlite
   profiling-lab kernels run.sqlite --depth 0                  no stacks
+  profiling-lab kernels run.sqlite --stats --group-by grid    median and spread, a row per grid and block
+  profiling-lab kernels run.sqlite --phases                   in the call, in the queue, on the GPU
+  profiling-lab kernels run.sqlite --occupancy                registers, shared memory, and what they allow
   profiling-lab kernels run.sqlite --limit 0 --format csv
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
+    parser.add_argument(
+        "--group-by",
+        choices=("name", "short", "grid", "line", "shape"),
+        default="name",
+        help="what a row is: a kernel by its full name (default), by its name without template arguments, or "
+        "split by grid and block, by line, by operator and shapes of its inputs",
+    )
+    parser.add_argument("--stats", action="store_true", help="show median and standard deviation too")
+    parser.add_argument(
+        "--phases",
+        action="store_true",
+        help="show the time in the launching call, in the queue and on the GPU",
+    )
+    parser.add_argument(
+        "--occupancy",
+        action="store_true",
+        help="show grid, block, registers and shared memory, and an estimate of the occupancy they allow",
+    )
     shared.add_own(parser)
     parser.add_argument(
         "--depth", metavar="N", type=int, default=4, help="how many frames of each stack to show (default: 4)"
@@ -39,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.trace.kernels import top_kernels
 
     with shared.open_trace(args) as trace:
-        result = top_kernels(trace, args.limit or None, tuple(args.own))
-        write(
-            kernels_report(trace, result, stacks=args.stacks if args.depth > 0 else 0, depth=args.depth),
-            args.format,
+        result = top_kernels(
+            trace, args.limit or None, tuple(args.own), args.group_by, args.phases, args.occupancy
         )
+        stacks = args.stacks if args.depth > 0 else 0
+        write(kernels_report(trace, result, stacks, args.depth, args.stats), args.format)
     return 0

@@ -10,11 +10,15 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import OperationKind, dense
+from profiling_lab.trace.columns import I32, OperationKind, dense
 from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.kernel_groups import GroupBy, kernel_groups
+from profiling_lab.trace.kernel_shapes import KernelShape, kernel_shapes
+from profiling_lab.trace.launches import Phases, PhasesByKey
 from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
+from profiling_lab.trace.stats import Stats, StatsByKey
 from profiling_lab.trace.trace import Trace
 
 
@@ -38,19 +42,42 @@ class KernelRow:
     short_name: str
     kind: str
     """'kernel', 'copy', 'set' or 'graph'"""
-    total_ns: int
-    count: int
-    average_ns: int
-    shortest_ns: int
-    longest_ns: int
+    detail: str
+    """what else tells the row apart: the grid, the line, or the operator with its shapes; '' for the name"""
+    stats: Stats
+    """of the time of each launch, ns"""
     share_frac: float
     """of all GPU time in the trace"""
     stacks: tuple[LaunchStack, ...]
     """the most expensive first"""
+    phases: Phases | None
+    """of launches whose call was recorded; None where not asked for"""
+    shape: KernelShape | None
+    """how it was launched; None where not asked for, and for what is no kernel"""
 
     @property
     def key(self) -> str:
-        return self.name
+        return f"{self.name} {self.detail}" if self.detail else self.name
+
+    @property
+    def total_ns(self) -> int:
+        return self.stats.total
+
+    @property
+    def count(self) -> int:
+        return self.stats.count
+
+    @property
+    def average_ns(self) -> int:
+        return self.stats.average
+
+    @property
+    def shortest_ns(self) -> int:
+        return self.stats.shortest
+
+    @property
+    def longest_ns(self) -> int:
+        return self.stats.longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +86,7 @@ class KernelsResult:
 
     rows: tuple[KernelRow, ...]
     coverage: Coverage
+    group_by: GroupBy
     total_matched: int
 
     @property
@@ -66,10 +94,21 @@ class KernelsResult:
         return self.total_matched > len(self.rows)
 
 
-def top_kernels(trace: Trace, limit: int | None = None, own: tuple[str, ...] | None = None) -> KernelsResult:
-    """Sum GPU time by kernel name, copies and sets included, and list under each where it was launched.
+def top_kernels(
+    trace: Trace,
+    limit: int | None = None,
+    own: tuple[str, ...] | None = None,
+    group_by: GroupBy = "name",
+    phases: bool = False,
+    shapes: bool = False,
+) -> KernelsResult:
+    """Sum GPU time by kernel, copies and sets included, and list under each where it was launched.
 
-    Raises NotEnoughDataError if the trace has no GPU operation.
+    group_by: what tells rows apart; 'short' merges instantiations of one template, the others split a name by
+    grid, by line, or by operator and shapes of its inputs. phases: time in the launching call and in the
+    queue. shapes: grid, block, registers and the occupancy they allow.
+
+    Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or lacks what was asked for.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
@@ -77,52 +116,39 @@ def top_kernels(trace: Trace, limit: int | None = None, own: tuple[str, ...] | N
     own_row = trace.stacks.own_rows(Ownership(own or ()))
     duration = operations.duration_ns
     gpu_ns = int(duration.sum())
-    name, names = _by_name(operations.name, operations.names)
-    total, count = _analysis.sum_by_key(name, duration, len(names))
-    ranked = sorted(range(len(names)), key=lambda i: (-int(total[i]), names[i]))
+    covered = coverage(trace, own_row)
+    group, groups = kernel_groups(trace, group_by, own_row)
+    stats = StatsByKey.of(group, duration, len(groups))
+    ranked = stats.ranked([f"{label.name} {label.detail}" for label in groups])
     shown = ranked[:limit]
-
-    longest = np.zeros(len(names), dtype=np.int64)
-    shortest = np.full(len(names), np.iinfo(np.int64).max)
-    np.maximum.at(longest, name, duration)
-    np.minimum.at(shortest, name, duration)
-    first_row = np.full(len(names), len(operations), dtype=np.int64)
-    np.minimum.at(first_row, name, np.arange(len(operations)))
-
-    stacks = _launch_stacks(trace, name, set(shown), own_row)
+    stacks = _launch_stacks(trace, group, set(shown), own_row)
+    kernel = np.where(operations.kind == OperationKind.KERNEL, group, -1).astype(np.int32)
+    of_phases = PhasesByKey.of(trace, kernel, len(groups)) if phases else None
+    of_shapes = kernel_shapes(trace, kernel, shown) if shapes else {}
     rows = tuple(
         KernelRow(
-            name=names[i],
-            short_name=operations.short_names[operations.name[first_row[i]]],
-            kind=OperationKind(int(operations.kind[first_row[i]])).name.lower(),
-            total_ns=int(total[i]),
-            count=int(count[i]),
-            average_ns=int(total[i]) // int(count[i]),
-            shortest_ns=int(shortest[i]),
-            longest_ns=int(longest[i]),
-            share_frac=int(total[i]) / gpu_ns if gpu_ns else 0.0,
+            name=groups[i].name,
+            short_name=groups[i].short_name,
+            kind=groups[i].kind,
+            detail=groups[i].detail,
+            stats=stats[i],
+            share_frac=int(stats.total[i]) / gpu_ns if gpu_ns else 0.0,
             stacks=stacks.get(i, ()),
+            phases=of_phases[i] if of_phases is not None else None,
+            shape=of_shapes.get(i),
         )
         for i in shown
     )
-    return KernelsResult(rows, coverage(trace, own_row), len(names))
-
-
-def _by_name(number: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray, list[str]]:
-    """Number equal names equally: one kernel may have several entries in a string table."""
-    distinct = list(dict.fromkeys(names))
-    position = {name: i for i, name in enumerate(distinct)}
-    table = np.array([position[name] for name in names] or [0], dtype=np.int32)
-    return table[number], distinct
+    return KernelsResult(rows, covered, group_by, len(ranked))
 
 
 def _launch_stacks(
-    trace: Trace, name: np.ndarray, shown: set[int], own_row: np.ndarray
+    trace: Trace, group: I32, shown: set[int], own_row: I32
 ) -> dict[int, tuple[LaunchStack, ...]]:
-    """Per kernel number its launch places. Python looks at distinct (kernel, stack, phase) only."""
+    """Per group its launch places. Python looks at distinct (group, stack, phase) only."""
     found = trace.attribution
     place = np.where(own_row[found.stack] > 0, own_row[found.stack], found.stack)
-    combined = (name.astype(np.int64) << 34) | (place.astype(np.int64) << 2) | found.phase
+    combined = (group.astype(np.int64) << 34) | (place.astype(np.int64) << 2) | found.phase
     number, distinct = dense(combined)
     total, count = _analysis.sum_by_key(number, trace.operations.duration_ns, len(distinct))
     sums: dict[tuple[int, tuple[Frame, ...], int], list[int]] = {}

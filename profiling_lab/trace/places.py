@@ -54,6 +54,14 @@ class Placed:
     reason: tuple[str, ...]
     within: tuple[str, ...]
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What tells places apart, whatever the phase: the line, or the range around and the reason."""
+        lines = zip(self.frames, self.within, self.reason, strict=True)
+        return tuple(
+            f"{frame.file}:{frame.line}" if frame else f"{within}:{reason}" for frame, within, reason in lines
+        )
+
     def by_key(
         self, key: npt.NDArray[np.integer], weight: I64, shown: list[int]
     ) -> dict[int, tuple[Place, ...]]:

@@ -64,3 +64,34 @@ def test_a_file_that_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text("hello")
     assert main(["kernels", str(path)]) == 4
     assert "is no trace" in capsys.readouterr().err
+
+
+def test_statistics_and_phases_are_columns(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["kernels", str(recording), "--depth", "0"])
+    assert "median" not in capsys.readouterr().out
+    assert main(["kernels", str(recording), "--depth", "0", "--stats", "--phases", "--group-by", "line"]) == 0
+    out = capsys.readouterr().out
+    (head,) = (line for line in out.splitlines() if line.startswith("kernel"))
+    for title in ("line", "median", "std", "queued", "call avg", "queue med", "kernel med"):
+        assert title in head
+    assert "/app/model.py:5" in out and "call, queue, kernel: " in out
+
+
+def test_occupancy_needs_grids(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernels of this recording have none: that is said for each, and nothing is estimated."""
+    assert main(["kernels", str(recording), "--occupancy", "--format", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)["data"]["rows"][0]
+    assert "occupancy_estimate_frac" not in row or row["occupancy_estimate_frac"] is None
+
+
+def test_shapes_of_inputs_that_were_not_recorded(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", str(recording), "--group-by", "shape"]) == 3
+    assert "--pytorch=autograd-shapes-nvtx" in capsys.readouterr().err
+
+
+def test_json_has_all_statistics(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["kernels", str(recording), "--format", "json", "--phases"])
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["data"]["rows"]}
+    gemm = rows["gemm"]
+    assert (gemm["median_ns"], gemm["deviation_ns"], gemm["launch_count"]) == (5000, 5657, 2)
+    assert rows["relu"]["deviation_ns"] is None and gemm["kernel_total_ns"] == 10_000
