@@ -8,7 +8,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from builders import SCHEMA, TraceBuilder
+from builders import SCHEMA
+from fuzz_sqlite import everything
 
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
@@ -20,28 +21,6 @@ from profiling_lab.trace.overlap import overlap
 from profiling_lab.trace.steps import steps
 
 WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), "text", b"\xff\x00", 3.5, None)
-
-
-def everything(form: str) -> TraceBuilder:
-    builder = TraceBuilder(form=form)
-    for i in range(20):
-        builder.launch(f"k{i % 3}", 100, stack=f"a.py:{i} f > b.py:{i % 4} g", peek=i)
-        builder.launch("bwd", 50, node=i // 2, node_name="MmBackward0", thread=2, peek=0)
-        builder.range(f"aten::mm, seq = {i}", builder.now_ns, builder.now_ns + 4000)
-    builder.copy("HtoD", 10).memset(3)
-    builder.operation("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", 40, {"graphId": 3}, api="cudaGraphLaunch_v10000")
-    native = {"module": builder.string("libtorch.so"), "stackDepth": 0}
-    builder.row(
-        "CUDA_CALLCHAINS", id=0, symbol=builder.string("torch::autograd::Engine::thread_main"), **native
-    )
-    builder.row("NVTX_EVENTS", start=0, eventType=75, text="Python Backtrace on CUDA", domainId=1)
-    builder.row("ThreadNames", nameId=builder.string("python"), priority=20, globalTid=builder.tid(1))
-    builder.row("PROCESSES", globalPid=builder.tid(1), pid=100, name="python")
-    builder.row("PROFILER_OVERHEAD", start=0, end=70, nameId=0, overheadType=3)
-    builder.row("TARGET_INFO_GPU", vmId=1, id=0, name="NVIDIA H200", smCount=132, computeMajor=9)
-    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000 * 10**9)
-    builder.row("ANALYSIS_DETAILS", globalVid=1, duration=5_000, startTime=0, stopTime=5_000)
-    return builder.row("DIAGNOSTIC_EVENT", timestamp=0, timestampType=1, source=1, severity=2, text="lost")
 
 
 def use(path: Path) -> None:

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import adbc_driver_sqlite.dbapi
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from builders import TraceBuilder
+from table_folders import to_folder
 
 from profiling_lab.cli import COMMANDS, main
 from profiling_lab.errors import UnreadableInputError
@@ -41,26 +41,6 @@ def small(path: Path, form: str) -> Path:
     builder.row("TARGET_INFO_GPU", vmId=1, id=0, name="NVIDIA H200", smCount=132, computeMajor=9)
     builder.row("ThreadNames", nameId=builder.string("pt_autograd_0"), priority=20, globalTid=builder.tid(2))
     return builder.write(path)
-
-
-def to_folder(path: Path, folder: Path, kind: str = "parquet", chunk: int = 1 << 20) -> Path:
-    """What nsys does: one file per table."""
-    folder.mkdir()
-    with adbc_driver_sqlite.dbapi.connect(f"file:{path}?mode=ro", autocommit=True) as connection:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            tables = [name for (name,) in cursor.fetchall()]
-        for table in tables:
-            with connection.cursor() as cursor:
-                cursor.execute(f'SELECT * FROM "{table}"')
-                rows = cursor.fetch_arrow_table()
-            if kind == "parquet":
-                pyarrow.parquet.write_table(rows, folder / f"{table}.parquet", row_group_size=chunk)
-                continue
-            form = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
-            with form(folder / f"{table}.arrow", rows.schema) as writer:
-                writer.write_table(rows)
-    return folder
 
 
 def answer(verb: str, path: Path) -> tuple[int, Any]:
