@@ -354,3 +354,34 @@ def test_what_is_not_in_the_page_one_by_one(browser: Browser, tmp_path: Path) ->
       return {x: edge.left + t.view.x(out), y: edge.top + row.y - t.box.scrollTop + row.height / 2}; })()""")
     browser.click(said["x"], said["y"])
     assert "not in this page one by one" in browser.run(DETAILS)
+
+
+def test_a_frame_costs_pixels_not_events(browser: Browser, tmp_path: Path) -> None:
+    """However many events are in sight, a row of the timeline is painted with a few strokes per pixel."""
+    builder = TraceBuilder()
+    for step in range(40):
+        begin = builder.now_ns
+        for i in range(400):
+            builder.launch(f"kernel_{i % 7}", 1500 + 10 * (i % 90), stack=f"train.py:{5 + i % 3} main")
+        builder.gap(40_000).range("training_step", begin, builder.now_ns)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        made = build_page(trace)
+    assert made.kept == made.events > 45_000
+    (tmp_path / "many.html").write_bytes(made.html)
+    fresh(browser, tmp_path / "many.html")
+    most = browser.run("""(async () => {
+      const t = profilingLab.timeline, drawing = CanvasRenderingContext2D.prototype, fill = drawing.fillRect;
+      const frame = () => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
+      let strokes = 0, most = 0;
+      drawing.fillRect = function (...at) { strokes++; fill.apply(this, at); };
+      t.show(0, t.span);
+      for (let zoom = 0; zoom < 24; zoom++) {
+        await frame();
+        most = Math.max(most, strokes);
+        strokes = 0;
+        t.zoom(0.7, t.span * 0.4);
+      }
+      drawing.fillRect = fill;
+      return {most, rows: t.laneRows.length, width: t.width};
+    })()""")
+    assert 1000 < most["most"] < 2.5 * most["rows"] * most["width"]

@@ -30,13 +30,14 @@ class Details {
       return;
     }
     const {lane, i} = event, name = lane.name[i];
+    const facts = element('dl', {class: 'facts'}, ...this.facts(event).flatMap(([what, value]) => [
+      element('dt', {text: what}), element('dd', {}, value)]));
     this.box.replaceChildren(...[
       element('h3', {}, element('span', {class: `swatch t-${TINTS[lane.tint[i]]}`, 'aria-hidden': 'true'}),
         names.shown[name]),
       names.whole[name] ? element('p', {class: 'whole', text: names.whole[name]}) : null,
-      element('dl', {class: 'facts'}, ...this.facts(event).flatMap(([what, value]) => [
-        element('dt', {text: what}), element('dd', {}, value)])),
-      this.launched(event), this.stack(event), this.rules(event),
+      element('div', {class: 'columns'}, element('div', {}, facts, this.launched(event), this.rules(event)),
+        this.stack(event)),
     ].filter(Boolean));
   }
 

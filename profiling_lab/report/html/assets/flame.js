@@ -2,6 +2,7 @@
 // GPU time by Python stack as icicles: the outermost frame on top, a frame as wide as its time.
 
 const ROW = 24, SMALLEST = 0.002, DEEPEST = 80;
+const NAMED = 0.02;  // of the graph's width; narrower frames have no room for a name
 
 class Flame {
   constructor(box, stacks, data) {
@@ -121,7 +122,7 @@ class Flame {
     const told = `${this.label(node)}: ${time(node.ns)}, ${share(this.root.ns ? node.ns / this.root.ns : 0)}`
       + parts.map((phase) => `; ${TINT_TEXT[phase]} ${time(node.parts[phase])}`).join('');
     return element('button', {
-      type: 'button', class: above ? 'frame above' : 'frame', text: width > 0.02 ? this.label(node) : '', title: told,
+      type: 'button', class: `frame${above ? ' above' : ''}${width > NAMED ? '' : ' thin'}`, text: width > NAMED ? this.label(node) : '', title: told,
       'aria-label': told, on: {click: () => this.zoomTo(node)},
       style: {left: `${from * 100}%`, width: `${width * 100}%`, top: `${row * ROW}px`,
               backgroundImage: stops.length ? `linear-gradient(to right, ${stops.join(', ')})` : 'none'}});

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of the verbs, as `--format table` shows them and with the same numbers as `--format json`.
 
-const ROWS_SHOWN = 15, FINDINGS_SHOWN = 6;
+const FINDINGS_SHOWN = 6;
+const rowsShown = () => (window.innerWidth > 700 ? 15 : 6);
 const BARS = ['forward_ns', 'backward_ns', 'recompute_ns', 'optimizer_ns', 'unknown_ns'];
 
 function cellText(value, column, unit) {
@@ -45,10 +46,11 @@ function showTable(box, table, options = {}) {
   const add = (from, to) => {
     for (let i = from; i < Math.min(to, table.rows.length); i++) body.append(tableRow(table, i, units, largest, options));
   };
-  add(0, ROWS_SHOWN);
-  const more = table.rows.length > ROWS_SHOWN ? element('button', {
+  const first = rowsShown();
+  add(0, first);
+  const more = table.rows.length > first ? element('button', {
     type: 'button', class: 'quiet more', text: `Show all ${count(table.rows.length)} rows`,
-    on: {click: (event) => { add(ROWS_SHOWN, table.rows.length); event.target.remove(); }}}) : null;
+    on: {click: (event) => { add(first, table.rows.length); event.target.remove(); }}}) : null;
   const cut = table.total_matched > table.rows.length ? element('p', {class: 'note',
     text: `${count(table.rows.length)} of ${count(table.total_matched)} rows are in this page.`}) : null;
   box.append(element('div', {class: 'scroll'}, element('table', {class: options.class ?? null},
