@@ -201,7 +201,7 @@ def test_what_nests_needs_no_second_lane(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_kernels_alone(tmp_path: Path) -> None:
-    """No call was recorded, so there is no thread and no arrow; a device may be any number in a damaged file."""
+    """No call was recorded, so there is no thread and no arrow. A damaged file has odd devices."""
     builder = (
         TraceBuilder().launch("a", 5, recorded=False).launch("b", 7, recorded=False, device=-3, stream=-1)
     )

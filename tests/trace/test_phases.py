@@ -268,7 +268,10 @@ class Spy:
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                frames = [(f.name, f.filename, f.lineno or 0) for f in traceback.extract_stack()[:-1]]
+                # This file stands for the user's, wherever it lies.
+                files = {__file__: "/app/train.py"}
+                stack = traceback.extract_stack()[:-1]
+                frames = [(f.name, files.get(f.filename, f.filename), f.lineno or 0) for f in stack]
                 # How the mode itself is called.
                 while frames[-1][1].endswith(("torch/_compile.py", "torch/_dynamo/eval_frame.py")):
                     frames.pop()
