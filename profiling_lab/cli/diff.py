@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING
 from profiling_lab.cli import _trace_arguments as shared
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+
+    from profiling_lab.trace import Trace
     from profiling_lab.trace.diff import DiffResult
+    from profiling_lab.trace.diff_measure import Capture
 
 HELP = "compare recordings from before and after a change, line by line, with a verdict that knows the noise"
 EXAMPLES = """\
   profiling-lab diff before.sqlite after.sqlite
   profiling-lab diff before.sqlite after.sqlite --gate 3%             exit code 1 if the step got slower
-  profiling-lab diff b1.sqlite,b2.sqlite a1.sqlite,a2.sqlite          several recordings of each side
-  profiling-lab diff --before b1.sqlite --before b2.sqlite --after a1.sqlite
-  profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'idle<5%'
+  profiling-lab diff --before b1.sqlite b2.sqlite --after a1.sqlite a2.sqlite    several recordings of each
+  profiling-lab diff b1.sqlite,b2.sqlite a1.sqlite,a2.sqlite          the same, shorter
+  profiling-lab diff --save main.json run.sqlite                      a baseline of kilobytes for CI to keep
+  profiling-lab diff main.json pr.sqlite --gate 3% --format junit > diff.xml
+  profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'gaps<5%'
   profiling-lab diff main.sqlite pr.sqlite --format md --annotate > comment.md
+
+exit codes: 0 every gate and budget kept, 1 one broken, 3 not comparable, or too few steps for a limit
 """
 
 
@@ -27,16 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "traces",
         metavar="FILE",
         nargs="*",
-        help="two: before and after the change; each may be a list of recordings, with commas",
+        help="two: before and after the change; each may be a baseline, or a list of recordings with commas",
     )
     for side in ("before", "after"):
         parser.add_argument(
             f"--{side}",
             metavar="FILE",
-            action="append",
+            action="extend",
+            nargs="+",
             default=[],
-            help=f"a recording from {side} the change; may be given several times",
+            help=f"recordings from {side} the change",
         )
+    parser.add_argument(
+        "--save",
+        metavar="FILE.json",
+        help="keep what a comparison needs of the side after as a baseline; with one side that is all",
+    )
     parser.add_argument(
         "--gate",
         metavar="LIMIT",
@@ -64,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--by",
-        choices=("line", "function", "kernel"),
+        choices=("line", "function", "operator", "kernel"),
         default="line",
         help="what a row is (default: line)",
     )
@@ -72,13 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotate",
         action="store_true",
-        help="also write `::warning file=,line=::` for lines that got slower, on standard error, where CI "
-        "systems read it and --format md leaves it out of the comment",
+        help="also write what --format github does (`::warning file=,line=::` for lines that got slower), on "
+        "standard error, where CI systems read it and --format md leaves it out of the comment",
     )
     shared.add_own(parser)
     shared.add_window(parser)
     shared.add_limit(parser, 20)
-    shared.add_format(parser)
+    shared.add_format(parser, "github", "junit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,16 +102,17 @@ def run(args: argparse.Namespace) -> int:
 
     from profiling_lab.report.diff import diff_report
     from profiling_lab.report.diff_data import workflow_warnings
+    from profiling_lab.report.junit import junit
     from profiling_lab.report.table import write
     from profiling_lab.trace.diff import diff
 
     before, after = _sides(args)
     with ExitStack() as opened:
-        sides = [
-            [opened.enter_context(shared.open_trace(args, path)) for path in side] for side in (before, after)
-        ]
+        if not before:
+            return _save(args, _opened(args, after, opened))
         result = diff(
-            *sides,
+            _opened(args, before, opened),
+            _opened(args, after, opened),
             by=args.by,
             own=tuple(args.own),
             steps_by=args.steps_by,
@@ -104,21 +120,73 @@ def run(args: argparse.Namespace) -> int:
             budgets=args.budget,
             allow=args.allow,
         )
-        write(diff_report(result, args.limit or None), args.format)
+        if args.save:
+            _save(args, result.captures_after)
+        if args.format == "github":
+            sys.stdout.writelines(f"{line}\n" for line in workflow_warnings(result))
+        elif args.format == "junit":
+            sys.stdout.write(junit(result, args.strict))
+        else:
+            write(diff_report(result, args.limit or None), args.format)
         if args.annotate:
             for line in workflow_warnings(result):
                 print(line, file=sys.stderr)
     return _exit_code(result, args.strict)
 
 
+def _opened(args: argparse.Namespace, names: list[str], opened: ExitStack) -> list[Trace | Capture]:
+    """The recordings of one side; a baseline may hold several."""
+    from pathlib import Path
+
+    from profiling_lab.trace.diff_baseline import is_baseline, load_baseline
+
+    side: list[Trace | Capture] = []
+    for name in names:
+        if is_baseline(Path(name)):
+            side += load_baseline(Path(name), tuple(args.own), args.steps_by)
+        else:
+            side.append(opened.enter_context(shared.open_trace(args, name)))
+    return side
+
+
+def _save(args: argparse.Namespace, side: Sequence[Trace | Capture]) -> int:
+    """Write the baseline, and say so."""
+    import sys
+    from pathlib import Path
+
+    from profiling_lab.report.numbers import counted
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.diff_baseline import save_baseline
+    from profiling_lab.trace.diff_measure import measure
+
+    own = tuple(args.own)
+    captures = [measure(each, own, args.steps_by) if isinstance(each, Trace) else each for each in side]
+    path = Path(args.save)
+    save_baseline(captures, path)
+    steps = sum(len(capture) for capture in captures)
+    what = f"{counted(steps, 'step')} of {counted(len(captures), 'recording')}"
+    print(f"saved {what} in {path}", file=sys.stderr)
+    return 0
+
+
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """The files of both sides. Raises UsageError unless each has one."""
+    """The files of both sides; with --save there may be but one, the side after.
+
+    Raises UsageError unless each side has a file.
+    """
     from profiling_lab.errors import UsageError
 
     if args.traces and (args.before or args.after):
         raise UsageError("expected either two FILEs or --before and --after, not both")
+    if len(args.traces) == 1 and args.save:
+        if args.gate or args.budget:
+            raise UsageError("expected two sides for --gate and --budget: a baseline alone is not judged")
+        return [], _split(args.traces)
     if args.traces and len(args.traces) != 2:
-        raise UsageError(f"expected two FILEs, before and after, not {len(args.traces)}")
+        raise UsageError(
+            f"expected two FILEs, before and after, not {len(args.traces)}; several of one side go with "
+            "commas, or behind --before and --after"
+        )
     before, after = [[args.traces[0]], [args.traces[1]]] if args.traces else [args.before, args.after]
     before, after = _split(before), _split(after)
     if not before or not after:

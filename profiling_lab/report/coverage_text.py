@@ -13,6 +13,11 @@ from profiling_lab.trace.spans import Window
 
 def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
     """Lines for people; indented ones belong to the line above them."""
+    return (*_window_header(trace, coverage), *coverage_lines(trace.path.name, coverage))
+
+
+def coverage_lines(name: str, coverage: Coverage) -> tuple[str, ...]:
+    """The same for a trace that is not at hand, but for its window."""
     busy, span = numbers.time(coverage.busy_ns), numbers.time(coverage.span_ns)
     idle = f"busy {busy} of {span}"
     if coverage.devices > 1:
@@ -21,8 +26,7 @@ def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
         f"{numbers.time(coverage.gpu_ns)} of GPU time in {numbers.counted(coverage.operations, 'operation')}"
     )
     lines = [
-        *_window_header(trace, coverage),
-        f"{trace.path.name}: {total}, summed; {idle}",
+        f"{name}: {total}, summed; {idle}",
         f"{numbers.share(coverage.attributed_frac)} has a line of your code{_linked(coverage)}",
     ]
     lines += [

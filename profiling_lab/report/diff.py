@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from profiling_lab.report import numbers
-from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.coverage_text import coverage_data, coverage_lines
 from profiling_lab.report.diff_data import row_data, summary
 from profiling_lab.report.diff_text import (
     CHECK_NAMES,
@@ -19,6 +21,7 @@ from profiling_lab.report.diff_text import (
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace.diff import DiffResult, DiffRow, PartChange
+from profiling_lab.trace.diff_measure import Capture
 
 COLUMNS = (
     Column("key", "median"),
@@ -61,8 +64,8 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
     return Report(
         command="diff",
         trace={
-            "before": [str(capture.trace.path) for capture in result.captures_before],
-            "after": [str(capture.trace.path) for capture in result.captures_after],
+            "before": [_named(capture) for capture in result.captures_before],
+            "after": [_named(capture) for capture in result.captures_after],
         },
         header=_header(result),
         table=Table(
@@ -73,11 +76,15 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
             tuple(row_data(row, result) for row in shown),
         ),
         coverage={
-            side: [coverage_data(capture.coverage) for capture in captures]
+            side: [coverage_data(capture.origin.coverage) for capture in captures]
             for side, captures in (("before", result.captures_before), ("after", result.captures_after))
         },
         summary=summary(result),
     )
+
+
+def _named(capture: Capture) -> str:
+    return capture.origin.saved or capture.origin.path
 
 
 def _header(result: DiffResult) -> tuple[str, ...]:
@@ -94,8 +101,11 @@ def _header(result: DiffResult) -> tuple[str, ...]:
         lines.append(f"  note: not told by the files, so not compared: {', '.join(unknown)}")
     for side, captures in (("before", result.captures_before), ("after", result.captures_after)):
         for capture in captures:
-            header = coverage_header(capture.trace, capture.coverage)
-            lines += [f"{side}: {header[0]}", *(f"  {line.strip()}" for line in header[1:])]
+            origin = capture.origin
+            name = PurePath(origin.path).name + (f" in {PurePath(origin.saved).name}" if origin.saved else "")
+            first, *rest = coverage_lines(name, origin.coverage)
+            rest = [f"window: {origin.window}", *rest] if origin.window else rest
+            lines += [f"{side}: {first}", *(f"  {line.strip()}" for line in rest)]
     return tuple(lines)
 
 
@@ -117,10 +127,8 @@ def place(row: DiffRow) -> str:
     """What a row is, as people read it."""
     if row.kind in _SPECIAL:
         return _SPECIAL[row.kind]
-    if row.kind == "kernel":
+    if row.kind in ("kernel", "operator"):
         return row.function
-    if row.kind == "no line":
-        return "no line of your code"
     if row.kind == "function":
         return f"{row.function} ({shown_path(row.file)})"
     number = row.line or row.line_before

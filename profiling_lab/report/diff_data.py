@@ -13,7 +13,7 @@ from profiling_lab.trace.diff import DiffResult, DiffRow
 from profiling_lab.trace.diff_measure import Capture
 
 WARNING_FRAC = 0.005
-"""of the step: a line that grew by less is worth no warning, among many rows chance alone lets some grow"""
+"""of the step: a line that may have grown by less is worth no warning: among many, chance lets some grow"""
 
 
 def row_data(row: DiffRow, result: DiffResult) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def summary(result: DiffResult) -> dict[str, Any]:
 
 
 def _steps_data(capture: Capture) -> dict[str, Any]:
-    return {"sign": capture.windows.sign, "step_ns": capture.step_ns.tolist()}
+    return {"sign": capture.origin.sign, "step_ns": capture.step_ns.tolist()}
 
 
 def workflow_warnings(result: DiffResult) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def workflow_warnings(result: DiffResult) -> tuple[str, ...]:
     worth_ns = WARNING_FRAC * result.before.whole_ns
     found = []
     for row in result.rows:
-        grew = row.interval is not None and row.interval.low_ns > 0 and row.change_ns >= worth_ns
+        grew = row.interval is not None and row.interval.low_ns >= worth_ns
         if grew and row.kind == "line" and row.line:
             change = f"{signed_time(row.change_ns)} per step"
             was = f"{numbers.time(row.before_ns)} -> {numbers.time(row.after_ns)}"

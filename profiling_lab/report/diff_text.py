@@ -54,10 +54,10 @@ def step_lines(result: DiffResult) -> list[str]:
     """What the verdict rests on, and single steps that do not fit it."""
     before, after = result.before, result.after
     mean = f"mean {numbers.time(before.mean_ns)} -> {numbers.time(after.mean_ns)}"
-    how = " and ".join(
-        dict.fromkeys(c.windows.how for c in (*result.captures_before, *result.captures_after))
-    )
+    how = " and ".join(dict.fromkeys(c.origin.how for c in (*result.captures_before, *result.captures_after)))
     lines = [f"  median of {before.count} and {after.count} {unit_of(result)}s ({how}); {mean}"]
+    if max(len(result.captures_before), len(result.captures_after)) == 1 and not result.is_identical:
+        lines.append("  note: one recording a side: how much runs differ is not in the interval; record more")
     if result.change_ns * (after.mean_ns - before.mean_ns) < 0:
         lines.append("  note: the mean went the other way than the median: a few steps are far off")
     if result.state == "faster" and after.slowest_ns > before.slowest_ns:

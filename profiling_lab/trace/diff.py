@@ -32,7 +32,7 @@ from profiling_lab.trace.diff_verdict import (
 )
 from profiling_lab.trace.trace import Trace
 
-Kind: TypeAlias = Literal["line", "function", "kernel", "no line", "idle", "twice", "rest"]
+Kind: TypeAlias = Literal["line", "function", "operator", "kernel", "idle", "twice", "rest"]
 RowState: TypeAlias = Literal["new", "removed", "faster", "slower", "same", "small", "equal", "undecided"]
 
 GROUPINGS: tuple[By, ...] = get_args(By)
@@ -58,8 +58,8 @@ class DiffRow:
 
     key: str
     kind: Kind
-    """'no line': GPU time without a line of the user's; 'idle'; 'twice': what operations side by side counted
-    twice, negative; 'rest': medians of parts do not add up to that of the whole, this is what is left"""
+    """'operator' and 'kernel': what has no line of the user's; 'idle'; 'twice': what operations side by side
+    counted twice, negative; 'rest': what is left, as medians of parts do not add up to that of the whole"""
     file: str
     function: str
     line: int
@@ -118,6 +118,11 @@ class DiffResult:
         return not any(check.refuses for check in self.checks)
 
     @property
+    def is_identical(self) -> bool:
+        """Both sides took exactly the same times."""
+        return self.interval == Interval(0, 0) and not any(row.change_ns for row in self.rows)
+
+    @property
     def enough_steps(self) -> bool:
         return min(self.before.count, self.after.count) >= MIN_STEPS
 
@@ -127,8 +132,8 @@ class DiffResult:
 
 
 def diff(
-    before: Sequence[Trace],
-    after: Sequence[Trace],
+    before: Sequence[Trace | Capture],
+    after: Sequence[Trace | Capture],
     *,
     by: By = "line",
     own: tuple[str, ...] = (),
@@ -137,7 +142,7 @@ def diff(
     budgets: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> DiffResult:
-    """Compare recordings from before a change with recordings from after it.
+    """Compare recordings from before a change with recordings from after it, or with what was kept of them.
 
     own: files and folders that are the user's code (see Ownership). steps_by: which ranges are steps (see
     step_windows). gate: how much longer the median step may take (`3%`, `2ms`). budgets: see parse_budget.
@@ -149,7 +154,7 @@ def diff(
     if not before or not after:
         raise UsageError("expected at least one recording from before and one from after the change")
     for side in (before, after):
-        paths = [trace.path.resolve() for trace in side]
+        paths = [trace.path.resolve() for trace in side if isinstance(trace, Trace)]
         if len(set(paths)) < len(paths):
             raise UsageError(
                 f"{max(paths, key=paths.count)} is given twice on one side: it would count twice"
@@ -160,7 +165,10 @@ def diff(
         raise UsageError(f"allow must be of {', '.join(CHECKS)}, not {unknown[0]!r}")
     gate_limit = parse_limit(gate) if gate is not None else None
     parsed = [parse_budget(text) for text in budgets]
-    sides = tuple(tuple(measure(trace, own, steps_by) for trace in side) for side in (before, after))
+    sides = tuple(
+        tuple(measure(each, own, steps_by) if isinstance(each, Trace) else each for each in side)
+        for side in (before, after)
+    )
     return _compare(sides[0], sides[1], by, gate_limit, parsed, allow)
 
 
@@ -217,7 +225,7 @@ def _rows(aligned: Aligned, by: By, noise: Noise, before: StepTimes, after: Step
     rows = []
     for place, columns in group(aligned.leaves, by).items():
         times = [side.leaf_ns[:, columns].sum(axis=1) for side in (aligned.before, aligned.after)]
-        kind: Kind = "idle" if place.phase == IDLE else by if place.file or by == "kernel" else "no line"
+        kind = _kind(place)
         parts = () if kind == "kernel" else _parts(aligned, columns)
         row = _row(kind, place, times[0], times[1], noise, small_ns, parts, aligned.line_before.get(place, 0))
         # What most steps of both sides do not run shows in the rest alone.
@@ -257,7 +265,7 @@ def _row(
         key=_key(kind, place) if place.line >= 0 else f"{_key(kind, place)} (before)",
         kind=kind,
         file=place.file,
-        function=place.function,
+        function=place.function or place.operator,
         line=max(place.line, 0),
         phase="" if kind == "idle" else place.phase,
         line_before=line_before,
@@ -269,14 +277,22 @@ def _row(
     )
 
 
+def _kind(place: Place) -> Kind:
+    if place.phase == IDLE:
+        return "idle"
+    if place.file:
+        return "line" if place.line else "function"
+    return "operator" if place.operator else "kernel"
+
+
 def _key(kind: Kind, place: Place) -> str:
     if kind in ("idle", "twice"):
         return kind
     where = {
         "line": f"{place.file}:{abs(place.line)}",
         "function": f"{place.file}:{place.function}",
-        "kernel": place.function,
-    }.get(kind, "no line")
+        "operator": place.operator,
+    }.get(kind, place.function)
     return f"{where} {place.phase}"
 
 

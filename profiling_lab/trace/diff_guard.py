@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -11,8 +10,6 @@ from pathlib import PurePath
 import numpy as np
 
 from profiling_lab.trace.diff_measure import IDLE, Capture
-from profiling_lab.trace.facts import TraceInfo
-from profiling_lab.trace.info import info
 
 STEPS_FACTOR = 2
 """the number of recorded steps may differ by less: the first steps of a run are the slow ones"""
@@ -47,15 +44,14 @@ def checks(
     before: tuple[Capture, ...], after: tuple[Capture, ...], allowed: Iterable[str] = ()
 ) -> tuple[Check, ...]:
     """Every check of CHECKS. Recordings of one side must agree with each other too."""
-    facts = [[info(capture.trace) for capture in side] for side in (before, after)]
     sides = (before, after)
     found = [
-        _same("gpu", *([_gpus(f, c) for f, c in zip(facts[i], sides[i], strict=True)] for i in (0, 1))),
-        _same("driver", *([f.driver for f in side] for side in facts)),
-        _same("method", *([_method(capture) for capture in side] for side in sides)),
+        _same("gpu", *([_gpus(capture) for capture in side] for side in sides)),
+        _same("driver", *([capture.origin.driver for capture in side] for side in sides)),
+        _same("method", *([capture.origin.method for capture in side] for side in sides)),
         _steps(before, after),
         _workload(before, after),
-        _overhead(*facts),
+        _overhead(*sides),
     ]
     allowed = set(allowed)
     return tuple(
@@ -77,22 +73,14 @@ def _same(name: str, before: list[str], after: list[str]) -> Check:
     return Check(name, _listed(before), _listed(after), state)
 
 
-def _gpus(facts: TraceInfo, capture: Capture) -> str:
+def _gpus(capture: Capture) -> str:
     """The GPUs that worked, as far as the file names them; a machine may have more."""
-    names = Counter(gpu.name for gpu in facts.gpus)
-    return " and ".join(f"{capture.devices} x {name}" for name in sorted(names))
-
-
-def _method(capture: Capture) -> str:
-    trace = capture.trace
-    stacks = "with" if len(trace.stacks) > 1 else "without"
-    link = f"backward joined by {trace.attribution.link}" if trace.attribution.link else "backward not joined"
-    return f"{trace.recorder} {stacks} Python stacks, {link}"
+    return " and ".join(f"{capture.devices} x {name}" for name in sorted(set(capture.origin.gpus)))
 
 
 def _steps(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
     """Steps must be told apart by the same sign: a period may be a layer where a range is a whole step."""
-    signs = [{capture.windows.sign for capture in side} for side in (before, after)]
+    signs = [{capture.origin.sign for capture in side} for side in (before, after)]
     counts = [int(np.median([len(capture) for capture in side])) for side in (before, after)]
     texts = [
         f"{count} per recording by {_listed(sorted(sign))}" for count, sign in zip(counts, signs, strict=True)
@@ -109,7 +97,9 @@ def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
     inputs = [int(np.median([c.input_bytes for c in side])) for side in (before, after)]
     texts = [f"{size:,} bytes copied from the host per step" if size else "" for size in inputs]
     if not _related(before, after):
-        texts = [" and ".join(sorted({c.trace.path.name for c in side})) for side in (before, after)]
+        texts = [
+            " and ".join(sorted({PurePath(c.origin.path).name for c in side})) for side in (before, after)
+        ]
         return _check("workload", [f"{text} (no file, no kernel in common)" for text in texts], "differs")
     if not all(inputs):
         return _check("workload", texts, "unknown")
@@ -128,8 +118,8 @@ def _related(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> bool:
     return bool(files[0] & files[1] or kernels[0] & kernels[1])
 
 
-def _overhead(before: list[TraceInfo], after: list[TraceInfo]) -> Check:
-    sides = [[_overhead_frac(facts) for facts in side] for side in (before, after)]
+def _overhead(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
+    sides = [[capture.origin.overhead_frac for capture in side] for side in (before, after)]
     known = [[share for share in side if share is not None] for side in sides]
     texts = [f"{100 * max(side):.1f} %" if side else "" for side in known]
     if not all(known):
@@ -138,16 +128,3 @@ def _overhead(before: list[TraceInfo], after: list[TraceInfo]) -> Check:
     small = max(theirs, ours) <= OVERHEAD_FLOOR_FRAC
     fits = small or max(theirs, ours) <= OVERHEAD_FACTOR * min(theirs, ours)
     return _check("overhead", texts, "same" if fits else "differs")
-
-
-def _overhead_frac(facts: TraceInfo) -> float | None:
-    """Time the recorder took from the program while it ran, as a share; None where the file does not tell."""
-    noted = dict(facts.recorder)
-    try:
-        callbacks = int(noted["overhead_callback_ns"]) * int(noted["calls"])
-        return callbacks / (float(noted["seconds"]) * 1e9)
-    except (KeyError, ValueError, ZeroDivisionError):
-        pass
-    if facts.overhead_ns is None or not facts.duration_ns:
-        return None
-    return facts.overhead_ns / facts.duration_ns

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from profiling_lab import _analysis
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.facts import TraceInfo
 from profiling_lab.trace.gap_causes import CAUSES, Cause
 from profiling_lab.trace.gap_pieces import gap_pieces
+from profiling_lab.trace.info import info
 from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
@@ -23,6 +25,7 @@ IDLE = "idle"
 AT_THE_EDGE = "before the first or after the last operation"
 _UNTOLD = "of several devices"
 _TEMPLATE = re.compile(r"<.*", re.DOTALL)
+_OPERATOR = re.compile(r"\w+::\w")
 _FROM_HOST = re.compile(r"HtoD|Host-to-Device", re.IGNORECASE)
 
 
@@ -35,6 +38,33 @@ class Place:
     line: int
     phase: str
     """'forward' (everything outside of backward), 'backward', 'unknown', or IDLE: the line held the GPU up"""
+    operator: str = ""
+    """the operator of torch around the launch; '' where none was recorded"""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a recording comes from, and what decides whether it may be compared. '' and None: not told."""
+
+    path: str
+    gpus: tuple[str, ...]
+    """names of the machine's GPUs"""
+    driver: str
+    method: str
+    """how it was recorded"""
+    overhead_frac: float | None
+    """time the recorder took from the program while it ran, as a share"""
+    sign: str
+    """by what the steps were found, as in StepWindows"""
+    how: str
+    own: tuple[str, ...]
+    """what counts as the user's code"""
+    steps_by: str
+    coverage: Coverage
+    window: str
+    """the part of the recording that is compared, '' for all of it"""
+    saved: str = ""
+    """of a baseline the file that holds it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +73,7 @@ class Capture:
     parts of each step add up to the nanosecond: sum of `part_ns` + `twice_ns` = `whole_ns`.
     """
 
-    trace: Trace
-    windows: StepWindows
+    origin: Origin
     step_ns: I64
     """per step: how long it took"""
     whole_ns: I64
@@ -59,14 +88,13 @@ class Capture:
     """what the whole recording copied from the host to the GPU in a step, on average"""
     devices: int
     """that worked in any step"""
-    coverage: Coverage
 
     def __len__(self) -> int:
         return len(self.step_ns)
 
     @property
     def has_steps(self) -> bool:
-        return self.windows.sign != "window"
+        return self.origin.sign != "window"
 
 
 def base_name(short_name: str) -> str:
@@ -106,8 +134,7 @@ def measure(trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None
     twice_ns = busy_ns - part_ns.sum(axis=1)
     causes, idle_ns = _idle(trace, own_row, windows, whole_ns - busy_ns)
     return Capture(
-        trace=trace,
-        windows=windows,
+        origin=_origin(trace, windows, own, steps_by, coverage(trace, own_row)),
         step_ns=step_ns,
         whole_ns=whole_ns,
         places=(*places, *causes),
@@ -115,22 +142,68 @@ def measure(trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None
         twice_ns=twice_ns,
         input_bytes=_input_bytes(trace, len(windows)),
         devices=devices,
-        coverage=coverage(trace, own_row),
     )
+
+
+def _origin(
+    trace: Trace, windows: StepWindows, own: tuple[str, ...], steps_by: str | None, covered: Coverage
+) -> Origin:
+    facts = info(trace)
+    stacks = "with" if len(trace.stacks) > 1 else "without"
+    link = f"backward joined by {trace.attribution.link}" if trace.attribution.link else "backward not joined"
+    graphs = ", graphs as a whole" if (trace.operations.kind == OperationKind.GRAPH).any() else ""
+    return Origin(
+        path=str(trace.path),
+        gpus=tuple(gpu.name for gpu in facts.gpus),
+        driver=facts.driver,
+        method=f"{trace.recorder} {stacks} Python stacks, {link}{graphs}",
+        overhead_frac=_overhead_frac(facts),
+        sign=windows.sign,
+        how=windows.how,
+        own=own,
+        steps_by=steps_by or "",
+        coverage=replace(covered, window=None),
+        window=covered.window.text if covered.window else "",
+    )
+
+
+def _overhead_frac(facts: TraceInfo) -> float | None:
+    noted = dict(facts.recorder)
+    try:
+        callbacks = int(noted["overhead_callback_ns"]) * int(noted["calls"])
+        return callbacks / (float(noted["seconds"]) * 1e9)
+    except (KeyError, ValueError, ZeroDivisionError):
+        pass
+    if facts.overhead_ns is None or not facts.duration_ns:
+        return None
+    return facts.overhead_ns / facts.duration_ns
 
 
 def _places(trace: Trace, own_row: I32) -> tuple[list[tuple[Place, str]], I32]:
     """The distinct (place, kernel) pairs, and per operation the number of its own."""
     operations, found = trace.operations, trace.attribution
-    combined = (operations.name.astype(np.int64) << 34) | (own_row[found.stack].astype(np.int64) << 2)
+    operator, operators = _operators(trace)
+    pair, pairs = dense(operations.name.astype(np.int64) << 32 | operator)
+    combined = (pair.astype(np.int64) << 34) | (own_row[found.stack].astype(np.int64) << 2)
     number, distinct = dense(combined | found.phase)
     merged: dict[tuple[Place, str], int] = {}
     new_number = np.empty(len(distinct), dtype=np.int32)
     for i, value in enumerate(distinct.tolist()):
-        name, row, phase = value >> 34, (value >> 2) & 0xFFFFFFFF, Phase(value & 3).name.lower()
-        key = (_place(trace, own_row, row, phase), base_name(operations.short_names[name]))
+        name, around = divmod(int(pairs[value >> 34]), 1 << 32)
+        row, phase = (value >> 2) & 0xFFFFFFFF, Phase(value & 3).name.lower()
+        place = replace(_place(trace, own_row, row, phase), operator=operators[around])
+        key = (place, base_name(operations.short_names[name]))
         new_number[i] = merged.setdefault(key, len(merged))
     return list(merged), new_number[number]
+
+
+def _operators(trace: Trace) -> tuple[I32, tuple[str, ...]]:
+    """Per operation the number of the operator around its launch, and the operators; ranges of the user's,
+    which may have the number of a step in their name, are none.
+    """
+    ranges, blank = trace.ranges, len(trace.ranges.names)
+    name = np.append(ranges.name, np.int32(blank))[trace.attribution.range]
+    return name, (*(name if _OPERATOR.match(name) else "" for name in ranges.names), "")
 
 
 def _idle(

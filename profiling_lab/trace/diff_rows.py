@@ -14,7 +14,7 @@ from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.diff_align import Line, Signature, same_files, same_lines
 from profiling_lab.trace.diff_measure import IDLE, Capture, Place
 
-By: TypeAlias = Literal["line", "function", "kernel"]
+By: TypeAlias = Literal["line", "function", "operator", "kernel"]
 
 Leaf: TypeAlias = tuple[Place, str]
 """what is aligned: a line in one phase, and the base name of a kernel or the cause of idle time"""
@@ -47,6 +47,7 @@ class Aligned:
     before: Side
     after: Side
     line_before: dict[Place, int]
+    """places without their operator"""
 
 
 def align(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Aligned:
@@ -69,7 +70,7 @@ def align(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Aligned:
             elif (place.file, place.line) in taken:
                 leaves[i] = (replace(place, line=-place.line), kernel)
             if leaves[i][0].line != place.line:
-                moved[leaves[i][0]] = place.line
+                moved[replace(leaves[i][0], operator="")] = place.line
     column: dict[Leaf, int] = {}
     for side in renamed:
         for leaves in side:
@@ -131,14 +132,20 @@ def _side(captures: tuple[Capture, ...], leaves: list[list[Leaf]], column: dict[
 
 
 def group(leaves: tuple[Leaf, ...], by: By) -> dict[Place, list[int]]:
-    """The columns of every row. Rows by kernel carry its name as their function; idle time is one row."""
+    """The columns of every row. What has no line is told apart by its operator, and what has none of that
+    either by its kernel, whose name is the row's function. Idle time is one row.
+    """
     rows: dict[Place, list[int]] = defaultdict(list)
     for i, (place, kernel) in enumerate(leaves):
         if place.phase == IDLE:
             place = Place("", "", 0, IDLE)
-        elif by == "function":
-            place = replace(place, line=0)
-        elif by == "kernel":
+        elif place.file and by == "line":
+            place = replace(place, operator="")
+        elif place.file and by == "function":
+            place = replace(place, line=0, operator="")
+        elif place.operator and by != "kernel":
+            place = Place("", "", 0, place.phase, place.operator)
+        else:
             place = Place("", kernel, 0, place.phase)
         rows[place].append(i)
     return rows

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from builders import TraceBuilder
@@ -110,9 +111,12 @@ def test_too_few_steps_are_not_enough_data(tmp_path: Path, capsys: pytest.Captur
     # Several recordings of each side bring the steps that one lacks, given in either way.
     more = [training(tmp_path / f"{i}{i}.sqlite", i * MS, steps=2) for i in (1, 2)]
     assert run(capsys, f"{one},{more[0]}", f"{two},{more[1]}", "--gate", "3%")[0] == 1
-    sides = ("--before", one, "--before", more[0], "--after", two, "--after", more[1])
-    status, out, _ = run(capsys, *sides, "--gate", "3%")
-    assert status == 1 and "median of 4 and 4 steps" in out
+    for sides in (
+        ("--before", one, "--before", more[0], "--after", two, "--after", more[1]),
+        ("--before", one, more[0], "--after", two, more[1]),
+    ):
+        status, out, _ = run(capsys, *sides, "--gate", "3%")
+        assert status == 1 and "median of 4 and 4 steps" in out
 
 
 def test_noise_passes_unless_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,12 +236,12 @@ def test_missing_file_is_unreadable(before: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
-@pytest.mark.parametrize("by", ["line", "function", "kernel"])
+@pytest.mark.parametrize("by", ["line", "function", "operator", "kernel"])
 def test_every_grouping_in_every_form(
     before: Path, after: Path, capsys: pytest.CaptureFixture[str], form: str, by: str
 ) -> None:
     status, out, err = run(capsys, before, after, "--by", by, "--format", form)
-    assert (status, err) == (0, "") and ("gelu" if by == "kernel" else "model.py") in out
+    assert (status, err) == (0, "") and ("gelu" if by in ("kernel", "operator") else "model.py") in out
 
 
 def test_a_real_improvement_passes_the_gate(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,3 +250,110 @@ def test_a_real_improvement_passes_the_gate(shared_data: Path, capsys: pytest.Ca
     assert status == 0 and out.startswith("FASTER: 176.273 ms -> 126.548 ms per step, -49.725 ms (-28.2 %)")
     assert "yet the slowest step after, 181.565 ms, is slower than every step before" in out
     assert run(capsys, *reversed(files), "--gate", "3%")[0] == 1
+
+
+def test_a_baseline_stands_for_its_recording(
+    before: Path, after: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = tmp_path / "main.json"
+    status, out, err = run(capsys, "--save", baseline, before)
+    assert (status, out) == (0, "") and err == f"saved 6 steps of 1 recording in {baseline}\n"
+    assert baseline.stat().st_size < 10_000
+    direct, kept = [
+        run(capsys, left, after, "--gate", "3%", "--format", "json") for left in (before, baseline)
+    ]
+    theirs, ours = json.loads(direct[1]), json.loads(kept[1])
+    assert (direct[0], kept[0]) == (1, 1) and ours["trace"]["before"] == [str(baseline)]
+    assert ours["data"] == theirs["data"] and ours["coverage"] == theirs["coverage"]
+    assert run(capsys, baseline, before, "--gate", "0%", "--strict")[0] == 0
+    assert "before: before.sqlite in main.json: 18.000 ms" in run(capsys, baseline, after)[1]
+
+
+def test_the_side_after_becomes_the_next_baseline(
+    before: Path, after: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = tmp_path / "main.json"
+    status, _, err = run(capsys, before, after, "--save", baseline, "--gate", "3%")
+    assert status == 1 and "saved 6 steps" in err
+    assert run(capsys, baseline, after)[1].startswith("NO CHANGE")
+
+
+def test_a_baseline_of_several_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [training(tmp_path / f"{i}.sqlite", ns, steps=4) for i, ns in enumerate((MS, MS, 2 * MS))]
+    assert run(capsys, "--save", tmp_path / "b.json", f"{runs[0]},{runs[1]}")[0] == 0
+    assert "median of 8 and 4 steps" in run(capsys, tmp_path / "b.json", runs[2])[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "says"),
+    [
+        (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "a baseline alone is not judged"),
+        (["--save", "{tmp}/no/b.json", "{before}"], 2, "cannot be written"),
+        (["{tmp}/kept.json", "{before}", "--own", "model.py"], 2, "without --own and --steps-by"),
+        (["{tmp}/cut.json", "{before}"], 4, "is no baseline of this version, or is damaged"),
+        (["{tmp}/wrong.json", "{before}"], 4, "do not add up"),
+        (["{tmp}/later.json", "{before}"], 4, "profiling-lab/baseline-9"),
+        (["{tmp}/kept.json"], 2, "expected two FILEs"),
+    ],
+)
+def test_baselines_that_do_not_fit(
+    before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], status: int, says: str
+) -> None:
+    run(capsys, "--save", tmp_path / "kept.json", before)
+    kept = (tmp_path / "kept.json").read_text()
+    (tmp_path / "cut.json").write_text(kept[: len(kept) // 2])
+    (tmp_path / "wrong.json").write_text(kept.replace('"whole_ns":[3003001', '"whole_ns":[3003002'))
+    (tmp_path / "later.json").write_text(kept.replace("baseline-1", "baseline-9"))
+    found, out, err = run(capsys, *(part.format(tmp=tmp_path, before=before) for part in argv))
+    assert (found, out) == (status, "") and says in err and err.count("\n") == 1
+
+
+def test_long_recordings_keep_steps_spread_evenly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = training(tmp_path / "long.sqlite", MS, steps=450)
+    run(capsys, "--save", tmp_path / "b.json", path)
+    kept = json.loads((tmp_path / "b.json").read_text())["captures"][0]
+    assert (len(kept["step_ns"]), kept["of_steps"]) == (200, 450)
+    assert run(capsys, tmp_path / "b.json", path, "--allow", "steps")[1].startswith("NO ")
+
+
+def test_annotations_as_the_output(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, before, after, "--format", "github", "--gate", "3%")
+    assert (status, err) == (1, "")
+    (line,) = out.splitlines()
+    assert line.startswith("::warning file=/app/model.py,line=87,title=GPU time grew::forward: 1.000 ms -> ")
+    assert run(capsys, after, before, "--format", "github")[1] == ""
+
+
+def test_junit(tmp_path: Path, before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ("--gate", "3%", "--budget", "line:model.py:87<3ms", "--budget", "step<4ms", "--format", "junit")
+    status, out, _ = run(capsys, before, after, *limits)
+    suite = ElementTree.fromstring(out)
+    assert status == 1 and {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4", "failures": "2", "errors": "0", "skipped": "0"}  # fmt: skip
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert cases["+3%"].find("failure") is not None and cases["step<4ms"].find("failure") is not None
+    line = cases["line:model.py:87<3ms"]
+    assert line.find("failure") is None and (line.get("file"), line.get("line")) == ("/app/model.py", "87")
+    other = training(tmp_path / "other.sqlite", 9 * MS, gpu="Other GPU")
+    status, out, _ = run(capsys, before, other, *limits)
+    suite = ElementTree.fromstring(out)
+    assert status == 3 and (suite.get("errors"), suite.get("skipped")) == ("1", "3")
+
+
+def test_one_recording_a_side_says_what_it_cannot_know(
+    before: Path, after: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "one recording a side: how much runs differ is not in the interval"
+    assert note in run(capsys, before, after)[1] and note not in run(capsys, before, before)[1]
+
+
+def test_what_has_no_line_goes_by_operator_and_then_by_kernel(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shared_data / "nsys" / "autograd_nvtx_h200.sqlite"
+    _, out, _ = run(capsys, path, path, "--format", "json", "--limit", "0")
+    kinds = {row["key"]: row["kind"] for row in json.loads(out)["data"]["rows"]}
+    assert kinds["aten::mm forward"] == kinds["aten::mm backward"] == "operator"
+    assert "kernel" in kinds.values(), "some were launched outside of every operator"
+    _, out, _ = run(capsys, path, path, "--by", "operator", "--format", "json", "--limit", "0")
+    assert {row["kind"] for row in json.loads(out)["data"]["rows"]} <= {"operator", "kernel", "idle", "rest"}
