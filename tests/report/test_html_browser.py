@@ -111,7 +111,8 @@ def test_a_click_on_a_kernel_shows_its_stack(browser: Browser, page: Path) -> No
     details = browser.run(DETAILS)
     assert place["name"] == "heavy_layer_slow_kernel" and details.startswith(place["name"])
     for said in ("forward, at model.py:87", "model.py:87", "HeavyLayer.forward", "cudaLaunchKernel",
-                 "dominant_kernel cites it", "dominant_line cites it", "waited in the queue"):  # fmt: skip
+                 "dominant_kernel cites it", "dominant_line cites it", "waited in the queue",
+                 "threads, "):  # fmt: skip
         assert said in details, said
     own = browser.run("[...document.querySelectorAll('#details .stack .own')].map((e) => e.innerText)")
     assert "model.py:87" in own[0] and any("training_step" in line for line in own)
@@ -359,7 +360,7 @@ def test_what_is_not_in_the_page_one_by_one(browser: Browser, tmp_path: Path) ->
 def test_a_frame_costs_pixels_not_events(browser: Browser, tmp_path: Path) -> None:
     """However many events are in sight, a row of the timeline is painted with a few strokes per pixel."""
     builder = TraceBuilder()
-    for step in range(40):
+    for _ in range(40):
         begin = builder.now_ns
         for i in range(400):
             builder.launch(f"kernel_{i % 7}", 1500 + 10 * (i % 90), stack=f"train.py:{5 + i % 3} main")

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from importlib.resources import files
@@ -92,6 +93,22 @@ def test_kernels_lead_to_the_calls_that_launched_them(recorded: tuple[Path, Page
             zip(lane.start_ns[known].tolist(), starts[lane.more["call"][known]].tolist(), strict=True)
         )
     assert shown == wanted and wanted
+
+
+def test_kernels_have_their_launch_shape(recorded: tuple[Path, PageReader]) -> None:
+    path, page = recorded
+    with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as file:
+        rows = file.execute("SELECT start, gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread "
+                            "FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchall()  # fmt: skip
+    file.close()
+    (stream,) = page.of_kind("stream")
+    shapes = dict(zip(stream.start_ns.tolist(), stream.more["shape"].tolist(), strict=True))
+    for start, gx, gy, gz, bx, by, bz, registers in rows:
+        text = page.head["shapes"][shapes[start] - 1]
+        assert text.startswith(
+            f"{gx} x {gy} x {gz} blocks of {bx} x {by} x {bz} threads, {registers} registers"
+        )
+    assert sum(shape == 0 for shape in shapes.values()) == len(stream.start_ns) - len(rows), "only kernels"
 
 
 def test_the_flame_graph_sums_to_the_lines_and_to_all_gpu_time(recorded: tuple[Path, PageReader]) -> None:

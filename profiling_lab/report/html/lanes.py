@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.report import numbers
 from profiling_lab.report.html.names import Names
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.lines import shown_path
@@ -24,6 +25,7 @@ from profiling_lab.trace.gap_pieces import gap_pieces
 from profiling_lab.trace.host_activity import Doing, call_kinds
 from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
 from profiling_lab.trace.phases import LinePhase, Phase
+from profiling_lab.trace.read_launch_shapes import LaunchShape, read_launch_shapes
 
 THREADS_AT_MOST = 64
 DEPTH_AT_MOST = 16
@@ -86,12 +88,14 @@ class Lanes:
     lanes: list[Lane]
     notes: list[str]
     """what was left out, and why"""
+    shapes: list[str]
+    """how kernels were launched: what `shape` of a stream's events counts from 1, 0 being unknown"""
 
 
 def lanes_of(trace: Trace, own_row: I32) -> Lanes:
     """Every event of a trace in its lane. `own_row`: see Stacks.own_rows."""
     origin_ns, end_ns = _span(trace)
-    out = Lanes(origin_ns, end_ns - origin_ns, Names(), [], [], [])
+    out = Lanes(origin_ns, end_ns - origin_ns, Names(), [], [], [], [])
     builder = _Builder(trace, own_row, out)
     if len(trace.operations):
         builder.devices()
@@ -159,6 +163,7 @@ class _Builder:
             0,
             1 + operations.source_memory.astype(np.int64) * 8 + operations.target_memory,
         )
+        shape = self._shapes()
         several = len(np.unique(operations.process)) > 1
         in_order = sorted(range(len(devices)), key=lambda i: (trace.pids[devices[i][0]], devices[i][1]))
         for number in in_order:
@@ -184,7 +189,16 @@ class _Builder:
                     reason=why,
                     bytes=operations.size_bytes,
                     memory=memory,
+                    shape=shape,
                 )
+
+    def _shapes(self) -> I32:
+        """Per operation its launch shape, counted from 1; 0 where there is none."""
+        found = read_launch_shapes(self.trace)
+        if found is None:
+            return full(len(self.trace.operations), 0, np.int32)
+        self.out.shapes = [_shape_text(shape) for shape in found.shapes]
+        return (found.number + 1).astype(np.int32)
 
     def _idle(self, device: int) -> None:
         """Idle time by cause; the pauses that every queue of kernels has are left white."""
@@ -332,6 +346,17 @@ class _Builder:
             stack[found.call[known]] = found.stack[known]
             backward[found.call[known]] = found.phase[known] == Phase.BACKWARD
         return stack, backward
+
+
+def _shape_text(shape: LaunchShape) -> str:
+    """`132 x 1 x 1 blocks of 256 x 1 x 1 threads, 40 registers a thread, 16.0 KiB shared a block`"""
+    grid, block = (" x ".join(map(str, part)) for part in (shape.grid, shape.block))
+    told = [f"{grid} blocks of {block} threads"]
+    if shape.registers is not None:
+        told.append(f"{shape.registers} registers a thread")
+    if shape.shared_bytes:
+        told.append(f"{numbers.size(shape.shared_bytes)} shared a block")
+    return ", ".join(told)
 
 
 def _operation_tints(trace: Trace) -> U8:

@@ -57,6 +57,7 @@ class TimelinePacker:
             "lanes": lanes,
             "windows": self.kept.windows,
             "stacks": self._stacks(used, number),
+            "shapes": self.lanes.shapes,
             "names": self.lanes.names.shown,
             "whole_names": self.lanes.names.whole,
         }

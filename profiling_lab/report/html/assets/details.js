@@ -79,7 +79,7 @@ class Details {
       const rate = lane.duration(i) ? `, ${fixed(more.bytes[i] / lane.duration(i), 1)} GB/s` : '';
       out.push(['size', `${bytes(more.bytes[i])}${rate}`]);
     }
-    if (more.grid?.[i]) out.push(['launch shape', this.timeline.shapes[more.grid[i]]]);
+    if (more.shape[i]) out.push(['launched with', this.timeline.shapes[more.shape[i] - 1]]);
     const source = more.memory[i] > 0 ? (more.memory[i] - 1) >> 3 : UNKNOWN_MEMORY;
     const target = more.memory[i] > 0 ? (more.memory[i] - 1) & 7 : UNKNOWN_MEMORY;
     if (source !== UNKNOWN_MEMORY || target !== UNKNOWN_MEMORY) {

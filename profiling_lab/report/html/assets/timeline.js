@@ -11,6 +11,7 @@ class Timeline {
     this.span = Math.max(1, head.span_ns);
     this.windows = head.windows;
     this.groups = head.groups;
+    this.shapes = head.shapes;
     this.lanes = head.lanes.map((lane, number) => new Lane(lane, body, number));
     this.stacks = new StackTree(head.stacks, body);
     this.steps = (data.steps.at ?? []).map(([from, to], i) => ({from, to, row: data.steps.data[i]}));
