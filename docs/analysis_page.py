@@ -105,9 +105,8 @@ def main() -> int:
             return 0
         import difflib
 
-        sys.stderr.writelines(
-            difflib.unified_diff(page.splitlines(True), now.splitlines(True), "page", "now")
-        )
+        before, after = page.splitlines(keepends=True), now.splitlines(keepends=True)
+        sys.stderr.writelines(difflib.unified_diff(before, after, "page", "now"))
         return 1
     PAGE.write_text(now)
     return 0

@@ -39,7 +39,7 @@ class Moment:
     """An operation of a rank in true time."""
 
     what: str
-    """'compute', 'slow', 'copy', 'collective' or 'host': the host, late"""
+    """'compute', 'slow', 'copy', 'collective', 'beside' (compute on another stream) or 'host' (it is late)"""
     start_ns: int
     end_ns: int
     step: int
@@ -68,6 +68,10 @@ class Job:
     """(rank, step, number) of collectives that were not recorded"""
     turns_ns: int = 0
     """in each step another rank computes so much longer"""
+    hides: bool = False
+    """other compute runs beside each collective as long as a rank waits in it"""
+    extra: dict[tuple[int, int], int] = field(default_factory=dict)
+    """by (rank, step), ns that a rank computes longer in one step"""
     starts_apart_ns: int = 2_000
     calendar: bool = True
     """files tie their clocks to the calendar"""
@@ -83,6 +87,8 @@ class Job:
                 end = max(now) + TRANSFER_NS
                 for rank in range(self.ranks):
                     left = end + rank * ENDS_APART_NS
+                    if self.hides and now[rank] < end - TRANSFER_NS:
+                        out[rank].append(Moment("beside", now[rank], end - TRANSFER_NS, step))
                     out[rank].append(Moment("collective", now[rank], left, step, number))
                     now[rank] = left
                     if number + 1 < self.collectives:
@@ -95,6 +101,7 @@ class Job:
         self._add(out, now, rank, "copy", COPY_NS, step)
         self._add(out, now, rank, "compute", COMPUTE_NS, step)
         slow_ns = self.slow_compute[rank] + (self.turns_ns if step % self.ranks == rank else 0)
+        slow_ns += self.extra.get((rank, step), 0)
         if slow_ns:
             self._add(out, now, rank, "slow", slow_ns, step)
 
@@ -207,7 +214,8 @@ def _fill(builder: TraceBuilder, moments: list[Moment], rank: int, pid: int, zer
             builder.launch(KERNEL, length, stack="/app/train.py:20 step", **how)
         else:
             line = SLOW_LINE if moment.what == "slow" else COMPUTE_LINE
-            builder.launch("gemm", length, stack=f"{line} forward", **how)
+            stream = 9 if moment.what == "beside" else 7
+            builder.launch("gemm", length, stack=f"{line} forward", stream=stream, **how)
     began = sorted(step_began.items())
     for i, (_, start_ns) in enumerate(began):
         end_ns = began[i + 1][1] if i + 1 < len(began) else builder.now_ns + 100_000

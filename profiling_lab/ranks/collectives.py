@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab import _analysis
 from profiling_lab.ranks.kinds import Series, kind_of
 from profiling_lab.ranks.nccl_payload import payloads
 from profiling_lab.trace import Trace
@@ -39,6 +40,8 @@ class Occurrences:
     end_ns: I64
     size_bytes: I64
     """-1 unknown"""
+    exposed_ns: I64
+    """the part of each in which the rank did not compute"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Found:
                     o.start_ns + by_ns,
                     o.end_ns + by_ns,
                     o.size_bytes,
+                    o.exposed_ns,
                 )
                 for series, o in self.series.items()
             },
@@ -87,7 +91,10 @@ def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, nu
     the order of their launches, within a step: recordings need not begin together.
     """
     operations = trace.operations
-    rows = rows[operation_classes(operations)[rows] == OperationClass.COMMUNICATION]
+    classes = operation_classes(operations)[rows]
+    compute = rows[classes == OperationClass.COMPUTE]
+    computing = _analysis.merged(operations.start_ns[compute], operations.end_ns[compute])
+    rows = rows[classes == OperationClass.COMMUNICATION]
     call = trace.attribution.call[rows]
     # Where the GPU runs behind or streams overtake each other only the host's order is the program's.
     by_host = bool(len(rows)) and bool((call >= 0).all())
@@ -124,14 +131,19 @@ def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, nu
         places.append(i)
     sizes = np.array(details.size_bytes, dtype=np.int64)
     return Found(
-        {series: _occurrences(trace, rows, sizes, *listed) for series, listed in at.items()},
+        {series: _occurrences(trace, rows, sizes, computing, *listed) for series, listed in at.items()},
         outside,
         max(len(rows) - AT_MOST, 0),
     )
 
 
 def _occurrences(
-    trace: Trace, rows: npt.NDArray[np.intp], sizes: I64, numbers: list[int], places: list[int]
+    trace: Trace,
+    rows: npt.NDArray[np.intp],
+    sizes: I64,
+    computing: tuple[I64, I64],
+    numbers: list[int],
+    places: list[int],
 ) -> Occurrences:
     """Of equal numbers (several kernels of one collective) the first start and the last end count."""
     number, first, where = np.unique(
@@ -142,7 +154,19 @@ def _occurrences(
     end_ns = full(len(number), np.iinfo(np.int64).min)
     np.minimum.at(start_ns, where, trace.operations.start_ns[rows[at]])
     np.maximum.at(end_ns, where, trace.operations.end_ns[rows[at]])
-    return Occurrences(number, start_ns, end_ns, sizes[at[first]])
+    hidden_ns = _covered(end_ns, *computing) - _covered(start_ns, *computing)
+    return Occurrences(number, start_ns, end_ns, sizes[at[first]], end_ns - start_ns - hidden_ns)
+
+
+def _covered(time_ns: I64, starts: I64, ends: I64) -> I64:
+    """The time that disjoint intervals cover before each moment."""
+    if not len(starts):
+        return np.zeros(len(time_ns), dtype=np.int64)
+    at = np.searchsorted(starts, time_ns, side="right") - 1
+    passed = np.concatenate([[0], np.cumsum(ends - starts)])
+    within = np.minimum(time_ns, ends[at]) - starts[at]
+    covered: I64 = np.where(at >= 0, passed[at] + within, 0)
+    return covered
 
 
 def _details(trace: Trace, rows: npt.NDArray[np.intp]) -> _Details:

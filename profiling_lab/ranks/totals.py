@@ -164,6 +164,8 @@ class RankRow:
     """wall of the median step"""
     wait_ns: int | None
     """in collectives, for the last rank to come; None where clocks or collectives do not tell"""
+    exposed_wait_ns: int | None
+    """the part of it that compute does not hide, if compute covers a collective from its begin on"""
     transfer_ns: int | None
     """in collectives, after the last rank had come"""
     compared: int
@@ -173,7 +175,7 @@ class RankRow:
     behind_ns: int
     """median of how far behind the mean of the others, when late"""
     cost_ns: int
-    """per step, after the rank before it, when late: what its being in time would save"""
+    """per step, after the rank before it, when late: what being in time would save, unless it is hidden"""
     missing: int
     """collectives that the other ranks of its groups have and this one has not"""
 
@@ -198,7 +200,7 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
     walls = (rank.end_ns - rank.start_ns)[chosen]
     parts = rank.parts_ns[chosen].sum(axis=0) // max(steps, 1)
     part = dict(zip(PARTS, parts.tolist(), strict=True))
-    wait = transfer = late = compared = missing = cost = 0
+    wait = exposed_wait = transfer = late = compared = missing = cost = 0
     behind: list[I64] = []
     for series in totals.starts:
         if not series.is_together or (series.members and number not in series.members):
@@ -214,6 +216,9 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
         start, end, last = found.start_ns[here], found.end_ns[here], met.last_ns[row][here]
         waited = np.clip(last - start, 0, end - start)
         wait += int(waited.sum())
+        # Compute begins beside a collective and runs out before it ends: exposed is its end, the transfer and
+        # before that some of the wait.
+        exposed_wait += int(np.clip(found.exposed_ns[here] - (end - start - waited), 0, waited).sum())
         transfer += int((end - start - waited).sum())
         was_late = (met.starts.most_rank[row][here] == number) & (met.behind_ns[row][here] > frame.late_ns)
         compared += int(here.sum())
@@ -230,6 +235,7 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
         **part,
         median_ns=int(np.median(walls)) if steps else 0,
         wait_ns=wait // each if compared else None,
+        exposed_wait_ns=exposed_wait // each if compared else None,
         transfer_ns=transfer // each if compared else None,
         compared=compared,
         late=late,

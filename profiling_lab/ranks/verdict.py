@@ -15,7 +15,7 @@ STRAGGLER_FRAC = 0.5
 COST_FRAC = 0.01
 """of a step that being in time would save, at least"""
 WAITING_FRAC = 0.05
-"""of a step that ranks wait on average, from which on it is worth a word"""
+"""of a step that ranks wait on average without computing, from which on it is worth a word"""
 IMBALANCE = 1.05
 """most over mean of compute, from which on load counts as uneven where there are no collectives"""
 EXPLAINS_FRAC = 0.5
@@ -44,7 +44,8 @@ class Verdict:
     """'straggler', 'waiting', 'balanced', 'uneven' or 'unknown'"""
     rank: int | None
     cost_ns: int
-    """per step: of a straggler what its being in time would save, else what ranks wait on average"""
+    """per step: of a straggler what its being in time would save, else what ranks wait on average; both
+    without what compute hides"""
     excess: Excess | None
     imbalance: float
     """compute of the rank with most over the mean"""
@@ -62,11 +63,12 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
     imbalance = imbalance_of(rows)
     if any(row.compared for row in rows):
         worst = max(rows, key=lambda row: (row.cost_ns, -row.rank))
-        waits = _mean([row.wait_ns or 0 for row in rows])
-        if (worst.late_frac or 0) >= STRAGGLER_FRAC and worst.cost_ns >= COST_FRAC * step_ns:
-            return Verdict(
-                "straggler", worst.rank, worst.cost_ns, excess_of.get(worst.rank), imbalance, False
-            )
+        waits = _mean([row.exposed_wait_ns or 0 for row in rows])
+        # Others that compute meanwhile lose nothing by waiting.
+        others = _mean([row.exposed_wait_ns or 0 for row in rows if row is not worst])
+        cost = min(worst.cost_ns, others)
+        if (worst.late_frac or 0) >= STRAGGLER_FRAC and cost >= COST_FRAC * step_ns:
+            return Verdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
         kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
         return Verdict(kind, None, waits, None, imbalance, False)
     if step_ns == 0:

@@ -28,7 +28,8 @@ _RANK_COLUMNS = (
     Column("copy_ns", "copy", Unit.NS, "step"),
     Column("idle_ns", "idle", Unit.NS, "step"),
     Column("communication_ns", "all comm.", Unit.NS, "step"),
-    Column("wait_ns", "of it waiting", Unit.NS, "step"),
+    Column("wait_ns", "waiting", Unit.NS, "step"),
+    Column("exposed_wait_ns", "of it exposed", Unit.NS, "step"),
     Column("late_frac", "last to", Unit.FRAC),
     Column("behind_ns", "behind", Unit.NS),
 )

@@ -126,19 +126,21 @@ def test_without_dask_it_says_what_to_install(
 
 
 def test_a_straggler_without_a_cause_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its first collective of a step begins late although nothing of its own takes longer."""
+    """Nothing of its own takes longer: it waits for somebody else first, in a group that is not compared."""
     for rank in range(2):
         builder = TraceBuilder(pid=100 + rank).row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=10**18)
         for step in range(4):
             begin = 2_000_000 + step * 1_000_000
             builder.now_ns = begin - 9000
             builder.launch("gemm", 100_000, start_ns=begin)
+            if rank == 1:
+                builder.launch("ncclDevKernel_SendRecv", 500_000, start_ns=begin + 100_000)
             arrives = begin + 100_000 + rank * 500_000
-            builder.launch(KERNEL, begin + 800_000 - arrives, start_ns=arrives, stream=9)
-            # The same busy time: beside the gap of rank 1 stands other work of its own on both.
-            builder.launch("other", 600_000, start_ns=begin + 100_000, stream=11)
+            builder.launch(KERNEL, begin + 800_000 - arrives, start_ns=arrives)
             builder.range("training_step", begin - 9000, builder.now_ns)
         builder.write(tmp_path / f"run.rank{rank}.sqlite")
     assert run(tmp_path) == 0
     out = capsys.readouterr().out
     assert "rank 1 is a straggler" in out and "do not say why it is late" in out
+    assert run(tmp_path, "--by", "collective") == 0
+    assert "ranks need not wait for each other here: not compared" in capsys.readouterr().out

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from builders import TraceBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from job_builder import (
     BYTES,
     COMPUTE_NS,
+    ENDS_APART_NS,
     HOST_LINE,
     KERNEL,
     SLOW_LINE,
@@ -20,6 +23,7 @@ from job_builder import (
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.ranks import JobResult, LocalPool, ranks, ranks_in
+from profiling_lab.ranks.totals import LATE_NS
 from profiling_lab.trace import Trace
 
 
@@ -57,6 +61,52 @@ def test_a_slow_line_makes_a_straggler(tmp_path: Path) -> None:
     slowest = result.lines[0]
     assert (slowest.line, slowest.most_rank, slowest.alone, slowest.ranks) == (SLOW_LINE, 3, True, 1)
     assert found.imbalance == pytest.approx(3.5 / 2.0)
+
+
+def test_waiting_that_compute_hides_costs_nothing(tmp_path: Path) -> None:
+    job = Job(ranks=3, hides=True)
+    job.slow_compute[2] = 1_000_000
+    result = compare(job.write(tmp_path))
+    assert result.rows[0].wait_ns == pytest.approx(1_000_000, rel=0.01) and result.rows[2].late == 5
+    assert result.rows[0].exposed_wait_ns < 10_000
+    assert (result.verdict.kind, result.verdict.rank) == ("balanced", None)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    ranks_=st.integers(2, 4),
+    extra=st.dictionaries(
+        st.tuples(st.integers(0, 3), st.integers(0, 2)), st.integers(20_000, 3_000_000), max_size=6
+    ),
+    errors=st.lists(st.integers(-(10**10), 10**10), min_size=4, max_size=4),
+)
+def test_against_an_oracle(
+    tmp_path_factory: pytest.TempPathFactory,
+    ranks_: int,
+    extra: dict[tuple[int, int], int],
+    errors: list[int],
+) -> None:
+    """Whatever the clocks: who was last, how long each waited, and what that cost, as it truly was."""
+    job = Job(ranks=ranks_, steps=3, extra=extra)
+    job.clock_error.update(enumerate(errors))
+    result = compare(job.write(tmp_path_factory.mktemp("oracle")))
+    course = [[m for m in moments if m.what == "collective"] for moments in job.moments()]
+    waits, late, cost = [0] * ranks_, [0] * ranks_, [0] * ranks_
+    for met in zip(*course, strict=True):
+        order = sorted(range(ranks_), key=lambda rank: -met[rank].start_ns)
+        last, second = (met[rank].start_ns for rank in order[:2])
+        others = [met[rank].start_ns for rank in order[1:]]
+        for rank in range(ranks_):
+            waits[rank] += last - met[rank].start_ns
+        if last - sum(others) / len(others) > LATE_NS:
+            late[order[0]] += 1
+            cost[order[0]] += last - second
+    # Clocks are put together to within the microsecond by which ranks leave a collective apart.
+    error = 3 * 2 * job.collectives * ranks_ * ENDS_APART_NS
+    for row in result.rows:
+        assert row.compared == 6 and row.late == late[row.rank]
+        assert 3 * row.wait_ns == pytest.approx(waits[row.rank], abs=error)
+        assert 3 * row.cost_ns == pytest.approx(cost[row.rank], abs=error)
 
 
 def test_ranks_that_take_turns_are_no_stragglers(tmp_path: Path) -> None:
