@@ -324,6 +324,7 @@ _HEAD = """{
       "computeMajor": 9, "computeMinor": 0, "warpSize": 32, "numSms": 132
     }
   ],
+  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
   "with_stack": 1, "record_shapes": 1, "with_modules": 1,
   "displayTimeUnit": "ms",
   "baseTimeNanoseconds": %d,
