@@ -63,6 +63,7 @@ SCHEMA = {
     "PYREC_STACK": "id parentId frameId depth",
     "PYREC_LAUNCH": "globalTid correlationId stackId peekSeq nodeSeq nodeFwdThread selfThread nodeNameId",
     "PYREC_META": "name:text value:text",
+    "PYREC_WINDOW": "start! end firstStep",
 }
 
 

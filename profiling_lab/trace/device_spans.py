@@ -10,13 +10,14 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpans:
-    """From the first to the last operation of each device in the whole recording, as far as the window has
-    it: a window that covers only a part of a pause holds idle time at its edge.
+    """From the first to the last operation of each device in the whole recording, without its pauses, as far
+    as the window has it: one that begins or ends between two operations holds idle time at its edge.
     """
 
     devices: tuple[tuple[int, int], ...]
@@ -40,29 +41,40 @@ class DeviceSpans:
 
 def device_spans(trace: Trace) -> DeviceSpans:
     """The spans of all devices that a process used. The trace must have an operation."""
-    track, devices = device_tracks(trace.whole.operations)
-    first, last = full(len(devices), np.iinfo(np.int64).max), full(len(devices), np.iinfo(np.int64).min)
-    np.minimum.at(first, track, trace.whole.operations.start_ns)
-    np.maximum.at(last, track, trace.whole.operations.end_ns)
-    if trace.window is None:
-        return DeviceSpans(devices, np.arange(len(devices), dtype=np.int32), first, last)
+    whole, pauses = trace.whole.operations, trace.pauses.spans
+    track, devices = device_tracks(whole)
     process = np.array([process for process, _ in devices], dtype=np.int32)
-    row, start_ns, end_ns = trace.window.gpu.cut(process, first, last)
+    number = np.arange(len(devices), dtype=np.int32)
+    start_ns, end_ns = full(len(devices), np.iinfo(np.int64).max), full(len(devices), np.iinfo(np.int64).min)
+    np.minimum.at(start_ns, track, whole.start_ns)
+    np.maximum.at(end_ns, track, whole.end_ns)
+    if len(pauses):
+        # Idle time in a pause of the recording is not known to be any; work is work, and is known.
+        idle_start_ns, idle_end_ns, idle, _ = _analysis.gaps_between(whole.start_ns, whole.end_ns, track)
+        row, *times = pauses.cut(process[idle], idle_start_ns, idle_end_ns)
+        row, start_ns, end_ns = Spans.of(idle[row], *times).cut_out(number, start_ns, end_ns)
+        number = row.astype(np.int32)
+    if trace.window is None:
+        return DeviceSpans(devices, number, start_ns, end_ns)
+
+    row, start_ns, end_ns = trace.window.gpu.cut(process[number], start_ns, end_ns)
     wanted = np.array([not trace.window.devices or device in trace.window.devices for _, device in devices])
-    kept = wanted[row] & (end_ns > start_ns)
-    row, start_ns, end_ns = row[kept], start_ns[kept], end_ns[kept]
+    kept = wanted[number[row]] & (end_ns > start_ns)
+    number, start_ns, end_ns = number[row[kept]], start_ns[kept], end_ns[kept]
     _, inside = device_tracks(trace.operations)
-    order = [*inside, *sorted({devices[i] for i in row.tolist()} - set(inside))]
-    number = np.array([order.index(device) if device in order else -1 for device in devices], dtype=np.int32)
-    return DeviceSpans(tuple(order), number[row], start_ns, end_ns)
+    order = [*inside, *sorted({devices[i] for i in number.tolist()} - set(inside))]
+    renumbered = [order.index(device) if device in order else -1 for device in devices]
+    return DeviceSpans(tuple(order), np.array(renumbered, dtype=np.int32)[number], start_ns, end_ns)
 
 
 def span_ns(trace: Trace) -> int:
-    """From the first operation of any device to the last; in a window, the time that any device has in it."""
+    """From the first operation of any device to the last; in a window, or a recording that paused, the time
+    that any device has in it.
+    """
     if not len(trace.operations):
         return 0
     spans = device_spans(trace)
-    if trace.window is None:
+    if trace.window is None and not len(trace.pauses.spans):
         return int(spans.end_ns.max() - spans.start_ns.min())
     start_ns, end_ns = _analysis.merged(spans.start_ns, spans.end_ns)
     return int((end_ns - start_ns).sum())

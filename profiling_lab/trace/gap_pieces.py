@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from profiling_lab.trace.gap_causes import LATENCY_NS, Cause
 from profiling_lab.trace.gap_cut import Cut, cut_gaps
 from profiling_lab.trace.host_activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.spans import Window
+from profiling_lab.trace.spans import Rows, Window
 from profiling_lab.trace.trace import Trace
 
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
@@ -70,6 +70,9 @@ def gap_pieces(trace: Trace) -> GapPieces:
     """
     host = host_activity(trace.whole)
     pieces = _whole(trace.whole, host)
+    if len(trace.pauses.spans):
+        outside = trace.pauses.spans.cut_out(pieces.process, pieces.start_ns, pieces.end_ns)
+        pieces = _parts(pieces, *outside)
     return pieces if trace.window is None else _inside(trace, trace.window, pieces, host)
 
 
@@ -102,17 +105,23 @@ def _whole(trace: Trace, host: HostActivity) -> GapPieces:
 
 
 def _inside(trace: Trace, window: Window, pieces: GapPieces, host: HostActivity) -> GapPieces:
-    row, start_ns, end_ns = window.gpu.cut(pieces.process, pieces.start_ns, pieces.end_ns)
     known = device_spans(trace.whole).devices
     shown = {device: number for number, device in enumerate(device_spans(trace).devices)}
     number = np.array([shown.get(device, -1) for device in known], dtype=np.int32)
+    row, start_ns, end_ns = window.gpu.cut(pieces.process, pieces.start_ns, pieces.end_ns)
     kept = (number[pieces.device[row]] >= 0) & (end_ns > start_ns)
-    row = row[kept]
-    return GapPieces(
-        start_ns=start_ns[kept],
-        end_ns=end_ns[kept],
+    parts = _parts(pieces, row[kept], start_ns[kept], end_ns[kept])
+    return replace(parts, device=number[parts.device], queue_full_ns=_queue_full_ns(trace, host, window))
+
+
+def _parts(pieces: GapPieces, row: Rows, start_ns: I64, end_ns: I64) -> GapPieces:
+    """Parts of pieces, each of the piece at `row`."""
+    return replace(
+        pieces,
+        start_ns=start_ns,
+        end_ns=end_ns,
         process=pieces.process[row],
-        device=number[pieces.device[row]],
+        device=pieces.device[row],
         gap=pieces.gap[row],
         late=pieces.late[row],
         cause=pieces.cause[row],
@@ -122,8 +131,6 @@ def _inside(trace: Trace, window: Window, pieces: GapPieces, host: HostActivity)
         after=pieces.after[row],
         until=pieces.until[row],
         thread=pieces.thread[row],
-        names=pieces.names,
-        queue_full_ns=_queue_full_ns(trace, host, window),
     )
 
 

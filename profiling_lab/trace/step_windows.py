@@ -107,6 +107,12 @@ def step_windows(trace: Trace, steps_by: str | None = None) -> StepWindows:
         if found is not None:
             names = sorted({re.sub(r"\d+$", "", n) for _, (_, _, each) in found for n in each})
             windows = _windows(sign, f"{how} ({', '.join(names[:3])})" if sign == "range" else how, found)
+            # What was recorded of a step with a pause of the recording in it is not all of the step.
+            pauses = trace.pauses.spans
+            known = ~pauses.touch(windows.process, windows.host_start_ns, windows.host_end_ns)
+            if not known.any():
+                continue
+            windows = windows.only(np.flatnonzero(known))
             # ProfilerSteps follow each other without a break: nothing falls between them.
             return windows if sign == "ProfilerStep" else _on_the_gpu(trace, windows)
     whole = _everywhere(trace, lambda p: _window(trace, p))
@@ -159,8 +165,8 @@ def _on_the_gpu(trace: Trace, steps: StepWindows) -> StepWindows:
     """The same steps by the operations they launched: the host may be far ahead of the GPU.
 
     A step lasts until the next one begins on the GPU, or until its own last operation ends where other work
-    was launched between the two. Steps stay on the host's clock where one launched nothing that is recorded
-    or where steps mix on the GPU.
+    was launched between the two or the recording paused. Steps stay on the host's clock where one launched
+    nothing that is recorded or where steps mix on the GPU.
     """
     if steps.sign == "period" and _launches_are_missing(trace):
         return replace(steps, clock="gpu")  # it was found on that clock
@@ -168,6 +174,8 @@ def _on_the_gpu(trace: Trace, steps: StepWindows) -> StepWindows:
     for process in np.unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
         first, last, follows = launched_spans(trace, process, steps.start_ns[mine], steps.end_ns[mine])
+        between = (steps.end_ns[mine][:-1], steps.start_ns[mine][1:])
+        follows[:-1] |= trace.pauses.spans.touch(steps.process[mine][1:], *between)
         last[:-1] = np.where(follows[:-1], np.minimum(last[:-1], first[1:]), first[1:])
         if (last <= first).any():
             return steps
@@ -225,7 +233,7 @@ def _ranges(trace: Trace, process: int, name: re.Pattern[str], at_least: int = 1
 def _optimizer(trace: Trace, process: int) -> _Found | None:
     """Between the ends of successive optimizer.step calls; before the first end there is no whole step."""
     if (marked := _ranges(trace, process, _OPTIMIZER_RANGE, at_least=2)) is not None:
-        return _between(marked[1])
+        return _between(trace, marked[1])
     stacks, calls = trace.stacks, trace.calls
     files = tuple({frame.file for frame in stacks.frames if _OPTIMIZER_FILES in frame.file})
     if not files:
@@ -234,10 +242,12 @@ def _optimizer(trace: Trace, process: int) -> _Found | None:
     rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
     inside = stacks.passes_through(files, ("step",))[calls.stack[rows]] > 0
     last = np.flatnonzero(inside & ~np.append(inside[1:], False))
-    return _between(calls.end_ns[rows[last]]) if len(last) >= 2 else None
+    return _between(trace, calls.end_ns[rows[last]]) if len(last) >= 2 else None
 
 
-def _between(ends_ns: I64) -> _Found:
+def _between(trace: Trace, ends_ns: I64) -> _Found:
+    """From one end to the next; a window of the recording that begins with a step begins one as well."""
+    ends_ns = np.union1d(ends_ns, trace.pauses.step_starts_ns)
     return ends_ns[:-1], ends_ns[1:], [f"step {i}" for i in range(2, len(ends_ns) + 1)]
 
 

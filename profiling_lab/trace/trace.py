@@ -16,15 +16,16 @@ from profiling_lab.trace.call_stacks import StacksFound
 from profiling_lab.trace.chrome_pieces import BOM, GZIP, unpacked_head
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import Calls, Operations, Overheads, Ranges
+from profiling_lab.trace.pauses import Pauses, read_pauses
 from profiling_lab.trace.process_ids import pid_of, tid_of
 from profiling_lab.trace.read_calls import CallTable
 from profiling_lab.trace.source import Recorder, Source
+from profiling_lab.trace.spans import Window
 from profiling_lab.trace.sqlite_file import MAGIC, SqliteFile
 from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.stacks import Stacks
 
 if TYPE_CHECKING:
-    from profiling_lab.trace.spans import Window
     from profiling_lab.trace.window import Wanted
 
 _HEAD_BYTES = 4096
@@ -186,6 +187,12 @@ class Trace:
             "torch.profiler": "nothing ran on the GPU, or ProfilerActivity.CUDA was not among the activities",
         }
         return f"{self.path} holds no GPU operation: {reasons[self.recorder]}"
+
+    @cached_property
+    def pauses(self) -> Pauses:
+        """When the recording paused, per process that used a GPU: nothing is known of these times."""
+        file = self.source.file if isinstance(self.source, SqliteSource) else None
+        return read_pauses(file, np.unique(self.whole.operations.process))
 
     @cached_property
     def first_ns(self) -> int:
