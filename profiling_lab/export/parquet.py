@@ -15,14 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from profiling_lab import _analysis
 from profiling_lab.export.output import Progress, Written, no_progress
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match
-from profiling_lab.trace.columns import NO_SEQUENCE, MemoryKind, OperationKind, OverheadKind
+from profiling_lab.trace.columns import NO_SEQUENCE, MemoryKind, OperationKind, OverheadKind, SyncKind
 from profiling_lab.trace.coverage import reason_text, why_no_line
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 from profiling_lab.trace.read_ranges import OPEN_END
+from profiling_lab.trace.read_syncs import read_syncs
 
 _ROWS = 1 << 20
 """rows of one group: what a reader holds at the same time"""
@@ -31,7 +33,7 @@ _ROWS = 1 << 20
 def write_parquet(
     trace: Trace, folder: Path, own: tuple[str, ...] = (), *, progress: Progress = no_progress
 ) -> tuple[Written, ...]:
-    """Write operations, calls, ranges, overheads and stacks into an existing folder. `own`: see Ownership.
+    """Write all tables into an existing folder. `own`: whose line an operation is given, see Ownership.
 
     Raises NotEnoughDataError in a trace without GPU operations.
     """
@@ -39,6 +41,7 @@ def write_parquet(
         "operations": _operations,
         "calls": _calls,
         "ranges": _ranges,
+        "syncs": _syncs,
         "overheads": _overheads,
         "stacks": _stacks,
     }
@@ -124,6 +127,22 @@ def _ranges(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
         "domain": _named(np.searchsorted(domains, ranges.domain), domain_names),
         "stack": _or_null(ranges.stack, ranges.stack == 0),
         "in_window": pa.array(trace.ranges_inside),
+    }
+
+
+def _syncs(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
+    syncs, calls = read_syncs(trace), trace.calls
+    call = _analysis.call_of(
+        syncs.process, syncs.correlation, calls.process, calls.correlation, calls.start_ns
+    )
+    return {
+        "id": pa.array(np.arange(len(syncs))),
+        "kind": _named(syncs.kind, [kind.name.lower() for kind in SyncKind]),
+        "start_ns": pa.array(syncs.start_ns),
+        "end_ns": pa.array(syncs.end_ns),
+        "pid": pa.array(np.asarray(trace.pids, dtype=np.int64)[syncs.process]),
+        "correlation": _or_null(syncs.correlation, syncs.correlation < 0),
+        "call": _or_null(call, call < 0),
     }
 
 

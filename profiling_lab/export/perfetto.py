@@ -26,6 +26,8 @@ from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, NO_SEQUENCE, Calls, Evaluates, Operations, OverheadKind
 from profiling_lab.trace.read_ranges import OPEN_END
 
+_AROUND_NS = 24 * 3600 * 10**9
+"""how far from the GPU's work anything on the host may lie"""
 _CHUNK = 20_000
 """rows that are text at the same time"""
 
@@ -55,11 +57,9 @@ class _Writer:
         self.out: IO[bytes] = out
         self.progress = progress
         self.own = own
-        begin = (t.start_ns for t in (trace.operations, trace.calls, trace.ranges, trace.overheads))
-        self.base_ns = min(int(column.min()) for column in begin if len(column))
-        self.last_ns = max(
-            int(column.max()) for column in (trace.operations.end_ns, trace.calls.end_ns) if len(column)
-        )
+        self.host = self._host()
+        starts = (trace.operations.start_ns, self.host.start_ns)
+        self.base_ns = min(int(column.min()) for column in starts if len(column))
 
     def write(self) -> tuple[Written, ...]:
         root = {
@@ -71,10 +71,9 @@ class _Writer:
         }
         self.out.write(json.dumps(root)[:-1].encode() + b', "traceEvents": [')
         # Slices before the arrows that begin and end in them: viewers keep the order of what is simultaneous.
-        host, host_events = self._host()
-        gpu = gpu_slices(self.trace)
+        host, gpu = self.host, gpu_slices(self.trace)
         self._lines("", 0, self._names(host, gpu), first=True)
-        self._lines("calls and ranges", len(host.start_ns), host_events)
+        self._lines("calls and ranges", len(host.start_ns), self._host_events(host))
         operations = len(gpu.start_ns)
         self._lines("GPU operations", operations, self._operations(gpu))
         arrows = self._lines("arrows", operations, self._arrows(host, gpu))
@@ -125,20 +124,22 @@ class _Writer:
         ts, dur = microseconds(start_ns - self.base_ns), microseconds(end_ns - start_ns)
         return f'{{"ph":"X",{head},{at},"ts":{ts},"dur":{dur}{args}}}'
 
-    def _host(self) -> tuple[Slices, Iterator[str]]:
+    def _host(self) -> Slices:
         """Calls, ranges and overheads on one set of tracks, since they nest."""
-        calls, ranges, overheads = self.trace.calls, self.trace.ranges, self.trace.overheads
+        operations, calls, ranges = self.trace.operations, self.trace.calls, self.trace.ranges
+        parts = (calls, ranges, self.trace.overheads)
         # What was open when the recording stopped ends with it.
-        ended = np.where(ranges.end_ns == OPEN_END, np.maximum(ranges.start_ns, self.last_ns), ranges.end_ns)
-        parts = (calls, ranges, overheads)
-        slices = host_slices(
+        last_ns = max(int(column.max()) for column in (operations.end_ns, calls.end_ns) if len(column))
+        ended = np.where(ranges.end_ns == OPEN_END, np.maximum(ranges.start_ns, last_ns), ranges.end_ns)
+        # From the times of a damaged file no viewer could tell the others apart.
+        around = (int(operations.start_ns.min()) - _AROUND_NS, int(operations.end_ns.max()) + _AROUND_NS)
+        return host_slices(
             self.trace,
-            np.concatenate([part.start_ns for part in parts]),
-            np.concatenate([calls.end_ns, ended, overheads.end_ns]),
+            np.concatenate([part.start_ns for part in parts]).clip(*around),
+            np.concatenate([calls.end_ns, ended, self.trace.overheads.end_ns]).clip(*around),
             np.concatenate([part.thread for part in parts]),
             np.concatenate([part.process for part in parts]),
         )
-        return slices, self._host_events(slices)
 
     def _host_events(self, slices: Slices) -> Iterator[str]:
         calls, ranges, overheads = self.trace.calls, self.trace.ranges, self.trace.overheads

@@ -34,7 +34,7 @@ def test_read_back_it_equals_the_trace(tmp_path: Path, monkeypatch: pytest.Monke
         tables = read(tmp_path)
         operations, calls, ranges, stacks = trace.operations, trace.calls, trace.ranges, trace.stacks
         found, found_calls = tables["operations"], tables["calls"]
-        assert set(tables) == {"operations", "calls", "ranges", "overheads", "stacks"}
+        assert set(tables) == {"operations", "calls", "ranges", "syncs", "overheads", "stacks"}
         for name in ("start_ns", "end_ns", "duration_ns", "stream", "device"):
             assert np.array_equal(found[name].to_numpy(), getattr(operations, name)), name
         assert found["name"].to_pylist() == [operations.names[i] for i in operations.name.tolist()]
@@ -108,3 +108,12 @@ def test_pandas_reads_names_as_names(tmp_path: Path) -> None:
     frame = pandas.read_parquet(tmp_path / "operations.parquet")
     sums = frame.groupby(["file", "line"], observed=True)["duration_ns"].sum()
     assert sums.idxmax() == (top.file, top.line) and sums.max() == top.gpu_ns
+
+
+def test_waits_find_their_call(shared_data: Path, tmp_path: Path) -> None:
+    with Trace.open(shared_data / "nsys" / "fsdp_inference_2xh100.sqlite") as trace:
+        write_parquet(trace, tmp_path)
+        names = [trace.calls.names[i] for i in trace.calls.name.tolist()]
+    waits = [row for row in read(tmp_path)["syncs"].to_pylist() if row["kind"] != "stream_waits_event"]
+    assert len(waits) == 8
+    assert {names[row["call"]] for row in waits if row["call"] is not None} == {"cudaStreamSynchronize"}

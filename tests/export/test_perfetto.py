@@ -188,6 +188,17 @@ def test_times_are_exact_for_those_who_cut_and_those_who_round(ns: int) -> None:
     assert [to_ns(float(microseconds(ns))) for to_ns in READERS] == [ns, ns]
 
 
+def test_impossible_times_do_not_blur_the_others(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("k", 1001, start_ns=2_000_000)
+    builder.range("far", -(2**62), 2**62).range("late", 2**62, 2**62 + 5)
+    root, events = export(builder, tmp_path)
+    (kernel,) = (event for event in slices(events) if event["name"] == "k")
+    for to_ns in READERS:
+        check_nesting(events, to_ns)
+        assert to_ns(kernel["ts"]) + root["baseTimeNanoseconds"] == 2_000_000 and to_ns(kernel["dur"]) == 1001
+    assert {"far", "late"} <= {event["name"] for event in slices(events)}
+
+
 def test_what_nests_needs_no_second_lane(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("k", 100)
     for depth in range(5):
