@@ -84,7 +84,7 @@ def document() -> Document:
             event("cpu_op", f"{EVALUATES}: Mm", t + 400, 90, ENGINE, **{"Sequence number": n}),
             event("cpu_op", "Mm", t + 405, 80, ENGINE, **{"Sequence number": n, "Fwd thread id": 1}),
             event("cuda_driver", "cuLaunchKernelEx", t + 412, 4, ENGINE, correlation=n + 4),
-            event("kernel", "gemm_t", t + 420, 20, 7, 0, correlation=n + 4, device=0, stream=7),
+            event("kernel", "gemm_t", t + 420, 20, 7, 0, correlation=n + 4, grid=[1, 2, 3], block=[32, 1, 1]),
             event("cuda_sync", "Stream Sync", t + 441, 9, 7, cuda_sync_kind="Stream Sync", correlation=n + 5),
             event(
                 "kernel", "ncclDevKernel_AllReduce", t + 460, 30, 9, 0, correlation=n + 6, stream=9,
@@ -275,6 +275,8 @@ def ask(path: Path) -> str:
         agreement = source.flow_agreement()
         assert 0 <= agreement.agree <= agreement.arrows
         assert len(list(source.collectives())) == len(source.collectives()) <= len(trace.operations)
+        assert len(source.noted_launches()[0]) == len(trace.operations)
+        assert len(source.noted_input_dims()[0]) == len(trace.ranges)
         assert len(source.syncs()) == len(source.events["syncs"]["thread"])
         assert all(count > 0 for count in trace.repairs.values()), trace.repairs
     return "read and repaired" if trace.repairs else "read" if answered else "nothing to answer"

@@ -53,6 +53,7 @@ py::dict take_table(trace::ChromeReader& reader, const std::string& which) {
     out["correlation"] = give(std::move(table.correlation));
     out["bytes"] = give(std::move(table.bytes));
     out["collective"] = give(std::move(table.collective));
+    out["launch"] = give(std::move(table.launch));
   } else if (which == "calls") {
     out = columns(std::move(tables.calls));
     out["correlation"] = give(std::move(tables.calls.correlation));
@@ -62,6 +63,7 @@ py::dict take_table(trace::ChromeReader& reader, const std::string& which) {
     out["sequence"] = give(std::move(table.sequence));
     out["forward_thread"] = give(std::move(table.forward_thread));
     out["call_stack"] = give(std::move(table.call_stack));
+    out["input_dims"] = give(std::move(table.input_dims));
   } else if (which == "python") {
     out = columns(std::move(tables.python));
     out["id"] = give(std::move(tables.python.id));

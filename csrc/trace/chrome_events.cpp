@@ -33,16 +33,18 @@ constexpr Field kArguments[] = {
     {"sequence number", &ChromeEvent::sequence},
     {"fwd thread id", &ChromeEvent::forward_thread},
     {"call stack", &ChromeEvent::call_stack},
+    {"input dims", &ChromeEvent::input_dims},
     {"python id", &ChromeEvent::python_id},
     {"python parent id", &ChromeEvent::python_parent},
     {"cuda_sync_kind", &ChromeEvent::sync_kind},
 };
 
-// What a communication kernel says of its collective.
+// What a communication kernel says of its collective, and any kernel of its launch.
 constexpr std::string_view kCollectiveName = "collective name";
 constexpr std::string_view kOfCollective[] = {
     kCollectiveName, "seq",        "in msg nelems",      "out msg nelems",
     "dtype",         "group size", "process group name", "process group ranks"};
+constexpr std::string_view kOfLaunch[] = {"grid", "block", "registers per thread", "shared memory"};
 
 constexpr char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
 
@@ -115,9 +117,7 @@ Step read_event(JsonCursor& cursor, ChromeEvent& event) {
       if (same(name.raw, field.name)) where = &(event.*field.value);
     }
     keep(value, where);
-    for (const std::string_view wanted : kOfCollective) {
-      if (same(name.raw, wanted)) event.add_to_collective(wanted, value);
-    }
+    if (where == nullptr) event.keep_together(name.raw, value);
     return Step::kOk;
   };
   return each_member(cursor, [&](const JsonValue& name, JsonValue& value) {
@@ -132,15 +132,25 @@ Step read_event(JsonCursor& cursor, ChromeEvent& event) {
   });
 }
 
-void ChromeEvent::add_to_collective(std::string_view name, const JsonValue& value) {
-  const bool text = value.is_text() && !value.has_controls;
-  if (!text && value.type != JsonValue::Type::kNumber) return;
-  is_collective |= name == kCollectiveName;
-  collective += collective.empty() ? "{\"" : ",\"";
-  collective += name;
-  collective += text ? "\":\"" : "\":";
-  collective += value.raw;
-  if (text) collective += '"';
+void ChromeEvent::keep_together(std::string_view name, const JsonValue& value) {
+  using enum JsonValue::Type;
+  const bool plain =
+      value.type == kNumber || value.type == kArray || (value.is_text() && !value.has_controls);
+  if (!plain) return;
+  const auto add = [&](std::string& object, std::string_view known) {
+    object += object.empty() ? "{\"" : ",\"";
+    object += known;
+    object += value.is_text() ? "\":\"" : "\":";
+    object += value.raw;
+    if (value.is_text()) object += '"';
+  };
+  for (const std::string_view known : kOfCollective) {
+    if (same(name, known)) add(collective, known);
+  }
+  for (const std::string_view known : kOfLaunch) {
+    if (same(name, known)) add(launch, known);
+  }
+  is_collective |= same(name, kCollectiveName);
 }
 
 ChromeEventSink::Kind ChromeEventSink::kind_of(std::string_view category) {
@@ -202,6 +212,7 @@ void ChromeEventSink::add(const ChromeEvent& event) {
       table.correlation.push_back(integer(event.correlation));
       table.bytes.push_back(integer(event.bytes));
       table.collective.push_back(event.is_collective ? tables.texts.number(event.collective + "}") : kNoText);
+      table.launch.push_back(event.launch.empty() ? kNoText : tables.texts.number(event.launch + "}"));
       break;
     }
     case Kind::kCall:
@@ -213,6 +224,9 @@ void ChromeEventSink::add(const ChromeEvent& event) {
       tables.operators.sequence.push_back(integer(event.sequence));
       tables.operators.forward_thread.push_back(integer(event.forward_thread));
       tables.operators.call_stack.push_back(event.call_stack.is_text() ? text(event.call_stack) : kNoText);
+      tables.operators.input_dims.push_back(event.input_dims.type == JsonValue::Type::kArray
+                                                ? tables.texts.number(event.input_dims.raw)
+                                                : kNoText);
       break;
     case Kind::kPython:
       add_to(tables.python);

@@ -19,11 +19,12 @@ struct ChromeEvent {
       python_parent;
   JsonValue sync_kind;
 
-  std::string collective;  // what it says of a collective, as the beginning of a JSON object
+  JsonValue input_dims;
+  std::string collective, launch;  // arguments that are kept together, as the beginning of a JSON object
   bool is_collective = false;
   int not_json = 0;
 
-  void add_to_collective(std::string_view name, const JsonValue& value);
+  void keep_together(std::string_view name, const JsonValue& value);
 };
 
 // At `{`. On kOk the cursor stands behind the event, else anywhere.

@@ -24,6 +24,7 @@ struct GpuSlices : Slices {
   std::vector<uint8_t> kind;  // OperationKind of the Python side: kernel, copy, set
   std::vector<int64_t> device, stream, correlation, bytes;
   std::vector<int32_t> collective;  // what a communication kernel says about itself, as JSON
+  std::vector<int32_t> launch;      // a kernel's grid, block and resources, as JSON
 };
 
 struct CallSlices : Slices {
@@ -33,6 +34,7 @@ struct CallSlices : Slices {
 struct OperatorSlices : Slices {
   std::vector<int64_t> sequence, forward_thread;
   std::vector<int32_t> call_stack;
+  std::vector<int32_t> input_dims;  // as it stands in the file
 };
 
 struct PythonSlices : Slices {

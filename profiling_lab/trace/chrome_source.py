@@ -25,6 +25,7 @@ from profiling_lab.trace.chrome_flows import (
 )
 from profiling_lab.trace.chrome_overheads import chrome_overheads
 from profiling_lab.trace.chrome_processes import Processes
+from profiling_lab.trace.chrome_shapes import NotedLaunch, noted_input_dims, noted_launches
 from profiling_lab.trace.chrome_stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
 from profiling_lab.trace.chrome_syncs import chrome_syncs
 from profiling_lab.trace.columns import (
@@ -123,6 +124,14 @@ class ChromeSource:
     def collectives(self) -> Collectives:
         """What communication kernels say of their collectives."""
         return collectives(self.events["operations"]["collective"], self.events.texts)
+
+    def noted_launches(self) -> tuple[I32, tuple[NotedLaunch, ...]]:
+        """Per operation a row of the distinct launches (grid, block, resources), -1 where it notes none."""
+        return noted_launches(self.events)
+
+    def noted_input_dims(self) -> tuple[I32, tuple[str, ...]]:
+        """Per range a row of the distinct shapes of inputs, of files with record_shapes; -1 none."""
+        return noted_input_dims(self.events)
 
     def flow_agreement(self) -> FlowAgreement:
         """How far torch's own arrows from forward to backward agree with the sequence numbers."""

@@ -19,6 +19,7 @@ from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.chrome_collectives import Collective
 from profiling_lab.trace.chrome_flows import FlowAgreement
+from profiling_lab.trace.chrome_shapes import NotedLaunch
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import OperationKind, OverheadKind, SyncKind
 from profiling_lab.trace.info import info
@@ -195,6 +196,25 @@ def test_waits_overheads_collectives_and_the_gpu(tmp_path: Path) -> None:
         assert facts.warnings == ()
         kinds = trace.operations.kind.tolist()
         assert kinds.count(OperationKind.COPY) == kinds.count(OperationKind.SET) == 3
+
+
+def test_launches_and_shapes_of_inputs(tmp_path: Path) -> None:
+    doc = document()
+    sizes = {"grid": [132, 2, 1], "block": [256, 1, 1], "registers per thread": 64, "shared memory": 49152}
+    kernels = [e for e in doc["traceEvents"] if e.get("cat") == "kernel"]
+    for e, wrong in zip(
+        kernels, ({}, {"registers per thread": None}, {"grid": [1, 2]}, {"grid": "N/A"}), strict=False
+    ):
+        e["args"] |= sizes | wrong
+    with Trace.open(write(tmp_path / "t.json", doc)) as trace:
+        number, launches = source_of(trace).noted_launches()
+        at = number[trace.operations.kind == OperationKind.KERNEL].tolist()
+        assert at == [0, 1, -1, -1, 2, -1, -1, 2, -1]
+        assert launches[0] == NotedLaunch((132, 2, 1), (256, 1, 1), 64, 49152) and launches[1].registers == -1
+        number, shapes = source_of(trace).noted_input_dims()
+        assert shapes == ("[[2, 3], [3]]",)
+        names = [trace.ranges.names[i] for i in trace.ranges.name[number == 0].tolist()]
+        assert names == ["aten::mm"] * 3
 
 
 def test_arrows_that_contradict_the_numbers_are_said(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few hundred of the damaged files of tests/fuzz_chrome.py; running that file goes on for as long as wanted."""
+"""A few hundred of the damaged files of tests/fuzz_chrome.py, which goes on for as long as wanted."""
 
 from __future__ import annotations
 
