@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -386,3 +387,23 @@ def test_a_frame_costs_pixels_not_events(browser: Browser, tmp_path: Path) -> No
       return {most, rows: t.laneRows.length, width: t.width};
     })()""")
     assert 1000 < most["most"] < 2.5 * most["rows"] * most["width"]
+
+
+@pytest.mark.parametrize(("size", "mobile"), [(WIDE, False), (PHONE, True)], ids=["desktop", "phone"])
+def test_screenshots(
+    browser: Browser, page: Path, tmp_path: Path, size: tuple[int, int], mobile: bool
+) -> None:
+    fresh(browser, page, size, mobile)
+    browser.run("document.getElementById('timeline').scrollIntoView({behavior: 'instant'})")
+    browser.run(PAINTED)
+    browser.screenshot(tmp_path / "screen.png")
+    header = (tmp_path / "screen.png").read_bytes()[:24]
+    assert header[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", header[16:]) == size
+    # The timeline is painted: forward, backward, optimizer, ranges and the rest have their colours.
+    colours = browser.run("""(() => {
+      const {canvas, ctx} = profilingLab.timeline, seen = new Map();
+      const pixels = new Uint32Array(ctx.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+      for (const pixel of pixels) seen.set(pixel, (seen.get(pixel) ?? 0) + 1);
+      return [...seen.values()].filter((times) => times > 200).length;
+    })()""")
+    assert colours >= 8

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling_lab.report.html.keep import keep
-from profiling_lab.report.html.lanes import Lane
+from profiling_lab.report.html.lane import Lane
 from profiling_lab.report.html.names import NAME_AT_MOST, Names
 from profiling_lab.report.html.packing import Packer, read_column, unpack
 from profiling_lab.report.html.timeline_levels import COARSEST, FACTOR, FULL, buckets_for, levels

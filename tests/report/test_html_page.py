@@ -27,6 +27,7 @@ from profiling_lab.report.html import page as page_module
 from profiling_lab.report.html.page import SCRIPTS
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import OperationKind
+from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(str(files("profiling_lab.exercises.e17_python_backtrace"))) / "recorded"
 OURS, NSYS = RECORDED / "demo_h200.sqlite", RECORDED / "nsys_h200.sqlite"
@@ -391,3 +392,48 @@ def test_traces_of_others(shared_data: Path, name: str, check: Callable[[PageRea
     assert check(page), said(page)
     assert len(made.html) < 1_000_000 and made.kept == made.events
     assert page.data["coverage"]["kernels"] == kernels
+
+
+def test_names_that_nothing_in_the_page_has_are_left_out(tmp_path: Path) -> None:
+    """A hundred thousand ranges, each with a name of its own, must not fill the page."""
+    builder = TraceBuilder()
+    for i in range(3000):
+        begin = builder.now_ns
+        builder.launch("gemm", 2000).range(f"request {i}", begin, builder.now_ns)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        page = PageReader(build_page(trace, events_at_most=1000).html)
+    (ranges,) = page.of_kind("ranges")
+    assert 100 < len(ranges.start_ns) < 600 and ranges.events == 3000
+    assert len(page.head["names"]) < 2000 and set(ranges.names) <= set(page.head["names"])
+
+
+def test_a_part_of_a_trace() -> None:
+    wanted = Wanted(step="1:3")
+    with Trace.open(OURS) as whole:
+        trace = whole.windowed(wanted)
+        page = PageReader(build_page(trace).html)
+        operations = trace.operations
+    assert "step 1:3" in page.data["window"]
+    assert [row["name"] for row in page.data["steps"]["data"]] == ["training_step #2", "training_step #3"]
+    (stream,) = page.of_kind("stream")
+    assert sorted(stream.start_ns.tolist()) == sorted(operations.start_ns.tolist())
+    assert page.data["coverage"]["gpu_ns"] == int(operations.duration_ns.sum())
+
+
+def test_damaged_times_and_ids_do_no_harm(tmp_path: Path) -> None:
+    far = (1 << 63) - 1
+    builder = TraceBuilder().launch("gemm", 2000, stack="a.py:1 f").launch("gemm", 2000, device=-3, stream=-1)
+    for start, end in ((-far - 1, far), (far, -far), (5_000_000, 4_000_000), (0, 0)):
+        builder.row("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, eventClass=0,
+                    globalTid=builder.tid(2), correlationId=None, nameId=builder.string("cudaMalloc"), returnValue=0)  # fmt: skip
+        builder.range("range", start, end, thread=3)
+        builder.row("CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, deviceId=-1, contextId=0,
+                    streamId=far, correlationId=-5, globalPid=-1, demangledName=999, shortName=999)  # fmt: skip
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        page = PageReader(build_page(trace).html)
+    span = page.head["span_ns"]
+    assert 0 < span < 1 << 62
+    origin = int(page.head["origin_ns"])
+    for lane in page.lanes:
+        assert (lane.duration_ns >= 0).all() and (lane.start_ns >= origin).all()
+        assert (lane.start_ns + lane.duration_ns <= origin + span).all()

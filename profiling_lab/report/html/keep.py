@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.report.html.lanes import Lane
+from profiling_lab.report.html.lane import Lane
 
 Mask = npt.NDArray[np.bool_]
 Window = tuple[int, int]

@@ -27,6 +27,9 @@ class Names:
         """A table from rows of `shown` to numbers, with a last entry for row -1: the empty name."""
         return np.array([*(self.add(name) for name in shown), self.add("")], dtype=np.int32)
 
+    def __len__(self) -> int:
+        return len(self._numbers)
+
     @property
     def shown(self) -> list[str]:
         return [shown for shown, _ in self._numbers]

@@ -18,7 +18,8 @@ from profiling_lab import _analysis
 from profiling_lab.errors import LabError
 from profiling_lab.report.html.data import Answers, ask, page_data
 from profiling_lab.report.html.keep import Window
-from profiling_lab.report.html.lanes import Lanes, lanes_of
+from profiling_lab.report.html.lane import Lanes
+from profiling_lab.report.html.lanes import lanes_of
 from profiling_lab.report.html.timeline import TimelinePacker, choose, windows_by_interest
 from profiling_lab.trace import Trace
 from profiling_lab.trace.operation_classes import device_tracks

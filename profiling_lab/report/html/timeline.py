@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.report.html.keep import Kept, Mask, Window, keep
-from profiling_lab.report.html.lanes import Lane, Lanes
+from profiling_lab.report.html.lane import Lane, Lanes
 from profiling_lab.report.html.packing import Packer
-from profiling_lab.report.html.timeline_levels import buckets_for, levels
+from profiling_lab.report.html.timeline_levels import COARSEST, Level, buckets_for, levels
 from profiling_lab.rules import Event
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, full
@@ -29,6 +29,7 @@ class TimelinePacker:
     def __init__(self, trace: Trace, own_row: I32, lanes: Lanes, kept: Kept) -> None:
         self.trace, self.own_row, self.lanes, self.kept = trace, own_row, lanes, kept
         self.packer = Packer()
+        self._made = [self._make_levels(lane) for lane in lanes.lanes]
         # Calls are numbered over all lanes, so that an operation can name its own.
         self._call_number = full(len(trace.calls) + 1, -1)
         number = 0
@@ -43,13 +44,12 @@ class TimelinePacker:
 
     def head(self) -> dict[str, Any]:
         """The head of the payload; its columns are in `self.packer`."""
+        self._name_number, shown, whole = self._used_names()
         used = self._used_stacks()
         number = full(len(self.trace.stacks), 0, np.int32)
         number[used] = np.arange(len(used))
-        lanes = [
-            self._lane(lane, mask, number)
-            for lane, mask in zip(self.lanes.lanes, self.kept.masks, strict=True)
-        ]
+        pairs = zip(self.lanes.lanes, self.kept.masks, strict=True)
+        lanes = [self._lane(i, lane, mask, number) for i, (lane, mask) in enumerate(pairs)]
         return {
             "origin_ns": str(self.lanes.origin_ns),
             "span_ns": self.lanes.span_ns,
@@ -58,18 +58,18 @@ class TimelinePacker:
             "windows": self.kept.windows,
             "stacks": self._stacks(used, number),
             "shapes": self.lanes.shapes,
-            "names": self.lanes.names.shown,
-            "whole_names": self.lanes.names.whole,
+            "names": shown,
+            "whole_names": whole,
         }
 
-    def _lane(self, lane: Lane, mask: Mask, stack_number: I32) -> dict[str, Any]:
+    def _lane(self, number: int, lane: Lane, mask: Mask, stack_number: I32) -> dict[str, Any]:
         column = self.packer.column
         start, end = lane.start_ns[mask], lane.end_ns[mask]
         columns = {
             # Most events begin where the one before ended: the pauses are small numbers.
             "start": column(start - np.concatenate([[0], end[:-1]]) if len(start) else start, signed=True),
             "duration": column(end - start),
-            "name": column(lane.name[mask]),
+            "name": column(self._name_number[lane.name[mask]]),
             "tint": column(lane.tint[mask]),
             "stack": column(stack_number[lane.stack[mask]]),
         }
@@ -85,15 +85,10 @@ class TimelinePacker:
             "label": lane.label,
             "events": len(lane),
             "columns": columns,
-            "levels": self._levels(lane),
+            "levels": self._levels(number, lane),
         }
 
-    def _levels(self, lane: Lane) -> list[dict[str, Any]]:
-        buckets = buckets_for(len(lane))
-        if not buckets:
-            # A lane with few events is drawn from them; one that lost some needs a level all the same.
-            buckets = 0 if self.kept.windows is None else 1024
-        made = levels(lane.start_ns, lane.end_ns, self.lanes.span_ns, buckets) if buckets else []
+    def _levels(self, number: int, lane: Lane) -> list[dict[str, Any]]:
         column = self.packer.column
         return [
             {
@@ -101,11 +96,30 @@ class TimelinePacker:
                 "bucket": column(np.diff(level.bucket, prepend=0)),
                 "busy": column(level.busy),
                 "count": column(level.count),
-                "name": column(lane.name[level.shown]),
+                "name": column(self._name_number[lane.name[level.shown]]),
                 "tint": column(lane.tint[level.shown]),
             }
-            for level in made
+            for level in self._made[number]
         ]
+
+    def _make_levels(self, lane: Lane) -> list[Level]:
+        buckets = buckets_for(len(lane))
+        if not buckets and self.kept.windows is not None:
+            buckets = COARSEST  # a lane with few events that lost some of them needs a level all the same
+        return levels(lane.start_ns, lane.end_ns, self.lanes.span_ns, buckets) if buckets else []
+
+    def _used_names(self) -> tuple[I32, list[str], dict[int, str]]:
+        """Numbers of the names that the page shows, these names, and the whole of the shortened ones."""
+        names = self.lanes.names
+        used = np.zeros(len(names), dtype=bool)
+        for lane, mask, made in zip(self.lanes.lanes, self.kept.masks, self._made, strict=True):
+            used[lane.name[mask]] = True
+            for level in made:
+                used[lane.name[level.shown]] = True
+        number = (np.cumsum(used) - 1).astype(np.int32)
+        shown = [name for name, is_used in zip(names.shown, used.tolist(), strict=True) if is_used]
+        whole = {int(number[i]): name for i, name in names.whole.items() if used[i]}
+        return number, shown, whole
 
     def _used_stacks(self) -> npt.NDArray[np.intp]:
         """Rows of the stacks that a kept event or GPU time has, with all their callers; row 0 first."""

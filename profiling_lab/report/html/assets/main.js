@@ -56,7 +56,9 @@ function longestGap(timeline, row) {
   for (const lane of timeline.lanes.filter((l) => l.kind === 'idle')) {
     for (let i = 0; i < lane.length; i++) {
       const line = timeline.stacks.line(lane.stack[i]);
-      const same = names.shown[lane.name[i]] === row.cause && (line?.file ?? '') === row.file && (line?.line ?? 0) === row.line;
+      const what = row.what ? `${row.cause}: ${row.what}` : null;
+      const named = what ? names.whole[lane.name[i]] === what : names.shown[lane.name[i]] === row.cause;
+      const same = named && (line?.file ?? '') === row.file && (line?.line ?? 0) === row.line;
       if (same && (!best || lane.duration(i) > best.lane.duration(best.i))) best = {lane, i};
     }
   }

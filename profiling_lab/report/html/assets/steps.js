@@ -7,6 +7,7 @@ class StepsChart {
   constructor(box, section, timeline) {
     this.section = section;
     this.timeline = timeline;
+    this.several = section.data.some((row) => row.pid !== section.data[0].pid || row.device !== section.data[0].device);
     this.canvas = element('canvas', {class: 'chart', tabindex: '0', role: 'img',
       'aria-label': `Wall time of ${section.data.length} steps; the table below has the numbers`});
     this.told = element('p', {class: 'note', 'aria-live': 'polite'});
@@ -37,7 +38,7 @@ class StepsChart {
     if (!bar) return;
     const row = this.section.data[bar.row];
     const parts = PARTS.filter((part) => row[`${part}_ns`]).map((part) => `${part} ${time(row[`${part}_ns`])}`);
-    this.told.textContent = `${bar.steps > 1 ? `slowest of ${bar.steps} steps: ` : ''}${row.name}: ${time(row.wall_ns)} (${parts.join(', ')})`
+    this.told.textContent = `${bar.steps > 1 ? `slowest of ${bar.steps} steps: ` : ''}${row.name}${this.several ? ` of GPU ${row.device}, pid ${row.pid}` : ''}: ${time(row.wall_ns)} (${parts.join(', ')})`
       + (row.outlier ? `; an outlier, ${row.grew} grew` : '');
   }
 

@@ -14,7 +14,9 @@ class Timeline {
     this.shapes = head.shapes;
     this.lanes = head.lanes.map((lane, number) => new Lane(lane, body, number));
     this.stacks = new StackTree(head.stacks, body);
-    this.steps = (data.steps.at ?? []).map(([from, to], i) => ({from, to, row: data.steps.data[i]}));
+    // Steps of one GPU: those of others are nearly the same, or another program's.
+    const steps = data.steps.data ?? [], sameGpu = (row) => row.pid === steps[0].pid && row.device === steps[0].device;
+    this.steps = (data.steps.at ?? []).map(([from, to], i) => ({from, to, row: steps[i]})).filter((s) => sameGpu(s.row));
     if (data.steps.sign === 'window') this.steps = [];
     this.palette = new Palette();
     this.selected = null;
