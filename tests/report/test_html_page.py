@@ -425,10 +425,12 @@ def test_damaged_times_and_ids_do_no_harm(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("gemm", 2000, stack="a.py:1 f").launch("gemm", 2000, device=-3, stream=-1)
     for start, end in ((-far - 1, far), (far, -far), (5_000_000, 4_000_000), (0, 0)):
         builder.row("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, eventClass=0,
-                    globalTid=builder.tid(2), correlationId=None, nameId=builder.string("cudaMalloc"), returnValue=0)  # fmt: skip
+                    globalTid=builder.tid(2), correlationId=None, nameId=builder.string("cudaMalloc"),
+                    returnValue=0)  # fmt: skip
         builder.range("range", start, end, thread=3)
         builder.row("CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, deviceId=-1, contextId=0,
-                    streamId=far, correlationId=-5, globalPid=-1, demangledName=999, shortName=999)  # fmt: skip
+                    streamId=far, correlationId=-5, globalPid=-1, demangledName=999,
+                    shortName=999)  # fmt: skip
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         page = PageReader(build_page(trace).html)
     span = page.head["span_ns"]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lanes of each thread of the host: lines of Python, calls, ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab import _analysis
+from profiling_lab.report.html.lane import Lanes, Tint
+from profiling_lab.report.lines import shown_path
+from profiling_lab.trace import Trace
+from profiling_lab.trace.columns import I32, I64, U8, dense, full
+from profiling_lab.trace.host_activity import Doing, call_kinds
+from profiling_lab.trace.phases import BLEED_NS, Phase
+
+THREADS_AT_MOST = 64
+DEPTH_AT_MOST = 16
+
+
+class ThreadLanes:
+    """Adds them to `out`. `own_row`: see Stacks.own_rows."""
+
+    def __init__(self, trace: Trace, own_row: I32, out: Lanes) -> None:
+        self.trace, self.own_row, self.out = trace, own_row, out
+
+    def add(self) -> None:
+        trace, calls, ranges = self.trace, self.trace.calls, self.trace.ranges
+        thread = np.concatenate([calls.thread, ranges.thread])
+        process = np.concatenate([calls.process, ranges.process])
+        if not len(thread):
+            return
+        count = np.bincount(thread)
+        first_row = np.zeros(len(count), dtype=np.int64)
+        first_row[thread[::-1]] = np.arange(len(thread))[::-1]
+        pids = [trace.pids[p] for p in process[first_row].tolist()]
+        # Main threads first, since that is where people look first; the others by their number of events.
+        is_main = np.array([tid == pid for tid, pid in zip(trace.tids, pids, strict=False)])
+        busiest = np.lexsort((-count, ~is_main, count == 0))[: int((count > 0).sum())]
+        if len(busiest) > THREADS_AT_MOST:
+            left = int(count[busiest[THREADS_AT_MOST:]].sum())
+            self.out.notes.append(
+                f"{len(busiest) - THREADS_AT_MOST} threads with the fewest events are not shown: "
+                f"{left:,} calls and ranges"
+            )
+        several = len(np.unique(process)) > 1
+        deep = 0
+        for number in busiest[:THREADS_AT_MOST].tolist():
+            pid, tid = pids[number], trace.tids[number]
+            of = f" · pid {pid}" if several else ""
+            self.out.groups.append(f"thread {tid}{' (main)' if tid == pid else ''}{of}")
+            self._line_lane(number)
+            self._call_lanes(number)
+            deep += self._range_lanes(number)
+        if deep:
+            self.out.notes.append(f"{deep:,} ranges nested deeper than {DEPTH_AT_MOST} levels are not shown")
+
+    def _call_lanes(self, thread: int) -> None:
+        calls = self.trace.calls
+        name, tint, depth = self._of_calls
+        rows = np.flatnonzero(calls.thread == thread)
+        for level, here in _by_depth(rows, depth):
+            label = "calls inside calls" if level else "CUDA calls"
+            self.out.add("calls", label, here, calls.start_ns, calls.end_ns, name, tint, calls.stack)
+
+    @cached_property
+    def _of_calls(self) -> tuple[I32, U8, I32]:
+        """Per call its name, its tint, and whether it is inside of another one."""
+        calls = self.trace.calls
+        kinds = call_kinds(calls)
+        tint = np.where(kinds == Doing.WAIT, Tint.WAIT, Tint.CALL)
+        tint = np.where(np.isin(kinds, (Doing.ALLOCATOR, Doing.CODE_LOADING)), Tint.ALLOCATION, tint)
+        depth = _depths(calls.start_ns, calls.end_ns, calls.thread)
+        name = self.out.names.add_all(calls.names)[calls.name]
+        return name, tint.astype(np.uint8), np.minimum(depth, 1)
+
+    def _range_lanes(self, thread: int) -> int:
+        """The lanes of a thread's ranges by depth; says how many ranges are too deep for one."""
+        ranges, deep = self.trace.ranges, 0
+        name, tint, lane, keys, depth = self._of_ranges
+        noun = "operators" if self.trace.recorder == "torch.profiler" else "NVTX"
+        for number in [i for i, key in enumerate(keys) if key >> 32 == thread]:
+            rows = np.flatnonzero(lane == number)
+            deep += int((depth[rows] >= DEPTH_AT_MOST).sum())
+            domain = ranges.domains.get(int(ranges.domain[rows[0]]), "")
+            for level, here in _by_depth(rows[depth[rows] < DEPTH_AT_MOST], depth):
+                label = f"{domain or noun}{f' · level {level + 1}' if level else ''}"
+                self.out.add("ranges", label, here, ranges.start_ns, ranges.end_ns, name, tint, ranges.stack)
+        return deep
+
+    @cached_property
+    def _of_ranges(self) -> tuple[I32, U8, I32, list[int], I32]:
+        """Per range its name and tint, its number among (thread, domain), which these are, and its depth."""
+        ranges = self.trace.ranges
+        # Ranges of different domains do not nest in each other.
+        lane, keys = dense(ranges.thread.astype(np.int64) << 32 | (ranges.domain & 0xFFFFFFFF))
+        depth = _depths(ranges.start_ns, ranges.end_ns, lane)
+        tint = np.full(len(ranges), Tint.RANGE, dtype=np.uint8)
+        return self.out.names.add_all(ranges.names)[ranges.name], tint, lane, keys.tolist(), depth
+
+    def _line_lane(self, thread: int) -> None:
+        """Runs of calls that one line of the user's made: from the first start to the last end."""
+        trace, calls = self.trace, self.trace.calls
+        rows = np.flatnonzero(calls.thread == thread)
+        stack, backward = self._answers
+        line = self.own_row[stack]
+        rows = rows[line[rows] > 0]
+        if not len(rows):
+            return
+        rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
+        key = trace.stacks.frame[line[rows]].astype(np.int64) * 2 + backward[rows]
+        starts = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+        ends = np.append(starts[1:], len(rows)) - 1
+        numbers, distinct = dense(key[starts])
+        named = []
+        for value in distinct.tolist():
+            frame = trace.stacks.frames[value >> 1]
+            where = f"{shown_path(frame.file)}:{frame.line}"
+            text = f"backward of {where}" if value & 1 else where
+            named.append(self.out.names.add(text, f"{text} {frame.function}"))
+        end_ns = np.maximum.reduceat(calls.end_ns[rows], starts)
+        self.out.add(
+            "line",
+            "Python line",
+            np.arange(len(starts)),
+            calls.start_ns[rows[starts]],
+            end_ns,
+            np.array(named, dtype=np.int32)[numbers],
+            np.where(key[starts] & 1, Tint.BACKWARD, Tint.LINE).astype(np.uint8),
+            line[rows[starts]],
+            calls=(ends - starts + 1),
+        )
+
+    @cached_property
+    def _answers(self) -> tuple[I32, npt.NDArray[np.bool_]]:
+        """Per call the stack that answers for it, in backward that of the forward line, and whether it is."""
+        calls = self.trace.calls
+        stack, backward = calls.stack.copy(), np.zeros(len(calls), dtype=bool)
+        if len(self.trace.operations):
+            found = self.trace.attribution
+            known = (found.call >= 0) & (found.stack > 0)
+            stack[found.call[known]] = found.stack[known]
+            backward[found.call[known]] = found.phase[known] == Phase.BACKWARD
+        return stack, backward
+
+
+def _depths(start_ns: I64, end_ns: I64, track: I32) -> I32:
+    """How many ranges of the same track lie around each."""
+    nothing = np.empty(0, dtype=np.int64)
+    parent, _, _ = _analysis.contain(start_ns, end_ns, track, nothing, nothing.astype(np.int32), BLEED_NS)
+    depth = full(len(parent), 0, np.int32)
+    around = parent.copy()
+    while (inside := around >= 0).any():
+        depth[inside] += 1
+        around[inside] = parent[around[inside]]
+    return depth
+
+
+def _by_depth(
+    rows: npt.NDArray[np.intp], depth: npt.NDArray[np.integer]
+) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    for level in np.unique(depth[rows]).tolist():
+        yield level, rows[depth[rows] == level]
