@@ -12,7 +12,6 @@ import numpy as np
 
 from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View, grouped
-from profiling_lab.trace.columns import I64
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold("share", "copies that nothing hides", 0.01, "of the recording, from", "ours")
@@ -31,15 +30,17 @@ def check(view: View) -> Verdict:
     operations, findings = view.operations, []
     for process, device, rows in view.devices:
         computing = rows[view.kernels[rows]]
-        mine = rows[copies[rows] & np.isin(operations.stream[rows], np.unique(operations.stream[computing]))]
+        counts = copies[rows] & np.isin(operations.stream[rows], np.unique(operations.stream[computing]))
+        mine = rows[counts]
         if not len(mine) or not len(computing):
             continue
         # Sets and copies in other directions have engines of their own; they hide as well as kernels do.
-        others = np.setdiff1d(rows, mine)
-        alone = view.busy(mine).without(view.busy(others))
-        exposed = _charged(
-            alone.busy_within(operations.start_ns[mine], operations.end_ns[mine]), alone.total_ns
-        )
+        together, others = view.busy(mine), view.busy(rows[~counts])
+        alone_ns = together.total_ns - int(others.busy_within(together.start_ns, together.end_ns).sum())
+        exposed = operations.duration_ns[mine]
+        exposed = exposed - others.busy_within(operations.start_ns[mine], operations.end_ns[mine])
+        # Copies side by side share their time.
+        exposed = (exposed * min(1.0, alone_ns / max(int(exposed.sum()), 1))).astype(np.int64)
         for number, part in grouped(np.arange(len(mine)), view.operation_place[mine]):
             cost_ns = int(exposed[part].sum())
             if cost_ns < view[SHARE] * view.span_ns:
@@ -58,11 +59,6 @@ def check(view: View) -> Verdict:
                 )
             )
     return findings
-
-
-def _charged(exposed_ns: I64, total_ns: int) -> I64:
-    """Copies side by side share their time."""
-    return (exposed_ns * min(1.0, total_ns / max(int(exposed_ns.sum()), 1))).astype(np.int64)
 
 
 RULE = Rule("serial_copy", "Do copies wait for computing on the same stream?", (SHARE,), check, __doc__ or "")

@@ -25,7 +25,7 @@ REMEDY = (
 def check(view: View) -> Verdict:
     operations, findings, enough = view.operations, [], False
     for process, device, rows in view.devices:
-        busy = view.busy(rows)
+        busy = view.busy(rows).filled(view.unknown(process))
         kernels = rows[view.kernels[rows]]
         enough |= len(kernels) >= view[RUN]
         runs = [
