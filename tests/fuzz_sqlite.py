@@ -134,7 +134,7 @@ def change_schema(dice: random.Random, path: Path) -> Path:
                 (
                     f'DROP TABLE "{table}"',
                     f'ALTER TABLE "{table}" DROP COLUMN "{column}"',
-                    f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{dice.choice(("x", "rowid", "oid"))}"',
+                    f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO {dice.choice(("x", "rowid", "oid"))}',
                     f'ALTER TABLE "{table}" RENAME TO "{table}_V{dice.randint(2, 12)}"',
                     f'CREATE TABLE "{table}_V{dice.randint(2, 9)}" AS SELECT "{column}" FROM "{table}"',
                     f'CREATE TABLE swapped AS SELECT "{other}" AS "{column}" FROM "{table}";'

@@ -44,7 +44,7 @@ class ParquetFolder(SqliteFile):
                 f"{self.path} is a directory without the files of `nsys export --type=parquetdir`; "
                 "a trace was expected"
             )
-        self._columns = {table: tuple(self._schema(table).names) for table in sorted(self._files)}
+        self._columns = {table: self._names(table) for table in sorted(self._files)}
         self._connection = adbc_driver_sqlite.dbapi.connect(":memory:", autocommit=True)
 
     @property
@@ -109,14 +109,16 @@ class ParquetFolder(SqliteFile):
             raise self._unreadable(error) from None
         self._loaded[table] = set(rows.column_names)
 
-    def _schema(self, table: str) -> pa.Schema:
+    def _names(self, table: str) -> tuple[str, ...]:
         file = self._files[table]
         try:
-            if file.suffix == ".parquet":
-                return pyarrow.parquet.read_schema(file)
-            return _arrow(file).schema
+            schema = pyarrow.parquet.read_schema(file) if file.suffix == ".parquet" else _arrow(file).schema
+            names = tuple(schema.names)
         except Exception as error:
             raise self._unreadable(_named(file, error)) from None
+        if len({name.lower() for name in names}) < len(names):
+            raise self._unreadable(ValueError(f"{file.name}: two columns have the same name"))
+        return names
 
     def _table(self, table: str, columns: Sequence[str]) -> pa.Table:
         """Columns of a table: integers as int64, everything else as SQLite takes it."""

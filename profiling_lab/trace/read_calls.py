@@ -57,6 +57,8 @@ def read_calls(
     ours = has_recorder_stacks(file)
     if not ours:
         wanted["callchainId"] = -1
+    if table:
+        file.require(table, "start", "end")
     rows = file.select(table, wanted) if table else {name: np.empty(0, dtype=np.int64) for name in wanted}
     process = processes.number(process_part(rows["globalTid"]))
     thread = threads.number(rows["globalTid"])

@@ -36,6 +36,7 @@ def read_nvtx(file: SqliteFile, with_marks: bool) -> NvtxRows:
     if table is None:
         none = {name: np.empty(0, dtype=np.int64) for name in _COLUMNS}
         return NvtxRows(none, none, [], {})
+    file.require(table, "start", "eventType")
     types = (*((MARK,) if with_marks else ()), PUSH_POP, START_END, DOMAIN)
     text, join = _text_sql(file, table)
     have = file.columns(table)

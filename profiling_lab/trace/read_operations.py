@@ -45,7 +45,14 @@ _UNKNOWN_MEMORY: dict[str, int | str] = {
     "dstKind": int(MemoryKind.UNKNOWN),
 }
 _NO_PROCESS = 1  # no global id is that small: the process stands above bit 24
-_SHARED: dict[str, int | str] = {"start": 0, "end": 0, "deviceId": 0, "streamId": 0, "correlationId": -1}
+_NO_TIME = int(np.iinfo(np.int64).min)  # farther than FARTHEST_NS: a row without a time is left out
+_SHARED: dict[str, int | str] = {
+    "start": _NO_TIME,
+    "end": _NO_TIME,
+    "deviceId": 0,
+    "streamId": 0,
+    "correlationId": -1,
+}
 
 
 def read_operations(
@@ -62,6 +69,7 @@ def read_operations(
         table = file.newest(stem)
         if table is None:
             continue
+        file.require(table, "start", "end")
         rows = file.select(table, _SHARED | {"globalPid": _NO_PROCESS} | _details(kind, file.columns(table)))
         unnamed = rows["globalPid"] == _NO_PROCESS
         if unnamed.any():

@@ -84,7 +84,12 @@ class SqliteFile:
     def _unreadable(self, error: Exception) -> UnreadableInputError:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         what = re.sub(r"^\w+: (\[SQLite\] )?", "", first_line)
-        return UnreadableInputError(f"{self.path} cannot be read as SQLite: {what}")
+        log = (
+            "; the write-ahead log beside it belongs to it: copy both into a folder that you may write to"
+            if self._may_change
+            else ""
+        )
+        return UnreadableInputError(f"{self.path} cannot be read as SQLite: {what}{log}")
 
     def _read_columns(self) -> dict[str, tuple[str, ...]]:
         names: dict[str, list[str]] = {}
@@ -158,6 +163,13 @@ class SqliteFile:
     def columns(self, table: str) -> tuple[str, ...]:
         """The columns of a table, () if it does not exist."""
         return self._columns.get(table, ())
+
+    def require(self, table: str, *names: str) -> None:
+        """Raise if a table lacks a column without which its rows say nothing."""
+        if missing := [name for name in names if name not in self.columns(table)]:
+            raise UnreadableInputError(
+                f"{self.path} is no export of nsys: its table {table} has no column {' or '.join(missing)}"
+            )
 
     def newest(self, table: str) -> str | None:
         """The table of that name with the highest `_V<n>` suffix, or None: exporters have renamed tables

@@ -140,6 +140,22 @@ def test_a_damaged_file_is_named(tmp_path: Path, kind: str) -> None:
         trace.operations  # noqa: B018
 
 
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    rows = pa.table([pa.array([1]), pa.array([2])], names=["start", "START"])
+    pyarrow.parquet.write_table(rows, tmp_path / "CUPTI_ACTIVITY_KIND_KERNEL.parquet")
+    with pytest.raises(UnreadableInputError, match="two columns have the same name"):
+        Trace.open(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_names_that_are_no_text(tmp_path: Path, kind: str) -> None:
+    folder = to_folder(small(tmp_path / "t.sqlite", "recorder"), tmp_path / "t", kind)
+    file = folder / f"PYREC_META.{kind}"
+    file.write_bytes(file.read_bytes().replace(b"value", b"\xff\xfe\xc1ue"))
+    with pytest.raises(UnreadableInputError, match=f"PYREC_META.{kind}"), Trace.open(folder) as trace:
+        trace.recorder_facts  # noqa: B018
+
+
 def test_reading_leaves_the_folder_alone(tmp_path: Path) -> None:
     folder = to_folder(small(tmp_path / "t.sqlite", "nsys"), tmp_path / "t")
     before = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir()}
