@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import Any
 
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_lines
@@ -21,7 +22,7 @@ from profiling_lab.report.diff_text import (
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace.diff import DiffResult, DiffRow, PartChange
-from profiling_lab.trace.diff_measure import Capture
+from profiling_lab.trace.diff_measure import Capture, Origin
 
 COLUMNS = (
     Column("key", "median"),
@@ -76,11 +77,15 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
             tuple(row_data(row, result) for row in shown),
         ),
         coverage={
-            side: [coverage_data(capture.origin.coverage) for capture in captures]
+            side: [_coverage(capture.origin) for capture in captures]
             for side, captures in (("before", result.captures_before), ("after", result.captures_after))
         },
         summary=summary(result),
     )
+
+
+def _coverage(origin: Origin) -> dict[str, Any]:
+    return coverage_data(origin.coverage) | {"window": {"text": origin.window} if origin.window else None}
 
 
 def _named(capture: Capture) -> str:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.spans import Spans
 
 _BLEED_NS = 1000  # clocks of host and GPU are aligned no better than this
 
@@ -18,22 +19,35 @@ _BLEED_NS = 1000  # clocks of host and GPU are aligned no better than this
 class Busy:
     """The union of operations that took time: sorted, disjoint. Before the first and after the last nothing
     is idle.
+
+    Time of which nothing is known may be in it too: it is neither idle nor part of the span.
     """
 
     start_ns: I64
     end_ns: I64
+    unknown_ns: int = 0
 
     @classmethod
     def of(cls, start_ns: I64, end_ns: I64) -> Busy:
         return cls(*_analysis.merged(np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)))
 
+    def filled(self, unknown: Spans) -> Busy:
+        """The same with the parts of `unknown` that lie between the first operation and the last."""
+        if not len(self.start_ns) or not len(unknown):
+            return self
+        first, last = self.start_ns[:1], self.end_ns[-1:]
+        starts, ends = unknown.start_ns.clip(first, last), unknown.end_ns.clip(first, last)
+        busy = Busy.of(np.concatenate([self.start_ns, starts]), np.concatenate([self.end_ns, ends]))
+        return replace(busy, unknown_ns=busy.total_ns - self.total_ns)
+
     @property
     def total_ns(self) -> int:
-        return int((self.end_ns - self.start_ns).sum())
+        return int((self.end_ns - self.start_ns).sum()) - self.unknown_ns
 
     @property
     def span_ns(self) -> int:
-        return int(self.end_ns[-1] - self.start_ns[0]) if len(self.start_ns) else 0
+        """From the first operation to the last."""
+        return int(self.end_ns[-1] - self.start_ns[0]) - self.unknown_ns if len(self.start_ns) else 0
 
     @property
     def idle_ns(self) -> int:

@@ -30,6 +30,8 @@ def check(view: View) -> Verdict:
             operations.start_ns[rows], operations.end_ns[rows], none
         )
         idle_ns = ends - starts - _profiler(view, process).busy_within(starts, ends)
+        unknown = view.unknown(process)
+        idle_ns -= Busy(unknown.start_ns, unknown.end_ns).busy_within(starts, ends)
         long = idle_ns >= view[LONG]
         after, idle_ns = rows[ends_it[long]], idle_ns[long]
         total_ns = int(idle_ns.sum())

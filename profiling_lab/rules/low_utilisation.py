@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.busy import Busy
 from profiling_lab.rules.rule import (
     LONGER,
     WORTH,
@@ -47,11 +46,12 @@ def check(view: View) -> Verdict:
 
 def _of_device(view: View, rows: I64) -> list[Finding]:
     operations = view.operations
-    busy = Busy.of(operations.start_ns[rows], operations.end_ns[rows])
+    busy = view.busy(rows).filled(view.unknown(int(operations.process[rows[0]])))
     if not busy.span_ns:
         return []
     parts = max(int(view[CHUNKS]), 1)
-    edges = busy.start_ns[0] + np.arange(parts + 1, dtype=np.int64) * (busy.span_ns // parts)
+    length = (busy.end_ns[-1] - busy.start_ns[0]) // parts
+    edges = busy.start_ns[0] + np.arange(parts + 1, dtype=np.int64) * length
     edges[-1] = busy.end_ns[-1]  # the last part is a little longer where the span does not divide
     idle = busy.idle_within(edges[:-1], edges[1:])
     low = 1 - idle / np.maximum(np.diff(edges), 1) < view[LOW]

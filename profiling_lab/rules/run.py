@@ -46,17 +46,10 @@ def run(
     and name that are to have other values (see parse_settings). `steps_by`: which ranges are the steps that
     costs are counted by (see step_windows).
 
-    Raises NotEnoughDataError if the trace has no GPU operation, no range that `steps_by` matches, or is a
-    window of parts with something between them.
+    Raises NotEnoughDataError if the trace has no GPU operation, or no range that `steps_by` matches.
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
-    if trace.window is not None and not trace.window.gpu.are_in_a_row:
-        parts = f"the window ({trace.window.text}) has {len(trace.window.gpu)} parts"
-        raise NotEnoughDataError(
-            f"{parts}, and the rules would take what is between them for idle time; choose one of them, with "
-            "--nvtx NAME/I or --step N"
-        )
     view = View(trace, own, steps_by)
     steps = len(view.steps) if view.steps else 0
     findings: list[Finding] = []

@@ -31,9 +31,11 @@ from profiling_lab.rules.rule import (
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.attribution import Attribution
 from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations, Overheads, Ranges
+from profiling_lab.trace.device_spans import span_ns
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.read_operations import FARTHEST_NS
+from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -101,15 +103,33 @@ class View:
 
     @cached_property
     def span_ns(self) -> int:
-        """From the first operation's start to the last one's end, at least 1: shares are taken of it."""
-        return max(int(self.operations.end_ns.max() - self.operations.start_ns.min()), 1)
+        """From the first operation's start to the last one's end, without what is not looked at; at least 1:
+        shares are taken of it.
+        """
+        return max(span_ns(self.trace), 1)
 
     @cached_property
     def processes(self) -> dict[int, Busy]:
         """When any GPU of each process worked."""
         operations = self.operations
-        of = {int(p): operations.process == p for p in np.unique(operations.process)}
-        return {p: Busy.of(operations.start_ns[mine], operations.end_ns[mine]) for p, mine in of.items()}
+        of = {int(p): np.flatnonzero(operations.process == p) for p in np.unique(operations.process)}
+        return {p: self.busy(rows).filled(self.unknown(p)) for p, rows in of.items()}
+
+    def unknown(self, process: int) -> Spans:
+        """Stretches of a process in which nothing is idle because nothing is known: pauses of the recording,
+        and what lies between the parts of a window.
+        """
+        number = np.array([process], dtype=np.int32)
+        always = (np.array([-FARTHEST_NS]), np.array([FARTHEST_NS]))
+        looked_at = Spans.of(number, *always)
+        if self.trace.window is not None:
+            looked_at = looked_at.intersect(self.trace.window.gpu)
+        row, start_ns, end_ns = self.trace.pauses.spans.cut_out(
+            looked_at.process, looked_at.start_ns, looked_at.end_ns
+        )
+        known = Spans.of(looked_at.process[row], start_ns, end_ns)
+        row, start_ns, end_ns = known.cut_out(number, *always)
+        return Spans.of(number[row], start_ns, end_ns)
 
     @cached_property
     def host_wait_idle(self) -> I64:

@@ -168,6 +168,9 @@ def notes(trace: Trace) -> tuple[str, ...]:
     if found.without_call:
         out.append(f"{found.without_call} Python stacks have no call in the file")
     out += _recorder_notes(trace.recorder_facts)
+    if pauses := len(np.unique(trace.pauses.spans.start_ns)):
+        often = "once" if pauses == 1 else f"{pauses} times"
+        out.append(f"the recording paused {often}: nothing is known of that time, it is not idle")
     if found.form == FUNCTION_LINES:
         out.append("the line of a frame is where its function begins: torch.profiler notes no other")
     if not link and np.any(trace.attribution.phase == Phase.BACKWARD):

@@ -44,12 +44,6 @@ class Spans:
     def total_ns(self) -> int:
         return int((self.end_ns - self.start_ns).sum())
 
-    @property
-    def are_in_a_row(self) -> bool:
-        """Whether nothing lies between those of one process."""
-        follows = self.process[1:] == self.process[:-1]
-        return bool(np.all((self.end_ns[:-1] == self.start_ns[1:]) | ~follows))
-
     def cut(self, process: I32, start_ns: I64, end_ns: I64) -> tuple[Rows, I64, I64]:
         """The parts of intervals that lie inside: row of the interval, start, end. An interval that several
         spans share has several parts; one without a length is inside of the span that begins with it.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
 from profiling_lab.trace.coverage import coverage
 from profiling_lab.trace.gaps import gaps
@@ -49,6 +50,7 @@ def test_a_pause_is_no_idle_time(paused: Path) -> None:
         assert sum(device.level_ns) == device.span_ns == result.span_ns
         covered = coverage(trace, trace.stacks.own_rows(Ownership()))
         assert covered.span_ns == result.span_ns
+        assert covered.notes == ("the recording paused once: nothing is known of that time, it is not idle",)
         # What was between the two windows is 5 ms of nothing.
         first, last = trace.operations.start_ns.min(), trace.operations.end_ns.max()
         assert int(last - first) - result.span_ns > 4900 * US
@@ -94,3 +96,15 @@ def test_a_recording_of_one_window_has_no_pause(tmp_path: Path) -> None:
         assert not len(trace.pauses.spans)
         first, last = trace.operations.start_ns.min(), trace.operations.end_ns.max()
         assert gaps(trace).span_ns == last - first and steps(trace).steps == 2
+
+
+def test_the_rules_know_of_pauses(paused: Path) -> None:
+    with Trace.open(paused) as trace:
+        view = View(trace)
+        (busy,) = view.processes.values()
+        assert busy.idle_ns == gaps(trace).idle_ns and busy.span_ns == view.span_ns == gaps(trace).span_ns
+        part = View(trace.windowed(Wanted(step=":")))
+        (inside,) = part.processes.values()
+        assert inside.span_ns == part.span_ns == gaps(part.trace).span_ns
+        # Idle time at the edges of a step is no part of it to the rules: it is between no two operations.
+        assert inside.idle_ns <= gaps(part.trace).idle_ns

@@ -71,5 +71,3 @@ def test_neighbours_stay_two() -> None:
     """Two steps in a row are a window of two parts."""
     assert len(Spans.of(*columns([(0, 0, 5), (0, 5, 9)]))) == 2
     assert len(Spans.of(*columns([(0, 0, 5), (0, 4, 9)]))) == 1
-    assert Spans.of(*columns([(0, 0, 5), (0, 5, 9), (1, 20, 30)])).are_in_a_row
-    assert not Spans.of(*columns([(0, 0, 5), (0, 6, 9)])).are_in_a_row
