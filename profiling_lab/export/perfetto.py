@@ -57,6 +57,7 @@ class _Writer:
         self.out: IO[bytes] = out
         self.progress = progress
         self.own = own
+        self.launched_by = trace.attribution.call
         self.host = self._host()
         starts = (trace.operations.start_ns, self.host.start_ns)
         self.base_ns = min(int(column.min()) for column in starts if len(column))
@@ -188,7 +189,7 @@ class _Writer:
 
     def _arrows(self, host: Slices, gpu: Slices) -> Iterator[str]:
         """From the start of each call to the start of what it launched."""
-        call, base = self.trace.attribution.call, self.base_ns
+        call, base = self.launched_by, self.base_ns
         host_at, gpu_at = _places(host), _places(gpu)
         for rows, _ in _chunks(np.flatnonzero(call >= 0), gpu):
             calls = call[rows]
