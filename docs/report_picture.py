@@ -38,8 +38,7 @@ SELECT = """(async () => {
 def main() -> int:
     browser = find_browser()
     if browser is None:
-        print("no Chromium or Chrome is on the PATH", file=sys.stderr)
-        return 1
+        raise SystemExit("no Chromium or Chrome is on the PATH")
     with tempfile.TemporaryDirectory() as folder, Trace.open(RECORDING) as trace:
         page = Path(folder) / "report.html"
         page.write_bytes(build_page(trace).html)

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from profiling_lab import _analysis
 from profiling_lab.errors import LabError
 from profiling_lab.report.html.data import Answers, ask, page_data
 from profiling_lab.report.html.keep import Window
@@ -107,16 +106,17 @@ def _told(events: int, kept: int, left: int) -> list[str]:
 
 def _worst_gap(trace: Trace, lanes: Lanes) -> Window | None:
     """The longest idle time of a device, counted from the beginning of the timeline."""
-    if not len(trace.operations):
-        return None
-    device, _ = device_tracks(trace.operations)
-    start_ns, end_ns, _, _ = _analysis.gaps_between(
-        trace.operations.start_ns, trace.operations.end_ns, device
-    )
-    if not len(start_ns):
-        return None
-    longest = int((end_ns - start_ns).argmax())
-    return int(start_ns[longest]) - lanes.origin_ns, int(end_ns[longest]) - lanes.origin_ns
+    operations, worst = trace.operations, (0, 0)
+    device, devices = device_tracks(operations)
+    for number in range(len(devices)):
+        here = np.flatnonzero(device == number)
+        here = here[np.argsort(operations.start_ns[here], kind="stable")]
+        until = np.maximum.accumulate(operations.end_ns[here])[:-1]
+        gap_ns = operations.start_ns[here[1:]] - until
+        if len(gap_ns) and gap_ns.max() > worst[1] - worst[0]:
+            longest = int(gap_ns.argmax())
+            worst = int(until[longest]), int(operations.start_ns[here[1:]][longest])
+    return (worst[0] - lanes.origin_ns, worst[1] - lanes.origin_ns) if worst != (0, 0) else None
 
 
 def _windows(answers: Answers, lanes: Lanes, worst: Window | None) -> list[Window]:

@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab import _analysis
 from profiling_lab.report.html.lane import Lanes, Tint
 from profiling_lab.report.lines import shown_path
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I32, I64, U8, dense, full
+from profiling_lab.trace.columns import I32, U8, dense
 from profiling_lab.trace.host_activity import Doing, call_kinds
-from profiling_lab.trace.phases import BLEED_NS, Phase
+from profiling_lab.trace.nesting import depths
+from profiling_lab.trace.phases import Phase
 
 THREADS_AT_MOST = 64
 DEPTH_AT_MOST = 16
@@ -73,7 +73,7 @@ class ThreadLanes:
         kinds = call_kinds(calls)
         tint = np.where(kinds == Doing.WAIT, Tint.WAIT, Tint.CALL)
         tint = np.where(np.isin(kinds, (Doing.ALLOCATOR, Doing.CODE_LOADING)), Tint.ALLOCATION, tint)
-        depth = _depths(calls.start_ns, calls.end_ns, calls.thread)
+        depth = depths(calls.start_ns, calls.end_ns, calls.thread)
         name = self.out.names.add_all(calls.names)[calls.name]
         return name, tint.astype(np.uint8), np.minimum(depth, 1)
 
@@ -97,7 +97,7 @@ class ThreadLanes:
         ranges = self.trace.ranges
         # Ranges of different domains do not nest in each other.
         lane, keys = dense(ranges.thread.astype(np.int64) << 32 | (ranges.domain & 0xFFFFFFFF))
-        depth = _depths(ranges.start_ns, ranges.end_ns, lane)
+        depth = depths(ranges.start_ns, ranges.end_ns, lane)
         tint = np.full(len(ranges), Tint.RANGE, dtype=np.uint8)
         return self.out.names.add_all(ranges.names)[ranges.name], tint, lane, keys.tolist(), depth
 
@@ -145,18 +145,6 @@ class ThreadLanes:
             stack[found.call[known]] = found.stack[known]
             backward[found.call[known]] = found.phase[known] == Phase.BACKWARD
         return stack, backward
-
-
-def _depths(start_ns: I64, end_ns: I64, track: I32) -> I32:
-    """How many ranges of the same track lie around each."""
-    nothing = np.empty(0, dtype=np.int64)
-    parent, _, _ = _analysis.contain(start_ns, end_ns, track, nothing, nothing.astype(np.int32), BLEED_NS)
-    depth = full(len(parent), 0, np.int32)
-    around = parent.copy()
-    while (inside := around >= 0).any():
-        depth[inside] += 1
-        around[inside] = parent[around[inside]]
-    return depth
 
 
 def _by_depth(

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab import _analysis
 from profiling_lab.report.html.keep import Kept, Mask, Window, keep
 from profiling_lab.report.html.lane import Lane, Lanes
 from profiling_lab.report.html.packing import Packer
@@ -172,9 +171,8 @@ class TimelinePacker:
         why = why_no_line(trace, self.own_row).astype(np.int64)
         reasons = int(why.max()) + 1
         row = np.where(why > 0, stacks + why, number[found.stack])
-        key = (row * phases + found.line_phase).astype(np.int32)
-        total, _ = _analysis.sum_by_key(key, duration, (stacks + reasons) * phases)
-        table = total.reshape(-1, phases)
+        table = np.zeros((stacks + reasons, phases), dtype=np.int64)
+        np.add.at(table, (row, found.line_phase), duration)
         without = [
             {
                 "number": i,
