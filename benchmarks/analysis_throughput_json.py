@@ -5,8 +5,9 @@
 
 Every number is of a process of its own, from its start to its end, over a generated file
 (chrome_trace_generator.py) whose truth is known; an answer of ours that is not the truth ends the benchmark.
-Peers answer the smaller question of the GPU time per kernel: json.load with a loop over the events, the least
-that a program in Python can do, and Holistic Trace Analysis where --hta names a Python that has it.
+Peers answer the smaller question of the GPU time per kernel, of a file without damage: json.load and msgspec
+(typed structs of three fields) with a loop over the events, the least that a program in Python can do, and
+Holistic Trace Analysis where --hta names a Python that has it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from chrome_trace_generator import Truth, generate
 from profiling_lab.measure import ResultsFile, machine
 
 BENCHMARK = "analysis_throughput"
-PEERS_AT_MOST_MIB = 300  # they need ten times the file in memory
+MSGSPEC_AT_MOST_MIB = 1000  # it needs three times the file in memory, the others up to ten times
+PEERS_AT_MOST_MIB = 300
 # A process says its own peak: what the system says of a child also counts its parent before the start.
 PEAK = """
 import atexit, sys
@@ -45,6 +47,20 @@ total = collections.Counter()
 for event in json.load(open(sys.argv[1]))["traceEvents"]:
     if event.get("cat") == "kernel":
         total[event["name"]] += round(event["dur"] * 1000)
+print(json.dumps(sum(total.values())))
+"""
+MSGSPEC = """
+import json, msgspec, sys
+class Event(msgspec.Struct, gc=False):
+    cat: str = ""
+    name: str = ""
+    dur: float = 0
+class File(msgspec.Struct, gc=False):
+    traceEvents: list[Event]
+total = {}
+for event in msgspec.json.decode(open(sys.argv[1], "rb").read(), type=File).traceEvents:
+    if event.cat == "kernel":
+        total[event.name] = total.get(event.name, 0) + round(event.dur * 1000)
 print(json.dumps(sum(total.values())))
 """
 HTA = """
@@ -139,6 +155,8 @@ def measure(
             ("lines", "profiling-lab", file.packed, our_lines),
             ("kernels", "profiling-lab", file.plain, our_kernels),
         ]
+        if size <= MSGSPEC_AT_MOST_MIB:
+            answers.append(("kernels", "msgspec", file.plain, partial(peer, sys.executable, MSGSPEC)))
         if size <= PEERS_AT_MOST_MIB:
             answers.append(("kernels", "json.load", file.plain, partial(peer, sys.executable, JSON_LOAD)))
         if size <= PEERS_AT_MOST_MIB and hta:

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "trace/chrome_events.h"
+#include "trace/chrome_sink.h"
 
 namespace plab::trace {
 
@@ -48,7 +48,7 @@ class ChromeReader {
   bool found_events_ = false;
   bool was_done_ = false;  // the root ended as it should
   std::map<std::string, std::string> root_;
-  ChromeEventSink sink_;
+  ChromeSink sink_;
 };
 
 }  // namespace plab::trace

@@ -1,36 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// One event of a torch.profiler file: JSON in, a row of its table out.
+// Where events of a torch.profiler file become rows of its tables.
 #pragma once
 
 #include <map>
 #include <string>
 #include <string_view>
 
+#include "trace/chrome_event.h"
 #include "trace/chrome_tables.h"
-#include "trace/json_cursor.h"
 
 namespace plab::trace {
 
-// The members of an event that are used, as they stand in the file.
-struct ChromeEvent {
-  JsonValue ph, cat, name, pid, tid, ts, dur, id;
-  // arguments
-  JsonValue correlation, device, stream, bytes, sequence, forward_thread, call_stack, python_id,
-      python_parent;
-  JsonValue sync_kind;
-
-  JsonValue input_dims;
-  std::string collective, launch;  // arguments that are kept together, as the beginning of a JSON object
-  bool is_collective = false;
-  int not_json = 0;
-
-  void keep_together(std::string_view name, const JsonValue& value);
-};
-
-// At `{`. On kOk the cursor stands behind the event, else anywhere.
-Step read_event(JsonCursor& cursor, ChromeEvent& event);
-
-class ChromeEventSink {
+class ChromeSink {
  public:
   void add(const ChromeEvent& event);
 

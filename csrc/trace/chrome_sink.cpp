@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/chrome_events.h"
+#include "trace/chrome_sink.h"
 
 #include <algorithm>
 #include <charconv>
@@ -13,62 +13,6 @@ constexpr int64_t kFarthestNs = int64_t{1} << 61;  // 73 years; sums of what lie
 constexpr int64_t kLongestNs =
     7LL * 24 * 3600 * 1'000'000'000;  // CUPTI's counters overflow; a longer event is none
 constexpr int64_t kFirstTextIdentity = -(int64_t{1} << 40);
-
-struct Field {
-  std::string_view name;
-  JsonValue ChromeEvent::* value;
-};
-
-constexpr Field kMembers[] = {
-    {"ph", &ChromeEvent::ph},   {"cat", &ChromeEvent::cat}, {"name", &ChromeEvent::name},
-    {"pid", &ChromeEvent::pid}, {"tid", &ChromeEvent::tid}, {"ts", &ChromeEvent::ts},
-    {"dur", &ChromeEvent::dur}, {"id", &ChromeEvent::id},
-};
-
-constexpr Field kArguments[] = {
-    {"correlation", &ChromeEvent::correlation},
-    {"device", &ChromeEvent::device},
-    {"stream", &ChromeEvent::stream},
-    {"bytes", &ChromeEvent::bytes},
-    {"sequence number", &ChromeEvent::sequence},
-    {"fwd thread id", &ChromeEvent::forward_thread},
-    {"call stack", &ChromeEvent::call_stack},
-    {"input dims", &ChromeEvent::input_dims},
-    {"python id", &ChromeEvent::python_id},
-    {"python parent id", &ChromeEvent::python_parent},
-    {"cuda_sync_kind", &ChromeEvent::sync_kind},
-};
-
-// What a communication kernel says of its collective, and any kernel of its launch.
-constexpr std::string_view kCollectiveName = "collective name";
-constexpr std::string_view kOfCollective[] = {
-    kCollectiveName, "seq",        "in msg nelems",      "out msg nelems",
-    "dtype",         "group size", "process group name", "process group ranks"};
-constexpr std::string_view kOfLaunch[] = {"grid", "block", "registers per thread", "shared memory"};
-
-constexpr char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
-
-// Versions of torch differ in the case of categories and of arguments.
-bool same(std::string_view text, std::string_view lower_case) {
-  if (text.size() != lower_case.size()) return false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (lower(text[i]) != lower_case[i]) return false;
-  }
-  return true;
-}
-
-template <class Visit>
-Step each_member(JsonCursor& cursor, Visit visit) {
-  if (const Step step = cursor.take('{'); step != Step::kOk) return step;
-  if (cursor.peek() == '}') return cursor.take('}');
-  JsonValue name, value;
-  for (bool more = true; more;) {
-    if (const Step step = cursor.name(name); step != Step::kOk) return step;
-    if (const Step step = visit(name, value); step != Step::kOk) return step;
-    if (const Step step = cursor.next_member(more); step != Step::kOk) return step;
-  }
-  return Step::kOk;
-}
 
 // A decimal number of microseconds as nanoseconds, without a detour over floating point: "4386688496633.432".
 std::optional<int64_t> nanoseconds(std::string_view text) {
@@ -105,55 +49,7 @@ std::optional<int64_t> nanoseconds(std::string_view text) {
 
 }  // namespace
 
-Step read_event(JsonCursor& cursor, ChromeEvent& event) {
-  const auto keep = [&event](const JsonValue& value, JsonValue* where) {
-    event.not_json += value.type == JsonValue::Type::kNoJson || value.has_controls;
-    if (where != nullptr) *where = value;
-  };
-  const auto argument = [&](const JsonValue& name, JsonValue& value) {
-    if (const Step step = cursor.value(value); step != Step::kOk) return step;
-    JsonValue* where = nullptr;
-    for (const Field& field : kArguments) {
-      if (same(name.raw, field.name)) where = &(event.*field.value);
-    }
-    keep(value, where);
-    if (where == nullptr) event.keep_together(name.raw, value);
-    return Step::kOk;
-  };
-  return each_member(cursor, [&](const JsonValue& name, JsonValue& value) {
-    if (name.raw == "args" && cursor.peek() == '{') return each_member(cursor, argument);
-    if (const Step step = cursor.value(value); step != Step::kOk) return step;
-    JsonValue* where = nullptr;
-    for (const Field& field : kMembers) {
-      if (name.raw == field.name) where = &(event.*field.value);
-    }
-    keep(value, where);
-    return Step::kOk;
-  });
-}
-
-void ChromeEvent::keep_together(std::string_view name, const JsonValue& value) {
-  using enum JsonValue::Type;
-  const bool plain =
-      value.type == kNumber || value.type == kArray || (value.is_text() && !value.has_controls);
-  if (!plain) return;
-  const auto add = [&](std::string& object, std::string_view known) {
-    object += object.empty() ? "{\"" : ",\"";
-    object += known;
-    object += value.is_text() ? "\":\"" : "\":";
-    object += value.raw;
-    if (value.is_text()) object += '"';
-  };
-  for (const std::string_view known : kOfCollective) {
-    if (same(name, known)) add(collective, known);
-  }
-  for (const std::string_view known : kOfLaunch) {
-    if (same(name, known)) add(launch, known);
-  }
-  is_collective |= same(name, kCollectiveName);
-}
-
-ChromeEventSink::Kind ChromeEventSink::kind_of(std::string_view category) {
+ChromeSink::Kind ChromeSink::kind_of(std::string_view category) {
   // torch before 1.12 wrote the names of 2021: Operator, Kernel, Memcpy, Memset, Runtime.
   struct Known {
     std::string_view category;
@@ -176,12 +72,12 @@ ChromeEventSink::Kind ChromeEventSink::kind_of(std::string_view category) {
       {"user_annotation", Kind::kOperator},
   };
   for (const Known& known : kKnown) {
-    if (same(category, known.category)) return known.kind;
+    if (same_in_any_case(category, known.category)) return known.kind;
   }
   return Kind::kOther;
 }
 
-void ChromeEventSink::add(const ChromeEvent& event) {
+void ChromeSink::add(const ChromeEvent& event) {
   damage.not_json += event.not_json;
   const Kind kind = event.cat.is_text() ? kind_of(event.cat.raw) : Kind::kOther;
   if (!event.ph.is_text()) {
@@ -189,7 +85,8 @@ void ChromeEventSink::add(const ChromeEvent& event) {
     return;
   }
   if (event.ph.raw != "X") {
-    if ((event.ph.raw == "s" || event.ph.raw == "f") && same(event.cat.raw, "fwdbwd")) add_flow(event);
+    if ((event.ph.raw == "s" || event.ph.raw == "f") && same_in_any_case(event.cat.raw, "fwdbwd"))
+      add_flow(event);
     return;
   }
   if (kind == Kind::kOther) return;
@@ -246,15 +143,15 @@ void ChromeEventSink::add(const ChromeEvent& event) {
   }
 }
 
-void ChromeEventSink::add_slice(Slices& table, const ChromeEvent& event, int64_t start_ns, int64_t end_ns,
-                                int32_t name) {
+void ChromeSink::add_slice(Slices& table, const ChromeEvent& event, int64_t start_ns, int64_t end_ns,
+                           int32_t name) {
   table.start_ns.push_back(start_ns);
   table.end_ns.push_back(end_ns);
   table.thread.push_back(thread(event));
   table.name.push_back(name);
 }
 
-void ChromeEventSink::add_flow(const ChromeEvent& event) {
+void ChromeSink::add_flow(const ChromeEvent& event) {
   const auto at = nanoseconds(event.ts.raw);
   const int64_t id = integer(event.id);
   if (!at || id == kNoNumber) return;  // arrows are only a second opinion
@@ -264,7 +161,7 @@ void ChromeEventSink::add_flow(const ChromeEvent& event) {
   tables.flows.is_end.push_back(event.ph.raw == "f");
 }
 
-bool ChromeEventSink::times(const ChromeEvent& event, int64_t& start_ns, int64_t& end_ns) {
+bool ChromeSink::times(const ChromeEvent& event, int64_t& start_ns, int64_t& end_ns) {
   using enum JsonValue::Type;
   const auto read = [](const JsonValue& value) {
     return value.type == kNumber || value.type == kText ? nanoseconds(value.raw) : std::nullopt;
@@ -278,7 +175,7 @@ bool ChromeEventSink::times(const ChromeEvent& event, int64_t& start_ns, int64_t
 }
 
 // Some versions write numbers as text, some with a fraction of zero.
-int64_t ChromeEventSink::integer(const JsonValue& value) {
+int64_t ChromeSink::integer(const JsonValue& value) {
   using enum JsonValue::Type;
   if (value.type != kNumber && value.type != kText) return kNoNumber;
   const char* end = value.raw.data() + value.raw.size();
@@ -294,12 +191,10 @@ int64_t ChromeEventSink::integer(const JsonValue& value) {
   return kNoNumber;
 }
 
-int32_t ChromeEventSink::text(const JsonValue& value) {
-  return tables.texts.number(characters(value, scratch_));
-}
+int32_t ChromeSink::text(const JsonValue& value) { return tables.texts.number(characters(value, scratch_)); }
 
 // `<built-in method get of dict object at 0x7f..>`: with its address every one would be a name of its own.
-int32_t ChromeEventSink::python_name(const JsonValue& value) {
+int32_t ChromeSink::python_name(const JsonValue& value) {
   std::string_view name = characters(value, scratch_);
   if (name.starts_with('<') && name.ends_with('>')) {
     if (const size_t at = name.rfind(" at 0x"); at != std::string_view::npos) name = name.substr(0, at);
@@ -308,7 +203,7 @@ int32_t ChromeEventSink::python_name(const JsonValue& value) {
 }
 
 // Some tools name processes and threads by text; each text then stands for one number below all real ones.
-int64_t ChromeEventSink::identity(const JsonValue& value) {
+int64_t ChromeSink::identity(const JsonValue& value) {
   using enum JsonValue::Type;
   if (value.type == kNumber || value.type == kText) {
     int64_t number = 0;
@@ -319,7 +214,7 @@ int64_t ChromeEventSink::identity(const JsonValue& value) {
   return kFirstTextIdentity - tables.texts.number(value.raw);
 }
 
-int32_t ChromeEventSink::thread(const ChromeEvent& event) {
+int32_t ChromeSink::thread(const ChromeEvent& event) {
   const ThreadKey key{identity(event.pid), identity(event.tid)};
   if (last_thread_row_ >= 0 && key == last_thread_) return last_thread_row_;
   const auto [found, is_new] = thread_rows_.try_emplace(key, static_cast<int32_t>(tables.threads.size()));
