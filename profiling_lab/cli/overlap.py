@@ -11,6 +11,7 @@ HELP = "show how copies, compute and communication overlap, and how busy the str
 EXAMPLES = """\
   profiling-lab overlap run.sqlite                            by class: what compute hides, what it does not
   profiling-lab overlap run.sqlite --by stream
+  profiling-lab overlap run.sqlite --by pair --step 3         which kernels ran beside which, in one step
   profiling-lab overlap run.sqlite --format json
 """
 
@@ -19,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
     parser.add_argument(
         "--by",
-        choices=("class", "stream"),
+        choices=("class", "stream", "pair"),
         default="class",
-        help="what a row is: a class of operations (compute, communication, copies by direction) or a stream",
+        help="what a row is: a class of operations (compute, communication, copies by direction), a stream, "
+        "or two operations of different streams that ran side by side",
     )
     shared.add_limit(parser, 30)
     shared.add_window(parser)
@@ -32,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.overlap import overlap_report
     from profiling_lab.report.table import write
     from profiling_lab.trace.overlap import overlap
+    from profiling_lab.trace.overlap_pairs import overlap_pairs
 
     with shared.open_trace(args) as trace:
-        write(overlap_report(trace, overlap(trace), args.by, args.limit or None), args.format)
+        pairs = overlap_pairs(trace) if args.by == "pair" else ()
+        write(overlap_report(trace, overlap(trace), args.by, args.limit or None, pairs), args.format)
     return 0

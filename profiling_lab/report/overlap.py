@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of overlap: by class of operation, or by stream."""
+"""The tables of overlap: by class of operation, by stream, or by pair of operations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
 from profiling_lab.trace.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
+from profiling_lab.trace.overlap_pairs import PairRow
 
 _CLASS_COLUMNS = (
     Column("name", "class"),
@@ -29,14 +30,32 @@ _STREAM_COLUMNS = (
     Column("shared_ns", "beside other streams", Unit.NS),
 )
 
+_PAIR_COLUMNS = (
+    Column("name", "operation"),
+    Column("beside", "beside"),
+    Column("times", "times", Unit.COUNT),
+    Column("together_ns", "together", Unit.NS),
+    Column("busy_frac", "of wall", Unit.FRAC),
+)
+_Row = ClassRow | StreamRow | PairRow
+
 
 def overlap_report(
-    trace: Trace, result: OverlapResult, by: Literal["class", "stream"], limit: int | None = None
+    trace: Trace,
+    result: OverlapResult,
+    by: Literal["class", "stream", "pair"],
+    limit: int | None = None,
+    pairs: tuple[PairRow, ...] = (),
 ) -> Report:
-    """`overlap` as a report with a row per class of operation, or per stream."""
-    found: tuple[ClassRow | StreamRow, ...] = result.classes if by == "class" else result.streams
+    """`overlap` as a report with a row per class of operation, per stream, or per pair of operations."""
+    rows_by: dict[str, tuple[_Row, ...]] = {
+        "class": result.classes,
+        "stream": result.streams,
+        "pair": pairs,
+    }
+    found = rows_by[by]
     shown = found[:limit]
-    columns = _CLASS_COLUMNS if by == "class" else _STREAM_COLUMNS
+    columns = {"class": _CLASS_COLUMNS, "stream": _STREAM_COLUMNS, "pair": _PAIR_COLUMNS}[by]
     if len(result.devices) > 1:
         columns = (Column("pid", "process"), Column("device", "GPU"), *columns)
     span = {(device.pid, device.device): device.span_ns for device in result.devices}
@@ -52,18 +71,18 @@ def overlap_report(
     )
 
 
-def _value(row: ClassRow | StreamRow, name: str, span: dict[tuple[int, int], int]) -> Value:
+def _value(row: _Row, name: str, span: dict[tuple[int, int], int]) -> Value:
     if name == "busy_frac":
         wall = span[row.pid, row.device]
-        return row.busy_ns / wall if wall else 0.0
+        busy_ns = row.together_ns if isinstance(row, PairRow) else row.busy_ns
+        return busy_ns / wall if wall else 0.0
     value: Value = getattr(row, name)
     return str(value) if name in ("stream", "pid", "device") else value
 
 
-def _details(row: ClassRow | StreamRow) -> tuple[str, ...]:
-    if isinstance(row, StreamRow):
-        return ()
-    return tuple(f"with {name}: {numbers.time(ns)}" for name, ns in row.with_ns)
+def _details(row: _Row) -> tuple[str, ...]:
+    with_ns = row.with_ns if isinstance(row, ClassRow) else ()
+    return tuple(f"with {name}: {numbers.time(ns)}" for name, ns in with_ns)
 
 
 def _header(result: OverlapResult) -> tuple[str, ...]:
@@ -100,10 +119,17 @@ def _device_data(device: DeviceRow) -> dict[str, object]:
     }
 
 
-def _data(row: ClassRow | StreamRow, span: dict[tuple[int, int], int]) -> dict[str, object]:
+def _data(row: _Row, span: dict[tuple[int, int], int]) -> dict[str, object]:
     shared: dict[str, object] = {"key": row.key, "pid": row.pid, "device": row.device}
-    if isinstance(row, StreamRow):
+    if isinstance(row, PairRow):
         own: dict[str, object] = {
+            "name": row.name,
+            "beside": row.beside,
+            "times": row.times,
+            "together_ns": row.together_ns,
+        }
+    elif isinstance(row, StreamRow):
+        own = {
             "stream": row.stream,
             "operations": row.operations,
             "kernels": row.kernels,

@@ -9,14 +9,16 @@ from enum import IntEnum
 import numpy as np
 
 from profiling_lab.trace.columns import I32, OperationKind, Operations, dense
+from profiling_lab.trace.kernel_names import base_name
 
-# Collectives by the names of their kernels. NCCL's all begin alike; symmetric-memory and custom all-reduces
-# (torch, vLLM, NVSHMEM) have names of their own.
-_COMMUNICATION = re.compile(
-    r"^(void )?(nccl|nvshmem)|ncclDevKernel|ncclKernel|multimem_(all_|reduce|one_shot)|cross_device_reduce|"
-    r"(one|two)_?shot_all_?reduce|(one|two)ShotAllReduce",
-    re.IGNORECASE,
+# Collectives by the names of their kernels. NCCL's all begin alike; those over symmetric memory (torch, vLLM,
+# TensorRT-LLM, NVSHMEM) say what they do.
+_LIBRARY = re.compile(r"(?i)^(void )?(nccl|nvshmem)|ncclDevKernel|ncclKernel|deep_ep::")
+_COLLECTIVE = re.compile(
+    r"(?i)multimem_|cross_device_reduce|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all(?![a-z])"
 )
+# Threads of one block reduce among themselves under such names.
+_OF_A_BLOCK = re.compile(r"(?i)(warp|block|cta|lane|thread)_?all_?reduce")
 
 
 class OperationClass(IntEnum):
@@ -41,7 +43,8 @@ COPIES = (
 
 def operation_classes(operations: Operations) -> I32:
     """The OperationClass per operation, from its kind and name."""
-    communicates = np.array([bool(_COMMUNICATION.search(n)) for n in operations.names] or [False], dtype=bool)
+    names = zip(operations.names, operations.short_names, strict=True)
+    communicates = np.array([_communicates(*both) for both in names] or [False], dtype=bool)
     direction = np.array([int(_direction(name)) for name in operations.names] or [0], dtype=np.int32)
     kernel = np.where(
         communicates[operations.name], OperationClass.COMMUNICATION, OperationClass.COMPUTE
@@ -49,6 +52,13 @@ def operation_classes(operations: Operations) -> I32:
     out = np.where(operations.kind == OperationKind.COPY, direction[operations.name], kernel)
     out = np.where(operations.kind == OperationKind.GRAPH, OperationClass.COMPUTE, out)
     return np.where(operations.kind == OperationKind.SET, OperationClass.SET, out).astype(np.int32)
+
+
+def _communicates(name: str, short_name: str) -> bool:
+    # Template arguments name parts of a kernel, not what it is for.
+    base = base_name(short_name)
+    says_so = bool(_COLLECTIVE.search(base)) and not _OF_A_BLOCK.search(base)
+    return says_so or bool(_LIBRARY.search(name))
 
 
 def _direction(name: str) -> OperationClass:

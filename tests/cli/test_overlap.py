@@ -37,6 +37,15 @@ def test_table_by_stream(recording: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "1 of 2 rows" in out and "beside other streams" in out
 
 
+def test_pairs(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["overlap", str(recording), "--by", "pair"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["gemm", "memcpy", "HtoD", "1", "4.000", "28.6", "%"] in lines
+    main(["overlap", str(recording), "--by", "pair", "--format", "json"])
+    (row,) = json.loads(capsys.readouterr().out)["data"]["rows"]
+    assert (row["name"], row["beside"], row["together_ns"]) == ("gemm", "memcpy HtoD", 4000)
+
+
 def test_one_stream_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = TraceBuilder().launch("gemm", 1000).copy("HtoD", 1000).write(tmp_path / "run.sqlite")
     main(["overlap", str(path)])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.operation_classes import CLASS_NAMES, operation_classes
 from profiling_lab.trace.overlap import OverlapResult, overlap
+from profiling_lab.trace.overlap_pairs import overlap_pairs
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+US = 1000
 BEGIN = 2_000_000
 
 
@@ -118,6 +121,13 @@ def test_against_an_oracle(
         ("void vllm::cross_device_reduce_1stage<half, 8>", "communication"),
         ("two_shot_all_reduce_kernel", "communication"),
         ("nvshmemi_transfer_quiet", "communication"),
+        ("flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<4>", "communication"),
+        ("void tensorrt_llm::kernels::oneShotAllReduceKernel<half, 8>(Params)", "communication"),
+        ("void deep_ep::intranode::dispatch<8, 768>(int4*)", "communication"),
+        ("symm_mem_all_to_all_vdev", "communication"),
+        ("multimem_reduce_scatter", "communication"),
+        ("void LayerNorm<WarpAllReduce<float>>(float*)", "compute"),
+        ("block_all_reduce_sum", "compute"),
         ("sm90_xmma_gemm_bf16", "compute"),
         ("reduce_kernel<512, 1>", "compute"),
         ("concat_kernel", "compute"),
@@ -152,3 +162,47 @@ def test_the_demo() -> None:
     assert [row.name for row in result.classes] == ["compute", "copy HtoD", "copy DtoH", "memset"]
     (device,) = result.devices
     assert len(device.level_ns) == 2 and sum(row.busy_ns for row in result.classes) == device.level_ns[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 40), st.sampled_from("abc"), st.integers(1, 3)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_pairs_against_an_oracle(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, str, int]]
+) -> None:
+    builder = TraceBuilder()
+    for start, length, name, stream in rows:
+        builder.launch(f"{name}<{start}>", length * US, start_ns=BEGIN + start * US, stream=stream)
+    with Trace.open(builder.write(tmp_path_factory.mktemp("pairs") / "run.sqlite")) as trace:
+        found = {(row.name, row.beside): (row.times, row.together_ns) for row in overlap_pairs(trace)}
+    expected: dict[tuple[str, str], tuple[int, int]] = {}
+    for (s0, n0, w0, k0), (s1, n1, w1, k1) in combinations(rows, 2):
+        together = min(s0 + n0, s1 + n1) - max(s0, s1)
+        if k0 != k1 and together > 0:
+            pair = (min(w0, w1), max(w0, w1))
+            times, total = expected.get(pair, (0, 0))
+            expected[pair] = (times + 1, total + together * US)
+    assert found == expected
+
+
+def test_pairs_come_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long operation beside very many: what is in memory at once has a bound."""
+    builder = TraceBuilder().launch("long", 500 * US, start_ns=BEGIN, stream=1)
+    for i in range(100):
+        builder.launch("short", 2 * US, start_ns=BEGIN + i * 4 * US, stream=2)
+    monkeypatch.setattr("profiling_lab.trace.overlap_pairs._PAIRS_AT_ONCE", 7)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        (row,) = overlap_pairs(trace)
+    assert (row.name, row.beside, row.times, row.together_ns) == ("long", "short", 100, 200 * US)
+
+
+def test_meeting_by_chance_is_no_pair(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("a", 10_000, start_ns=BEGIN, stream=1)
+    builder.launch("b", 10_000, start_ns=BEGIN + 9_500, stream=2)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        assert overlap_pairs(trace) == ()
