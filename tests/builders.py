@@ -118,12 +118,23 @@ class TraceBuilder:
         pid = self.pid if pid is None else pid
         return VM | pid << 24 | (pid + thread - 1)
 
-    def launch(self, kernel: str, gpu_ns: int, *, short_name: str | None = None, **how: Any) -> TraceBuilder:
+    def launch(
+        self,
+        kernel: str,
+        gpu_ns: int,
+        *,
+        short_name: str | None = None,
+        blocks: int | None = None,
+        **how: Any,
+    ) -> TraceBuilder:
         """A kernel and the call that launched it; `how` as for `operation`."""
         names = {
             "demangledName": self.string(kernel),
             "shortName": self.string(short_name or kernel.split("<")[0]),
         }
+        if blocks is not None:
+            shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+            names |= dict(zip(shape, (blocks, 1, 1, 128, 1, 1), strict=True))
         return self.operation(
             "CUPTI_ACTIVITY_KIND_KERNEL", gpu_ns, names, **{"api": "cudaLaunchKernel_v7000"} | how
         )

@@ -14,6 +14,7 @@ CHECK_NAMES = {
     "method": "how it was recorded",
     "steps": "steps",
     "workload": "workload",
+    "shapes": "shapes",
     "overhead": "cost of recording",
 }
 _OUTCOMES = {"pass": "passed", "fail": "FAILED", "undecided": "UNDECIDED"}

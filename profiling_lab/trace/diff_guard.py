@@ -10,6 +10,7 @@ from pathlib import PurePath
 import numpy as np
 
 from profiling_lab.trace.diff_measure import IDLE, Capture
+from profiling_lab.trace.diff_shapes import same_shapes
 
 STEPS_FACTOR = 2
 """the number of recorded steps may differ by less: the first steps of a run are the slow ones"""
@@ -21,7 +22,7 @@ INPUT_FRAC = 0.01
 EDGE_BATCHES = 1.5
 """and by so many batches per recording: one that was fetched ahead of it, or for a step after it"""
 
-CHECKS = ("gpu", "driver", "method", "steps", "workload", "overhead")
+CHECKS = ("gpu", "driver", "method", "steps", "workload", "shapes", "overhead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def checks(
         _same("method", *([capture.origin.method for capture in side] for side in sides)),
         _steps(before, after),
         _workload(before, after),
+        _shapes(before, after),
         _overhead(*sides),
     ]
     allowed = set(allowed)
@@ -106,6 +108,18 @@ def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
     fewest = min(len(capture) for capture in (*before, *after))
     fits = abs(inputs[1] - inputs[0]) <= max(INPUT_FRAC, EDGE_BATCHES / fewest) * max(inputs)
     return _check("workload", texts, "same" if fits else "differs")
+
+
+def _shapes(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
+    """Every recording against the first: those of one side must work on the same shapes too."""
+    first, *others = (capture.origin.shapes for capture in (*before, *after))
+    found = [same_shapes(first, shapes) for shapes in others]
+    told = [answer for answer in found if answer[0] is not None]
+    if not told:
+        return _check("shapes", ["", ""], "unknown")
+    worst = min(told, key=lambda answer: bool(answer[0]))
+    texts = [f"{blocks:,.0f} blocks in an elementwise kernel of both" for blocks in worst[1:]]
+    return _check("shapes", texts, "same" if worst[0] else "differs")
 
 
 def _related(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> bool:

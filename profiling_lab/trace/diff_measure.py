@@ -12,12 +12,15 @@ from profiling_lab import _analysis
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.coverage import Coverage, coverage
+from profiling_lab.trace.diff_shapes import KernelShape, kernel_shapes
 from profiling_lab.trace.facts import TraceInfo
 from profiling_lab.trace.gap_causes import CAUSES, Cause
 from profiling_lab.trace.gap_pieces import gap_pieces
 from profiling_lab.trace.info import info
 from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.read_input_shapes import read_input_shapes
+from profiling_lab.trace.stats import combined
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
 
@@ -39,7 +42,8 @@ class Place:
     phase: str
     """'forward' (everything outside of backward), 'backward', 'unknown', or IDLE: the line held the GPU up"""
     operator: str = ""
-    """the operator of torch around the launch; '' where none was recorded"""
+    """the operator of torch around the launch, with the shapes of its inputs where they are known; '' where
+    none was recorded"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Origin:
     """what counts as the user's code"""
     steps_by: str
     coverage: Coverage
+    shapes: tuple[KernelShape, ...]
     window: str
     """the part of the recording that is compared, '' for all of it"""
     saved: str = ""
@@ -163,6 +168,7 @@ def _origin(
         own=own,
         steps_by=steps_by or "",
         coverage=replace(covered, window=None),
+        shapes=kernel_shapes(trace),
         window=covered.window.text if covered.window else "",
     )
 
@@ -198,12 +204,19 @@ def _places(trace: Trace, own_row: I32) -> tuple[list[tuple[Place, str]], I32]:
 
 
 def _operators(trace: Trace) -> tuple[I32, tuple[str, ...]]:
-    """Per operation the number of the operator around its launch, and the operators; ranges of the user's,
-    which may have the number of a step in their name, are none.
+    """Per operation the number of the operator around its launch, and the operators, with the shapes of their
+    inputs where they are known; ranges of the user's, which may have the number of a step in their name, are
+    none.
     """
-    ranges, blank = trace.ranges, len(trace.ranges.names)
-    name = np.append(ranges.name, np.int32(blank))[trace.attribution.range]
-    return name, (*(name if _OPERATOR.match(name) else "" for name in ranges.names), "")
+    names = (*(name if _OPERATOR.match(name) else "" for name in trace.ranges.names), "")
+    name = np.append(trace.ranges.name, np.int32(len(names) - 1))[trace.attribution.range]
+    noted = read_input_shapes(trace)
+    if noted is None:
+        return name, names
+    shapes = (*noted.texts, "")
+    shape = np.append(noted.number, np.int32(len(shapes) - 1))[trace.attribution.range]
+    number, pairs = combined(name, shape)
+    return number, tuple(f"{names[i]} {shapes[j]}".rstrip() if names[i] else "" for i, j in pairs)
 
 
 def _idle(

@@ -226,6 +226,51 @@ def test_different_programs_are_not_compared(write: Write, tmp_path: Path) -> No
     assert "workload" in {c.name for c in result.checks if c.refuses}
 
 
+def batches(path: Path, blocks: int, gemm_blocks: int = 64, name: str = "add") -> Path:
+    """Steps of elementwise kernels of so many blocks, and of products in tiles."""
+    builder = TraceBuilder()
+    for number in range(4):
+        builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
+        for _ in range(3):
+            builder.launch(f"vectorized_elementwise_kernel<4, {name}>", 9_000, blocks=blocks)
+        builder.launch("elementwise_kernel<128, 2, mask>", 9_000, blocks=16)
+        builder.launch("gemm", 90_000, blocks=gemm_blocks)
+        builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+    return builder.write(path)
+
+
+def test_twice_the_batch_is_not_compared(tmp_path: Path) -> None:
+    small, large = batches(tmp_path / "a.sqlite", 1024), batches(tmp_path / "b.sqlite", 2048)
+    result = compare(small, large)
+    (check,) = [check for check in result.checks if check.refuses]
+    assert (check.name, check.before, check.after) == (
+        "shapes",
+        "772 blocks in an elementwise kernel of both",
+        "1,540 blocks in an elementwise kernel of both",
+    )
+    assert compare(small, large, allow=["shapes"]).comparable
+
+
+def test_other_kernels_and_other_tiles_are_the_change_itself(tmp_path: Path) -> None:
+    before = batches(tmp_path / "a.sqlite", 1024)
+    for i, how in enumerate(({"gemm_blocks": 999}, {"name": "fused"})):
+        result = compare(before, batches(tmp_path / f"b{i}.sqlite", 1024, **how))
+        assert {check.name: check.state for check in result.checks}["shapes"] == "same"
+
+
+def test_operators_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
+    builder = TraceBuilder(form="nsys")
+    for size in (64, 128):
+        start = builder.now_ns - 10
+        builder.launch("gemm", size * 100)
+        sizes = f"sizes = [[{size}, 512], [512, 512]]"
+        builder.range(f"aten::mm, seq = {size}, op_id = {size}, {sizes}", start, builder.now_ns)
+    path = builder.write(tmp_path / "run.sqlite")
+    found = rows(compare(path, path))
+    assert found["aten::mm [[64, 512], [512, 512]] forward"].before_ns == 6_400
+    assert found["aten::mm [[128, 512], [512, 512]] forward"].before_ns == 12_800
+
+
 def test_unknown_is_not_the_same(write: Write, tmp_path: Path) -> None:
     path = TraceBuilder().launch("gemm", 1000).write(tmp_path / "run.sqlite")
     states = {c.name: c.state for c in compare(path, path).checks}
@@ -235,6 +280,7 @@ def test_unknown_is_not_the_same(write: Write, tmp_path: Path) -> None:
         "method": "same",
         "steps": "unknown",
         "workload": "unknown",
+        "shapes": "unknown",
         "overhead": "unknown",
     }
 
