@@ -103,7 +103,8 @@ def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, nu
     rows, time_ns = rows[order], time_ns[order]
     starts, ends = (steps.host_start_ns, steps.host_end_ns) if by_host else (steps.start_ns, steps.end_ns)
     step = np.searchsorted(starts, time_ns, side="right") - 1
-    inside = (step >= 0) & (time_ns < ends[step])
+    inside = step >= 0
+    inside[inside] = time_ns[inside] < ends[step[inside]]
     if steps.sign == "window":
         step, inside = np.zeros(len(rows), dtype=np.intp), np.ones(len(rows), dtype=bool)
     details = _details(trace, rows)

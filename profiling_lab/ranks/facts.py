@@ -13,6 +13,7 @@ from profiling_lab.trace.chrome_source import ChromeSource
 
 # run.rank3.sqlite, job-rank-3.json.gz, r3.sqlite
 _IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|r)[-_.=]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_MOST_RANKS = 1 << 20
 _EPOCH_NS = 10**18  # September 2001: an earlier time is not a date but a running clock
 
 
@@ -63,4 +64,4 @@ def place(trace: Trace) -> Place:
 
 def _number(value: object) -> int | None:
     number = whole(value)
-    return number if number >= 0 else None
+    return number if 0 <= number < _MOST_RANKS else None

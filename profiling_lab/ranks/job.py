@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiling_lab.errors import LabError, NotEnoughDataError
+from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError
 from profiling_lab.ranks.clocks import Clocks, align
 from profiling_lab.ranks.lines import LineTimes
 from profiling_lab.ranks.pools import Done, Handle, LocalPool, Pool
@@ -49,7 +49,7 @@ class JobResult:
     """ranks of the job without a recording"""
     world_size: int | None
     common_steps: int
-    """steps that all ranks have"""
+    """steps that all ranks with steps have"""
     how: str
     """how steps were found, as a sentence"""
     window: tuple[tuple[str, str], ...]
@@ -59,8 +59,8 @@ class JobResult:
 
     @property
     def step_ns(self) -> int:
-        """The mean step over ranks."""
-        return sum(row.step_ns for row in self.rows) // len(self.rows)
+        """The mean step over ranks that have steps."""
+        return mean_step_ns(self.rows)
 
 
 def ranks(
@@ -112,17 +112,18 @@ def _compared(
     handles, clocks = align(pool, handles, [tuple(card.is_wall for card in file) for file in chosen])
     totals: Totals = pool.merge(merge_totals, pool.map(totals_of, handles))
     present = tuple(sorted(place.rank for file in seats.seats for place in file if place))
-    common = totals.walls.keys[totals.walls.ranks == totals.ranks].astype(np.int64)
+    with_steps = sum(card.steps > 0 for file in chosen for card in file)
+    common = totals.walls.keys[totals.walls.ranks == with_steps].astype(np.int64)
     frame = Frame(present, common, clocks.accuracy_ns or 0, clocks.comparable)
     per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, frame))
     rows = tuple(sorted((row for file in per_file for row in file), key=lambda row: row.rank))
-    step_ns = sum(row.step_ns for row in rows) // len(rows)
+    counted = [row for row in rows if row.steps]
     return JobResult(
         rows=rows,
         collectives=collective_rows(totals, frame),
         steps=step_rows(totals, frame),
-        lines=line_rows(totals, step_ns),
-        verdict=verdict(rows, _excesses(pool, handles, per_file, rows, totals)),
+        lines=line_rows(totals, mean_step_ns(rows)),
+        verdict=verdict(counted, _excesses(pool, handles, per_file, counted, totals)),
         clocks=clocks,
         files=len(kept),
         said_by=seats.said_by,
@@ -134,6 +135,11 @@ def _compared(
         failures=failures,
         notes=(*seats.notes, *note, *_unnamed(totals), *_notes(rows, common)),
     )
+
+
+def mean_step_ns(rows: Sequence[RankRow]) -> int:
+    steps = [row.step_ns for row in rows if row.steps]
+    return sum(steps) // len(steps) if steps else 0
 
 
 def cards_of(file: FileSummary) -> FileSummary | tuple[Card, ...]:
@@ -149,9 +155,8 @@ def _none_left(worst: Failure | None, count: int) -> LabError:
     if worst is None:
         return NotEnoughDataError("expected the recordings of at least two ranks, got none")
     more = f" ({count} files failed in all)" if count > 1 else ""
-    error = LabError(f"{worst.sentence}{more}")
-    error.exit_code = worst.exit_code
-    return error
+    kind = UnreadableInputError if worst.exit_code == UnreadableInputError.exit_code else NotEnoughDataError
+    return kind(f"{worst.sentence}{more}")
 
 
 def _matched_steps(

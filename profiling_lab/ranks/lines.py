@@ -62,7 +62,8 @@ def line_times(
 
 def _within(time_ns: I64, starts: I64, ends: I64) -> npt.NDArray[np.bool_]:
     at = np.searchsorted(starts, time_ns, side="right") - 1
-    inside: npt.NDArray[np.bool_] = (at >= 0) & (time_ns < ends[at])
+    inside: npt.NDArray[np.bool_] = at >= 0
+    inside[inside] = time_ns[inside] < ends[at[inside]]
     return inside
 
 

@@ -146,6 +146,8 @@ def shift_of(file: FileSummary, starts: I64) -> tuple[int, ...]:
 
 
 def _shift(mine: I64, starts: I64) -> int:
+    if not len(mine):
+        return 0
     apart = [
         int(np.median(np.abs(mine - starts[by : by + len(mine)])))
         for by in range(len(starts) - len(mine) + 1)

@@ -166,7 +166,7 @@ def _rank(
         named=named,
         steps=len(steps),
         collectives=sum(len(occurrences.number) for occurrences in found.series.values()),
-        notes=_notes(unit, found, lines),
+        notes=_notes(unit, len(steps), found, lines),
     )
     parts_ns = _parts(trace, rows, steps.start_ns, steps.end_ns)
     summary = RankSummary(card, number, steps.start_ns, steps.end_ns, parts_ns, found, lines)
@@ -211,8 +211,8 @@ def _parts(trace: Trace, rows: npt.NDArray[np.intp], starts: I64, ends: I64) -> 
     )
 
 
-def _notes(unit: _Unit, found: Found, lines: LineTimes) -> tuple[str, ...]:
-    out = []
+def _notes(unit: _Unit, steps: int, found: Found, lines: LineTimes) -> tuple[str, ...]:
+    out = [] if steps else ["it has no steps: only its collectives are compared"]
     if unit.beside:
         out.append(
             f"its process drives {unit.beside + 1} GPUs: each counts as a rank, idle time has no lines"

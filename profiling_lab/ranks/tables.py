@@ -131,7 +131,7 @@ def _collective(totals: Totals, series: Series, frame: Frame) -> CollectiveRow:
     waited = int((ranks * met.last_ns[chosen] - met.starts.total[chosen]).sum())
     moved = int((met.ends.total[chosen] - ranks * met.last_ns[chosen]).sum())
     late = chosen & (met.behind_ns > frame.late_ns)
-    last = np.bincount(met.starts.most_rank[late]) if late.any() else np.empty(0, dtype=np.int64)
+    last, often = np.unique(met.starts.most_rank[late], return_counts=True)
     sizes = totals.sizes.get(series)
     size = int(sizes.most.mean()) if sizes is not None and len(sizes) else None
     mean_transfer = moved // arrivals if arrivals else None
@@ -146,8 +146,8 @@ def _collective(totals: Totals, series: Series, frame: Frame) -> CollectiveRow:
         wait_ns=waited // arrivals if arrivals else None,
         transfer_ns=mean_transfer,
         spread_ns=int(np.median((met.starts.most - met.starts.least)[chosen])) if compared else None,
-        last_rank=int(last.argmax()) if len(last) else None,
-        last_frac=int(last.max()) / compared if len(last) else None,
+        last_rank=int(last[often.argmax()]) if len(last) else None,
+        last_frac=int(often.max()) / compared if len(last) else None,
         size_bytes=size,
         bus_bytes_per_s=(
             bus_bytes(series.kind, size, group) / (mean_transfer / 1e9)

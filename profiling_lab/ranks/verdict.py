@@ -58,9 +58,9 @@ class Verdict:
 
 
 def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
-    """excess_of: by rank, for those that `suspects` names."""
+    """rows: those with steps; excess_of: by rank, for those that `suspects` names."""
     step_ns = _mean([row.step_ns for row in rows])
-    imbalance = imbalance_of(rows)
+    imbalance = imbalance_of(rows) if rows else 1.0
     if any(row.compared for row in rows):
         worst = max(rows, key=lambda row: (row.cost_ns, -row.rank))
         waits = _mean([row.exposed_wait_ns or 0 for row in rows])
@@ -71,7 +71,7 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
             return Verdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
         kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
         return Verdict(kind, None, waits, None, imbalance, False)
-    if step_ns == 0:
+    if len(rows) < 2 or step_ns == 0:
         return Verdict("unknown", None, 0, None, imbalance, True)
     # Who comes last waits for nobody: it has the longest way to a collective and the shortest time in it.
     slow = max(rows, key=own_ns)

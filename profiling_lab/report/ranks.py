@@ -181,7 +181,7 @@ def _verdict(result: JobResult) -> tuple[str, ...]:
     elif found.kind == "balanced":
         first = "no rank takes noticeably longer than the others; no collective could be compared"
     else:
-        first = "cannot tell: there is no step to compare"
+        first = "cannot tell: fewer than two ranks have steps to compare"
     return (first, *_excess(result), f"  {balance}")
 
 

@@ -254,6 +254,20 @@ def test_fsdp_inference_has_two_equal_ranks_that_copy(shared_data: Path) -> None
     assert sum(row.card.gpu_ns for row in result.rows) == pytest.approx(1925.7e6, rel=1e-3)
 
 
+def test_a_rank_without_steps_is_said(tmp_path: Path) -> None:
+    builder = TraceBuilder(form="nsys")
+    for step in range(3):
+        begin = 2_000_000 + step * 100_000
+        builder.now_ns = begin - 9000
+        builder.launch("gemm", 10_000, start_ns=begin, pid=100)
+        builder.range("training_step", begin - 9000, begin + 50_000)
+        builder.launch("gemm", 10_000, start_ns=begin, pid=101, device=1)
+    result = compare([builder.write(tmp_path / "node.sqlite")])
+    assert [row.steps for row in result.rows] == [3, 0] and result.common_steps == 3
+    assert any(note.startswith("rank 1: it has no steps") for note in result.notes)
+    assert result.step_ns == result.rows[0].step_ns > 0 and result.verdict.kind == "unknown"
+
+
 def test_ranks_of_an_open_file(tmp_path: Path) -> None:
     job = Job(ranks=2)
     job.slow_compute[0] = 1_000_000
