@@ -87,6 +87,13 @@ class Browser:
                    mobile=mobile)  # fmt: skip
         self._call("Emulation.setTouchEmulationEnabled", enabled=mobile)
 
+    def before_each_page(self, script: str) -> str:
+        """Run this in every page before its own scripts; gives what `never_mind` takes."""
+        return str(self._call("Page.addScriptToEvaluateOnNewDocument", source=script)["identifier"])
+
+    def never_mind(self, identifier: str) -> None:
+        self._call("Page.removeScriptToEvaluateOnNewDocument", identifier=identifier)
+
     def open(self, page: Path) -> None:
         """Load a file and wait until it says that it is ready."""
         self._call("Page.navigate", url=page.resolve().as_uri())

@@ -298,6 +298,13 @@ def test_without_decompression_in_the_browser(browser: Browser, page: Path) -> N
       return ours.length === theirs.length && ours.every((byte, i) => byte === theirs[i]) ? ours.length : -1;
     })()""")
     assert same > 20_000
+    script = browser.before_each_page("delete window.DecompressionStream")
+    try:
+        fresh(browser, page)
+        assert browser.run("typeof DecompressionStream") == "undefined"
+        assert browser.run("profilingLab.timeline.lanes.reduce((n, l) => n + l.length, 0)") > 2000
+    finally:
+        browser.never_mind(script)
     cut = browser.run("""(() => { try { profilingLab.inflateRaw(new Uint8Array([5, 1, 2])); return ''; }
       catch (error) { return error.message; } })()""")
     assert "timeline" in cut
@@ -330,6 +337,20 @@ def test_a_trace_without_gpu_work(browser: Browser, tmp_path: Path) -> None:
     assert browser.run("document.querySelectorAll('section .absent').length") == 6
     browser.run("profilingLab.timeline.select({lane: profilingLab.timeline.lanes[1], i: 0}, true)")
     assert browser.run(DETAILS).startswith("cudaMalloc")
+
+
+def test_a_trace_with_nothing_at_all(browser: Browser, tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.row("CUPTI_ACTIVITY_KIND_RUNTIME", start=0, end=0, eventClass=67, nameId=0, returnValue=0)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        (tmp_path / "empty.html").write_bytes(build_page(trace).html)
+    fresh(browser, tmp_path / "empty.html")
+    for script in ("zoom(0.5)", "pan(1)", "show(0, 0)", "select(null)"):
+        browser.run(f"profilingLab.timeline.{script}")
+    for key in ("j", "n", "g"):
+        browser.run("document.getElementById('tracks').focus()")
+        browser.key(key)
+    browser.run(PAINTED)
 
 
 def test_what_is_not_in_the_page_one_by_one(browser: Browser, tmp_path: Path) -> None:

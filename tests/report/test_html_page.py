@@ -311,6 +311,21 @@ def test_threads_devices_and_processes_have_their_own_lanes(tmp_path: Path) -> N
     assert groups[2:] == ["thread 101 · pid 100"]
 
 
+def test_what_has_no_room_is_told(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("a", 1000)
+    for thread in range(2, 82):
+        builder.call("cudaEventRecord", thread=thread)
+    for depth in range(20):
+        builder.range("deep", 1_000_000 + 10 * depth, 2_000_000 - 10 * depth)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        page = PageReader(build_page(trace).html)
+    assert page.data["notes"] == [
+        "17 threads with the fewest events are not shown: 17 calls and ranges",
+        "4 ranges nested deeper than 16 levels are not shown",
+    ]
+    assert len(page.of_kind("ranges")) == 16 and len(page.of_kind("calls")) == 64
+
+
 def test_ranges_nest_by_depth_and_open_ends_are_cut(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("a", 1000)
     builder.range("outer", 1_000_000, 1_009_000).range("inner", 1_001_000, 1_002_000)

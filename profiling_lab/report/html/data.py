@@ -27,6 +27,7 @@ from profiling_lab.trace.gaps import GapsResult, gaps
 from profiling_lab.trace.info import TraceInfo, info
 from profiling_lab.trace.lines import LinesResult, lines
 from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.read_input_shapes import read_input_shapes
 from profiling_lab.trace.steps import PARTS, StepsResult, steps
 
 T = TypeVar("T")
@@ -38,6 +39,10 @@ ROWS_AT_MOST = {"lines": 1000, "findings": 200, "gaps": 300, "steps": 2000, "cop
 NO_ROOFLINE = (
     "roofline: the file holds neither the shapes of the operators nor counters of the hardware, so neither "
     "FLOPs nor bytes of a kernel are known"
+)
+SHAPES_ALONE = (
+    "roofline: the file has shapes of inputs, but no counters of the hardware; what a kernel really computed "
+    "and moved is not known"
 )
 _NOTHING = {"copies": "nothing was copied or set"}
 # Of what our recorder noted about itself, what may be shown: never arguments or the environment.
@@ -140,7 +145,7 @@ def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Jso
         "parts": dict(zip(PARTS, found.gaps.parts_ns, strict=True)) if found.gaps else {},
         "coverage": coverage_data(found.coverage) if found.coverage else {},
         "coverage_text": list(coverage_header(trace, found.coverage)) if found.coverage else [],
-        "missing": [*_missing(found.info), NO_ROOFLINE],
+        "missing": [*_missing(found.info), SHAPES_ALONE if read_input_shapes(trace) else NO_ROOFLINE],
         **sections,
     }
 

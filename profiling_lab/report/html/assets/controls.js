@@ -153,6 +153,7 @@ class Controls {
 
   row(by) {
     const {timeline} = this;
+    if (!timeline.laneRows.length) return;
     timeline.chosenRow = (timeline.chosenRow + by + timeline.laneRows.length) % timeline.laneRows.length;
     const {lane} = timeline.laneRows[timeline.chosenRow];
     const middle = timeline.selected

@@ -63,7 +63,8 @@ function element(tag, options = {}, ...children) {
 
 // Long names may break behind their dots, slashes and underscores before they break anywhere.
 function breakable(text) {
-  return String(text).split(/(?<=[./_:])/).flatMap((part, i) => (i ? [document.createElement('wbr'), part] : [part]));
+  const parts = String(text).match(/[^./_:]*[./_:]?/g).filter(Boolean);
+  return parts.flatMap((part, i) => (i ? [document.createElement('wbr'), part] : [part]));
 }
 
 // `like this` is code.

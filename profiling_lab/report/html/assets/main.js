@@ -77,7 +77,7 @@ async function start() {
   });
   showSummary(data);
   showTables(data, state);
-  byId('opened').textContent = `Opened at ${data.open.why}.`;
+  byId('opened').textContent = `Opened at ${data.open.why}.${data.gaps.data ? ' Pauses of up to 10 µs between queued operations are left white.' : ''}`;
   byId('notes').replaceChildren(...data.notes.map((note) => element('p', {class: 'note', text: `${note}.`})));
   const {head, body} = await readPayload(byId('payload').textContent);
   Object.assign(names, {shown: head.names, whole: head.whole_names});
