@@ -12,7 +12,7 @@ import pytest
 from builders import TraceBuilder
 from package_root import PACKAGE_ROOT
 
-from profiling_lab.cli import main
+from profiling_lab.cli import _progress, main
 
 RECORDED = PACKAGE_ROOT / "profiling_lab/exercises/e17_python_backtrace/recorded"
 FORMS = ["perfetto", "speedscope", "collapsed", "parquet"]
@@ -133,3 +133,11 @@ def test_nothing_of_the_captured_environment_is_written(
     assert run(capsys, path, "--to", form, "-o", target)[0] == 0
     for written in [target] if target.is_file() else target.iterdir():
         assert b"hunter2" not in written.read_bytes()
+
+
+def test_a_long_export_tells_how_far_it_is(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_progress, "_WAIT_S", {False: -1.0})
+    _, out, err = run(capsys, recording, "--to", "parquet", "-o", tmp_path / "out")
+    assert "operations: 2 of 2\n" in err and "stacks: 3 of 3\n" in err and "of 2\n" not in out
