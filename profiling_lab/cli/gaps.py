@@ -11,12 +11,19 @@ HELP = "show why the GPU was idle: every piece of idle time charged to its cause
 EXAMPLES = """\
   profiling-lab gaps run.sqlite
   profiling-lab gaps run.sqlite --steps-by '^epoch'           idle time per epoch
+  profiling-lab gaps run.sqlite --by gap --step 3             the longest gaps of one step
   profiling-lab gaps trace.json.gz --own train.py --format json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
+    parser.add_argument(
+        "--by",
+        choices=("cause", "gap"),
+        default="cause",
+        help="what a row is: a cause at a line (default), or one gap, the longest first",
+    )
     shared.add_steps_by(parser)
     shared.add_window(parser)
     shared.add_own(parser)
@@ -25,11 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.report.gaps import gaps_report
+    from profiling_lab.report.gaps import gap_list_report, gaps_report
     from profiling_lab.report.table import write
+    from profiling_lab.trace.gap_list import longest_gaps
     from profiling_lab.trace.gaps import gaps
 
     with shared.open_trace(args) as trace:
         result = gaps(trace, args.steps_by, tuple(args.own), args.limit or None)
-        write(gaps_report(trace, result), args.format)
+        if args.by == "gap":
+            listed = longest_gaps(trace, tuple(args.own), args.limit or None)
+            write(gap_list_report(trace, result, listed), args.format)
+        else:
+            write(gaps_report(trace, result), args.format)
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of idle time by cause."""
+"""The tables of idle time: by cause, or gap by gap."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.lines import frame_data, shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Frame, Trace
+from profiling_lab.trace.gap_list import Gap, GapList, GapPart
 from profiling_lab.trace.gap_rows import GapRow
 from profiling_lab.trace.gaps import GapsResult
 from profiling_lab.trace.steps import PARTS
 
 _PLACES_SHOWN = 2
+_PARTS_SHOWN = 6
 
 
 def gaps_report(trace: Trace, result: GapsResult) -> Report:
@@ -54,11 +56,85 @@ def gaps_report(trace: Trace, result: GapsResult) -> Report:
     )
 
 
+def gap_list_report(trace: Trace, result: GapsResult, listed: GapList) -> Report:
+    """The longest gaps one by one, under the header of `gaps`."""
+    several = len({(gap.pid, gap.device) for gap in listed.gaps}) > 1
+    columns = (
+        *((Column("pid", "process"), Column("device", "GPU")) if several else ()),
+        Column("start_ns", "at", Unit.NS, "at"),
+        Column("idle_ns", "idle", Unit.NS),
+        Column("cause", "mostly"),
+        Column("line", "line"),
+        Column("what", "in"),
+        Column("until", "until"),
+    )
+    rows = tuple(
+        (
+            *((str(gap.pid), str(gap.device)) if several else ()),
+            gap.start_ns,
+            gap.idle_ns,
+            gap.main.cause,
+            _line(gap.main),
+            gap.main.what,
+            _at(gap.until) if gap.until else "",
+        )
+        for gap in listed.gaps
+    )
+    return Report(
+        command="gaps",
+        trace=_trace_data(trace, result),
+        header=(*coverage_header(trace, result.coverage), *_header(result)),
+        table=Table(
+            columns,
+            rows,
+            listed.total_matched,
+            tuple(map(_part_lines, listed.gaps)),
+            tuple(map(_gap_data, listed.gaps)),
+        ),
+        coverage=coverage_data(result.coverage),
+    )
+
+
+def _part_lines(gap: Gap) -> tuple[str, ...]:
+    """The parts of a gap that has several: the longest of them, in order of time."""
+    if len(gap.parts) == 1:
+        return ()
+    by_length = sorted(range(len(gap.parts)), key=lambda i: -gap.parts[i].idle_ns)
+    lines = []
+    for i in sorted(by_length[:_PARTS_SHOWN]):
+        part = gap.parts[i]
+        lines.append(" ".join(filter(None, (numbers.time(part.idle_ns), part.cause, part.what, _line(part)))))
+    shorter = len(gap.parts) - len(lines)
+    return (*lines, *((f"and {numbers.counted(shorter, 'shorter part')}",) if shorter else ()))
+
+
+def _gap_data(gap: Gap) -> dict[str, object]:
+    return {
+        "key": gap.key,
+        "pid": gap.pid,
+        "device": gap.device,
+        "start_ns": gap.start_ns,
+        "idle_ns": gap.idle_ns,
+        "cause": gap.main.cause,
+        "until": None if gap.until is None else frame_data(gap.until),
+        "parts": [
+            {
+                "cause": part.cause,
+                "what": part.what,
+                **frame_data(part.frame or Frame("", "", 0)),
+                "exact": part.exact,
+                "idle_ns": part.idle_ns,
+            }
+            for part in gap.parts
+        ],
+    }
+
+
 def _at(frame: Frame) -> str:
     return f"{shown_path(frame.file)}:{frame.line}"
 
 
-def _line(row: GapRow) -> str:
+def _line(row: GapRow | GapPart) -> str:
     if row.frame is None:
         return ""
     return _at(row.frame) if row.exact else f"before {_at(row.frame)}"

@@ -10,7 +10,7 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
 from profiling_lab.trace.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
-from profiling_lab.trace.overlap_pairs import PairRow
+from profiling_lab.trace.overlap_pairs import MEETING_NS, PairRow
 
 _CLASS_COLUMNS = (
     Column("name", "class"),
@@ -63,12 +63,18 @@ def overlap_report(
     return Report(
         command="overlap",
         trace={"path": str(trace.path), "by": by, "devices": [_device_data(d) for d in result.devices]},
-        header=(*coverage_header(trace, result.coverage), *_header(result)),
+        header=(*coverage_header(trace, result.coverage), *_header(result), *_no_pairs(by, pairs)),
         table=Table(
             columns, rows, len(found), tuple(map(_details, shown)), tuple(_data(row, span) for row in shown)
         ),
         coverage=coverage_data(result.coverage),
     )
+
+
+def _no_pairs(by: str, pairs: tuple[PairRow, ...]) -> tuple[str, ...]:
+    if by != "pair" or pairs:
+        return ()
+    return (f"no operations of two streams ran side by side for {numbers.time(MEETING_NS)} or more",)
 
 
 def _value(row: _Row, name: str, span: dict[tuple[int, int], int]) -> Value:

@@ -59,3 +59,24 @@ def test_errors(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["gaps", str(recording), "--steps-by", "nothing"]) == 3
     assert main(["gaps", str(tmp_path / "none.sqlite")]) == 4
     assert "there is no such file" in capsys.readouterr().err
+
+
+def test_gap_by_gap(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gaps", str(recording), "--by", "gap", "--limit", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "mostly" in out and "2 of 5 rows" in out and "before /app/train.py:9" in out
+    main(["gaps", str(recording), "--by", "gap", "--limit", "0", "--format", "json"])
+    envelope = json.loads(capsys.readouterr().out)
+    rows = envelope["data"]["rows"]
+    assert sum(row["idle_ns"] for row in rows) == envelope["trace"]["idle_ns"]
+    assert [row["idle_ns"] for row in rows] == sorted((row["idle_ns"] for row in rows), reverse=True)
+    for row in rows:
+        assert sum(part["idle_ns"] for part in row["parts"]) == row["idle_ns"]
+    assert (rows[0]["cause"], rows[0]["until"]["line"]) == ("host code", 9)
+    assert [part["cause"] for part in rows[0]["parts"]] == ["host code", "inside a CUDA call"]
+
+
+def test_the_longest_gap_of_a_window(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["gaps", str(recording), "--by", "gap", "--step", "1", "--format", "json"])
+    envelope = json.loads(capsys.readouterr().out)
+    assert sum(row["idle_ns"] for row in envelope["data"]["rows"]) == envelope["trace"]["idle_ns"]
