@@ -13,7 +13,7 @@ from profiling_lab.trace.columns import I32, dense
 from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.host_activity import POLLS, Doing, call_kinds
 from profiling_lab.trace.places import Place, call_places, covered
-from profiling_lab.trace.stats import Stats, StatsByKey, merged_names
+from profiling_lab.trace.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.trace.thread_names import thread_names
 from profiling_lab.trace.trace import Trace
 
@@ -71,13 +71,14 @@ def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = N
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    calls, inside = trace.calls, trace.calls_inside
+    calls = trace.calls
+    inside = trace.calls_inside & possible(calls.start_ns, calls.end_ns)
     if not inside.any():
         raise NotEnoughDataError(f"{trace.path} holds no API call: {_why_none(trace)}")
     own_row, coverage = covered(trace, own)
     name, names = merged_names(calls.name, calls.names)
     name = np.where(inside, name, -1).astype(np.int32)
-    took_ns = calls.end_ns - calls.start_ns
+    took_ns = np.where(inside, calls.end_ns - calls.start_ns, 0)
     stats = StatsByKey.of(name, took_ns, len(names))
     ranked = stats.ranked(names)
     shown = ranked[:limit]

@@ -13,7 +13,7 @@ from profiling_lab.trace.columns import I32, OperationKind
 from profiling_lab.trace.kernel_names import base_name
 from profiling_lab.trace.places import operation_places
 from profiling_lab.trace.read_input_shapes import read_input_shapes
-from profiling_lab.trace.read_launch_shapes import read_launch_shapes
+from profiling_lab.trace.read_launch_shapes import LaunchShapes
 from profiling_lab.trace.stats import combined, merged_names
 from profiling_lab.trace.trace import Trace
 
@@ -32,8 +32,11 @@ class KernelGroup:
     detail: str = ""
 
 
-def kernel_groups(trace: Trace, by: GroupBy, own_row: I32) -> tuple[I32, list[KernelGroup]]:
-    """Per operation the number of its group, and the groups. own_row: see `operation_places`.
+def kernel_groups(
+    trace: Trace, by: GroupBy, own_row: I32, shapes: LaunchShapes | None
+) -> tuple[I32, list[KernelGroup]]:
+    """Per operation the number of its group, and the groups. own_row: see `operation_places`. shapes: of the
+    launches, where `by` is 'grid'.
 
     Raises UsageError for an unknown `by`, NotEnoughDataError if the file lacks what it needs.
     """
@@ -55,7 +58,7 @@ def kernel_groups(trace: Trace, by: GroupBy, own_row: I32) -> tuple[I32, list[Ke
         placed = operation_places(trace, own_row)
         detail, details = placed.line_number, _line_names(placed.line_number, placed.number, placed.texts)
     elif by == "grid":
-        detail, details = _grids(trace)
+        detail, details = _grids(shapes)
     else:
         detail, details = _input_shapes(trace)
     number, pairs = combined(name, detail)
@@ -81,10 +84,8 @@ def _line_names(line: I32, place: I32, texts: tuple[str, ...]) -> list[str]:
     return [texts[number] for number in one_of.tolist()]
 
 
-def _grids(trace: Trace) -> tuple[I32, list[str]]:
-    found = read_launch_shapes(trace)
-    if found is None:
-        raise NotEnoughDataError(f"{trace.path} does not say with which grids its kernels were launched")
+def _grids(found: LaunchShapes | None) -> tuple[I32, list[str]]:
+    assert found is not None, "top_kernels reads them"
     # Registers and shared memory do not tell rows apart.
     texts = dict.fromkeys(str(shape) for shape in found.shapes)
     position = {text: i for i, text in enumerate(texts)}

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace.columns import I32
 from profiling_lab.trace.devices import Device, devices
 from profiling_lab.trace.occupancy import occupancy_frac, sm_frac, theoretical
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.read_launch_shapes import LaunchShape, read_launch_shapes
+from profiling_lab.trace.read_launch_shapes import LaunchShape, LaunchShapes
 from profiling_lab.trace.stats import combined
 from profiling_lab.trace.trace import Trace
 
@@ -34,14 +33,8 @@ class KernelShape:
     """what keeps a multiprocessor from holding more blocks of the usual shape; '' where that is not known"""
 
 
-def kernel_shapes(trace: Trace, kernel: I32, shown: list[int]) -> dict[int, KernelShape]:
-    """By key, for the keys that are shown. kernel: a key per operation, -1 for what is none.
-
-    Raises NotEnoughDataError if the file has no launch shapes.
-    """
-    found = read_launch_shapes(trace)
-    if found is None:
-        raise NotEnoughDataError(f"{trace.path} does not say with which grids its kernels were launched")
+def kernel_shapes(trace: Trace, found: LaunchShapes, kernel: I32, shown: list[int]) -> dict[int, KernelShape]:
+    """By key, for the keys that are shown. kernel: a key per operation, -1 for what is none."""
     known = devices(trace)
     track, numbers = device_tracks(trace.operations)
     rows = np.flatnonzero(np.isin(kernel, shown) & (found.number >= 0))

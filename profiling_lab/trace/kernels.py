@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.errors import UsageError
+from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, OperationKind, dense
 from profiling_lab.trace.coverage import Coverage, coverage
@@ -17,6 +17,7 @@ from profiling_lab.trace.kernel_shapes import KernelShape, kernel_shapes
 from profiling_lab.trace.launches import Phases, PhasesByKey
 from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.read_launch_shapes import LaunchShapes, read_launch_shapes
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.stats import Stats, StatsByKey
 from profiling_lab.trace.trace import Trace
@@ -117,14 +118,15 @@ def top_kernels(
     duration = operations.duration_ns
     gpu_ns = int(duration.sum())
     covered = coverage(trace, own_row)
-    group, groups = kernel_groups(trace, group_by, own_row)
+    launched = _launch_shapes(trace) if shapes or group_by == "grid" else None
+    group, groups = kernel_groups(trace, group_by, own_row, launched)
     stats = StatsByKey.of(group, duration, len(groups))
     ranked = stats.ranked([f"{label.name} {label.detail}" for label in groups])
     shown = ranked[:limit]
     stacks = _launch_stacks(trace, group, set(shown), own_row)
     kernel = np.where(operations.kind == OperationKind.KERNEL, group, -1).astype(np.int32)
     of_phases = PhasesByKey.of(trace, kernel, len(groups)) if phases else None
-    of_shapes = kernel_shapes(trace, kernel, shown) if shapes else {}
+    of_shapes = kernel_shapes(trace, launched, kernel, shown) if shapes and launched else {}
     rows = tuple(
         KernelRow(
             name=groups[i].name,
@@ -140,6 +142,13 @@ def top_kernels(
         for i in shown
     )
     return KernelsResult(rows, covered, group_by, len(ranked))
+
+
+def _launch_shapes(trace: Trace) -> LaunchShapes:
+    found = read_launch_shapes(trace)
+    if found is None:
+        raise NotEnoughDataError(f"{trace.path} does not say with which grids its kernels were launched")
+    return found
 
 
 def _launch_stacks(

@@ -18,7 +18,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I64, OperationKind
 from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.places import Place, covered, operation_places
-from profiling_lab.trace.stats import Stats, StatsByKey, combined, merged_names
+from profiling_lab.trace.stats import Stats, StatsByKey, combined, merged_names, possible
 from profiling_lab.trace.trace import Trace
 
 
@@ -46,7 +46,8 @@ class PhasesByKey:
     def of(cls, trace: Trace, key: npt.NDArray[np.integer], keys: int) -> PhasesByKey:
         """`key` is per operation, negative for those that belong to nobody."""
         operations, calls, call = trace.operations, trace.calls, trace.attribution.call
-        rows = np.flatnonzero((key >= 0) & (call >= 0))
+        sane = np.append(possible(calls.start_ns, calls.end_ns), False)
+        rows = np.flatnonzero((key >= 0) & sane[call])
         of = call[rows]
         call_start, call_end = calls.start_ns[of], calls.end_ns[of]
         start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
@@ -113,7 +114,7 @@ def launches(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None
     operations, calls = trace.operations, trace.calls
     kernels = operations.kind == OperationKind.KERNEL
     call = trace.attribution.call if len(operations) else np.empty(0, dtype=np.int32)
-    rows = np.flatnonzero(kernels & (call >= 0))
+    rows = np.flatnonzero(kernels & np.append(possible(calls.start_ns, calls.end_ns), False)[call])
     if not len(rows):
         raise NotEnoughDataError(f"{trace.path} holds no kernel together with the call that launched it")
     api, apis = merged_names(calls.name, calls.names)

@@ -156,7 +156,7 @@ def _placed(trace: Trace, own_row: I32, stack: I32, phase: U8, why: I32, around:
     within = full(len(stack), 0, np.int64)
     if len(names) and not has_line.all():
         around = _ranges_around_calls(trace) if around is None else around
-        within = np.where(around >= 0, trace.ranges.name[around] + 1, 0)
+        within = np.append(trace.ranges.name, np.int32(-1))[around].astype(np.int64) + 1
     reasons = int(why.max(initial=0)) + 1
     without_line = len(lines) + within * reasons + why
     code = np.where(has_line, frame[stacks.frame[row]], without_line).astype(np.int64)

@@ -20,10 +20,8 @@ from profiling_lab.trace.columns import I32, I64, U8
 from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.places import Place, PlaceSums, covered, operation_places
 from profiling_lab.trace.range_tree import Nesting, Paths, nest, paths
-from profiling_lab.trace.read_nvtx import OPEN_END
-from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.read_range_styles import Style, read_range_styles
-from profiling_lab.trace.stats import Stats, StatsByKey, combined, merged_names
+from profiling_lab.trace.stats import Stats, StatsByKey, combined, merged_names, possible
 from profiling_lab.trace.trace import Trace
 
 _NUMBER = re.compile(r"\d+")
@@ -208,7 +206,7 @@ def _read(trace: Trace, rows: npt.NDArray[np.intp], merge_numbers: bool) -> _Fou
     return _Found(
         start_ns=start_ns,
         end_ns=end_ns,
-        closed=(end_ns < OPEN_END) & (start_ns > -FARTHEST_NS) & (end_ns < FARTHEST_NS),
+        closed=possible(start_ns, end_ns),
         thread=every.thread[rows],
         domain=every.domain[rows],
         style=read_range_styles(trace)[rows],

@@ -9,6 +9,7 @@ import numpy as np
 
 from profiling_lab.trace.columns import U8, full
 from profiling_lab.trace.read_nvtx import PUSH_POP, START_END
+from profiling_lab.trace.sqlite_file import PART
 from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
@@ -32,6 +33,9 @@ def read_range_styles(trace: Trace) -> U8:
     table = trace.file.newest("NVTX_EVENTS")
     if table is None or not len(whole):
         return full(len(trace.ranges), Style.PUSH_POP, np.uint8)
+    started = f'SELECT count(*) FROM "{table}" WHERE eventType = {START_END} AND {PART}'
+    if not sum(part.sum() for part in trace.file.integers(started, 1, trace.file.parts(table))):
+        return full(len(trace.ranges), Style.PUSH_POP, np.uint8)
     # The rows, and the order, in which read_nvtx reads ranges.
     rows = trace.file.select(
         table,
@@ -39,6 +43,6 @@ def read_range_styles(trace: Trace) -> U8:
         f"eventType IN ({PUSH_POP}, {START_END}) AND start IS NOT NULL",
     )
     across = (rows["endGlobalTid"] != 0) & (rows["endGlobalTid"] != rows["globalTid"])
-    started = np.where(across, Style.ACROSS_THREADS, Style.START_END)
-    style = np.where(rows["eventType"] == START_END, started, Style.PUSH_POP).astype(np.uint8)
+    kind = np.where(across, Style.ACROSS_THREADS, Style.START_END)
+    style = np.where(rows["eventType"] == START_END, kind, Style.PUSH_POP).astype(np.uint8)
     return np.asarray(style[trace.range_rows], dtype=np.uint8)

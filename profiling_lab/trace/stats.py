@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, I64, dense
+from profiling_lab.trace.read_operations import FARTHEST_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,11 @@ class StatsByKey:
     def ranked(self, names: tuple[str, ...] | list[str]) -> list[int]:
         """The keys that have rows, the largest total first, equal ones by name."""
         return sorted(np.flatnonzero(self.count).tolist(), key=lambda i: (-int(self.total[i]), names[i]))
+
+
+def possible(start_ns: I64, end_ns: I64) -> npt.NDArray[np.bool_]:
+    """Rows at times that a recording can have. Those of damaged files are not, and sums of them overflow."""
+    return np.asarray((start_ns > -FARTHEST_NS) & (start_ns <= end_ns) & (end_ns < FARTHEST_NS))
 
 
 def merged_names(number: I32, names: tuple[str, ...]) -> tuple[I32, tuple[str, ...]]:

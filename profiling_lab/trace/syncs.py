@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, full
+from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, SyncKind, Syncs, full
 from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.idle import busy_within, idle_after
 from profiling_lab.trace.places import Place, call_places, covered
-from profiling_lab.trace.read_syncs import SyncKind, Syncs, read_syncs
-from profiling_lab.trace.stats import Stats, StatsByKey, combined
+from profiling_lab.trace.read_syncs import read_syncs
+from profiling_lab.trace.stats import Stats, StatsByKey, combined, possible
 from profiling_lab.trace.trace import Trace
 
 VALUE_BYTES = 64
@@ -140,7 +140,8 @@ def syncs(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = 
     of_call = full(len(calls), -1, np.int32)
     recorded = waits.call >= 0
     of_call[waits.call[recorded]] = key[recorded]
-    weight = calls.end_ns - calls.start_ns
+    weight = np.zeros(len(calls), dtype=np.int64)
+    weight[waits.call[recorded]] = took_ns[recorded]
     ranked = sorted(range(size), key=lambda i: (-int(idle_of[i]), -int(host[i]), distinct[i]))
     shown = ranked[:limit]
     places = placed.by_key(of_call, weight, shown)
@@ -186,7 +187,7 @@ def _waits(trace: Trace, noted: Syncs) -> _Waits:
     unnamed = found[what[sync_call[found]] < 0]
     what[sync_call[unnamed]] = kinds[noted.kind[unnamed]]
     _copies(trace, what)
-    what[~trace.calls_inside] = -1
+    what[~(trace.calls_inside & possible(calls.start_ns, calls.end_ns))] = -1
     rows = _outermost(trace, np.flatnonzero(what >= 0))
     alone = np.flatnonzero(host & (sync_call < 0))
     nobody = full(len(alone), -1, np.int32)
