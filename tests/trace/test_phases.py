@@ -15,6 +15,7 @@ from profiling_lab.trace import Trace
 from profiling_lab.trace.coverage import IN_HOOKS
 from profiling_lab.trace.lines import LineRow, lines
 from profiling_lab.trace.phases import LINE_PHASES
+from profiling_lab.trace.window import Wanted
 
 TORCH = "/v/site-packages/torch"
 ENGINE = f"{TORCH}/autograd/graph.py:979 _engine_run_backward"
@@ -147,6 +148,21 @@ def test_a_range_says_optimizer_where_no_stack_does(tmp_path: Path) -> None:
         ]
         rows = {row.key: row.optimizer_ns for row in lines(trace, by="kernel").rows}
     assert rows["in Optimizer.step#AdamW.step"] == 10 and rows["after"] == 0
+
+
+def test_a_window_keeps_the_phases_of_the_whole(tmp_path: Path) -> None:
+    """The range that makes it the optimizer's lies outside of what was asked for."""
+    builder = TraceBuilder(form="nsys").launch("forward", 10)
+    start = builder.now_ns
+    builder.launch("one", 10).launch("two", 20)
+    builder.range("Optimizer.step#SGD.step", start - 500, builder.now_ns)
+    builder.range("inner", builder.now_ns - 5_500, builder.now_ns - 100)
+    with Trace.open(builder.write(tmp_path / "t.sqlite")) as trace:
+        part = trace.windowed(Wanted(nvtx="inner"))
+        assert [part.operations.names[i] for i in part.operations.name.tolist()] == ["two"]
+        assert [LINE_PHASES[i] for i in part.attribution.line_phase] == ["optimizer"]
+        (row,) = lines(part, by="kernel").rows
+        assert (row.optimizer_ns, row.share_frac) == (20, 1.0)
 
 
 def test_both_kinds_of_checkpoints_are_charged_to_their_layer(tmp_path: Path) -> None:
