@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import CALLS, LONGER, WORTH, Abstain, Rule, Threshold, Verdict, ms
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 
 WARM_UP = Threshold(
     "warm_up", "warm-up", 1 / 3, "of the kernels", "ours: torch grows its pool in the first steps"

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Threshold, Verdict, ms
-from profiling_lab.rules.view import HOST_WAITS, View, grouped
+from profiling_lab.rules.view import HOST_WAITS, View
 from profiling_lab.trace.columns import MemoryKind
 
 SMALL = Threshold(

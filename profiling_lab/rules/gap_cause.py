@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import FROM_THE_START, Abstain, Rule, Threshold, Verdict, ms, percent
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.gap_causes import CAUSES, Cause
 from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces

@@ -7,8 +7,9 @@ from collections import Counter
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import Finding, Threshold, ms, percent
-from profiling_lab.rules.view import HOST_WAITS, Mask, View, grouped
+from profiling_lab.rules.view import HOST_WAITS, Mask, View
 from profiling_lab.trace.columns import I64
 
 IDLE = Threshold(

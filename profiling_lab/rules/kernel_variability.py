@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import dense
 
 SPREAD = Threshold("spread", "the slowest takes", 5, "times the mean, from", "nsys-ai: variability")

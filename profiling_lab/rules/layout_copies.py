@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.kernel_families import KNOWN, REARRANGING, names_tell_little
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms, percent
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 
 SHARE = Threshold(
     "share", "rearranging at one line", 0.03, "of the GPU time, from", "ours: one kernel in thirty"

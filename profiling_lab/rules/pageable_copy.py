@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Verdict, ms
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind
 
 REMEDY = (

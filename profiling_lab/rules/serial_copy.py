@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold("share", "copies that nothing hides", 0.01, "of the recording, from", "ours")

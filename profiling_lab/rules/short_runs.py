@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms, where
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
 SHORT = Threshold("short", "a kernel", 10_000, "ns, less than", "TraceLens: 10 µs")

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import CALLS, Abstain, Rule, Threshold, Verdict, ms, percent
-from profiling_lab.rules.view import Mask, View, grouped
+from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
 
 PART = Threshold("part", "a stream that counts", 0.05, "of the kernels' time, from", "ours")

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import WORTH, Rule, Threshold, Verdict, ms
-from profiling_lab.rules.view import View, grouped
+from profiling_lab.rules.view import View
 
 SMALL = Threshold("small", "HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")
 REMEDY = "use the asynchronous call (cudaMemcpyAsync; in torch non_blocking=True with pinned memory)"

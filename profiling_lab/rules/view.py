@@ -7,7 +7,7 @@ Everything is computed when the first rule asks for it, over whole columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab import _analysis
 from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.places import Places, grouped
 from profiling_lab.rules.rule import (
     EVIDENCE_AT_MOST,
     FROM_THE_START,
@@ -33,7 +33,6 @@ from profiling_lab.trace.attribution import Attribution
 from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations, Overheads, Ranges
 from profiling_lab.trace.device_spans import span_ns
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
-from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
@@ -44,12 +43,11 @@ ENOUGH_FRAC = 0.5  # with more than half of it unknown, "nothing found" would be
 HOST_WAITS = r"^(cuda(Device|Stream|Event|Thread)|cu(Ctx|Stream|Event))Synchronize$"
 
 
-class View:
-    """A trace, and what counts as the user's own code in it (see Ownership)."""
+class View(Places):
+    """A trace, and what counts as the user's own code in it."""
 
     def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:
-        self.trace = trace
-        self._own = Ownership(own)
+        super().__init__(trace, own)
         self._steps_by = steps_by
         self.settings: Mapping[str, float] = {}
         """what the user set for the rule that is asking, by the threshold's name"""
@@ -157,10 +155,6 @@ class View:
         found = step_windows(self.trace, self._steps_by)
         return None if found.sign == "window" else found
 
-    def place_of_stack(self, stack: I32) -> I32:
-        """Per stack of the trace the number of the line of the user's that it leads to, -1 without one."""
-        return self._place_of_stacks(stack)
-
     @cached_property
     def knows_python(self) -> bool:
         """Whether the trace could show a Python frame or an operator of torch around what it launched."""
@@ -212,57 +206,6 @@ class View:
     def _took_ns(self) -> I64:
         """Per call how long it took; the last entry is for operations without a call, whose row is -1."""
         return np.append(self.calls.end_ns - self.calls.start_ns, 0)
-
-    def time_by_line(self) -> I64:
-        """GPU time by number of the line that answers for it."""
-        return _analysis.sum_by_key(self.operation_place, self.operations.duration_ns, len(self._places[1]))[
-            0
-        ]
-
-    def kernels_by_line(self) -> tuple[I64, I64]:
-        """GPU time and number of kernels by number of their line."""
-        lines = len(self._places[1])
-        place = np.where(self.kernels, self.operation_place, -1).astype(np.int32)
-        return _analysis.sum_by_key(place, self.operations.duration_ns, lines)
-
-    @cached_property
-    def _places(self) -> tuple[I32, tuple[Frame, ...]]:
-        """Per frame of the trace the number of its line, and one frame for each line."""
-        number: dict[tuple[str, int], int] = {}
-        frames: list[Frame] = []
-        of_frame = []
-        for frame in self.trace.stacks.frames:
-            if (frame.file, frame.line) not in number:
-                number[frame.file, frame.line] = len(frames)
-                frames.append(frame)
-            of_frame.append(number[frame.file, frame.line])
-        return np.array(of_frame, dtype=np.int32), tuple(frames)
-
-    def _place_of_stacks(self, stack: I32) -> I32:
-        stacks = self.trace.stacks
-        own_row = stacks.own_rows(self._own)[stack]
-        return np.where(own_row > 0, self._places[0][stacks.frame[own_row]], -1).astype(np.int32)
-
-    @cached_property
-    def operation_place(self) -> I32:
-        """Per operation the number of the line that answers for it, -1 without one."""
-        return self._place_of_stacks(self.attribution.stack)
-
-    @cached_property
-    def call_place(self) -> I32:
-        return self._place_of_stacks(self.calls.stack)
-
-    @cached_property
-    def range_place(self) -> I32:
-        return self._place_of_stacks(self.trace.ranges.stack)
-
-    def place(self, number: int) -> Frame | None:
-        return self._places[1][number] if number >= 0 else None
-
-    def dearest_place(self, rows: I64, weight: I64) -> Frame | None:
-        """The line with most of the weight of these operations; `weight` is per row given."""
-        parts = grouped(np.arange(len(rows)), self.operation_place[rows])
-        return self.place(max((int(weight[part].sum()), number) for number, part in parts)[1])
 
     def too_few_lines(self, question: str) -> Abstain | None:
         """Abstain where most of the GPU time has no line, so that finding nothing would say nothing."""
@@ -342,13 +285,3 @@ class View:
         start_ns = self._table(table).start_ns
         heaviest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
         return tuple(Event(table, row, int(start_ns[row])) for row in heaviest.tolist())
-
-
-def grouped(rows: npt.NDArray[np.integer], key: npt.NDArray[np.integer]) -> Iterator[tuple[int, I64]]:
-    """The rows of each key; `key` is per row given."""
-    if not len(rows):
-        return
-    order = np.argsort(key, kind="stable")
-    keys, first = np.unique(key[order], return_index=True)
-    for number, part in zip(keys.tolist(), np.split(rows[order], first[1:]), strict=True):
-        yield number, np.asarray(part, dtype=np.int64)

@@ -7,8 +7,9 @@ import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
-from profiling_lab.rules.gap_cause import RULE
+from profiling_lab.rules.gap_cause import REMEDIES, RULE
 from profiling_lab.trace.columns import OverheadKind
+from profiling_lab.trace.gap_causes import Cause
 
 STEP = "/app/train.py:9 step"
 
@@ -78,3 +79,8 @@ def test_abstains_where_the_launches_are_unknown(judge: Judge) -> None:
         builder.launch("k", 10_000, start_ns=2_000_000 + i * 100_000, recorded=False)
     verdict = judge(RULE, builder)
     assert isinstance(verdict, Abstain) and "have no cause" in verdict.reason and verdict.to_record
+
+
+def test_every_cause_has_a_remedy_or_needs_none() -> None:
+    needs_none = {Cause.LATENCY, Cause.BETWEEN, Cause.LATE_START, Cause.NOT_RECORDED}
+    assert {*REMEDIES, *needs_none} == set(Cause) and not needs_none & set(REMEDIES)
