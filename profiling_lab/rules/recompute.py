@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.view import View
-from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.phases import LinePhase, Phase
 
 SHARE = Threshold(
     "share",
@@ -31,11 +31,7 @@ def check(view: View) -> Verdict:
         return Abstain("the file holds no Python stacks", STACKS)
     if not (found.phase == Phase.BACKWARD).any():
         return Abstain("the file does not tell backward from forward, or there is no backward in it", STACKS)
-    # Backward of a recomputed layer also leads to a checkpointed line; what recomputes was launched there.
-    own_stack = np.append(view.calls.stack, np.int32(0))[found.call]
-    checkpointed = stacks.passes_through(("torch/utils/checkpoint.py",))[own_stack] > 0
-    again = (found.phase == Phase.BACKWARD) & checkpointed
-    rows = np.flatnonzero(again)
+    rows = np.flatnonzero(found.line_phase == LinePhase.RECOMPUTE)
     total_ns = int(duration[rows].sum())
     share = total_ns / view.gpu_ns
     if share < view[SHARE]:

@@ -33,6 +33,15 @@ def test_silent_without_or_with_little_of_it(judge: Judge) -> None:
     assert judge(RULE, training(3_000)) == ()
 
 
+def test_backward_that_runs_inside_of_the_checkpoint_is_none(judge: Judge) -> None:
+    """A checkpoint that saved its inputs (use_reentrant=True) runs backward of what it recomputed itself."""
+    nested = "/v/site-packages/torch/utils/checkpoint.py:331 backward > "
+    nested += "/v/site-packages/torch/autograd/graph.py:979 _engine_run_backward"
+    builder = training(10_000).launch("bwd", 50_000, stack=nested, node=0, node_name="MmBackward0", thread=2)
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == 10_000
+
+
 def test_abstains_without_stacks_or_backward(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("k", 1000))
     assert isinstance(verdict, Abstain) and "no Python stacks" in verdict.reason
