@@ -7,6 +7,8 @@ wants in a bug report.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
@@ -63,6 +65,11 @@ def _pairs(file: SqliteFile, table: str) -> dict[str, str]:
         return {}
     rows = file.texts(f"SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM \"{table}\"")
     return {row[0]: row[1] for row in rows}
+
+
+def _size_bytes(path: Path) -> int:
+    files = [part for part in path.rglob("*") if part.is_file()] if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
 
 
 def _number(file: SqliteFile, query: str) -> int:

@@ -16,6 +16,7 @@ from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.gap_causes import CAUSES, LATENCY_NS, Cause
+from profiling_lab.trace.gap_list import longest_gaps
 from profiling_lab.trace.gap_pieces import gap_pieces
 from profiling_lab.trace.gap_rows import GapRow
 from profiling_lab.trace.gaps import GapsResult, gaps
@@ -334,6 +335,16 @@ def test_data_loading_is_the_cause_before_and_not_after(
         assert worst.share_frac > 0.7 and worst.per_step_ns == pytest.approx(47.3e6, rel=0.01)
     else:
         assert result.rows[0].cause == "host code" and loading_ns < 0.05 * result.idle_ns
+
+
+def test_each_of_the_longest_gaps_is_a_batch_that_is_loaded(shared_data: Path) -> None:
+    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+        listed, whole = longest_gaps(trace, limit=5), gaps(trace)
+    assert (len(listed.gaps), listed.total_matched) == (5, whole.gaps)
+    for gap in listed.gaps:
+        assert gap.main.cause == "data loading" and gap.main.exact
+        assert gap.until is not None and gap.until.line == 44, "the line that sends the batch to the GPU"
+        assert 45e6 < sum(part.idle_ns for part in gap.parts) == gap.idle_ns < 70e6
 
 
 def test_fsdp_inference_is_not_idle_but_copying(shared_data: Path) -> None:

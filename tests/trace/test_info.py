@@ -148,3 +148,26 @@ def test_secrets_of_the_environment_stay_in_the_file(tmp_path: Path) -> None:
     with Trace.open(path) as trace:
         assert SECRET not in repr(info_report(trace, info(trace), None))
         assert SECRET not in repr(info(trace))
+
+
+def test_a_folder_of_tables_is_as_large_as_its_files(tmp_path: Path) -> None:
+    from pyarrow import parquet, table
+
+    folder = tmp_path / "run_pqtdir"
+    folder.mkdir()
+    columns = {
+        "start": [1],
+        "end": [9],
+        "deviceId": [0],
+        "streamId": [7],
+        "correlationId": [1],
+        "shortName": [1],
+    }
+    parquet.write_table(
+        table(columns | {"globalPid": [1 << 24]}), folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+    )
+    parquet.write_table(table({"id": [1], "value": ["gemm"]}), folder / "StringIds.parquet")
+    with Trace.open(folder) as trace:
+        facts = info(trace)
+    assert facts.file_bytes == sum(file.stat().st_size for file in folder.iterdir())
+    assert rows(facts)["kernels"] == 1
