@@ -167,7 +167,7 @@ class ChromeReader:
         """There are no more bytes. All that follows is for afterwards."""
 
     def take_table(self, which: str) -> dict[str, npt.NDArray[Any]]:
-        """One table, given away: operations, calls, operators, python, syncs, overheads or flows."""
+        """One table, given away: operations, calls, operators, python, syncs, overheads, flows or memory."""
 
     def texts(self) -> tuple[tuple[str, ...], int]:
         """The distinct texts by number, and how many of them are no UTF-8."""

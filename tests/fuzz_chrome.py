@@ -34,13 +34,15 @@ from profiling_lab.trace.gaps import gaps
 from profiling_lab.trace.info import info
 from profiling_lab.trace.kernels import top_kernels
 from profiling_lab.trace.lines import lines
+from profiling_lab.trace.memory_usage import memory_peaks
 from profiling_lab.trace.overlap import overlap
 from profiling_lab.trace.steps import steps
 from profiling_lab.trace.syncs import syncs
 
 HANG_SECONDS = 60
-TABLES = ("operations", "calls", "operators", "python", "syncs", "overheads", "flows")
+TABLES = ("operations", "calls", "operators", "python", "syncs", "overheads", "flows", "memory")
 PID, MAIN, ENGINE = 11, 11, 12
+MEMORY = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Reserved": 1 << 21}
 EVALUATES = "autograd::engine::evaluate_function"
 
 Document = dict[str, Any]
@@ -92,7 +94,7 @@ def document() -> Document:
             ),
             arrow("s", n, MAIN, t + 12),
             arrow("f", n, ENGINE, t + 405),
-            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": PID, "tid": MAIN, "ts": t},
+            {"ph": "i", "name": "[memory]", "pid": PID, "tid": MAIN, "ts": t, "args": dict(MEMORY)},
         ]  # fmt: skip
     events.append({"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 9.3e15, "s": "g"})
     device = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "computeMajor": 9, "totalGlobalMem": 1 << 37}
@@ -275,6 +277,7 @@ def ask(path: Path) -> str:
         agreement = source.flow_agreement()
         assert 0 <= agreement.agree <= agreement.arrows
         assert len(list(source.collectives())) == len(source.collectives()) <= len(trace.operations)
+        memory_peaks(trace)
         assert len(source.noted_launches()[0]) == len(trace.operations)
         assert len(source.noted_input_dims()[0]) == len(trace.ranges)
         assert len(source.syncs()) == len(source.events["syncs"]["thread"])

@@ -80,6 +80,13 @@ py::dict take_table(trace::ChromeReader& reader, const std::string& which) {
     out["time_ns"] = give(std::move(table.time_ns));
     out["thread"] = give(std::move(table.thread));
     out["is_end"] = give(std::move(table.is_end));
+  } else if (which == "memory") {
+    auto& table = tables.memory;
+    out["time_ns"] = give(std::move(table.time_ns));
+    out["device"] = give(std::move(table.device));
+    out["bytes"] = give(std::move(table.bytes));
+    out["reserved"] = give(std::move(table.reserved));
+    out["thread"] = give(std::move(table.thread));
   } else {
     throw std::invalid_argument("there is no table " + which);
   }

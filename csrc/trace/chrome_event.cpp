@@ -29,6 +29,9 @@ constexpr Field kArguments[] = {
     {"python id", &ChromeEvent::python_id},
     {"python parent id", &ChromeEvent::python_parent},
     {"cuda_sync_kind", &ChromeEvent::sync_kind},
+    {"device type", &ChromeEvent::device_type},
+    {"device id", &ChromeEvent::device_id},
+    {"total reserved", &ChromeEvent::reserved},
 };
 
 // What a communication kernel says of its collective, and any kernel of its launch.

@@ -87,6 +87,7 @@ void ChromeSink::add(const ChromeEvent& event) {
   if (event.ph.raw != "X") {
     if ((event.ph.raw == "s" || event.ph.raw == "f") && same_in_any_case(event.cat.raw, "fwdbwd"))
       add_flow(event);
+    if (event.ph.raw == "i" && event.name.raw == "[memory]") add_memory(event);
     return;
   }
   if (kind == Kind::kOther) return;
@@ -159,6 +160,18 @@ void ChromeSink::add_flow(const ChromeEvent& event) {
   tables.flows.time_ns.push_back(*at);
   tables.flows.thread.push_back(thread(event));
   tables.flows.is_end.push_back(event.ph.raw == "f");
+}
+
+void ChromeSink::add_memory(const ChromeEvent& event) {
+  constexpr int64_t kHost = 0;
+  const auto at = nanoseconds(event.ts.raw);
+  const int64_t type = integer(event.device_type), device = integer(event.device_id);
+  if (!at || type == kNoNumber || type == kHost || device == kNoNumber) return;
+  tables.memory.time_ns.push_back(*at);
+  tables.memory.device.push_back(device);
+  tables.memory.bytes.push_back(integer(event.bytes));
+  tables.memory.reserved.push_back(integer(event.reserved));
+  tables.memory.thread.push_back(thread(event));
 }
 
 bool ChromeSink::times(const ChromeEvent& event, int64_t& start_ns, int64_t& end_ns) {

@@ -23,6 +23,7 @@ class ChromeSink {
 
   static Kind kind_of(std::string_view category);
   void add_flow(const ChromeEvent& event);
+  void add_memory(const ChromeEvent& event);
   bool times(const ChromeEvent& event, int64_t& start_ns, int64_t& end_ns);
   int64_t integer(const JsonValue& value);
   int32_t text(const JsonValue& value);

@@ -53,6 +53,12 @@ struct Flows {
   std::vector<uint8_t> is_end;
 };
 
+// Allocations of torch's own allocator on a GPU: a new size of what it holds.
+struct MemoryNotes {
+  std::vector<int64_t> time_ns, device, bytes, reserved;
+  std::vector<int32_t> thread;
+};
+
 // What is a process and a thread to torch.profiler: for events of a GPU its ordinal and the stream.
 struct ThreadKey {
   int64_t pid, tid;
@@ -67,6 +73,7 @@ struct ChromeTables {
   SyncSlices syncs;
   Slices overheads;
   Flows flows;
+  MemoryNotes memory;
   TextTable texts;
   std::vector<ThreadKey> threads;
 };

@@ -54,6 +54,7 @@ class ChromeEvents:
 
     tables: dict[str, Table]
     flows: Table
+    memory: Table
     texts: tuple[str, ...]
     pids: I64
     tids: I64
@@ -93,13 +94,14 @@ def read_events(path: Path) -> ChromeEvents:
     if not any(len(table["thread"]) for table in tables.values()):
         raise UnreadableInputError(f"{path} {_why_nothing(reader.found_events, damage, pieces)}")
 
-    flows = reader.take_table("flows")
+    moments = flows, memory = reader.take_table("flows"), reader.take_table("memory")
     base_ns = _base_ns(facts, tables)
     for column in ("start_ns", "end_ns"):
         for table in tables.values():
             table[column] += base_ns
-    flows["time_ns"] += base_ns
-    return ChromeEvents(tables, flows, texts, *reader.threads(), facts, repairs)
+    for table in moments:
+        table["time_ns"] += base_ns
+    return ChromeEvents(tables, flows, memory, texts, *reader.threads(), facts, repairs)
 
 
 def _why_nothing(found_events: bool, damage: dict[str, int], pieces: Pieces) -> str:

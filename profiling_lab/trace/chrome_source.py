@@ -125,6 +125,10 @@ class ChromeSource:
         """What communication kernels say of their collectives."""
         return collectives(self.events["operations"]["collective"], self.events.texts)
 
+    def memory(self) -> tuple[I32, Table]:
+        """What torch's allocator held of GPUs, in files with profile_memory: process per row, and the rows."""
+        return self._ids.of_slices(self.events.memory)[0], self.events.memory
+
     def noted_launches(self) -> tuple[I32, tuple[NotedLaunch, ...]]:
         """Per operation a row of the distinct launches (grid, block, resources), -1 where it notes none."""
         return noted_launches(self.events)

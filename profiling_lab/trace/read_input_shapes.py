@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of operators' inputs, as emit_nvtx(record_shapes=True) notes them; read when they are asked for."""
+"""Shapes of operators' inputs, as emit_nvtx and torch.profiler note them with record_shapes=True.
+
+Read when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import I32
 from profiling_lab.trace.read_nvtx import PUSH_POP, START_END
 from profiling_lab.trace.sqlite_file import PART
@@ -28,6 +32,9 @@ class InputShapes:
 
 def read_input_shapes(trace: Trace) -> InputShapes | None:
     """Per range of the trace; None where the file notes no shapes."""
+    if isinstance(trace.source, ChromeSource):
+        number, shapes = trace.source.noted_input_dims()
+        return InputShapes(number[trace.range_rows] + np.int32(1), ("", *shapes)) if shapes else None
     if not isinstance(trace.source, SqliteSource):
         return None
     file = trace.file

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import I32, OperationKind, full
 from profiling_lab.trace.read_operations import FARTHEST_NS, TABLES
 from profiling_lab.trace.sqlite_source import SqliteSource
@@ -52,6 +53,8 @@ class LaunchShapes:
 
 def read_launch_shapes(trace: Trace) -> LaunchShapes | None:
     """The shapes of the trace's kernels; None where the file has none."""
+    if isinstance(trace.source, ChromeSource):
+        return _noted_by_torch(trace, trace.source)
     if not isinstance(trace.source, SqliteSource):
         return None
     table = trace.file.newest(TABLES[OperationKind.KERNEL])
@@ -72,6 +75,22 @@ def read_launch_shapes(trace: Trace) -> LaunchShapes | None:
     known = np.array([values[0] >= 0 for values in distinct] or [False], dtype=bool)[number]
     of_whole[np.flatnonzero(whole.kind == OperationKind.KERNEL)] = np.where(known, number, -1)
     return LaunchShapes(of_whole[trace.operation_rows], tuple(_shape(values) for values in distinct))
+
+
+def _noted_by_torch(trace: Trace, source: ChromeSource) -> LaunchShapes | None:
+    number, launches = source.noted_launches()
+    if not launches:
+        return None
+    shapes = (
+        LaunchShape(
+            grid=noted.grid,
+            block=noted.block,
+            registers=None if noted.registers < 0 else noted.registers,
+            shared_bytes=None if noted.shared_bytes < 0 else noted.shared_bytes,
+        )
+        for noted in launches
+    )
+    return LaunchShapes(number[trace.operation_rows], tuple(shapes))
 
 
 def _shape(values: tuple[int, ...]) -> LaunchShape:

@@ -24,6 +24,9 @@ from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import OperationKind, OverheadKind, SyncKind
 from profiling_lab.trace.info import info
 from profiling_lab.trace.lines import lines
+from profiling_lab.trace.memory_usage import MemoryPeak, memory_peaks
+from profiling_lab.trace.read_input_shapes import read_input_shapes
+from profiling_lab.trace.read_launch_shapes import read_launch_shapes
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TABLE_OF = {
@@ -215,6 +218,38 @@ def test_launches_and_shapes_of_inputs(tmp_path: Path) -> None:
         assert shapes == ("[[2, 3], [3]]",)
         names = [trace.ranges.names[i] for i in trace.ranges.name[number == 0].tolist()]
         assert names == ["aten::mm"] * 3
+        read, inputs = read_launch_shapes(trace), read_input_shapes(trace)
+        assert read is not None and inputs is not None
+        assert [str(shape) for shape in read.shapes[:1]] == ["<<<132x2x1, 256x1x1>>>"]
+        assert (read.shapes[0].registers, read.shapes[1].registers) == (64, None)
+        assert [inputs.texts[i] for i in inputs.number.tolist()].count("[[2, 3], [3]]") == 3
+
+
+def note(ts: float, device: int, size: int, kind: int = 1, **totals: int) -> Event:
+    """An allocation of torch's own allocator."""
+    args = {"Total Reserved": totals["reserved"]} if "reserved" in totals else {}
+    args |= {"Device Type": kind, "Device Id": device, "Bytes": size, "Addr": 1}
+    name = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 11, "tid": MAIN}
+    return {**name, "ts": ts, "args": args}
+
+
+def test_the_peak_of_memory(tmp_path: Path) -> None:
+    events = [
+        note(10, 0, 100, reserved=1000),
+        note(20, 0, 900, reserved=4000),
+        note(30, 0, -900, reserved=4000),
+        note(40, 1, 70),  # torch 1.9 noted no totals: they are summed up
+        note(50, 1, 80),
+        note(60, 1, -70),
+        note(70, -1, 10**9, kind=0, reserved=10**10),  # the memory of the host
+    ]
+    with Trace.open(write(tmp_path / "t.json", {"traceEvents": launched() + events})) as trace:
+        assert memory_peaks(trace) == (
+            MemoryPeak(0, 0, 4000, 20_000, None),
+            MemoryPeak(0, 1, 150, 50_000, None),
+        )
+    with Trace.open(write(tmp_path / "t.json", {"traceEvents": launched()})) as trace:
+        assert memory_peaks(trace) is None
 
 
 def test_arrows_that_contradict_the_numbers_are_said(tmp_path: Path) -> None:
