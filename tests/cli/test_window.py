@@ -11,7 +11,20 @@ from builders import TraceBuilder
 
 from profiling_lab.cli import build_parser, main
 
-OF_ONE_TRACE = ("lines", "kernels", "steps", "gaps", "overlap", "check", "info")
+OF_ONE_TRACE = (
+    "lines",
+    "kernels",
+    "apis",
+    "copies",
+    "syncs",
+    "ranges",
+    "streams",
+    "steps",
+    "gaps",
+    "overlap",
+    "check",
+    "info",
+)
 
 
 @pytest.fixture
