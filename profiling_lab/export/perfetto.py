@@ -23,6 +23,7 @@ from profiling_lab.export.operation_args import OperationArgs
 from profiling_lab.export.output import Progress, Written, no_progress
 from profiling_lab.export.tracks import Slices, gpu_slices, host_slices
 from profiling_lab.trace import Trace
+from profiling_lab.trace.chrome_source import EXACT_LINES
 from profiling_lab.trace.columns import I64, NO_SEQUENCE, Calls, Evaluates, Operations, OverheadKind
 from profiling_lab.trace.read_ranges import OPEN_END
 
@@ -57,6 +58,7 @@ class _Writer:
         self.out: IO[bytes] = out
         self.progress = progress
         self.own = own
+        self.call_stacks: dict[int, str] = {}
         self.launched_by = trace.attribution.call
         self.host = self._host()
         starts = (trace.operations.start_ns, self.host.start_ns)
@@ -174,11 +176,20 @@ class _Writer:
             args["Fwd thread id"] = int(evaluates == Evaluates.NODE)
         if domain := ranges.domains.get(int(ranges.domain[row])):
             args["domain"] = domain
+        if text := self._call_stack(int(ranges.stack[row])):
+            args["Call stack"] = text
         if ranges.end_ns[row] == OPEN_END:
             args["open"] = "it had not ended when the recording stopped"
         head = heads["cpu_op" if args.get("Sequence number") is not None or evaluates else "user_annotation"]
         text = f',"args":{json.dumps(args)}' if args else ""
         return self._slice(start_ns, end_ns, head[ranges.name[row]], at, text)
+
+    def _call_stack(self, stack: int) -> str:
+        """The stack of an operator as torch 1.8 to 1.11 wrote it, with the lines that ran."""
+        if stack not in self.call_stacks:
+            frames = self.trace.stacks.of(stack) if self.trace.stacks_found.form == EXACT_LINES else ()
+            self.call_stacks[stack] = ";".join(f"{f.file}({f.line}): {f.function}" for f in frames)
+        return self.call_stacks[stack]
 
     def _operations(self, slices: Slices) -> Iterator[str]:
         args, correlation = OperationArgs(self.trace, self.own), self._correlation(self.trace.operations)

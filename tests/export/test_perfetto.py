@@ -136,6 +136,17 @@ def test_numbers_of_autograd_survive(shared_data: Path, tmp_path: Path) -> None:
     assert found == expected
 
 
+def test_lines_of_torch_profiler_survive(shared_data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again.json.gz"
+    with Trace.open(shared_data / "kineto" / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
+        write_perfetto(trace, out, packed=True)
+        expected = lines(trace, own=("torchvision",))
+        with Trace.open(out) as again:
+            found = lines(again, own=("torchvision",))
+    assert found.rows == expected.rows and len(found.rows) == 17
+    assert found.coverage.unattributed == expected.coverage.unattributed
+
+
 def test_ids_of_two_processes_stay_apart(shared_data: Path, tmp_path: Path) -> None:
     out = tmp_path / "again.json"
     with Trace.open(shared_data / "nsys" / "fsdp_inference_2xh100.sqlite") as trace:
