@@ -97,6 +97,12 @@ def test_everything_is_there(browser: Browser, page: Path) -> None:
     assert browser.run("document.documentElement.scrollWidth") == WIDE[0], "nothing sticks out to the side"
 
 
+@pytest.mark.parametrize("width", [360, 820, 1900])
+def test_nothing_sticks_out_at_any_width(browser: Browser, page: Path, width: int) -> None:
+    fresh(browser, page, (width, 900))
+    assert browser.run("document.documentElement.scrollWidth") == width
+
+
 def test_times_read_as_in_the_terminal(browser: Browser, page: Path) -> None:
     fresh(browser, page)
     first = browser.run(

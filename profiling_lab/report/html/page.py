@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -29,6 +30,9 @@ EVENTS_AT_MOST = 1_200_000
 """a page starts with so many events one by one, and with fewer where it grows beyond MOST_BYTES"""
 OPENS_AT_GAP_FRAC = 0.1
 """with so much idle time the timeline opens at the worst gap, else at the first step"""
+
+_UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|ns)(\W|$))")
+"""the space between a number and its unit, where no line may end"""
 
 SCRIPTS = (
     "format.js",
@@ -155,7 +159,7 @@ def _assemble(data: dict[str, Any], payload: str) -> bytes:
         "POLICY": policy,
         "TITLE": html.escape(data["title"]),
         "FILE": html.escape(data["file"]),
-        "VERDICT": html.escape(data["verdict"]),
+        "VERDICT": html.escape(_UNIT.sub("\u00a0", data["verdict"])),
         "STYLE": style,
         "DATA": _json(data),
         "TIMELINE": payload,

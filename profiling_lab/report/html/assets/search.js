@@ -30,21 +30,21 @@ class Search {
   byText(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) {
-      this.apply(null, '');
+      this.apply(null);
       return;
     }
     const named = names.shown.map((name, i) => (
       name.toLowerCase().includes(wanted) || (names.whole[i] ?? '').toLowerCase().includes(wanted)));
     const onLine = this.stacksOn((frame) => (
       frame && `${frame.file}:${frame.line} ${frame.function}`.toLowerCase().includes(wanted)));
-    this.apply((lane, i) => named[lane.name[i]] || (lane.kind !== 'line' && onLine[lane.stack[i]]), text);
+    this.apply((lane, i) => named[lane.name[i]] || (lane.kind !== 'line' && onLine[lane.stack[i]]));
   }
 
   // All that a line answers for: its launches, their kernels, and those of its backward.
   byLine(file, line) {
     const on = this.timeline.stacks.onLine(file, line);
     this.input.value = `${baseName(file)}:${line}`;
-    this.apply((lane, i) => on[lane.stack[i]], this.input.value);
+    this.apply((lane, i) => on[lane.stack[i]]);
     this.next(1);
     byId('timeline').scrollIntoView({behavior: 'smooth'});
   }
@@ -55,7 +55,7 @@ class Search {
     return out;
   }
 
-  apply(isHit, text) {
+  apply(isHit) {
     const {timeline} = this;
     this.active = isHit !== null;
     this.hits = [];
@@ -78,7 +78,8 @@ class Search {
     const partly = timeline.windows ? ' among the events that are in this page one by one' : '';
     byId('hits').textContent = isHit ? `${counted(total, 'event')}, ${time(gpuNs)} on the GPU${partly}` : '';
     byId('hit-next').hidden = !total;
-    this.list([...byName.values()].sort((a, b) => b.ns - a.ns), text);
+    const onGpu = (entry) => (entry.event.lane.kind === 'stream' ? 1 : 0);
+    this.list([...byName.values()].sort((a, b) => onGpu(b) - onGpu(a) || b.ns - a.ns));
     timeline.draw();
   }
 

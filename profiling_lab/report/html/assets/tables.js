@@ -2,7 +2,7 @@
 // Tables of the verbs, as `--format table` shows them and with the same numbers as `--format json`.
 
 const FINDINGS_SHOWN = 6;
-const rowsShown = () => (window.innerWidth > 700 ? 15 : 6);
+const rowsShown = () => (window.innerWidth > 960 ? 15 : 6);
 const BARS = ['forward_ns', 'backward_ns', 'recompute_ns', 'optimizer_ns', 'unknown_ns'];
 
 function cellText(value, column, unit) {
