@@ -39,8 +39,8 @@ def rules_report(rules: Sequence[Rule], settings: Settings) -> Report:
 def rule_report(rule: Rule, settings: Settings) -> Report:
     """One rule: what it looks at, how it decides, and its thresholds."""
     rows = _rows(rule, settings)
-    about = tuple(line.rstrip() for line in rule.about.strip().splitlines())
-    header = (f"{rule.name}: {rule.question}", "", *about)
+    about = tuple(line.rstrip() for line in (rule.about.strip() or rule.question).splitlines())
+    header = (f"{rule.name}: {about[0]}", *about[1:])
     text = " ".join(line for line in about if line)
     summary = {"rule": rule.name, "question": rule.question, "about": text}
     return Report("rules", {}, header, Table(_THRESHOLD, rows, len(rows)), {}, summary)

@@ -70,7 +70,7 @@ class Finding:
     remedy: str
     confidence: Confidence = "high"
     per_step_ns: int | None = None
-    """the part of the cost that lies inside of steps, per step; None where the trace has no steps"""
+    """the part of the cost from the first step to the last, per step; None where the trace has no steps"""
     severity: Severity = "low"
     rule: str = ""
 

@@ -14,7 +14,7 @@ from profiling_lab.rules.kernel_families import CONVOLUTION, KNOWN, names_tell_l
 from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.view import View
 
-SHARE = Threshold("share", "convolutions", 0.6, "of the GPU time, from", "seed 003: taking 60 % of the time")
+SHARE = Threshold("share", "convolutions", 0.6, "of the GPU time, from", "ours: more than all else together")
 CONVERTS = r"(?i)nchwToNhwc|nhwcToNchw"
 REMEDY = (
     "torch.backends.cudnn.benchmark = True (with fixed sizes), model.to(memory_format=torch.channels_last), "

@@ -258,19 +258,24 @@ class View(Places):
     def _per_step_ns(
         self, cost_ns: int, table: str, rows: npt.NDArray[np.integer], weight: I64
     ) -> int | None:
-        """The cost goes to the steps as the weight of its events does."""
+        """What is spent between the first step's start and the last one's end, per step: what a program does
+        between two steps it does for each of them. The cost is spread as the weight of its events is.
+        """
         steps = self.steps
         if steps is None or not len(rows):
             return None
         start_ns, process = self._table(table).start_ns[rows], self._table(table).process[rows]
+        # The host makes its calls for a step earlier than the GPU runs them.
+        began, ended = steps.host_start_ns, steps.host_end_ns
+        if table == "operations":
+            began, ended = steps.start_ns, steps.end_ns
         share = weight / weight.sum() if weight.any() else np.full(len(rows), 1 / len(rows))
         inside, number = 0.0, 0
         for each in np.unique(process).tolist():
             mine, its = process == each, np.flatnonzero(steps.process == each)
             if not len(its):
                 continue
-            step = np.searchsorted(steps.start_ns[its], start_ns[mine], "right") - 1
-            within = (step >= 0) & (start_ns[mine] < steps.end_ns[its][step])
+            within = (start_ns[mine] >= began[its[0]]) & (start_ns[mine] < ended[its[-1]])
             inside += float(share[mine][within].sum())
             number += len(its)
         return round(cost_ns * inside / number) if number else None

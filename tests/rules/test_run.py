@@ -91,7 +91,7 @@ def test_cost_per_step_counts_what_lies_in_steps(tmp_path: Path) -> None:
     with Trace.open(builder.write(tmp_path / "steps.sqlite")) as trace:
         checked = run(trace, [Rule("r", "?", (), check)])
     (found,) = checked.findings
-    assert checked.steps == 4 and found.per_step_ns == 1_000, "the first kernel belongs to no step"
+    assert checked.steps == 4 and found.per_step_ns == 1_000, "the first kernel came before all steps"
 
 
 def test_no_cost_per_step_without_steps(path: Path) -> None:
