@@ -34,10 +34,11 @@ MSGSPEC_AT_MOST_MIB = 1000  # it needs three times the file in memory, the other
 PEERS_AT_MOST_MIB = 300
 # A process says its own peak: what the system says of a child also counts its parent before the start.
 PEAK = """
-import atexit, sys
+import atexit, sys, time
 def say_peak():
     lines = open("/proc/self/status").read().splitlines()
-    print(next(line for line in lines if line.startswith("VmHWM")), file=sys.stderr)
+    peak = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
+    print(peak, time.process_time(), file=sys.stderr)
 atexit.register(say_peak)
 """
 OURS = "from profiling_lab.cli import main; sys.exit(main())"
@@ -77,6 +78,8 @@ class Run:
     """What a process took and printed."""
 
     seconds: float
+    cpu_seconds: float
+    """of all its threads: what others do on the machine does not count"""
     peak_bytes: int
     output: str
     off_frac: float = 0.0
@@ -90,8 +93,8 @@ def run(python: str, program: str, *arguments: str) -> Run:
     took = time.perf_counter() - began
     if done.returncode:
         sys.exit(f"{program}\nfailed with {done.returncode}:\n{done.stderr[-2000:]}")
-    _, kibibytes, _ = done.stderr.splitlines()[-1].split()
-    return Run(took, int(kibibytes) * 1024, done.stdout)
+    kibibytes, processors = done.stderr.splitlines()[-1].split()
+    return Run(took, float(processors), int(kibibytes) * 1024, done.stdout)
 
 
 def our_lines(path: Path, truth: Truth) -> Run:
@@ -171,6 +174,7 @@ def measure(
                 "events": file.truth.events,
             }
             results.add(BENCHMARK, case, provider, "time", done.seconds, "s")
+            results.add(BENCHMARK, case, provider, "cpu_time", done.cpu_seconds, "s")
             results.add(BENCHMARK, case, provider, "peak_memory", done.peak_bytes, "bytes")
             results.add(
                 BENCHMARK, case, provider, "memory_per_byte", done.peak_bytes / file.size_bytes, "ratio"

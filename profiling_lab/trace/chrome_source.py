@@ -126,7 +126,7 @@ class ChromeSource:
         return collectives(self.events["operations"]["collective"], self.events.texts)
 
     def memory(self) -> tuple[I32, Table]:
-        """What torch's allocator held of GPUs, in files with profile_memory: process per row, and the rows."""
+        """What torch's allocator held of GPUs, in files with profile_memory: process per row, the rows."""
         return self._ids.of_slices(self.events.memory)[0], self.events.memory
 
     def noted_launches(self) -> tuple[I32, tuple[NotedLaunch, ...]]:
