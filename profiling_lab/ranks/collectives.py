@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.ranks.kinds import Series, kind_of
-from profiling_lab.ranks.nccl_payload import payloads
+from profiling_lab.ranks.nccl_payload import FARTHEST_BYTES, payloads
 from profiling_lab.trace import Trace
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import I64, full
@@ -201,7 +201,8 @@ def _from_torch(out: _Details, trace: Trace, rows: npt.NDArray[np.intp], source:
         # The part of one rank: what it gives to an all-gather, what it takes from a reduce-scatter.
         elements = found.elements_out if out.kind[i] == "ReduceScatter" else found.elements_in
         element = _ELEMENT_BYTES.get(found.dtype.lower().partition("_")[0], 0)
-        out.size_bytes[i] = elements * element if elements >= 0 and element else -1
+        size_bytes = elements * element
+        out.size_bytes[i] = size_bytes if element and 0 <= size_bytes < FARTHEST_BYTES else -1
 
 
 def _from_nccl(out: _Details, trace: Trace, rows: npt.NDArray[np.intp]) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
 
+FARTHEST_BYTES = 1 << 50
+"""a message is smaller: a larger size is damage"""
 _HEADER_BYTES = 32
 _SCHEMA_AT = 8
 _COMMUNICATOR, _SIZE, _MEMBERS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
@@ -80,7 +82,7 @@ def payloads(trace: Trace) -> Payloads:
         for value in values
         if _MEMBERS in value and _COMMUNICATOR in value
     }
-    rows = [row for row in columns[2].tolist() if _SIZE in values[row]]
+    rows = [row for row in columns[2].tolist() if values[row].get(_SIZE, FARTHEST_BYTES) < FARTHEST_BYTES]
     kept = np.isin(columns[2], np.unique(rows))
     return Payloads(
         thread=columns[1][kept],

@@ -177,7 +177,7 @@ def _numbers(steps: StepWindows) -> tuple[I64, bool]:
     """The steps' numbers: the program's own where each step has one, else counted from 0."""
     found = [_NUMBER.search(name) for name in steps.names]
     if steps.sign in ("ProfilerStep", "range") and found and all(found):
-        numbers = np.array([int(match[1][:15]) for match in found if match], dtype=np.int64)
+        numbers = np.array([int(match[1][-12:]) for match in found if match], dtype=np.int64)
         if bool((np.diff(numbers) > 0).all()):
             return numbers, steps.sign == "ProfilerStep"
     return np.arange(len(steps), dtype=np.int64), False
