@@ -23,9 +23,15 @@ REMEDY = "smaller batches, activation checkpointing, a sharded optimizer (FSDP),
 def check(view: View) -> Verdict:
     peaks = memory_peaks(view.trace)
     if peaks is None:
-        return Abstain("the file does not note allocations", "`nsys profile --cuda-memory-usage=true`")
+        return Abstain(
+            "the file does not note allocations",
+            "`nsys profile --cuda-memory-usage=true`, or torch.profiler with profile_memory=True",
+        )
     if peaks and not any(peak.total_bytes for peak in peaks):
-        return Abstain("the file does not say how much memory its GPUs have", "nsys' table TARGET_INFO_GPU")
+        return Abstain(
+            "the file does not say how much memory its GPUs have",
+            "an export of nsys from mid 2021 on, or torch.profiler from 1.9 on",
+        )
     calls, findings = view.calls, []
     for peak in peaks:
         if not peak.total_bytes or peak.peak_bytes <= view[FULL] * peak.total_bytes:
