@@ -106,7 +106,7 @@ async function start() {
   if (data.coverage.gpu_ns && timeline.stacks.parent.length > 1) {
     state.flame = new Flame(flameBox, timeline.stacks, data);
   } else absent(flameBox, data.lines.absent ?? 'the file holds no Python stacks');
-  window.profilingLab = {...state, data, names, search, inflateRaw, fromBase64};
+  window.profilingLab = {...state, data, names, search, inflateRaw, fromBase64, readyMs: performance.now()};
   document.documentElement.dataset.ready = 'yes';
 }
 
