@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--merge-numbers", action="store_true", help="names that differ in numbers alone are one"
     )
+    parser.add_argument(
+        "--stats", action="store_true", help="show average, extremes and standard deviation on the host too"
+    )
     shared.add_own(parser)
     shared.add_lines(parser)
     shared.add_limit(parser, 25)
@@ -36,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
 
     with shared.open_trace(args) as trace:
         result = ranges(trace, args.tree, args.merge_numbers, tuple(args.own), args.limit or None)
-        write(ranges_report(trace, result, args.lines), args.format)
+        write(ranges_report(trace, result, args.lines, args.stats), args.format)
     return 0

@@ -11,30 +11,24 @@ from profiling_lab.report.places import place_lines, place_text, places_data
 from profiling_lab.report.stats import stats_data
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.copies import LARGE_BYTES, CopiesResult, CopyRow
-from profiling_lab.trace.places import Place
+from profiling_lab.trace.copies import LARGE_BYTES, By, CopiesResult, CopyRow
 
 
 def copies_report(trace: Trace, result: CopiesResult, lines: int = 2) -> Report:
-    """Rows of `copies` as a report; with a row per line the line stands in the row, else below it."""
+    """Rows of `copies` as a report: under each at most so many lines, or the one that tells it apart."""
     columns = [Column("direction", "copy")]
     if result.by != "direction":
         columns += [Column("memory", "memory")]
-    if result.by == "line":
-        columns += [Column("place", "line")]
     columns += [
         Column("total_ns", "total", Unit.NS),
-        Column("share_frac", "of copy time", Unit.FRAC),
+        Column("share_frac", "of all", Unit.FRAC),
         Column("count", "count", Unit.COUNT),
         Column("median_ns", "median", Unit.NS, "each"),
-        Column("longest_ns", "max", Unit.NS, "each"),
         Column("total_bytes", "size", Unit.BYTES),
-        Column("size_median_bytes", "median size", Unit.BYTES),
         Column("bytes_per_s", "bandwidth", Unit.RATE),
         Column("of_peak_frac", "of peak", Unit.FRAC),
     ]
     rows = tuple(tuple(_value(row, column.name) for column in columns) for row in result.rows)
-    below = 0 if result.by == "line" else lines
     return Report(
         command="copies",
         trace={
@@ -51,7 +45,7 @@ def copies_report(trace: Trace, result: CopiesResult, lines: int = 2) -> Report:
             tuple(columns),
             rows,
             result.total_matched,
-            tuple(place_lines(row.places, below) for row in result.rows),
+            tuple(_lines(row, result.by, lines) for row in result.rows),
             tuple(map(_data, result.rows)),
         ),
         coverage=coverage_data(result.coverage),
@@ -81,13 +75,10 @@ def _header(result: CopiesResult) -> tuple[str, ...]:
 def _value(row: CopyRow, name: str) -> Value:
     values: dict[str, Value] = {
         "memory": memory_text(row),
-        "place": _line(row.places),
         "total_ns": row.times.total,
         "count": row.times.count,
         "median_ns": row.times.median,
-        "longest_ns": row.times.longest,
         "total_bytes": row.sizes.total,
-        "size_median_bytes": row.sizes.median,
     }
     if name in values:
         return values[name]
@@ -95,10 +86,12 @@ def _value(row: CopyRow, name: str) -> Value:
     return value
 
 
-def _line(places: tuple[Place, ...]) -> str:
-    """The places of one line, which differ in their phase only."""
-    first = places[0]
-    return place_text(first if len(places) == 1 else replace(first, phase=""))
+def _lines(row: CopyRow, by: By, most: int) -> tuple[str, ...]:
+    if by != "line":
+        return place_lines(row.places, most)
+    # The places of one line differ in their phase only.
+    first = row.places[0]
+    return (place_text(first if len(row.places) == 1 else replace(first, phase="")),)
 
 
 def memory_text(row: CopyRow) -> str:

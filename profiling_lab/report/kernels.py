@@ -8,6 +8,7 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.launches import phase_columns, phase_values, phases_data
 from profiling_lab.report.lines import frame_data, shown_path
+from profiling_lab.report.stats import spread_columns
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.kernel_shapes import KernelShape
@@ -39,11 +40,7 @@ def kernels_report(
         Column("total_ns", "total", Unit.NS),
         Column("share_frac", "of GPU time", Unit.FRAC),
         Column("count", "count", Unit.COUNT),
-        Column("average_ns", "average", Unit.NS, "launch"),
-        *((Column("median_ns", "median", Unit.NS, "launch"),) if stats else ()),
-        Column("shortest_ns", "shortest", Unit.NS, "launch"),
-        Column("longest_ns", "longest", Unit.NS, "launch"),
-        *((Column("deviation_ns", "std", Unit.NS, "launch"),) if stats else ()),
+        *_spread(stats, phases or shapes),
         *(phase_columns() if phases else ()),
         *(_SHAPE if shapes else ()),
     ]
@@ -62,12 +59,20 @@ def kernels_report(
     )
 
 
+def _spread(stats: bool, brief: bool) -> tuple[Column, ...]:
+    """`brief`: other columns need the room."""
+    if stats:
+        return spread_columns()
+    average, _, shortest, longest, _ = spread_columns()
+    return (average,) if brief else (average, shortest, longest)
+
+
 def _header(phases: bool, shapes: bool) -> tuple[str, ...]:
     lines = []
     if phases:
         lines.append(
-            "call, queue, kernel: time in the launching call, from its end to the start of the kernel (of "
-            "those that were queued), and on the GPU"
+            "call, queue, kernel: medians of the time in the launching call, from its end to the start of "
+            "the kernel (of what was queued), and on the GPU"
         )
     if shapes:
         lines.append("occupancy: what the launch allows, weighted by time; an estimate, no measurement")
@@ -81,11 +86,7 @@ def _values(row: KernelRow, stats: bool, phases: bool, shapes: bool, by: str) ->
         row.total_ns,
         row.share_frac,
         row.count,
-        row.average_ns,
-        *((row.stats.median,) if stats else ()),
-        row.shortest_ns,
-        row.longest_ns,
-        *((row.stats.deviation,) if stats else ()),
+        *(getattr(row.stats, column.name.removesuffix("_ns")) for column in _spread(stats, phases or shapes)),
         *(_phase_values(row) if phases else ()),
         *(_shape_values(row.shape) if shapes else ()),
     )

@@ -17,22 +17,15 @@ _PHASES = ("call", "queue", "kernel")
 
 
 def phase_columns() -> tuple[Column, ...]:
-    """Medians and averages, with the number of launches that were queued at all."""
-    columns = [Column("queued", "queued", Unit.COUNT)]
-    for phase in _PHASES:
-        columns += [
-            Column(f"{phase}_average_ns", f"{phase} avg", Unit.NS, "phase"),
-            Column(f"{phase}_median_ns", f"{phase} med", Unit.NS, "phase"),
-        ]
-    return tuple(columns)
+    """Medians of the phases, with the number of launches that were queued at all."""
+    medians = (Column(f"{phase}_median_ns", phase, Unit.NS, "phase") for phase in _PHASES)
+    return (Column("queued", "queued", Unit.COUNT), *medians)
 
 
 def phase_values(phases: Phases) -> tuple[Value, ...]:
     """As `phase_columns`; None for what no launch of the row has."""
-    values: list[Value] = [phases.queue.count if phases.total.count else None]
-    for stats in (phases.call, phases.queue, phases.kernel):
-        values += [stats.average, stats.median] if stats.count else [None, None]
-    return tuple(values)
+    medians = (stats.median if stats.count else None for stats in (phases.call, phases.queue, phases.kernel))
+    return (phases.queue.count if phases.total.count else None, *medians)
 
 
 def phases_data(phases: Phases) -> dict[str, Value]:
@@ -94,7 +87,8 @@ def _header(result: LaunchesResult) -> tuple[str, ...]:
     lines = [
         f"{numbers.counted(result.launches, 'kernel')} with the call that launched them; {queued} waited in "
         "a queue, the GPU having other work",
-        "  total: from the start of the call to the end of call or kernel; queue: of queued launches only",
+        "  total: from the start of the call to the end of call or kernel; call, queue, kernel: medians, "
+        "that of the queue of what was queued",
     ]
     if result.unrecorded:
         lines.append(f"  {numbers.counted(result.unrecorded, 'kernel')} without a recorded call are left out")

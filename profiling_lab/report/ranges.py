@@ -12,8 +12,10 @@ from profiling_lab.trace import Trace
 from profiling_lab.trace.ranges import RangeRow, RangesResult
 
 
-def ranges_report(trace: Trace, result: RangesResult, lines: int = 2) -> Report:
-    """Rows of `ranges` as a report; the style is shown where there are several."""
+def ranges_report(trace: Trace, result: RangesResult, lines: int = 2, stats: bool = False) -> Report:
+    """Rows of `ranges` as a report; the style is shown where there are several. stats: not the median of the
+    time on the host alone, but all statistics.
+    """
     columns = [Column("title", "range")]
     if len({row.style for row in result.rows}) > 1:
         columns += [Column("style", "style")]
@@ -25,7 +27,8 @@ def ranges_report(trace: Trace, result: RangesResult, lines: int = 2) -> Report:
     ]
     if result.tree:
         columns += [Column("host_self_ns", "itself", Unit.NS, "total")]
-    columns += [Column("count", "count", Unit.COUNT), *spread_columns("host_", "host")]
+    spread = spread_columns("host_")
+    columns += [Column("count", "count", Unit.COUNT), *(spread if stats else spread[1:2])]
     rows = tuple(_values(row, [column.name for column in columns]) for row in result.rows)
     return Report(
         command="ranges",

@@ -15,12 +15,11 @@ def streams_report(trace: Trace, result: StreamsResult, lines: int = 2) -> Repor
     """Rows of `streams` as a report; process and device are shown where there are several."""
     columns = (
         Column("stream", "stream"),
-        Column("kind", "kind"),
         Column("busy_ns", "busy", Unit.NS, "time"),
         Column("share_frac", "of GPU time", Unit.FRAC),
-        Column("shared_ns", "with others", Unit.NS, "time"),
-        Column("idle_ns", "idle between", Unit.NS, "time"),
-        Column("longest_gap_ns", "longest gap", Unit.NS, "time"),
+        Column("shared_ns", "shared", Unit.NS, "time"),
+        Column("idle_ns", "idle", Unit.NS, "time"),
+        Column("longest_gap_ns", "max gap", Unit.NS, "time"),
         Column("kernels", "kernels", Unit.COUNT),
         Column("copies", "copies", Unit.COUNT),
         Column("sets", "sets", Unit.COUNT),
@@ -46,8 +45,7 @@ def streams_report(trace: Trace, result: StreamsResult, lines: int = 2) -> Repor
 
 def _values(row: StreamRow, zero_ns: int, several: bool) -> tuple[Value, ...]:
     return (
-        f"{row.stream} on GPU {row.device} of pid {row.pid}" if several else str(row.stream),
-        _kind(row),
+        _name(row, several),
         row.busy_ns,
         row.share_frac,
         row.shared_ns,
@@ -61,8 +59,12 @@ def _values(row: StreamRow, zero_ns: int, several: bool) -> tuple[Value, ...]:
     )
 
 
-def _kind(row: StreamRow) -> str:
-    return f"{row.kind}, priority {row.priority}".lstrip(", ") if row.priority else row.kind
+def _name(row: StreamRow, several: bool) -> str:
+    """`7 (non-blocking, priority -5) on GPU 0 of pid 12`"""
+    about = [row.kind] if row.kind else []
+    about += [f"priority {row.priority}"] if row.priority else []
+    name = f"{row.stream} ({', '.join(about)})" if about else str(row.stream)
+    return f"{name} on GPU {row.device} of pid {row.pid}" if several else name
 
 
 def _device_line(device: DeviceStreams) -> str:

@@ -14,7 +14,6 @@ from profiling_lab.trace.syncs import SyncRow, SyncsResult
 COLUMNS = (
     Column("what", "waits for"),
     Column("api", "in"),
-    Column("place", "line"),
     Column("idle_ns", "GPU idle after", Unit.NS, "cost"),
     Column("host_ns", "host waited", Unit.NS, "cost"),
     Column("useful_ns", "GPU busy", Unit.NS, "cost"),
@@ -26,12 +25,11 @@ COLUMNS = (
 
 
 def syncs_report(trace: Trace, result: SyncsResult) -> Report:
-    """Rows of `syncs` as a report."""
+    """Rows of `syncs` as a report, the line under each."""
     rows = tuple(
         (
             row.what,
             row.api,
-            place_text(row.place),
             row.idle_ns,
             row.host_ns,
             row.useful_ns,
@@ -55,7 +53,13 @@ def syncs_report(trace: Trace, result: SyncsResult) -> Report:
             "stream_waits": result.stream_waits,
         },
         header=(*coverage_header(trace, result.coverage), *_header(result)),
-        table=Table(COLUMNS, rows, result.total_matched, data=tuple(map(_data, result.rows))),
+        table=Table(
+            COLUMNS,
+            rows,
+            result.total_matched,
+            tuple((place_text(row.place),) for row in result.rows),
+            tuple(map(_data, result.rows)),
+        ),
         coverage=coverage_data(result.coverage),
     )
 

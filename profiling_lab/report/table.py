@@ -116,6 +116,7 @@ _CELLS: dict[Unit, Callable[[Any], str]] = {
 
 
 _ROW = "row"
+_LEAST_TEXT = 16
 
 
 def _footer(table: Table) -> str:
@@ -162,8 +163,12 @@ def _print_table(console: Any, table: Table, fold: bool) -> None:
         for line in table.details[row] if 0 <= row < len(table.details) else ():
             console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
 
+    rich_table = _rich_table(table, fold)
+    # A terminal that is too narrow for the numbers breaks lines, as it does anywhere else.
+    needed = sum(column.min_width or 0 for column in rich_table.columns) + 2 * len(rich_table.columns)
+    options = console.options.update(width=max(console.width, needed))
     row = -1
-    for line in console.render_lines(_rich_table(table, fold), pad=False):
+    for line in console.render_lines(rich_table, options, pad=False):
         number = max((part.style.meta.get(_ROW, -1) for part in line if part.style), default=-1)
         if number > row:
             below(row)
@@ -180,13 +185,17 @@ def _rich_table(table: Table, fold: bool) -> Any:
 
     titles, cells = _titles_and_cells(table)
     out = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column, title in zip(table.columns, titles, strict=True):
+    for number, (column, title) in enumerate(zip(table.columns, titles, strict=True)):
         is_text = column.unit is Unit.TEXT
+        longest = max((len(row[number]) for row in cells), default=0)
+        # Titles fold between words and names anywhere; of a number nothing may be lost.
+        least = min(longest, _LEAST_TEXT) if is_text else max(longest, *map(len, title.split() or [""]))
         out.add_column(
             Text(title),
             justify="left" if is_text else "right",
-            no_wrap=not (fold and is_text),
+            no_wrap=not fold,
             overflow="fold",
+            min_width=least if fold else None,
         )
     for number, row in enumerate(cells):
         style = Style(meta={_ROW: number})

@@ -72,7 +72,7 @@ def test_statistics_and_phases_are_columns(recording: Path, capsys: pytest.Captu
     assert main(["kernels", str(recording), "--depth", "0", "--stats", "--phases", "--group-by", "line"]) == 0
     out = capsys.readouterr().out
     (head,) = (line for line in out.splitlines() if line.startswith("kernel"))
-    for title in ("line", "median", "std", "queued", "call avg", "queue med", "kernel med"):
+    for title in ("line", "average", "median", "min", "max", "std", "queued", "call", "queue", "kernel"):
         assert title in head
     assert "/app/model.py:5" in out and "call, queue, kernel: " in out
 

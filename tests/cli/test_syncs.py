@@ -27,9 +27,10 @@ def test_table(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["syncs", str(recording)]) == 0
     out, err = capsys.readouterr()
     assert "the host waited 2 times, 47.000 µs (once per thread; " in out
-    rows = [line for line in out.splitlines() if "Synchronize" in line]
-    assert rows[0].startswith("value read") and "/app/train.py:9 main" in rows[0]
-    assert rows[1].startswith("device") and "no line: no Python stack" in rows[1] and err == ""
+    lines = [line.strip() for line in out.splitlines()]
+    at = lines.index("/app/train.py:9 main")
+    assert lines[at - 1].startswith("value read  cudaStreamSynchronize") and err == ""
+    assert lines[at + 1].startswith("device") and lines[at + 2] == "no line: no Python stack"
 
 
 def test_json(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +49,7 @@ def test_other_forms(recording: Path, capsys: pytest.CaptureFixture[str]) -> Non
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["what"] for row in rows] == ["value read", "device"] and rows[1]["line"] == ""
     main(["syncs", str(recording), "--format", "md"])
-    assert "| value read |" in capsys.readouterr().out
+    assert "| value read<br>/app/train.py:9 main |" in capsys.readouterr().out
 
 
 def test_window_and_exit_codes(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

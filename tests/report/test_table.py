@@ -70,6 +70,14 @@ def test_a_terminal_folds_at_its_width_and_loses_nothing(monkeypatch: pytest.Mon
     assert "8.000" in text and "12,345" in text
 
 
+def test_a_terminal_that_is_too_narrow_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("TERM", "dumb")
+    text = rendered("table", Terminal())
+    for number in ("8.000", "12,345", "3.0 MiB", "75.0 %", "< 0.1 %"):
+        assert number in text
+
+
 def test_a_cut_list_says_so_in_every_form_for_people() -> None:
     for form in ("table", "md"):
         assert "2 of 57 rows; --limit 0 shows all" in rendered(form, total=57)
