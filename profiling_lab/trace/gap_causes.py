@@ -15,6 +15,7 @@ class Cause(IntEnum):
     """Why the GPU was idle. The first are what the host's thread was doing (host_activity.Doing)."""
 
     HOST_CODE = Doing.RANGE
+    OFF_CPU = Doing.OFF_CPU
     SYSTEM_CALL = Doing.SYSTEM_CALL
     GARBAGE_COLLECTION = Doing.GARBAGE_COLLECTION
     GIL_WAIT = Doing.GIL_WAIT
@@ -25,16 +26,17 @@ class Cause(IntEnum):
     CODE_LOADING = Doing.CODE_LOADING
     QUEUE_FULL = Doing.QUEUE_FULL
     PROFILER = Doing.PROFILER
-    AFTER_WAIT = 11
-    LATENCY = 12
-    BETWEEN = 13
-    EVENT_WAIT = 14
-    LATE_START = 15
-    NOT_RECORDED = 16
+    AFTER_WAIT = 12
+    LATENCY = 13
+    BETWEEN = 14
+    EVENT_WAIT = 15
+    LATE_START = 16
+    NOT_RECORDED = 17
 
 
 CAUSES = {
     Cause.HOST_CODE: "host code",
+    Cause.OFF_CPU: "host thread off the CPU",
     Cause.SYSTEM_CALL: "host blocked in the system",
     Cause.GARBAGE_COLLECTION: "garbage collection",
     Cause.GIL_WAIT: "waiting for the GIL",

@@ -23,16 +23,17 @@ class Doing(IntEnum):
     """Kinds of activity, so ordered that of two at one moment the greater one explains more."""
 
     RANGE = 0
-    SYSTEM_CALL = 1
-    GARBAGE_COLLECTION = 2
-    GIL_WAIT = 3
-    DATA_LOADING = 4
-    CUDA_CALL = 5
-    WAIT = 6
-    ALLOCATOR = 7
-    CODE_LOADING = 8
-    QUEUE_FULL = 9
-    PROFILER = 10
+    OFF_CPU = 1
+    SYSTEM_CALL = 2
+    GARBAGE_COLLECTION = 3
+    GIL_WAIT = 4
+    DATA_LOADING = 5
+    CUDA_CALL = 6
+    WAIT = 7
+    ALLOCATOR = 8
+    CODE_LOADING = 9
+    QUEUE_FULL = 10
+    PROFILER = 11
 
 
 _CALLS = (
@@ -95,7 +96,7 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
     """All activities of all threads, as far as they lie in `span`: else between the first and the last GPU
     operation.
     """
-    tables = (_calls(trace), _ranges(trace), _system_calls(trace), _overheads(trace))
+    tables = (_calls(trace), _ranges(trace), _system_calls(trace), _off_cpu(trace), _overheads(trace))
     names: list[str] = []
     offsets = []
     for table in tables:
@@ -202,6 +203,31 @@ def _system_calls(trace: Trace) -> _Table:
         name=name,
         names=names,
         rows=np.arange(len(thread), dtype=np.int32),
+    )
+
+
+def _off_cpu(trace: Trace) -> _Table:
+    """When the system had taken a thread off its CPU, which nsys records with `--cpuctxsw=process-tree`."""
+    source = trace.source
+    rows = {name: np.empty(0, dtype=np.int64) for name in ("start", "isSchedIn", "globalTid")}
+    process = thread = np.empty(0, dtype=np.int32)
+    if isinstance(source, SqliteSource) and (found := source.file.newest("SCHED_EVENTS")):
+        rows = source.file.select(found, {"start": 0, "isSchedIn": 1, "globalTid": 0})
+        process = source.processes.number(process_part(rows["globalTid"]))
+        thread = source.threads.number(rows["globalTid"])
+    order = np.lexsort((rows["start"], thread))
+    out = (rows["isSchedIn"][order][:-1] == 0) & (rows["isSchedIn"][order][1:] != 0)
+    out &= thread[order][:-1] == thread[order][1:]
+    left = order[:-1][out]
+    return _Table(
+        start_ns=rows["start"][left],
+        end_ns=rows["start"][order[1:][out]],
+        process=process[left],
+        thread=thread[left],
+        doing=full(len(left), Doing.OFF_CPU, np.int32),
+        name=full(len(left), 0, np.int32),
+        names=("",),
+        rows=np.arange(len(left), dtype=np.int32),
     )
 
 

@@ -134,6 +134,30 @@ def test_what_the_file_says_of_cuda_the_system_and_the_profiler(tmp_path: Path) 
     assert cause(result, Cause.SYSTEM_CALL).what == "read"
 
 
+def test_a_thread_that_the_system_took_off_its_cpu(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("first", 90 * US, start_ns=1010 * US)
+    builder.now_ns = 1200 * US
+    builder.launch("second", 10 * US, start_ns=1203 * US)
+    builder.range("forward", 1000 * US, 1200 * US)
+    path = builder.write(tmp_path / "run.sqlite")
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE SCHED_EVENTS (start INTEGER, cpu, isSchedIn INTEGER, globalTid INTEGER)")
+        for thread, at, back in (
+            (1, 1090, 0),
+            (1, 1120, 1),
+            (1, 1150, 0),
+            (2, 1155, 1),
+            (1, 1160, 1),
+            (1, 1190, 0),
+        ):
+            file.execute("INSERT INTO SCHED_EVENTS VALUES (?, 0, ?, ?)", (at * US, back, builder.tid(thread)))
+    file.close()
+    with Trace.open(path) as trace:
+        result = gaps(trace)
+    # From 1,100 to 1,120 and from 1,150 to 1,160; it never came back from the last time: that is not known.
+    assert by_cause(result) == {"host thread off the CPU": 30, "host code": 70, "inside a CUDA call": 3}
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
