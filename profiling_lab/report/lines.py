@@ -37,7 +37,7 @@ def lines_report(trace: Trace, result: LinesResult) -> Report:
     return Report(
         command="lines",
         trace={"path": str(trace.path)},
-        header=coverage_header(trace, result.coverage),
+        header=(*coverage_header(trace, result.coverage), *phase_header(result.phase_ns)),
         table=Table(
             tuple(columns),
             tuple(
@@ -49,7 +49,18 @@ def lines_report(trace: Trace, result: LinesResult) -> Report:
             tuple(map(_data, rows)),
         ),
         coverage=coverage_data(result.coverage),
+        summary={f"{name}_ns": ns for name, ns in zip(LINE_PHASES, result.phase_ns, strict=True)},
     )
+
+
+def phase_header(phase_ns: Sequence[int]) -> tuple[str, ...]:
+    """How all GPU time divides into phases, where there are several."""
+    parts = [
+        f"{numbers.share(ns / sum(phase_ns))} {name}"
+        for name, ns in zip(LINE_PHASES, phase_ns, strict=True)
+        if ns
+    ]
+    return (f"of all GPU time {', '.join(parts)}",) if len(parts) > 1 else ()
 
 
 def phase_columns(times: Sequence[tuple[int, ...]], phase: PhaseFilter) -> list[Column]:

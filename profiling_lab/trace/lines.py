@@ -86,6 +86,8 @@ class LinesResult:
     phase: PhaseFilter
     total_matched: int
     """rows before `limit`"""
+    phase_ns: tuple[int, ...]
+    """all GPU time by LinePhase, with a line or without"""
 
     @property
     def truncated(self) -> bool:
@@ -131,7 +133,15 @@ def lines(
         by=by,
         phase=phase,
         total_matched=len(rows),
+        phase_ns=tuple(total_by_phase(trace)),
     )
+
+
+def total_by_phase(trace: Trace) -> list[int]:
+    """All GPU time by LinePhase."""
+    phase, duration = trace.attribution.line_phase.astype(np.int32), trace.operations.duration_ns
+    total: list[int] = _analysis.sum_by_key(phase, duration, len(LinePhase))[0].tolist()
+    return total
 
 
 def _order(row: LineRow, sort: Sort) -> tuple[object, ...]:

@@ -42,7 +42,8 @@ def test_table_opens_with_coverage_and_says_that_it_is_cut(
         == "run.sqlite: 680.000 µs of GPU time in 36 operations, summed; busy 680.000 µs of 690.000 µs"
     )
     assert lines[1] == "100.0 % has a line of your code; 7.4 % is backward joined with its forward line"
-    assert lines[3].split() == [
+    assert lines[2] == "of all GPU time 92.6 % forward, 7.4 % backward"
+    assert lines[4].split() == [
         "line",
         "function",
         "forward",
@@ -56,7 +57,7 @@ def test_table_opens_with_coverage_and_says_that_it_is_cut(
         "GPU",
         "time",
     ]
-    assert lines[4].split() == [
+    assert lines[5].split() == [
         "/app/model.py:35",
         "Net.forward",
         "35.000",
@@ -146,7 +147,8 @@ def test_each_phase_has_its_column_and_python_in_backward_both_lines(
     every_phase: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, out, _ = run(capsys, "lines", every_phase)
-    title, first, below = out.splitlines()[3:6]
+    phases, _, title, first, below = out.splitlines()[2:7]
+    assert phases == "of all GPU time 23.4 % forward, 42.6 % backward, 23.4 % recompute, 10.6 % optimizer"
     assert title.split()[2:12:2] == ["forward", "backward", "recompute", "optimizer", "total"]
     shown = "/app/swish.py:3 Swish.forward 10.000 20.000 11.000 0 41.000 3 87.2 %"
     assert first.split() == shown.split()
@@ -156,6 +158,13 @@ def test_each_phase_has_its_column_and_python_in_backward_both_lines(
     place = {"function": "Swish.backward", "file": "/app/swish.py", "line": 9}
     assert rows[3]["executed"] == [place | {"gpu_ns": 20_000, "operations": 1}]
     assert (rows[3]["recompute_ns"], rows[4]["optimizer_ns"]) == (11_000, 5_000)
+    assert json.loads(out)["data"]["summary"] == {
+        "forward_ns": 11_000,
+        "backward_ns": 20_000,
+        "recompute_ns": 11_000,
+        "optimizer_ns": 5_000,
+        "unknown_ns": 0,
+    }
     _, out, _ = run(capsys, "lines", every_phase, "--phase", "optimizer", "--format", "csv")
     assert [row["line"] for row in csv.DictReader(io.StringIO(out))] == ["4"]
 

@@ -109,6 +109,7 @@ def test_sums_are_those_of_the_single_operations(tmp_path: Path, rows: list[tupl
         check_tree(tree)
         found = {node.key: node.inclusive_ns for node in tree.nodes if not node.reason}
         assert {key: ns for key, ns in found.items() if ns} == {key: ns for key, ns in by_path.items() if ns}
+        assert tree.nodes[0].inclusive_phase_ns == result.phase_ns
         totals = [0] * len(LINE_PHASES)
         for phase in LINE_PHASES[:-1]:
             one = call_tree(trace, phase)  # type: ignore[arg-type]
