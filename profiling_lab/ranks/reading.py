@@ -12,8 +12,9 @@ from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputEr
 from profiling_lab.ranks.question import Question
 from profiling_lab.ranks.summary import RankSummary, summarize
 from profiling_lab.trace import Trace
+from profiling_lab.trace.parquet_folder import SUFFIXES as TABLE_SUFFIXES
 
-_ENDINGS = (".sqlite", ".json", ".json.gz", ".db", "_pqtdir", ".parquetdir")
+_ENDINGS = (".sqlite", ".json", ".json.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +65,26 @@ def files_of(paths: list[str]) -> list[str]:
     out: list[str] = []
     for given in paths:
         path = Path(given)
-        if not path.is_dir() or path.name.endswith(_ENDINGS):
-            if not path.exists():
-                raise UnreadableInputError(f"{given}: there is no such file or folder")
+        if not path.exists():
+            raise UnreadableInputError(f"{given}: there is no such file or folder")
+        if not path.is_dir() or _is_trace(path):
             out.append(given)
             continue
-        inside = [child for child in path.iterdir() if child.name.endswith(_ENDINGS)]
+        inside = [child for child in path.iterdir() if _is_trace(child)]
         if not inside:
             reports = sum(child.suffix == ".nsys-rep" for child in path.iterdir())
-            convert = f": convert its {reports} nsys reports first (nsys export --type=sqlite)" * bool(
-                reports
-            )
-            raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(_ENDINGS[:3])}){convert}")
+            convert = f": convert its {reports} nsys reports first (nsys export --type=sqlite)"
+            convert = convert if reports else ""
+            raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(_ENDINGS)}){convert}")
         out += [str(child) for child in sorted(inside, key=_natural)]
     return list(dict.fromkeys(out))
+
+
+def _is_trace(path: Path) -> bool:
+    """By its name; a folder is one if nsys has exported its tables into it."""
+    if path.is_dir():
+        return any(child.suffix in TABLE_SUFFIXES for child in path.iterdir())
+    return path.name.endswith(_ENDINGS)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from job_builder import Job
+from table_folders import to_folder
 
 from profiling_lab.errors import UsageError
 from profiling_lab.ranks import JobResult, LocalPool, Question, ranks, summarize
@@ -127,3 +128,13 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     assert found == ["r1.json.gz", "r2.sqlite", "r10.sqlite"]
     twice = files_of([str(tmp_path / "r2.sqlite"), str(tmp_path)])
     assert len(twice) == 3
+
+
+def test_folders_of_tables_are_traces(many: list[str], tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    for path in many[:2]:
+        to_folder(Path(path), tmp_path / "job" / Path(path).stem)
+    assert [Path(path).name for path in files_of([str(tmp_path / "job")])] == ["run.rank0", "run.rank1"]
+    assert files_of([str(tmp_path / "job" / "run.rank0")]) == [str(tmp_path / "job" / "run.rank0")]
+    result = ranks(files_of([str(tmp_path / "job")]), pool=LocalPool(1))
+    assert [row.rank for row in result.rows] == [0, 1] and result.rows[0].compared == 6
