@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--frames does not go with --to {args.to}: it has all frames")
     if not output.absolute().parent.is_dir():
         raise UsageError(f"the folder {output.parent} does not exist")
-    if output.exists() and output.samefile(args.trace):
+    if output.exists() and Path(args.trace).exists() and output.samefile(args.trace):
         raise UsageError(f"{output} is the trace itself")
     own, own_only = tuple(args.own), args.frames == "own"
     with shared.open_trace(args) as trace, progress() as told:

@@ -87,6 +87,7 @@ def test_a_window_is_all_that_is_written(
     ("argv", "status", "says"),
     [
         (["{folder}/no.sqlite", "--to", "collapsed", "-o", "{folder}/o"], 4, "there is no such file"),
+        (["{folder}/no.sqlite", "--to", "collapsed", "-o", "{run}"], 4, "there is no such file"),
         (["{run}", "--to", "collapsed", "-o", "{folder}/no/o"], 2, "does not exist"),
         (["{run}", "--to", "collapsed", "-o", "{run}", "--force"], 2, "is the trace itself"),
         (["{run}", "--to", "parquet", "-o", "{folder}", "--force"], 2, "holds other things than .parquet"),
