@@ -53,6 +53,7 @@ class Pieces:
         while True:
             packed = unpacker.unconsumed_tail or unpacker.unused_data or file.read(_PACKED_BYTES)
             if unpacker.eof:
+                packed += file.read(_PACKED_BYTES) if len(packed) < len(GZIP) else b""
                 if not packed.startswith(GZIP):
                     return
                 unpacker = zlib.decompressobj(wbits=31)

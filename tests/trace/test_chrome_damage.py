@@ -14,7 +14,7 @@ from fuzz_chrome import ENGINE, MAIN, Event, document, event
 
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace import Trace
+from profiling_lab.trace import Trace, chrome_pieces
 from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.lines import lines
 
@@ -83,6 +83,17 @@ def test_several_gzip_members_are_one_file(path: Path) -> None:
     whole = text(launches()).encode()
     at = len(whole) // 3
     trace, repairs = repaired(path, gzip.compress(whole[:at]) + gzip.compress(whole[at:]) + b"\0" * 100)
+    assert len(trace.operations) == LAUNCHES and not repairs
+
+
+@pytest.mark.parametrize("left_over", [0, 1, 2, 3])
+def test_a_member_may_begin_where_a_read_ends(
+    path: Path, monkeypatch: pytest.MonkeyPatch, left_over: int
+) -> None:
+    whole = text(launches()).encode()
+    first = gzip.compress(whole[:9000])
+    monkeypatch.setattr(chrome_pieces, "_PACKED_BYTES", len(first) + left_over)
+    trace, repairs = repaired(path, first + gzip.compress(whole[9000:]))
     assert len(trace.operations) == LAUNCHES and not repairs
 
 
