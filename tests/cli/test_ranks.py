@@ -144,3 +144,18 @@ def test_a_straggler_without_a_cause_is_said(tmp_path: Path, capsys: pytest.Capt
     assert "rank 1 is a straggler" in out and "do not say why it is late" in out
     assert run(tmp_path, "--by", "collective") == 0
     assert "ranks need not wait for each other here: not compared" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_for_people_who_watch(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Terminal()
+    monkeypatch.setattr("sys.stderr", watched)
+    assert run(folder, "--format", "csv") == 0
+    assert "reading files" in watched.getvalue()
+    assert capsys.readouterr().out.startswith("key,rank,")
