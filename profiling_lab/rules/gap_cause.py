@@ -31,6 +31,7 @@ REMEDIES = {
     Cause.DATA_LOADING: "load in the background: num_workers, pin_memory, prefetch_factor (see dataloader)",
     Cause.GIL_WAIT: "move the other thread's Python work to a process",
     Cause.GARBAGE_COLLECTION: "gc.freeze() after set-up, and gc.disable() with gc.collect() between steps",
+    Cause.OFF_CPU: "leave the launching thread a CPU: fewer workers, fewer threads (OMP_NUM_THREADS)",
     Cause.SYSTEM_CALL: "keep files, sockets and locks off the thread that launches",
     Cause.CUDA_CALL: "call it once, before the loop",
     Cause.HOST_CODE: "do it between steps or in another thread; compile the step, or use a CUDA graph",
@@ -44,6 +45,7 @@ def check(view: View) -> Verdict:
     if not idle_ns.sum():
         return ()
     told = np.isin(pieces.cause, [int(cause) for cause in REMEDIES])
+    told &= pieces.device < len(view.devices)  # a window may hold a device that does nothing in it
     place = view.place_of_stack(pieces.stack)
     findings = []
     for key, rows in grouped(np.flatnonzero(told), _key(pieces.cause, place)[told]):

@@ -96,6 +96,18 @@ def test_between_the_parts_nothing_is_idle(tmp_path: Path, capsys: pytest.Captur
     assert found == {0: set(rules), 2: set()}
 
 
+def test_a_device_without_work_in_the_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = TraceBuilder()
+    for start, device in ((2000, 0), (2000, 1), (2300, 0), (2900, 0), (2900, 1)):
+        builder.launch("a", 50_000, start_ns=start * 1000, device=device, stack="/app/t.py:1 main")
+    path = builder.write(tmp_path / "run.sqlite")
+    of_the_host = {"apis", "syncs", "ranges"}  # which did nothing at that time: it was done long before
+    for command in OF_ONE_TRACE:
+        status = main([command, str(path), "--range", "1100us:1500us"])
+        assert status in ((3,) if command in of_the_host else (0, 1)), command
+    capsys.readouterr()
+
+
 def test_diff_takes_the_part_of_both_sides(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(recording), str(recording), "--step", "1:4", "--format", "json"]) == 0
     envelope = json.loads(capsys.readouterr().out)
