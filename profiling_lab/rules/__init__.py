@@ -55,8 +55,9 @@ from profiling_lab.rules import (
     tensor_cores,
     tiny_kernels,
 )
+from profiling_lab.rules.load import load_rules
 from profiling_lab.rules.rule import Abstain, Event, Finding, Rule, Threshold
-from profiling_lab.rules.run import Checked, load_rules, run, select
+from profiling_lab.rules.run import Checked, run, select
 from profiling_lab.rules.settings import parse_fail_on, parse_settings
 
 RULES: tuple[Rule, ...] = (

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applying rules to a trace, and taking rules from a file of the user's."""
+"""Applying rules to a trace."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from profiling_lab.errors import LabError, NotEnoughDataError, UsageError
+from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.rules.rule import LONGER, SEVERITIES, Abstain, Finding, Rule, Severity, Verdict
 from profiling_lab.rules.settings import Settings
 from profiling_lab.rules.view import View
@@ -96,35 +94,3 @@ def select(
     if not chosen:
         raise UsageError("no rule is left to apply")
     return chosen
-
-
-def load_rules(path: Path) -> tuple[Rule, ...]:
-    """The tuple RULES of a Python file, which is executed. Raises UsageError where that fails."""
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file of rules")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(f"{path} cannot be executed: {type(error).__name__}: {error}") from error
-    rules = getattr(module, "RULES", None)
-    if not isinstance(rules, tuple | list) or not rules or not all(isinstance(r, Rule) for r in rules):
-        raise UsageError(f"{path} must define RULES, a tuple of profiling_lab.rules.Rule")
-    return tuple(replace(rule, check=_guarded(rule, path)) for rule in rules)
-
-
-def _guarded(rule: Rule, path: Path) -> Callable[[View], Verdict]:
-    """A rule of the user's may fail: that is said in one sentence, and is never 'nothing found'."""
-
-    def check(view: View) -> Verdict:
-        try:
-            return rule.check(view)
-        except LabError:
-            raise
-        except Exception as error:
-            raise UsageError(f"rule {rule.name} of {path} failed: {type(error).__name__}: {error}") from error
-
-    return check

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -208,22 +209,63 @@ def test_the_example_of_the_package_works(tmp_path: Path) -> None:
     [
         ("RULES = 3", "must define RULES"),
         ("RULES = ()", "must define RULES"),
-        ("import nowhere", "cannot be executed: ModuleNotFoundError"),
+        ("RULES = (3,)", "must define RULES"),
+        ("x = 1\nimport nowhere", "line 2: ModuleNotFoundError: No module named 'nowhere'"),
+        ("def check(view)\n    pass", "line 1: SyntaxError: expected ':'"),
+        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3"),
+        (
+            "RULES = (Rule('my rule', '?', (), print),)",
+            "a rule has the name 'my rule', which is no Python name",
+        ),
+        ("RULES = (Rule('mine', '?', (), 7),)", "the check of rule mine is no function"),
+        (
+            "RULES = (Rule('mine', '?', (0.5,), print),)",
+            "the thresholds of rule mine are no tuple of Threshold",
+        ),
     ],
 )
 def test_files_that_hold_no_rules(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "my_rules.py"
-    file.write_text(text)
-    with pytest.raises(UsageError, match=says):
+    file.write_text(f"from profiling_lab.rules import Rule; {text}" if text.startswith("RULES") else text)
+    with pytest.raises(UsageError, match=re.escape(says)) as error:
         load_rules(file)
+    assert str(file) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_file_of_rules(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         load_rules(tmp_path / "nowhere.py")
 
 
-def test_a_rule_that_fails_is_never_nothing_found(tmp_path: Path, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return 1 / 0", "rule odd of {} failed, line 4: ZeroDivisionError: division by zero"),
+        ("view.nothing", "rule odd of {} failed, line 4: AttributeError: 'View' object has no attribute"),
+        ("pass", "rule odd of {} gave None; expected findings or Abstain"),
+        ("return 'slow'", "rule odd of {} gave 'slow'; expected findings or Abstain"),
+        ("return [3]", "rule odd of {} gave [3]; expected findings or Abstain"),
+    ],
+)
+def test_a_rule_that_fails_is_never_nothing_found(tmp_path: Path, path: Path, body: str, says: str) -> None:
     file = tmp_path / "my_rules.py"
     file.write_text(
-        "from profiling_lab.rules import Rule\nRULES = (Rule('odd', '?', (), lambda view: 1 / 0),)\n"
+        "from profiling_lab.rules import Rule\n\n"
+        f"def check(view):\n    {body}\n\n"
+        "RULES = (Rule('odd', '?', (), check),)\n"
     )
-    with Trace.open(path) as trace, pytest.raises(UsageError, match=r"rule odd of .* ZeroDivisionError"):
+    with Trace.open(path) as trace, pytest.raises(UsageError) as error:
         run(trace, load_rules(file))
+    assert str(error.value).startswith(says.format(file))
+
+
+def test_any_sequence_of_rules_and_findings_will_do(tmp_path: Path, path: Path) -> None:
+    file = tmp_path / "my_rules.py"
+    file.write_text(
+        "from profiling_lab.rules import Finding, Rule\n"
+        "made = Finding('slow', 5, 'time', None, (), 0, 'less')\n"
+        "RULES = [Rule('a', '?', (), lambda view: (made,)), Rule('b', '?', (), lambda view: [])]\n"
+    )
+    with Trace.open(path) as trace:
+        checked = run(trace, load_rules(file))
+    assert [finding.rule for finding in checked.findings] == ["a"] and checked.silent == ("b",)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules from a file of the user's. Whatever is wrong with it is said in one sentence, with the line."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from profiling_lab.errors import LabError, UsageError
+from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict
+from profiling_lab.rules.view import View
+
+
+def load_rules(path: Path) -> tuple[Rule, ...]:
+    """The tuple RULES of a Python file, which is executed. Raises UsageError where that fails."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file of rules")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{path} cannot be executed, {_what(error, path)}") from error
+    rules = getattr(module, "RULES", None)
+    if not isinstance(rules, tuple | list) or not rules or not all(isinstance(r, Rule) for r in rules):
+        raise UsageError(f"{path} must define RULES, a tuple of profiling_lab.rules.Rule")
+    return tuple(_sound(rule, path) for rule in rules)
+
+
+def _sound(rule: Rule, path: Path) -> Rule:
+    if not isinstance(rule.name, str) or not rule.name.isidentifier():
+        raise UsageError(f"{path}: a rule has the name {rule.name!r}, which is no Python name")
+    if not callable(rule.check):
+        raise UsageError(f"{path}: the check of rule {rule.name} is no function")
+    if not isinstance(rule.thresholds, tuple) or not all(isinstance(t, Threshold) for t in rule.thresholds):
+        raise UsageError(f"{path}: the thresholds of rule {rule.name} are no tuple of Threshold")
+    return replace(rule, check=_guarded(rule, path))
+
+
+def _guarded(rule: Rule, path: Path) -> Callable[[View], Verdict]:
+    """A rule that fails, or forgets its answer, must never count as 'nothing found'."""
+
+    def check(view: View) -> Verdict:
+        try:
+            verdict = rule.check(view)
+        except LabError:
+            raise
+        except Exception as error:
+            raise UsageError(f"rule {rule.name} of {path} failed, {_what(error, path)}") from error
+        is_list = isinstance(verdict, tuple | list) and all(isinstance(each, Finding) for each in verdict)
+        if not is_list and not isinstance(verdict, Abstain):
+            raise UsageError(f"rule {rule.name} of {path} gave {verdict!r}; expected findings or Abstain")
+        return verdict
+
+    return check
+
+
+def _what(error: BaseException, path: Path) -> str:
+    """`line 7: KeyError: 'x'`: the last line of the file that was being executed."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
+    while trace is not None and not isinstance(error, SyntaxError):
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    where = f"line {line}: " if line else ""
+    return f"{where}{type(error).__name__}: {' '.join(text.split())}"
