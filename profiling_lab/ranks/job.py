@@ -30,6 +30,8 @@ from profiling_lab.ranks.verdict import Excess, Verdict, excess, suspects, verdi
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
 
+_NAMED = 8
+
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
@@ -221,12 +223,20 @@ def _unnamed(totals: Totals) -> tuple[str, ...]:
 
 
 def _notes(rows: Sequence[RankRow], common: I64) -> tuple[str, ...]:
-    notes = [f"rank {row.rank}: {note}" for row in rows for note in row.card.notes]
+    """What limits the comparison; ranks of which the same is to be said are named together."""
+    ranks_of: dict[str, list[int]] = {}
+    for row in rows:
+        lacks = f"lacks {row.missing:,} of the collectives that others have" if row.missing else ""
+        for note in filter(None, (*row.card.notes, lacks)):
+            ranks_of.setdefault(note, []).append(row.rank)
+    notes = [f"{_named(numbers)}: {note}" for note, numbers in ranks_of.items()]
     if not len(common):
         notes.append("no step is in all recordings: each rank's own steps are counted")
-    notes += [
-        f"rank {row.rank} lacks {row.missing:,} collectives that other ranks have"
-        for row in rows
-        if row.missing
-    ]
     return tuple(notes)
+
+
+def _named(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    shown = ", ".join(map(str, numbers[:_NAMED]))
+    return f"ranks {shown}" + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")

@@ -192,7 +192,14 @@ def test_a_missing_collective_is_said_and_the_rest_compared(tmp_path: Path) -> N
     (row,) = result.collectives
     assert (row.occurrences, row.compared, row.incomplete) == (12, 11, 1)
     assert [r.missing for r in result.rows] == [0, 1, 0]
-    assert "rank 1 lacks 1 collectives that other ranks have" in result.notes
+    assert "rank 1: lacks 1 of the collectives that others have" in result.notes
+
+
+def test_the_same_note_names_its_ranks_together(tmp_path: Path) -> None:
+    job = Job(ranks=12, steps=2)
+    job.lacks = {(rank, 1, 1) for rank in range(1, 12)}
+    (note,) = (note for note in compare(job.write(tmp_path)).notes if "lacks" in note)
+    assert note.startswith("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more: lacks 1 of")
 
 
 def test_recordings_that_begin_later_are_matched_by_time(tmp_path: Path) -> None:
