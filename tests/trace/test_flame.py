@@ -12,6 +12,7 @@ import pytest
 from builders import TraceBuilder, parse_stack
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from package_root import PACKAGE_ROOT
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
@@ -21,6 +22,7 @@ from profiling_lab.trace.lines_layers import ONE_LINE_NOTE, OUTSIDE
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 
+RECORDED = PACKAGE_ROOT / "profiling_lab" / "exercises" / "e17_python_backtrace" / "recorded"
 TORCH = "/v/site-packages/torch"
 MODULE = f"{TORCH}/nn/modules/module.py"
 CALL = f"{MODULE}:1779 Module._wrapped_call_impl > {MODULE}:1790 Module._call_impl"
@@ -243,3 +245,46 @@ def test_layers_without_classes_and_without_modules(tmp_path: Path) -> None:
         pytest.raises(NotEnoughDataError, match=r"no nn.Module that is called: try --by module"),
     ):
         lines(trace, by="layer")
+
+
+def test_the_demo_by_phase_call_and_layer() -> None:
+    """The H200 recording of the first exercise: a planted slow layer in a transformer, four steps."""
+    with Trace.open(RECORDED / "demo_h200.sqlite") as trace:
+        result = lines(trace, by="layer")
+        phases = dict(zip(LINE_PHASES, result.phase_ns, strict=True))
+        assert phases == {
+            "forward": 54_081_340,
+            "backward": 31_366_517,
+            "recompute": 0,
+            "optimizer": 2_431_075,
+            "unknown": 0,
+        }
+        slow, *rest = result.rows
+        assert slow.key == "TransformerWithHeavyLayer@train_model.py:42 > HeavyLayer@model.py:111"
+        assert slow.gpu_ns == 39_790_868
+        around = {row.key.rpartition(" > ")[2]: row for row in rest}
+        assert round(around["TransformerBlock@model.py:109"].inclusive_ns / 1e6, 1) == 32.9
+        tree = call_tree(trace)
+        check_tree(tree)
+        (step,) = (node for node in tree.nodes if node.key.endswith("train_model.py:45"))
+        assert step.inclusive_ns == phases["optimizer"] and step.frame is not None
+        assert step.frame.function == "training_step", "the line that calls optimizer.step()"
+    with Trace.open(RECORDED / "nsys_h200.sqlite") as trace:
+        by_nsys = dict(zip(LINE_PHASES, lines(trace).phase_ns, strict=True))
+        check_tree(call_tree(trace))
+    for phase, ns in phases.items():
+        assert by_nsys[phase] == pytest.approx(ns, rel=0.01), "nsys recorded another run of the same program"
+
+
+def test_resnet_as_a_tree(shared_data: Path) -> None:
+    path = shared_data / "kineto" / "resnet50_num_workers_0.pt.trace.json.gz"
+    with Trace.open(path) as trace:
+        tree = call_tree(trace, own=("torchvision", "resnet50_profiler_api.py"))
+        check_tree(tree)
+        assert tree.nodes[0].inclusive_ns == 603_558_000
+        (model,) = (node for node in tree.nodes if node.key == "resnet50_profiler_api.py:46")
+        assert [round(ns / 1e6, 1) for ns in model.inclusive_phase_ns[:2]] == [196.5, 367.8]
+        optimizer = [
+            ns / 1e6 for node in tree.nodes if node.depth == 1 for ns in [node.inclusive_phase_ns[3]]
+        ]
+        assert sum(optimizer) == pytest.approx(8.909, abs=0.001)
