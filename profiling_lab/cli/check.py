@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import sys
+
     from profiling_lab.errors import NotEnoughDataError
     from profiling_lab.report.check import check_annotations, check_report
     from profiling_lab.report.table import write
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     with shared.open_trace(args) as trace:
         checked = apply(trace, rules, own, settings, args.steps_by)
         if args.format == "github":
-            print("\n".join(check_annotations(checked)))
+            sys.stdout.writelines(f"{line}\n" for line in check_annotations(checked))
         else:
             covered = coverage(trace, trace.stacks.own_rows(Ownership(own)))
             write(check_report(trace, checked, covered, args.limit or None), args.format)

@@ -120,6 +120,8 @@ def test_annotations_for_ci(slow: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert first.startswith("::warning file=/app/model.py,line=")
     assert "title=dominant_line (750.000 µs)::one line takes 50.0 %25 of the GPU time" in first
     assert {first.split("line=")[1][0], second.split("line=")[1][0]} == {"7", "8"}
+    only = ("--only", "dominant_line", "--set", "dominant_line.share=60%", "--format", "github")
+    assert run(capsys, "check", slow, *only) == (0, "", "")
 
 
 def test_only_a_window(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,3 +47,12 @@ def test_silent_on_a_busy_gpu(judge: Judge) -> None:
 def test_abstains_on_few_operations(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("k", 1000).gap(100_000).launch("k", 1000))
     assert isinstance(verdict, Abstain) and "60 operations" in verdict.reason
+
+
+def test_fires_once_where_a_gpu_is_half_idle_throughout(judge: Judge) -> None:
+    """TensorBoard's plugin asked for the share of the whole recording; it is one stretch here."""
+    builder = TraceBuilder()
+    for i in range(100):
+        builder.launch("k", 40_000, start_ns=2_000_000 + i * 100_000)
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == 99 * 60_000 and "busy 40.2 % of 9.940 ms" in finding.what
