@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from builders import TraceBuilder
 from table_folders import to_folder
 
 from profiling_lab.cli import main
+from profiling_lab.trace import sqlite_file
 
 ASKED = [
     *("info", "lines", "kernels", "steps", "gaps", "overlap", "check", "apis", "copies", "syncs", "ranges"),
@@ -208,6 +209,22 @@ def case(seed: int, folder: Path, verbs: int) -> tuple[str, Counter[int]]:
     """
     dice = random.Random(seed)
     damage = dice.choice(DAMAGES)
+    with reading_in_parts(dice.randrange(2) == 1):
+        return damage.__name__, _ask(dice, damage, folder, verbs)
+
+
+@contextlib.contextmanager
+def reading_in_parts(small: bool) -> Iterator[None]:
+    """Pieces of three rows, as if the tables were large."""
+    usual = sqlite_file._PART_ROWS
+    sqlite_file._PART_ROWS = 3 if small else usual
+    try:
+        yield
+    finally:
+        sqlite_file._PART_ROWS = usual
+
+
+def _ask(dice: random.Random, damage: Damage, folder: Path, verbs: int) -> Counter[int]:
     path = damage(dice, everything(dice.choice(("recorder", "nsys"))).write(folder / "t.sqlite"))
     codes: Counter[int] = Counter()
     for verb in dice.sample(ASKED, min(verbs, len(ASKED))):
@@ -220,7 +237,7 @@ def case(seed: int, folder: Path, verbs: int) -> tuple[str, Counter[int]]:
         if code < 3 and "--format" not in more:
             json.loads(out.getvalue())
         codes[code] += 1
-    return damage.__name__, codes
+    return codes
 
 
 def _too_slow(*_: object) -> None:

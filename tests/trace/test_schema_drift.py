@@ -198,3 +198,17 @@ def test_an_empty_export_says_what_is_missing(tmp_path: Path, capsys: pytest.Cap
         assert main([verb, str(path)]) == 3, verb
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and ("--trace=cuda" in said or " holds n" in said), verb
+
+
+def test_a_capture_without_ranges_and_with_a_diagnosis(tmp_path: Path) -> None:
+    """An old GPU: nothing marked, and nsys says by what it measured."""
+    builder = TraceBuilder(form="nsys").launch("gemm", 400).launch("gemm", 600)
+    legacy = "CUDA hardware tracing is not supported. A legacy (software instrumented) trace was collected."
+    told = {"timestamp": 0, "timestampType": 1, "source": 1}
+    builder.row("DIAGNOSTIC_EVENT", severity=1, text=legacy, **told)
+    builder.row("DIAGNOSTIC_EVENT", severity=1, text="Buffers flushed", **told)
+    builder.row("PROFILER_OVERHEAD", start=0, end=70, nameId=0, overheadType=3)
+    path = builder.write(tmp_path / "t.sqlite")
+    assert answer("kernels", path)["data"]["rows"][0]["total_ns"] == 1000
+    facts = json.dumps(answer("info", path))
+    assert "legacy (software instrumented)" in facts and "Buffers flushed" not in facts
