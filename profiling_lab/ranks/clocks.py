@@ -49,6 +49,9 @@ class Clocks:
     accuracy_ns: int | None
     """median distance of a rank's ends from the others', of the worst rank; None where nothing tells"""
 
+    own: int = 0
+    """ranks that share too few collectives with others: their clocks were left as they are"""
+
     @property
     def comparable(self) -> bool:
         return self.state != "none"
@@ -77,9 +80,11 @@ def align(
     ranks = sum(map(len, is_wall))
     if files == 1:
         return handles, Clocks("one", 0, accuracy)
-    if len(known) == ranks and known:
-        ways = moved.values() or (0,)
-        return handles, Clocks("collectives", max(ways) - min(ways), accuracy)
+    if known:
+        ways = [
+            moved.get((i, j), 0) for i, file in enumerate(drifts) for j, d in enumerate(file) if d.collectives
+        ]
+        return handles, Clocks("collectives", max(ways) - min(ways), accuracy, ranks - len(known))
     return handles, Clocks("wall" if all_wall else "none", 0, accuracy)
 
 

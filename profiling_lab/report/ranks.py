@@ -146,6 +146,9 @@ def _listed(values: tuple[int, ...]) -> str:
 def _clocks(result: JobResult) -> str:
     clocks = result.clocks
     accuracy = "" if clocks.accuracy_ns is None else f", ± {numbers.time(clocks.accuracy_ns)}"
+    if clocks.own:
+        alone = numbers.counted(clocks.own, "rank")
+        accuracy += f"; {alone} with too few collectives in common, each left with its own clock"
     return {
         "one": f"one file, one clock{accuracy}",
         "collectives": f"moved by up to {numbers.time(clocks.moved_ns)} so that ranks leave collectives "

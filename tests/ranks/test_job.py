@@ -159,6 +159,18 @@ def test_clocks_are_aligned_by_what_all_leave_together(tmp_path: Path, calendar:
     assert [late.rank for late in row.worst] == [2, 2, 2] and row.worst[0].number == 0
 
 
+def test_a_rank_without_collectives_keeps_its_clock(tmp_path: Path) -> None:
+    job = Job(ranks=3)
+    job.slow_compute[0] = 1_000_000
+    job.clock_error.update({1: 400_000, 2: 9_000_000})
+    job.lacks = {(2, step, number) for step in range(5) for number in range(2)}
+    result = compare(job.write(tmp_path))
+    assert (result.clocks.state, result.clocks.own) == ("collectives", 1)
+    assert result.clocks.moved_ns == pytest.approx(400_000, abs=2_000)
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 0)
+    assert result.rows[2].wait_ns is None and result.rows[2].missing == 10
+
+
 def test_the_same_in_one_file(tmp_path: Path) -> None:
     job = Job(ranks=3)
     job.slow_compute[1] = 1_000_000
