@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sqlite3
 from pathlib import Path
 
@@ -11,11 +13,11 @@ from builders import TraceBuilder
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.devices import Device
+from profiling_lab.trace.devices import Device, devices
 from profiling_lab.trace.kernel_names import base_name
 from profiling_lab.trace.kernels import KernelsResult, top_kernels
 from profiling_lab.trace.occupancy import occupancy_frac, sm_frac, theoretical
-from profiling_lab.trace.read_launch_shapes import LaunchShape
+from profiling_lab.trace.read_launch_shapes import LaunchShape, read_launch_shapes
 from profiling_lab.trace.stats import Stats
 from profiling_lab.trace.window import Wanted
 
@@ -216,6 +218,40 @@ def test_a_small_grid_leaves_the_gpu_empty() -> None:
 )
 def test_base_names(name: str, expected: str) -> None:
     assert base_name(name) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_occupancy_is_what_torch_profiler_estimated(shared_data: Path, workers: int) -> None:
+    """Every kernel of these files notes an estimate of its own, in whole per cent."""
+    path = shared_data / f"kineto/resnet50_num_workers_{workers}.pt.trace.json.gz"
+    noted = {}
+    for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+        if event.get("cat") == "Kernel":
+            args = event["args"]
+            resources = (args["registers per thread"], args["shared memory"])
+            shape = LaunchShape(tuple(args["grid"]), tuple(args["block"]), *resources)
+            noted[shape] = args["est. achieved occupancy %"]
+    with Trace.open(path) as trace:
+        found = read_launch_shapes(trace)
+        (device,) = devices(trace).values()
+    assert found and set(found.shapes) == noted.keys() and len(noted) > 150
+    assert device.name == "Tesla V100-DGXS-32GB"
+    for shape, percent in noted.items():
+        ours = occupancy_frac(device, shape)
+        assert ours is not None and abs(100 * ours - percent) <= 1, shape
+
+
+def test_kernels_of_torch_profiler_by_grid(shared_data: Path) -> None:
+    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+        first = top_kernels(trace, group_by="grid", shapes=True).rows[0]
+        total = top_kernels(trace).rows
+        by_shape = top_kernels(trace, group_by="shape").rows
+    assert sum(row.total_ns for row in by_shape) == sum(row.total_ns for row in total)
+    # Backward is known by the operator of forward and what that was given.
+    weights = {row.detail for row in by_shape if "wgrad_alg0_engine" in row.name}
+    assert weights and all(detail.startswith("aten::cudnn_convolution [[32, ") for detail in weights)
+    assert first.detail.startswith("<<<") and first.shape and first.shape.shapes == 1
+    assert total[0].stats.total == 80_756_000
 
 
 def test_the_demo() -> None:
