@@ -61,10 +61,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._call(f"{domain}.enable")
         self.resize(width, height)
-        self._call(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
-        )
+        self.emulate(dark)
 
     def __enter__(self) -> Browser:
         return self
@@ -81,6 +78,11 @@ class Browser:
         os.close(self._reads)
         os.close(self._writes)
         self._profile.cleanup()
+
+    def emulate(self, dark: bool, paper: bool = False) -> None:
+        """What the reader prefers, and whether the page is on a screen or is printed."""
+        wanted = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self._call("Emulation.setEmulatedMedia", media="print" if paper else "screen", features=wanted)
 
     def resize(self, width: int, height: int, mobile: bool = False) -> None:
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,

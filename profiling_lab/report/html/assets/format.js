@@ -77,3 +77,8 @@ const byId = (id) => document.getElementById(id);
 function cssColor(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
+
+function bringIntoSight(id) {
+  const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  byId(id).scrollIntoView({behavior: still ? 'auto' : 'smooth'});
+}

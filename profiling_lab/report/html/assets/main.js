@@ -12,6 +12,7 @@ function setUpTheme(onChange) {
     onChange();
   });
   dark.addEventListener('change', onChange);
+  matchMedia('print').addEventListener('change', onChange);
 }
 
 function bodyOf(id) {
@@ -44,7 +45,7 @@ function showTables(data, state) {
     if (section.sign !== 'window') state.chart = new StepsChart(box, section, null);
     showTable(box, section, {class: 'cards', action: (_, i) => ({text: 'Show', run: () => {
       state.timeline?.show(...section.at[i]);
-      byId('timeline').scrollIntoView({behavior: 'smooth'});
+      bringIntoSight('timeline');
     }})});
   });
   showMissing(bodyOf('missing'), data);
@@ -72,7 +73,7 @@ async function start() {
   const state = {timeline: null, chart: null, flame: null, showGap: () => {}, showEvidence: () => {}};
   setUpTheme(() => {
     state.timeline?.palette.read();
-    state.timeline?.draw();
+    state.timeline?.paint();
     state.chart?.draw();
   });
   showSummary(data);
@@ -88,7 +89,7 @@ async function start() {
   state.showGap = (row) => {
     const gap = longestGap(timeline, row);
     if (!gap && row.file) search.byLine(row.file, row.line);  // pauses too short for the lane of idle time
-    byId('timeline').scrollIntoView({behavior: 'smooth'});
+    bringIntoSight('timeline');
     if (!gap) return;
     const room = gap.lane.duration(gap.i) / 2;
     timeline.show(gap.lane.start[gap.i] - room, gap.lane.end[gap.i] + room);
@@ -97,7 +98,7 @@ async function start() {
   // The page holds evidence in the order of the findings; what it does not hold is shown by its time.
   state.showEvidence = (k, event) => {
     const place = data.evidence[k].find((one) => one.row === event.row && one.table === event.table);
-    byId('timeline').scrollIntoView({behavior: 'smooth'});
+    bringIntoSight('timeline');
     if (place) timeline.select({lane: timeline.lanes[place.lane], i: place.i}, true);
     else timeline.show(...around(event.start_ns - Number(head.origin_ns), timeline.span / 1000));
   };

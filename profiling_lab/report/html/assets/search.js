@@ -46,7 +46,7 @@ class Search {
     this.input.value = `${baseName(file)}:${line}`;
     this.apply((lane, i) => on[lane.stack[i]]);
     this.next(1);
-    byId('timeline').scrollIntoView({behavior: 'smooth'});
+    bringIntoSight('timeline');
   }
 
   stacksOn(wanted) {

@@ -31,7 +31,7 @@ class StepsChart {
     if (!bar) return;
     const [from, to] = this.section.at[bar.row];
     this.timeline?.show(from, to);
-    byId('timeline').scrollIntoView({behavior: 'smooth'});
+    bringIntoSight('timeline');
   }
 
   tell(bar) {
