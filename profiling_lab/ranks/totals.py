@@ -172,6 +172,8 @@ class RankRow:
     """collectives compared"""
     late: int
     """of these, how often this rank was the last, by more than Frame.late_ns"""
+    late_steps: int
+    """steps in which it was late at least once"""
     behind_ns: int
     """median of how far behind the mean of the others, when late"""
     cost_ns: int
@@ -202,6 +204,7 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
     part = dict(zip(PARTS, parts.tolist(), strict=True))
     wait = exposed_wait = transfer = late = compared = missing = cost = 0
     behind: list[I64] = []
+    late_at: list[I64] = []
     for series in totals.starts:
         if not series.is_together or (series.members and number not in series.members):
             continue
@@ -224,9 +227,10 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
         compared += int(here.sum())
         late += int(was_late.sum())
         behind.append(met.behind_ns[row][here][was_late])
+        late_at.append(start[was_late])
         cost += int(met.cost_ns[row][here][was_late].sum())
     each = max(steps, 1)
-    far = np.concatenate(behind) if behind else np.empty(0, dtype=np.int64)
+    far, at = (np.concatenate(p) if p else np.empty(0, dtype=np.int64) for p in (behind, late_at))
     return RankRow(
         rank=number,
         card=rank.card,
@@ -239,6 +243,7 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
         transfer_ns=transfer // each if compared else None,
         compared=compared,
         late=late,
+        late_steps=len(np.unique(np.searchsorted(rank.start_ns, at, side="right"))),
         behind_ns=int(np.median(far)) if len(far) else 0,
         cost_ns=cost // each,
         missing=missing,

@@ -11,7 +11,7 @@ from profiling_lab.ranks.spread import Spread
 from profiling_lab.ranks.totals import RankRow
 
 STRAGGLER_FRAC = 0.5
-"""of the collectives a straggler is late to, at least"""
+"""of all that lateness costs, what one rank's does, and of the steps, those it is late in, at least"""
 COST_FRAC = 0.01
 """of a step that being in time would save, at least"""
 WAITING_FRAC = 0.05
@@ -67,7 +67,9 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
         # Others that compute meanwhile lose nothing by waiting.
         others = _mean([row.exposed_wait_ns or 0 for row in rows if row is not worst])
         cost = min(worst.cost_ns, others)
-        if (worst.late_frac or 0) >= STRAGGLER_FRAC and cost >= COST_FRAC * step_ns:
+        is_most = worst.cost_ns >= STRAGGLER_FRAC * sum(row.cost_ns for row in rows)
+        is_often = worst.late_steps >= STRAGGLER_FRAC * worst.card.steps
+        if is_most and is_often and cost >= COST_FRAC * step_ns:
             return Verdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
         kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
         return Verdict(kind, None, waits, None, imbalance, False)

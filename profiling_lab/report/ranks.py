@@ -167,8 +167,9 @@ def _verdict(result: JobResult) -> tuple[str, ...]:
         row = next(row for row in result.rows if row.rank == found.rank)
         first = (
             f"rank {found.rank} is a straggler: last to {numbers.share(row.late_frac or 0)} of "
-            f"{numbers.counted(row.compared, 'collective')}, {numbers.time(row.behind_ns)} behind the others "
-            f"on the median; being in time would save {cost}"
+            f"{numbers.counted(row.compared, 'collective')}, in {row.late_steps:,} of "
+            f"{numbers.counted(row.card.steps, 'step')}, {numbers.time(row.behind_ns)} behind the others on "
+            f"the median; being in time would save {cost}"
         )
     elif found.kind == "waiting":
         often = sorted(result.rows, key=lambda row: (-row.late, row.rank))[:_LAST_SHOWN]

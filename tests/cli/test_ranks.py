@@ -36,7 +36,7 @@ def test_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "4 ranks in 4 files" in out and "ranks as the recordings say" in out and err == ""
     assert "clocks: moved by up to 7.0" in out
-    assert "rank 3 is a straggler: last to 50.0 % of 10 collectives, 2.00" in out
+    assert "rank 3 is a straggler: last to 50.0 % of 10 collectives, in 5 of 5 steps, 2.00" in out
     assert "it computes 2.000 ms per step more than the others; " in out and "model.py:42 accounts for" in out
     rows = [line.split() for line in out.splitlines() if line[:2] in ("0 ", "1 ", "2 ", "3 ")]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"]

@@ -133,6 +133,22 @@ def test_groups_that_no_file_names_are_not_taken_for_one(tmp_path: Path) -> None
     assert row.wait_ns is None and row.last_rank is None
 
 
+def test_late_to_one_of_many_collectives_in_each_step_is_enough(tmp_path: Path) -> None:
+    job = Job(ranks=3, steps=4, collectives=6)
+    job.slow_compute[1] = 800_000
+    result = compare(job.write(tmp_path))
+    assert (result.rows[1].late, result.rows[1].compared, result.rows[1].late_steps) == (4, 24, 4)
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 1)
+
+
+def test_late_in_one_step_is_not(tmp_path: Path) -> None:
+    result = compare(Job(ranks=3, steps=6, extra={(1, 2): 5_000_000}).write(tmp_path))
+    assert (result.rows[1].late, result.rows[1].late_steps) == (1, 1)
+    assert (result.verdict.kind, result.verdict.rank) == ("waiting", None)
+    (row,) = result.collectives
+    assert row.worst[0].rank == 1 and row.worst[0].behind_ns == pytest.approx(5_000_000, rel=0.01)
+
+
 def test_a_late_host_makes_a_straggler(tmp_path: Path) -> None:
     job = Job(ranks=3, steps=4, collectives=1)
     job.late_host[1] = 900_000
