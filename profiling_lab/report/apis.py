@@ -11,24 +11,31 @@ from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.apis import ApiRow, ApisResult
 
-COLUMNS = (
-    Column("name", "call"),
-    Column("kind", "does"),
-    Column("total_ns", "total", Unit.NS),
-    Column("share_frac", "of API time", Unit.FRAC),
-    Column("count", "calls", Unit.COUNT),
-    *spread_columns(),
-    Column("threads", "threads", Unit.COUNT),
-)
+_FULL = (Column("queue_full_ns", "queue full", Unit.NS),)
+
+
+def _columns(full: bool) -> tuple[Column, ...]:
+    return (
+        Column("name", "call"),
+        Column("kind", "does"),
+        Column("total_ns", "total", Unit.NS),
+        *(_FULL if full else ()),
+        Column("share_frac", "of API time", Unit.FRAC),
+        Column("count", "calls", Unit.COUNT),
+        *spread_columns(),
+        Column("threads", "threads", Unit.COUNT),
+    )
 
 
 def apis_report(trace: Trace, result: ApisResult, lines: int = 2) -> Report:
     """Rows of `apis` as a report: under each at most so many of the lines that make the call."""
+    full = any(row.queue_full_ns for row in result.rows)
     rows = tuple(
         (
             row.name,
             _kind(row),
             row.stats.total,
+            *((row.queue_full_ns,) if full else ()),
             row.share_frac,
             row.stats.count,
             *spread_values(row.stats),
@@ -42,12 +49,13 @@ def apis_report(trace: Trace, result: ApisResult, lines: int = 2) -> Report:
             "path": str(trace.path),
             "calls": result.calls,
             "api_ns": result.total_ns,
+            "queue_full_ns": result.queue_full_ns,
             "threads": result.threads,
             "watchdog_polls": result.polls,
         },
         header=(*coverage_header(trace, result.coverage), *_header(result)),
         table=Table(
-            COLUMNS,
+            _columns(full),
             rows,
             result.total_matched,
             tuple(place_lines(row.places, lines) for row in result.rows),
@@ -63,10 +71,14 @@ def _header(result: ApisResult) -> tuple[str, ...]:
         f"{numbers.counted(result.calls, 'API call')}, {numbers.time(result.total_ns)} inside of them, "
         f"summed over {threads}"
     )
-    if not result.polls:
-        return (total,)
-    polls = numbers.counted(result.polls, "call")
-    return (total, f"  {polls} of threads that only ask whether something has ended: they hold nothing up")
+    lines = [total]
+    if result.queue_full_ns:
+        full = numbers.time(result.queue_full_ns)
+        lines.append(f"  {full} of it with a full launch queue: there the host waited for the GPU")
+    if result.polls:
+        polls = numbers.counted(result.polls, "call")
+        lines.append(f"  {polls} of threads that only ask whether something has ended: they hold nothing up")
+    return tuple(lines)
 
 
 def _kind(row: ApiRow) -> str:
@@ -83,6 +95,7 @@ def _data(row: ApiRow) -> dict[str, object]:
         "name": row.name,
         "kind": row.kind,
         **stats_data(row.stats),
+        "queue_full_ns": row.queue_full_ns,
         "share_frac": round(row.share_frac, 6),
         "threads": row.threads,
         "watchdog_polls": row.polls,

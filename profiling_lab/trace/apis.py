@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, dense
+from profiling_lab.trace.attribution import BLEED_NS
+from profiling_lab.trace.columns import I32, I64, OverheadKind, dense
 from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.host_activity import POLLS, Doing, call_kinds
 from profiling_lab.trace.places import Place, call_places, covered
@@ -34,6 +36,8 @@ class ApiRow:
     """of the time inside of the call, ns"""
     share_frac: float
     """of the time inside of all calls, summed over threads"""
+    queue_full_ns: int
+    """of this time: the launch queue was full, so the host waited for the GPU; as far as the file tells"""
     threads: int
     polls: int
     """calls made by threads that only watch"""
@@ -55,6 +59,7 @@ class ApisResult:
     calls: int
     total_ns: int
     """time inside of calls, summed over threads"""
+    queue_full_ns: int
     threads: int
     polls: int
     total_matched: int
@@ -83,6 +88,7 @@ def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = N
     ranked = stats.ranked(names)
     shown = ranked[:limit]
     places = call_places(trace, own_row).by_key(name, took_ns, shown)
+    full_ns, _ = _analysis.sum_by_key(name, _queue_full(trace), len(names))
     polls = watchdog_polls(trace) & inside
     polled = np.bincount(name[polls], minlength=len(names))
     kinds = _kinds(trace, name, len(names))
@@ -95,6 +101,7 @@ def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = N
             kind=POLLING if polled[i] == stats.count[i] else kinds[i],
             stats=stats[i],
             share_frac=int(stats.total[i]) / total_ns if total_ns else 0.0,
+            queue_full_ns=int(full_ns[i]),
             threads=len(threads[i]),
             polls=int(polled[i]),
             pollers=tuple(sorted({named.get(thread, "") for thread in pollers.get(i, ())} - {""})),
@@ -107,10 +114,27 @@ def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = N
         coverage=coverage,
         calls=int(inside.sum()),
         total_ns=total_ns,
+        queue_full_ns=int(full_ns.sum()),
         threads=len(np.unique(calls.thread[inside])),
         polls=int(polls.sum()),
         total_matched=len(ranked),
     )
+
+
+def _queue_full(trace: Trace) -> I64:
+    """Per call the time in it in which the launch queue was full: long launches then mean a busy GPU."""
+    calls, overheads = trace.calls, trace.overheads
+    out = np.zeros(len(calls), dtype=np.int64)
+    rows = np.flatnonzero(overheads.kind == OverheadKind.COMMAND_BUFFER_FULL)
+    if not len(rows):
+        return out
+    _, call, _ = _analysis.contain(
+        calls.start_ns, calls.end_ns, calls.thread, overheads.start_ns[rows], overheads.thread[rows], BLEED_NS
+    )
+    known = call >= 0
+    end_ns = np.minimum(overheads.end_ns[rows[known]], calls.end_ns[call[known]])
+    np.add.at(out, call[known], np.maximum(end_ns - overheads.start_ns[rows[known]], 0))
+    return out
 
 
 def _threads(name: I32, thread: I32, wanted: npt.NDArray[np.bool_]) -> dict[int, list[int]]:

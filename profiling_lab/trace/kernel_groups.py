@@ -97,10 +97,8 @@ def _input_shapes(trace: Trace) -> tuple[I32, list[str]]:
     """The operator around the launch, in backward that of forward, with the shapes of its inputs."""
     found = read_input_shapes(trace)
     if found is None:
-        raise NotEnoughDataError(
-            f"{trace.path} holds no shapes of operators' inputs: record with nsys and "
-            "--pytorch=autograd-shapes-nvtx, or torch.autograd.profiler.emit_nvtx(record_shapes=True)"
-        )
+        how = "nsys and --pytorch=autograd-shapes-nvtx, or torch.profiler with record_shapes=True"
+        raise NotEnoughDataError(f"{trace.path} holds no shapes of operators' inputs: record with {how}")
     around = trace.attribution.range
     operator = np.append(trace.ranges.name, np.int32(-1))[around]
     shape = np.append(found.number, np.int32(-1))[around]

@@ -76,6 +76,31 @@ def test_the_row_that_carries_a_call_chain_is_no_call(tmp_path: Path) -> None:
     assert (row.name, row.stats.count) == ("cudaLaunchKernel", 1)
 
 
+def test_launches_that_wait_for_a_full_queue(tmp_path: Path) -> None:
+    """CUPTI notes the time as overhead of kind 8; what reaches beyond the call is not its."""
+    builder = TraceBuilder()
+    begin = builder.now_ns
+    builder.launch("gemm", 10).launch("gemm", 10).call("cudaMalloc")
+
+    def overhead(start_ns: int, ns: int, kind: int, thread: int = 1) -> None:
+        builder.row(
+            "CUPTI_ACTIVITY_KIND_OVERHEAD",
+            start=start_ns,
+            end=start_ns + ns,
+            globalTid=builder.tid(thread),
+            nameId=builder.string("overhead"),
+            overheadType=kind,
+        )
+
+    overhead(begin + 500, 1000, 8)
+    overhead(begin + 2500, 1000, 8)
+    overhead(begin + 600, 100, 7)
+    overhead(begin + 600, 100, 8, thread=3)
+    result = apis_of(builder, tmp_path)
+    rows = {row.name: row.queue_full_ns for row in result.rows}
+    assert rows == {"cudaLaunchKernel": 1500, "cudaMalloc": 0} and result.queue_full_ns == 1500
+
+
 def test_polls_of_a_watchdog_are_marked(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("gemm", 10).call("cudaEventQuery_v3020")
     for _ in range(3):
@@ -92,7 +117,7 @@ def test_polls_of_a_watchdog_are_marked(tmp_path: Path) -> None:
 
 
 def test_a_window_counts_its_own_calls_only(tmp_path: Path) -> None:
-    """The call that launched what runs in the window lies before it: it tells the line, but does not count."""
+    """The call that launched what runs in the window lies before it: it tells the line and is not counted."""
     builder = TraceBuilder().launch("gemm", 100_000, stack="model.py:5 forward")
     builder.gap(50_000).call("cudaMalloc", call_ns=10)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
@@ -153,6 +178,9 @@ def test_fsdp_inference_waits_for_a_value(shared_data: Path) -> None:
     assert rows["cudaStreamSynchronize"].places[0].within == "aten::_local_scalar_dense"
     assert rows["cudaLaunchKernel"].stats.total == 509738501
     assert rows["cudaLaunchKernelExC"].stats.total == 422539482
+    # It looks like the cost of launching; in truth the host waits because the GPU is behind.
+    assert result.queue_full_ns == pytest.approx(912e6, rel=1e-3)
+    assert rows["cudaStreamSynchronize"].queue_full_ns == 0
     assert (phases.launches, phases.unrecorded) == (1632, 1810)
 
 
