@@ -436,6 +436,21 @@ def test_a_part_of_a_trace() -> None:
     assert page.data["coverage"]["gpu_ns"] == int(operations.duration_ns.sum())
 
 
+def test_ranges_around_a_part_do_not_widen_its_timeline(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for _ in range(4):
+        begin = builder.now_ns
+        builder.launch("gemm", 3000).range("inner", begin, begin + 100).gap(20_000)
+        builder.range("training_step", begin, builder.now_ns)
+    builder.range("epoch", 0, 10**9)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as whole:
+        assert PageReader(build_page(whole).html).head["span_ns"] == 10**9
+        page = PageReader(build_page(whole.windowed(Wanted(step="2"))).html)
+    assert page.head["span_ns"] < 20_000
+    shown = {name for lane in page.of_kind("ranges") for name in lane.names}
+    assert shown == {"epoch", "training_step", "inner"}, "ranges around the part are there, cut to it"
+
+
 def test_damaged_times_and_ids_do_no_harm(tmp_path: Path) -> None:
     far = (1 << 63) - 1
     builder = TraceBuilder().launch("gemm", 2000, stack="a.py:1 f").launch("gemm", 2000, device=-3, stream=-1)

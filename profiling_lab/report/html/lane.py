@@ -89,14 +89,14 @@ class Lanes:
         low, high = self.origin_ns, self.origin_ns + self.span_ns
         start, end = start_ns[rows].clip(low, high) - low, end_ns[rows].clip(low, high) - low
         order = np.lexsort((-end, start))
-        rows, start = rows[order], start[order]
+        rows, start, end = rows[order], start[order], end[order]
         self.lanes.append(
             Lane(
                 group=len(self.groups) - 1,
                 kind=kind,
                 label=label,
                 start_ns=start,
-                end_ns=np.maximum(start, end[order]),
+                end_ns=np.maximum(start, end),
                 name=name[rows],
                 tint=tint[rows],
                 stack=stack[rows],

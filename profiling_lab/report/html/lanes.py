@@ -26,9 +26,13 @@ def lanes_of(trace: Trace, own_row: I32) -> Lanes:
 
 
 def _span(trace: Trace) -> tuple[int, int]:
-    """From the first thing recorded to the last one, leaving out times that no clock shows."""
+    """From the first thing recorded to the last one, leaving out times that no clock shows.
+
+    Around a part of a trace there are ranges that reach far beyond it: they do not count.
+    """
     first, last = [], []
-    for table in (trace.operations, trace.calls, trace.ranges):
+    shown = (trace.operations, trace.calls) if trace.window else (trace.operations, trace.calls, trace.ranges)
+    for table in shown:
         start = table.start_ns[_is_sane(table.start_ns)]
         end = table.end_ns[_is_sane(table.end_ns)]
         if len(start):

@@ -83,13 +83,24 @@ class ThreadLanes:
         name, tint, lane, keys, depth = self._of_ranges
         noun = "operators" if self.trace.recorder == "torch.profiler" else "NVTX"
         for number in [i for i, key in enumerate(keys) if key >> 32 == thread]:
-            rows = np.flatnonzero(lane == number)
+            rows = np.flatnonzero((lane == number) & self._in_sight)
+            if not len(rows):
+                continue
             deep += int((depth[rows] >= DEPTH_AT_MOST).sum())
             domain = ranges.domains.get(int(ranges.domain[rows[0]]), "")
             for level, here in _by_depth(rows[depth[rows] < DEPTH_AT_MOST], depth):
                 label = f"{domain or noun}{f' · level {level + 1}' if level else ''}"
                 self.out.add("ranges", label, here, ranges.start_ns, ranges.end_ns, name, tint, ranges.stack)
         return deep
+
+    @cached_property
+    def _in_sight(self) -> npt.NDArray[np.bool_]:
+        """Per range, whether the timeline shows it: all are, but of a part of a trace."""
+        ranges, low = self.trace.ranges, self.out.origin_ns
+        if not self.trace.window:
+            return np.ones(len(ranges), dtype=bool)
+        inside: npt.NDArray[np.bool_] = (ranges.start_ns < low + self.out.span_ns) & (ranges.end_ns > low)
+        return inside
 
     @cached_property
     def _of_ranges(self) -> tuple[I32, U8, I32, list[int], I32]:

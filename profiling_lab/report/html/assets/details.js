@@ -43,7 +43,7 @@ class Details {
 
   facts({lane, i}) {
     const out = [
-      ['duration', time(lane.duration(i))],
+      ['duration', time(lane.duration(i)) + this.cut(lane, i)],
       ['start', `${time(lane.start[i])} after the first event`],
       ['where', `${this.timeline.groups[lane.group]}, ${lane.label}`],
     ];
@@ -56,6 +56,12 @@ class Details {
       if (line) out.push([lane.more.exact[i] ? 'the host was at' : 'the host was on its way to', placeOf(line)]);
     }
     return out;
+  }
+
+  // What reaches beyond a part of a recording is shown with what lies inside.
+  cut(lane, i) {
+    const reaches = lane.kind === 'ranges' && (lane.start[i] === 0 || lane.end[i] === this.timeline.span);
+    return this.data.window && reaches ? ' of it in this part of the recording' : '';
   }
 
   operationFacts(lane, i) {
