@@ -8,6 +8,8 @@ that waits for a slow rank looks the same: `ranks` tells the two apart.
 
 from __future__ import annotations
 
+import numpy as np
+
 from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
@@ -42,11 +44,18 @@ def check(view: View) -> Verdict:
         hidden = hidden_ns / talks.total_ns
         mine = rows[communicates[rows]]
         duration = view.operations.duration_ns[mine]
+        streams = view.operations.stream
+        beside = np.isin(streams[mine], streams[rows[computes[rows]]])
+        why = (
+            "; most of it runs on a stream that computes"
+            if duration[beside].sum() > duration.sum() / 2
+            else ""
+        )
         findings.append(
             view.finding(
                 f"device {device}{view.of_process(process)} communicates for {ms(talks.total_ns)}, and for "
                 f"{ms(exposed_ns)} of it, {percent(exposed_ns / view.span_ns)} of the recording, computes "
-                f"nothing{f'; only {percent(hidden)} is hidden' if hidden < view[HIDDEN] else ''}",
+                f"nothing{f'; only {percent(hidden)} is hidden' if hidden < view[HIDDEN] else ''}{why}",
                 cost_ns=exposed_ns,
                 cost_of="communication that nothing hides",
                 place=view.dearest_place(mine, duration),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, percent
+from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, percent, where
 from profiling_lab.rules.view import View
 from profiling_lab.trace.memory_usage import memory_peaks
 
@@ -32,24 +32,28 @@ def check(view: View) -> Verdict:
             "the file does not say how much memory its GPUs have",
             "an export of nsys from mid 2021 on, or torch.profiler from 1.9 on",
         )
-    calls, findings = view.calls, []
+    findings = []
     for peak in peaks:
         if not peak.total_bytes or peak.peak_bytes <= view[FULL] * peak.total_bytes:
             continue
-        rows = np.flatnonzero(view.called(ALLOCATES) & (calls.process == peak.process))
-        rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
-        held_ns = calls.end_ns[rows] - calls.start_ns[rows]
-        last = np.searchsorted(calls.start_ns[rows], peak.at_ns, "right") - 1
+        rows = np.flatnonzero(view.called(ALLOCATES) & (view.calls.process == peak.process))
+        rows = rows[np.argsort(view.calls.start_ns[rows], kind="stable")]
+        held_ns = view.calls.end_ns[rows] - view.calls.start_ns[rows]
+        last = np.searchsorted(view.calls.start_ns[rows], peak.at_ns, "right") - 1
+        place = view.place(int(view.call_place[rows[last]])) if last >= 0 else None
+        # Where the calls are not in the file, what ran at the peak has to show when it was.
+        at = np.argmin(np.abs(view.operations.start_ns.astype(np.float64) - peak.at_ns))
         findings.append(
             view.finding(
                 f"device {peak.device}{view.of_process(peak.process)} held {peak.peak_bytes:,} bytes at its "
-                f"peak, {percent(peak.peak_bytes / peak.total_bytes)} of all; this line allocated last",
+                f"peak, {percent(peak.peak_bytes / peak.total_bytes)} of all"
+                f"{where(place, '; this line allocated last')}",
                 cost_ns=int(held_ns.sum()),
                 cost_of="host held in allocations and releases",
-                place=view.place(int(view.call_place[rows[last]]) if last >= 0 else -1),
-                table="calls",
-                rows=rows,
-                weight=held_ns,
+                place=place,
+                table="calls" if len(rows) else "operations",
+                rows=rows if len(rows) else np.array([at]),
+                weight=held_ns if len(rows) else np.ones(1, dtype=np.int64),
                 remedy=REMEDY,
             )
         )

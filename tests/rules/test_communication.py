@@ -11,13 +11,13 @@ from profiling_lab.rules.communication import RULE
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def step(hidden: bool, kernel: str = NCCL) -> TraceBuilder:
+def step(hidden: bool, kernel: str = NCCL, stream: int = 20) -> TraceBuilder:
     builder = TraceBuilder()
     for i in range(10):
         at = 2_000_000 + i * 150_000
         builder.launch("gemm", 100_000, start_ns=at, stream=7)
         at += 0 if hidden else 100_000
-        builder.launch(kernel, 50_000, start_ns=at, stream=20, stack="/app/train.py:8 main")
+        builder.launch(kernel, 50_000, start_ns=at, stream=stream, stack="/app/train.py:8 main")
     return builder
 
 
@@ -26,6 +26,13 @@ def test_fires_for_what_nothing_hides(judge: Judge) -> None:
     assert finding.cost_ns == 10 * 50_000 and finding.place.line == 8 and finding.events == 10
     assert "communicates for 0.500 ms, and for 0.500 ms of it" in finding.what
     assert "only 0.0 % is hidden" in finding.what
+
+
+def test_says_when_it_could_not_run_beside_computing(judge: Judge) -> None:
+    (finding,) = judge(RULE, step(hidden=False))
+    assert "stream" not in finding.what
+    (finding,) = judge(RULE, step(hidden=False, stream=7))
+    assert finding.what.endswith("most of it runs on a stream that computes")
 
 
 def test_symmetric_memory_communicates_too(judge: Judge) -> None:

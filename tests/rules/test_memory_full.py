@@ -37,6 +37,14 @@ def test_fires_at_the_peak_and_names_who_allocated_last(judge: Judge) -> None:
     assert finding.place.line == 2 and finding.events == 4 and finding.cost_ns == 4 * 3_000
 
 
+def test_fires_without_the_calls_that_allocated(judge: Judge) -> None:
+    builder = holding((75 * GB, 0))
+    del builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][1:]
+    (finding,) = judge(RULE, builder)
+    assert finding.place is None and finding.cost_ns == 0 and finding.what.endswith("93.8 % of all")
+    assert [str(event) for event in finding.evidence] == ["operations[0]"]
+
+
 def test_silent_where_there_is_room(judge: Judge) -> None:
     assert judge(RULE, holding((40 * GB, 0), (39 * GB, 1), (39 * GB, 0))) == []
 
