@@ -8,23 +8,21 @@ not sum up to anything; the time in which the GPU worked for a range is beside i
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, I64, U8
+from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.open_ranges import OpenRanges, open_ranges
 from profiling_lab.trace.places import Place, PlaceSums, covered, operation_places
 from profiling_lab.trace.range_tree import Nesting, Paths, nest, paths
-from profiling_lab.trace.read_range_styles import Style, read_range_styles
-from profiling_lab.trace.stats import Stats, StatsByKey, combined, merged_names, possible
+from profiling_lab.trace.read_range_styles import Style
+from profiling_lab.trace.stats import Stats, StatsByKey, combined
 from profiling_lab.trace.trace import Trace
 
-_NUMBER = re.compile(r"\d+")
 STYLES = {
     Style.PUSH_POP: "push/pop",
     Style.START_END: "start/end",
@@ -108,7 +106,7 @@ def ranges(
     if not len(rows):
         raise NotEnoughDataError(f"{trace.path} holds no range: {_why_none(trace)}")
     own_row, coverage = covered(trace, own)
-    found = _read(trace, rows, merge_numbers)
+    found = open_ranges(trace, rows, merge_numbers)
     nesting = nest(
         found.start_ns,
         found.end_ns,
@@ -166,63 +164,6 @@ def ranges(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    """GPU operations that have a call."""
-
-    row: npt.NDArray[np.intp]
-    """of the operations"""
-    call_start_ns: I64
-    call_end_ns: I64
-    call_thread: I32
-    start_ns: I64
-    end_ns: I64
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The ranges that are looked at, and what was launched."""
-
-    start_ns: I64
-    end_ns: I64
-    closed: npt.NDArray[np.bool_]
-    thread: I32
-    domain: I64
-    style: U8
-    name: I32
-    names: tuple[str, ...]
-    launched: _Launched
-
-
-def _read(trace: Trace, rows: npt.NDArray[np.intp], merge_numbers: bool) -> _Found:
-    every = trace.ranges
-    start_ns, end_ns = every.start_ns[rows], every.end_ns[rows]
-    shown = tuple(_NUMBER.sub("*", name) for name in every.names) if merge_numbers else every.names
-    name, names = merged_names(every.name, shown)
-    operations, calls = trace.operations, trace.calls
-    call = trace.attribution.call if len(operations) else np.empty(0, dtype=np.int32)
-    launched = np.flatnonzero(call >= 0)
-    of = call[launched]
-    return _Found(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        closed=possible(start_ns, end_ns),
-        thread=every.thread[rows],
-        domain=every.domain[rows],
-        style=read_range_styles(trace)[rows],
-        name=name[rows],
-        names=names,
-        launched=_Launched(
-            row=launched,
-            call_start_ns=calls.start_ns[of],
-            call_end_ns=calls.end_ns[of],
-            call_thread=calls.thread[of],
-            start_ns=operations.start_ns[launched],
-            end_ns=operations.end_ns[launched],
-        ),
-    )
-
-
 class _Label:
     """Domain, name and style of a row."""
 
@@ -247,7 +188,7 @@ class _Sums:
     threads: I64
 
 
-def _sums(found: _Found, group: Paths) -> _Sums:
+def _sums(found: OpenRanges, group: Paths) -> _Sums:
     key, size = group.number, len(group)
     # A range that ends elsewhere, or never, has no inside.
     inside = np.flatnonzero(found.closed & (found.style != Style.ACROSS_THREADS))
@@ -275,7 +216,7 @@ def _sums(found: _Found, group: Paths) -> _Sums:
 
 
 def _places(
-    trace: Trace, own_row: I32, found: _Found, nesting: Nesting, group: I32, shown: list[int]
+    trace: Trace, own_row: I32, found: OpenRanges, nesting: Nesting, group: I32, shown: list[int]
 ) -> dict[int, tuple[Place, ...]]:
     """The lines of the operations of each group: those of a range are those of the ranges in it, too."""
     launched = found.launched
