@@ -429,7 +429,7 @@ def test_a_part_of_a_trace() -> None:
         trace = whole.windowed(wanted)
         page = PageReader(build_page(trace).html)
         operations = trace.operations
-    assert "step 1:3" in page.data["window"]
+    assert "step 1:3" in page.data["window"] and "% of this part of the recording" in said(page)
     assert [row["name"] for row in page.data["steps"]["data"]] == ["training_step #2", "training_step #3"]
     (stream,) = page.of_kind("stream")
     assert sorted(stream.start_ns.tolist()) == sorted(operations.start_ns.tolist())

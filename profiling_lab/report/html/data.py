@@ -133,6 +133,7 @@ def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Jso
             "steps": found.steps.steps,
             "at": [[row.start_ns - origin_ns, row.end_ns - origin_ns] for row in found.steps.rows],
         }
+    of = "this part of the recording" if trace.window else "the recording"
     empty = f"{without_folder(trace, trace.why_empty())}."
     return {
         "title": title,
@@ -140,7 +141,7 @@ def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Jso
         "window": _window(trace),
         "recorder": trace.recorder,
         "facts": _facts(found.info),
-        "verdict": verdict(found.gaps, found.lines) if found.gaps else empty,
+        "verdict": verdict(found.gaps, found.lines, of) if found.gaps else empty,
         "tiles": _tiles(found),
         "parts": dict(zip(PARTS, found.gaps.parts_ns, strict=True)) if found.gaps else {},
         "coverage": coverage_data(found.coverage) if found.coverage else {},

@@ -15,12 +15,12 @@ IDLE_FRAC = 0.2
 """from here on idle time is worth more words than the GPU's work"""
 
 
-def verdict(gaps: GapsResult, lines: LinesResult | None) -> str:
+def verdict(gaps: GapsResult, lines: LinesResult | None, of: str = "the recording") -> str:
     """Idle time and its largest cause where there is much of it; else the line that costs most.
 
-    `lines` is None where the trace has none.
+    `lines` is None where the trace has none. `of`: what the trace is, in words.
     """
-    parts = [_bound(gaps)]
+    parts = [_bound(gaps, of)]
     if gaps.idle_frac >= IDLE_FRAC and gaps.rows:
         parts.append(_cause(gaps.rows[0]))
     if lines is not None and lines.rows:
@@ -30,12 +30,12 @@ def verdict(gaps: GapsResult, lines: LinesResult | None) -> str:
     return "; ".join(parts) + "."
 
 
-def _bound(gaps: GapsResult) -> str:
+def _bound(gaps: GapsResult, of: str) -> str:
     share = numbers.share(gaps.parts_ns[_index(gaps)] / gaps.span_ns if gaps.span_ns else 0.0)
     if gaps.bound_by == "idle":
-        return f"The GPU is idle for {share} of the recording"
+        return f"The GPU is idle for {share} of {of}"
     idle = numbers.share(gaps.idle_frac)
-    return f"{gaps.bound_by.capitalize()} takes {share} of the recording and idle time {idle}"
+    return f"{gaps.bound_by.capitalize()} takes {share} of {of} and idle time {idle}"
 
 
 def _index(gaps: GapsResult) -> int:

@@ -61,9 +61,9 @@ function element(tag, options = {}, ...children) {
   return node;
 }
 
-// Long names may break behind their dots, slashes and underscores before they break anywhere.
+// Long names may break behind their dots, slashes and underscores before they break anywhere else.
 function breakable(text) {
-  const parts = String(text).match(/[^./_:]*[./_:]?/g).filter(Boolean);
+  const parts = String(text).match(/[^./_]*[./_]?/g).filter(Boolean);
   return parts.flatMap((part, i) => (i ? [document.createElement('wbr'), part] : [part]));
 }
 
