@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.trace.chrome_source import ChromeSource
-from profiling_lab.trace.columns import SyncKind, Syncs
+from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, full
 from profiling_lab.trace.process_ids import process_part
 from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.sqlite_source import SqliteSource
@@ -36,11 +36,20 @@ def read_syncs(trace: Trace) -> Syncs:
     every = Syncs(
         start_ns=rows["start"],
         end_ns=np.maximum(rows["start"], rows["end"]),
-        process=trace.source.processes.number(process_part(rows["globalPid"])),
+        process=_processes(trace, rows["globalPid"]),
         correlation=rows["correlationId"],
         kind=known,
     )
     return _possible(trace, every)
+
+
+def _processes(trace: Trace, global_pid: I64) -> I32:
+    """Rows that name no process are of the one that made all calls; -1 where several did."""
+    callers = np.unique(trace.whole.calls.process)
+    process = full(len(global_pid), int(callers[0]) if len(callers) == 1 else -1, np.int32)
+    named = global_pid != 0
+    process[named] = trace.source.processes.number(process_part(global_pid[named]))
+    return process
 
 
 def _possible(trace: Trace, syncs: Syncs) -> Syncs:

@@ -34,7 +34,7 @@ def waiting(builder: TraceBuilder, api: str, ns: int, **how: object) -> TraceBui
     return builder.gap(ns)
 
 
-def sync_row(builder: TraceBuilder, kind: int, start_ns: int, ns: int, **more: int) -> None:
+def sync_row(builder: TraceBuilder, kind: int, start_ns: int, ns: int, **more: int | None) -> None:
     values = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": VM | builder.pid << 24, "eventId": 0}
     values |= {"start": start_ns, "end": start_ns + ns, "syncType": kind} | more
     builder.row("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", **values)
@@ -162,6 +162,15 @@ def test_old_files_name_the_kind_elsewhere(tmp_path: Path) -> None:
     sync_row(builder, 0, builder.now_ns, 7_000, correlationId=99, deprecatedSyncType=4)
     (row,) = syncs_of(builder, tmp_path).rows
     assert row.what == "device"
+
+
+def test_synchronizations_without_a_process_are_of_the_only_one(tmp_path: Path) -> None:
+    """Old files name none. Each is its call all the same, and counts once."""
+    builder = TraceBuilder().launch("gemm", 10_000)
+    waiting(builder, SYNC, 5_000, correlation=50)
+    sync_row(builder, 3, builder.now_ns - 10_000, 4_900, correlationId=50, globalPid=None)
+    result = syncs_of(builder, tmp_path)
+    assert [(row.api, row.stats.count) for row in result.rows] == [("cudaStreamSynchronize", 1)]
 
 
 def test_idle_time_outside_of_the_window_costs_nothing(tmp_path: Path) -> None:
