@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a Dask cluster the answer is the same as in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from profiling_lab.errors import UsageError
+from profiling_lab.ranks import JobResult, Question, ranks
+from profiling_lab.ranks.pools import DaskPool, dask_pool
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[DaskPool]:
+    pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with dask_pool("local", jobs=2) as pool:
+        yield pool
+
+
+def test_dask_gives_the_same(many: list[str], serial: JobResult, dask: DaskPool) -> None:
+    counts: list[int] = []
+    assert ranks(many, pool=dask, done=counts.append) == serial
+    assert counts == list(range(1, len(many) + 1))
+
+
+def test_dask_reports_what_is_broken(many: list[str], tmp_path: Path, dask: DaskPool) -> None:
+    (tmp_path / "run.rank3.sqlite").write_bytes(b"SQLite format 3\x00")
+    result = ranks([*many[:3], str(tmp_path / "run.rank3.sqlite")], pool=dask)
+    assert len(result.rows) == 3 and result.failures[0].exit_code == 4
+    with pytest.raises(UsageError, match="regular expression"):
+        ranks(many[:2], Question(steps_by="("), pool=dask)
+
+
+def test_no_scheduler_at_the_address() -> None:
+    pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with pytest.raises(UsageError, match="no Dask scheduler"), dask_pool("tcp://127.0.0.1:9", timeout_s=1):
+        pass
