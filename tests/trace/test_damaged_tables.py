@@ -129,16 +129,17 @@ def ask(trace: Trace) -> None:
             assert "\n" not in str(error)
 
 
-def use(path: Path) -> None:
+def use(path: Path, window: bool = True) -> None:
     try:
         with Trace.open(path) as trace:
             ask(trace)
-            ask(trace.windowed(Wanted(range="10us:60us")))
+            if window:
+                ask(trace.windowed(Wanted(range="10us:60us")))
     except LabError as error:
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("form", ["recorder", "nsys"])
 def test_wild_values(tmp_path: Path, form: str, seed: int) -> None:
     path = program(form).write(tmp_path / "t.sqlite")
@@ -171,4 +172,4 @@ def test_tables_and_columns_may_be_missing(tmp_path: Path) -> None:
                 )
                 file.execute(change)
             file.close()
-            use(path)
+            use(path, window=False)
