@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/json_cursor.h"
 
+#include <array>
 #include <bit>
 
 #if defined(__SSE2__)
@@ -13,10 +14,15 @@ namespace {
 constexpr bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 constexpr bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20; }
 constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
-constexpr bool ends_bare(char c) {
-  return c == ',' || c == '}' || c == ']' || c == ':' || c == '"' || c == '{' || c == '[' || is_blank(c) ||
-         c == 0;
-}
+
+// What a character may be in a value without quotes.
+enum : uint8_t { kEndsBare = 1, kOfNumber = 2 };
+constexpr std::array<uint8_t, 256> kBare = [] {
+  std::array<uint8_t, 256> out{};
+  for (const char c : std::string_view(",}]:\"{[ \n\r\t\0", 12)) out[static_cast<uint8_t>(c)] = kEndsBare;
+  for (const char c : std::string_view("0123456789-+.eE")) out[static_cast<uint8_t>(c)] = kOfNumber;
+  return out;
+}();
 
 // The next character from `at` on that a text must stop at: a quote, a backslash, a control character. The
 // padding behind `end` holds one.
@@ -137,17 +143,14 @@ Step JsonCursor::container() {
 // A number, a word, or what programs write where they have no number.
 Step JsonCursor::bare(JsonValue& out) {
   const char* begin = at_;
-  bool number = true;
-  for (; !ends_bare(*at_); ++at_) {
-    const char c = *at_;
-    number = number && (is_digit(c) || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E');
-  }
+  uint8_t number = kOfNumber;
+  for (uint8_t c; ((c = kBare[static_cast<uint8_t>(*at_)]) & kEndsBare) == 0; ++at_) number &= c;
   if (at_ >= end_) return Step::kMore;
   if (at_ == begin) return Step::kBad;
   const std::string_view raw(begin, at_ - begin);
   const char last = raw.back();
   using enum JsonValue::Type;
-  if (number && is_digit(last) && (is_digit(raw[0]) || raw[0] == '-')) {
+  if (number != 0 && is_digit(last) && (is_digit(raw[0]) || raw[0] == '-')) {
     out = {raw, kNumber};
   } else {
     out = {raw, raw == "null" ? kNull : raw == "true" ? kTrue : raw == "false" ? kFalse : kNoJson};
