@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CHECK",
         action="append",
         default=[],
-        help="compare although this differs: gpu, driver, method, steps, workload, shapes, overhead",
+        help="compare although this differs: gpu, driver, method, window, steps, workload, shapes, overhead",
     )
     parser.add_argument(
         "--by",

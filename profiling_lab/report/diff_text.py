@@ -12,6 +12,7 @@ CHECK_NAMES = {
     "gpu": "GPU",
     "driver": "driver",
     "method": "how it was recorded",
+    "window": "part of the recording",
     "steps": "steps",
     "workload": "workload",
     "shapes": "shapes",

@@ -22,7 +22,7 @@ INPUT_FRAC = 0.01
 EDGE_BATCHES = 1.5
 """and by so many batches per recording: one that was fetched ahead of it, or for a step after it"""
 
-CHECKS = ("gpu", "driver", "method", "steps", "workload", "shapes", "overhead")
+CHECKS = ("gpu", "driver", "method", "window", "steps", "workload", "shapes", "overhead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ def checks(
         _same("gpu", *([_gpus(capture) for capture in side] for side in sides)),
         _same("driver", *([capture.origin.driver for capture in side] for side in sides)),
         _same("method", *([capture.origin.method for capture in side] for side in sides)),
+        _same("window", *([capture.origin.asked or "all of it" for capture in side] for side in sides)),
         _steps(before, after),
         _workload(before, after),
         _shapes(before, after),

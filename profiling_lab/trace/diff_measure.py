@@ -68,6 +68,8 @@ class Origin:
     shapes: tuple[KernelShape, ...]
     window: str
     """the part of the recording that is compared, '' for all of it"""
+    asked: str
+    """the options that asked for this part"""
     saved: str = ""
     """of a baseline the file that holds it"""
 
@@ -170,6 +172,7 @@ def _origin(
         coverage=replace(covered, window=None),
         shapes=kernel_shapes(trace),
         window=covered.window.text if covered.window else "",
+        asked=" ".join(f"--{k} {v}" for k, v in covered.window.asked) if covered.window else "",
     )
 
 

@@ -269,6 +269,17 @@ def test_a_baseline_stands_for_its_recording(
     assert "before: before.sqlite in main.json: 18.000 ms" in run(capsys, baseline, after)[1]
 
 
+def test_a_baseline_of_one_part_is_not_compared_with_another(
+    before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = tmp_path / "late.json"
+    assert run(capsys, "--save", baseline, before, "--step", "1:")[0] == 0
+    status, out, _ = run(capsys, baseline, before)
+    assert status == 3
+    assert out.startswith("NOT COMPARABLE: part of the recording: --step 1: before, all of it after\n")
+    assert run(capsys, baseline, before, "--step", "1:", "--gate", "0%")[0] == 0
+
+
 def test_the_side_after_becomes_the_next_baseline(
     before: Path, after: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -278,6 +278,7 @@ def test_unknown_is_not_the_same(write: Write, tmp_path: Path) -> None:
         "gpu": "unknown",
         "driver": "unknown",
         "method": "same",
+        "window": "same",
         "steps": "unknown",
         "workload": "unknown",
         "shapes": "unknown",
