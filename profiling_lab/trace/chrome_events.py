@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events of a torch.profiler file (Chrome trace JSON) as tables, one per kind.
 
-The text is parsed in C++ while it is read (csrc/trace/chrome_reader.h). A file of 1 GB has 3.4 million
-events: as Python objects, made by msgspec, the fastest library for it, they take twelve times the memory and
-twice the time of the columns, and making columns of the objects takes longer still. msgspec reads the few
-facts beside the events.
+The text is parsed in C++ while it is read (csrc/trace/chrome_reader.h): nothing is kept but the columns.
+msgspec, the fastest library for it, makes a Python object of each of the millions of events, from a text that
+must be in memory as a whole and without fault; it reads the few facts beside the events.
 """
 
 from __future__ import annotations
