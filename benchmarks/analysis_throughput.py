@@ -5,8 +5,9 @@
     python benchmarks/analysis_throughput.py --plot analysis_throughput.svg --input RESULTS.jsonl
 
 The files are synthetic (synthetic_trace.py), so the truth is known: an answer of ours that is not the truth
-ends the benchmark. Files are in the page cache. Everybody takes turns; a case says the load of the machine
-when it began, because other work counts against everybody. Peers, in the Python that --peer-python names:
+ends the benchmark. Files are in the page cache. Everybody takes turns. Other work on the machine counts
+against everybody: cores_of_others says how much there was of it meanwhile, cpu_time (of all threads) suffers
+least from it, and --calm waits for a moment without. Peers, in the Python that --peer-python names:
 
     pandas         naive_pandas.py, what a plain user writes
     nsys-ai        its skills; once without the cache that it builds beside a file, once with it
@@ -20,10 +21,13 @@ import csv
 import io
 import json
 import os
+import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,17 +68,44 @@ class Asked:
     ok_codes: tuple[int, ...] = (0,)
     before: Callable[[], None] = lambda: None
     peak_bytes: int = 0
+    cpu_s: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
     answer: Answer = None
     environment: dict[str, str] = field(default_factory=dict)
 
     def __call__(self) -> None:
         self.before()
+        used, all_used, began = _children_cpu_s(), _machine_cpu_s(), time.monotonic()
         done = subprocess.run(self.command, capture_output=True, text=True, env=os.environ | self.environment)
         if done.returncode not in self.ok_codes:
             sys.exit(f"{' '.join(self.command[3:])} failed with {done.returncode}:\n{done.stderr[-2000:]}")
+        self.cpu_s.append(_children_cpu_s() - used)
+        others = _machine_cpu_s() - all_used - self.cpu_s[-1]
+        self.others.append(max(others, 0.0) / (time.monotonic() - began))
         peaks = [line.split() for line in done.stderr.splitlines() if line.startswith("VmHWM")]
         self.peak_bytes = max([self.peak_bytes, *(int(words[1]) * 1024 for words in peaks)])
         self.answer = self.read(done.stdout)
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _machine_cpu_s() -> float:
+    """Processor time that anybody used since the machine started: user, nice and system."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4]
+    return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_calm(seconds: float) -> None:
+    """Until others used less than a tenth of a core for two seconds, at most so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        before = _machine_cpu_s()
+        time.sleep(2)
+        if _machine_cpu_s() - before < 0.2:
+            return
 
 
 def ours(command: str, *paths: Path) -> Asked:
@@ -191,7 +222,6 @@ def take_turns(
     results: ResultsFile, case: dict[str, Any], asked: dict[str, tuple[Asked, Judge]], samples: int
 ) -> None:
     """Run everybody in turn and add what it took. Ends the benchmark if an answer of ours is wrong."""
-    case = {**case, "load": round(os.getloadavg()[0], 2)}
     steps = {name: command for name, (command, _) in asked.items()}
     timings: dict[str, Timing] = interleaved(steps, steps_per_block=1, warmup=0, blocks=samples, device="cpu")
     for name, (command, right) in asked.items():
@@ -205,8 +235,12 @@ def take_turns(
         results.add(BENCHMARK, case, name, "peak_memory", command.peak_bytes, "bytes")
         results.add(BENCHMARK, case, name, "throughput", case["events"] / timing.median_ns * 1e9, "events/s")
         results.add(BENCHMARK, case, name, "answer_is_the_truth", int(is_right), "boolean")
+        cpu_s, others = statistics.median(command.cpu_s), statistics.median(command.others)
+        results.add(BENCHMARK, case, name, "cpu_time", cpu_s, "s")
+        results.add(BENCHMARK, case, name, "cores_of_others", others, "cores")
         print(f"{case['question']:8} {case['events']:>11,} {case['form']:9} {name:32} "
-              f"{timing.median_ns / 1e9:8.2f} s {command.peak_bytes / 2**30:6.2f} GiB  load {case['load']}"
+              f"{timing.median_ns / 1e9:7.2f} s, cpu {cpu_s:6.2f} s, {command.peak_bytes / 2**30:5.2f} GiB, "
+              f"others {others:4.2f} cores"
               f"{'' if is_right else '  OTHER ANSWER'}", flush=True)  # fmt: skip
 
 
@@ -228,6 +262,7 @@ def measure(results: ResultsFile, args: argparse.Namespace, folder: Path, scratc
                     asked |= peers(question, path, truth, args.peer_python, scratch)
                 for each in paths:
                     warm(each)
+                wait_for_calm(args.calm)
                 few = events > PEERS_AT_MOST
                 take_turns(results, case | {"question": question}, asked, 1 if few else args.samples)
 
@@ -256,6 +291,9 @@ def main() -> int:
     parser.add_argument("--questions", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument(
         "--samples", type=int, default=3, help="the median of so many counts (3); 1 over 10 million"
+    )
+    parser.add_argument(
+        "--calm", type=float, default=0, help="wait so many seconds for a calm moment at most"
     )
     parser.add_argument("--peer-python", help="a Python with pandas and nsys-ai")
     parser.add_argument(

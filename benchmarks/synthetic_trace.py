@@ -153,8 +153,8 @@ def plan() -> Plan:
     for i, where in enumerate(forward):
         add(where, node=i, kernel=i % OPERATORS, mean=1_000 + 780 * (i % OPERATORS))
     for i in reversed(range(FORWARD)):
-        kernel = OPERATORS + i % OPERATORS
-        add(forward[i], backward=True, node=i, kernel=kernel, mean=1_500 + 890 * (i % OPERATORS))
+        mean_ns = 1_500 + 890 * (i % OPERATORS)
+        add(forward[i], backward=True, node=i, kernel=OPERATORS + i % OPERATORS, mean=mean_ns)
     for _ in range(OPTIMIZER):
         add((in_train(OPTIMIZE), ("step", TORCH + "optim/adamw.py", 250)), kernel=2 * OPERATORS, mean=9_000)
     add((in_train(LOSS),), mean=1_500)
