@@ -29,6 +29,7 @@ AT_THE_EDGE = "before the first or after the last operation"
 _UNTOLD = "of several devices"
 _TEMPLATE = re.compile(r"<.*", re.DOTALL)
 _OPERATOR = re.compile(r"\w+::\w")
+_MOST_SHAPES = 1000
 _FROM_HOST = re.compile(r"HtoD|Host-to-Device", re.IGNORECASE)
 
 
@@ -219,6 +220,8 @@ def _operators(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     shapes = (*noted.texts, "")
     shape = np.append(noted.number, np.int32(len(shapes) - 1))[trace.attribution.range]
     number, pairs = combined(name, shape)
+    if len(pairs) > _MOST_SHAPES:  # another size in every step: no row would have a partner
+        return name, names
     return number, tuple(f"{names[i]} {shapes[j]}".rstrip() if names[i] else "" for i, j in pairs)
 
 

@@ -271,6 +271,17 @@ def test_operators_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
     assert found["aten::mm [[128, 512], [512, 512]] forward"].before_ns == 12_800
 
 
+def test_shapes_that_always_change_tell_nothing_apart(tmp_path: Path) -> None:
+    builder = TraceBuilder(form="nsys")
+    for size in range(1100):
+        start = builder.now_ns - 10
+        builder.launch("gemm", 100)
+        sizes = f"sizes = [[{size}, 512]]"
+        builder.range(f"aten::mm, seq = {size}, op_id = {size}, {sizes}", start, builder.now_ns)
+    path = builder.write(tmp_path / "run.sqlite")
+    assert "aten::mm forward" in rows(compare(path, path))
+
+
 def test_unknown_is_not_the_same(write: Write, tmp_path: Path) -> None:
     path = TraceBuilder().launch("gemm", 1000).write(tmp_path / "run.sqlite")
     states = {c.name: c.state for c in compare(path, path).checks}
