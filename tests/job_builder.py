@@ -184,7 +184,7 @@ class Job:
                     "Group size": self.ranks,
                     "Process Group Name": "0",
                     "Process Group Description": "default_pg",
-                    "Process Group Ranks": str(list(range(self.ranks))),
+                    "Process Group Ranks": _shortened(self.ranks),
                 }
                 if sequence:
                     details["Seq"] = moment.step * self.collectives + moment.number
@@ -195,6 +195,11 @@ class Job:
             "baseTimeNanoseconds": zero_ns,
             "traceEvents": events,
         }
+
+
+def _shortened(ranks: int) -> str:
+    """torch lists no more than 30 ranks of a group."""
+    return str(list(range(ranks))) if ranks <= 30 else f"{str(list(range(30)))[:-1]}, ...]"
 
 
 def _fill(builder: TraceBuilder, moments: list[Moment], rank: int, pid: int, zero_ns: int) -> None:

@@ -195,8 +195,10 @@ def _from_torch(out: _Details, trace: Trace, rows: npt.NDArray[np.intp], source:
         found = noted.of(row)
         if found is None:
             continue
-        out.kind[i] = kind_of(found.name) if found.name else out.kind[i]
-        out.group[i], out.members[i] = found.group, found.members
+        out.kind[i] = kind_of(found.name, out.kind[i])  # "coalesced" says less than the kernel
+        # torch shortens the list of a large group: then it is better to know none than some.
+        is_whole = len(found.members) == found.size
+        out.group[i], out.members[i] = found.group, found.members if is_whole else ()
         out.size[i], out.sequence[i] = max(found.size, 0), found.sequence
         # The part of one rank: what it gives to an all-gather, what it takes from a reduce-scatter.
         elements = found.elements_out if out.kind[i] == "ReduceScatter" else found.elements_in

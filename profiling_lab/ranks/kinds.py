@@ -24,9 +24,10 @@ _KINDS = (
 _TOGETHER = frozenset({"AllReduce", "ReduceScatter", "AllGather", "AllToAll", "Barrier"})
 
 
-def kind_of(name: str) -> str:
-    """`AllReduce` and so on, the name itself where it says nothing of the kind."""
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), name)
+def kind_of(name: str, otherwise: str | None = None) -> str:
+    """`AllReduce` and so on; `otherwise`, or the name itself, where it says nothing of the kind."""
+    found = next((kind for kind, pattern in _KINDS if pattern.search(name)), None)
+    return found or (name if otherwise is None else otherwise)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -46,6 +46,11 @@ def test_kinds(name: str, kind: str) -> None:
     assert kind_of(name) == kind
 
 
+def test_the_kernel_tells_where_the_name_does_not() -> None:
+    assert kind_of("coalesced", "AllGather") == "AllGather" and kind_of("", "Reduce") == "Reduce"
+    assert kind_of("all_to_all", "SendRecv") == "AllToAll"
+
+
 def test_bytes_on_the_bus() -> None:
     assert bus_bytes("AllReduce", 800, 4) == 1200 and bus_bytes("AllGather", 100, 4) == 300
     assert bus_bytes("AllToAll", 800, 4) == 600 and bus_bytes("Broadcast", 800, 4) == 800

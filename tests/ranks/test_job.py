@@ -213,6 +213,15 @@ def test_torch_profiler_says_group_sequence_and_size(tmp_path: Path, sequence: b
     assert (result.verdict.kind, result.verdict.rank) == ("straggler", 3)
 
 
+def test_large_groups_whose_members_torch_shortens(tmp_path: Path) -> None:
+    job = Job(ranks=33, steps=2)
+    job.slow_compute[32] = 1_000_000
+    result = compare(job.write_torch(tmp_path))
+    (row,) = result.collectives
+    assert (row.series.members, row.series.size, row.ranks, row.compared) == ((), 33, 33, 4)
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 32)
+
+
 def test_a_missing_collective_is_said_and_the_rest_compared(tmp_path: Path) -> None:
     job = Job(ranks=3, steps=6)
     job.lacks = {(1, 2, 1)}
