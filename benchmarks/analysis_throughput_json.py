@@ -5,6 +5,7 @@
 
 Every number is of a process of its own, from its start to its end, over a generated file
 (chrome_trace_generator.py) whose truth is known; an answer of ours that is not the truth ends the benchmark.
+The fastest of several runs counts; cores_of_others says what else the machine did meanwhile, --calm waits.
 Peers answer the smaller question of the GPU time per kernel, of a file without damage: json.load and msgspec
 (typed structs of three fields) with a loop over the events, the least that a program in Python can do, and
 Holistic Trace Analysis where --hta names a Python that has it.
@@ -14,34 +15,22 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from analysis_throughput import BENCHMARK, OURS, PEAK, RUN_OURS, Asked, wait_for_calm
 from chrome_trace_generator import Truth, generate
 
 from profiling_lab.measure import ResultsFile, machine
 
-BENCHMARK = "analysis_throughput"
-MSGSPEC_AT_MOST_MIB = 1000  # it needs three times the file in memory, the others up to ten times
+MSGSPEC_AT_MOST_MIB = 1000  # it needs twice the file in memory, the others up to six times
 PEERS_AT_MOST_MIB = 300
-# A process says its own peak: what the system says of a child also counts its parent before the start.
-PEAK = """
-import atexit, sys, time
-def say_peak():
-    lines = open("/proc/self/status").read().splitlines()
-    peak = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
-    print(peak, time.process_time(), file=sys.stderr)
-atexit.register(say_peak)
-"""
-OURS = "from profiling_lab.cli import main; sys.exit(main())"
 JSON_LOAD = """
 import collections, json, sys
 total = collections.Counter()
@@ -74,58 +63,6 @@ print(json.dumps(round(float(kernels["sum (us)"].sum()) * 1000)))
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a process took and printed."""
-
-    seconds: float
-    cpu_seconds: float
-    """of all its threads: what others do on the machine does not count"""
-    peak_bytes: int
-    output: str
-    off_frac: float = 0.0
-    """how far the answer is from the truth"""
-
-
-def run(python: str, program: str, *arguments: str) -> Run:
-    """Runs `program` in a process of its own. Ends the benchmark if it fails."""
-    began = time.perf_counter()
-    done = subprocess.run([python, "-c", PEAK + program, *arguments], capture_output=True, text=True)
-    took = time.perf_counter() - began
-    if done.returncode:
-        sys.exit(f"{program}\nfailed with {done.returncode}:\n{done.stderr[-2000:]}")
-    kibibytes, processors = done.stderr.splitlines()[-1].split()
-    return Run(took, float(processors), int(kibibytes) * 1024, done.stdout)
-
-
-def our_lines(path: Path, truth: Truth) -> Run:
-    """`profiling-lab lines`, checked to the nanosecond."""
-    own = ("--own", "model.py", "--own", "train.py")
-    done = run(sys.executable, OURS, "lines", str(path), "--limit", "0", "--format", "json", *own)
-    rows = json.loads(done.output)["data"]["rows"]
-    found = {
-        row["key"]: [row["gpu_ns"] - row["backward_ns"], row["backward_ns"], row["kernels"]] for row in rows
-    }
-    if found != truth.lines:
-        sys.exit(f"{path}: lines are {found}, the truth is {truth.lines}")
-    return done
-
-
-def our_kernels(path: Path, truth: Truth) -> Run:
-    """The question that the peers answer."""
-    options = ("--by", "kernel", "--limit", "0", "--format", "json")
-    done = run(sys.executable, OURS, "lines", str(path), *options)
-    if sum(row["gpu_ns"] for row in json.loads(done.output)["data"]["rows"]) != truth.gpu_ns:
-        sys.exit(f"{path}: kernels do not sum to {truth.gpu_ns}")
-    return done
-
-
-def peer(python: str, program: str, path: Path, truth: Truth) -> Run:
-    """A program that prints the sum over all kernels in its last line."""
-    done = run(python, program, str(path))
-    return replace(done, off_frac=abs(int(done.output.splitlines()[-1]) / truth.gpu_ns - 1))
-
-
-@dataclass(frozen=True)
 class Sample:
     """A generated file, plain and packed."""
 
@@ -143,44 +80,90 @@ def sample(folder: Path, mebibytes: float) -> Sample:
     return Sample(plain, packed, plain.stat().st_size, truth)
 
 
-def fastest(repeats: int, ask: Callable[[], Run]) -> Run:
-    return min((ask() for _ in range(repeats)), key=lambda done: done.seconds)
+@dataclass(frozen=True)
+class Question:
+    """Whom to ask what, over which file, and how far an answer is from the truth."""
+
+    name: str
+    provider: str
+    file: Path
+    asked: Asked
+    off_frac: Callable[[Any], float]
 
 
-def measure(
-    results: ResultsFile, folder: Path, mebibytes: list[float], repeats: int, hta: str | None
-) -> None:
-    """Adds seconds, peak memory and events per second of everybody over files of these sizes."""
-    for size in mebibytes:
-        file = sample(folder, size)
-        answers: list[tuple[str, str, Path, Callable[[Path, Truth], Run]]] = [
-            ("lines", "profiling-lab", file.plain, our_lines),
-            ("lines", "profiling-lab", file.packed, our_lines),
-            ("kernels", "profiling-lab", file.plain, our_kernels),
-        ]
-        if size <= MSGSPEC_AT_MOST_MIB:
-            answers.append(("kernels", "msgspec", file.plain, partial(peer, sys.executable, MSGSPEC)))
-        if size <= PEERS_AT_MOST_MIB:
-            answers.append(("kernels", "json.load", file.plain, partial(peer, sys.executable, JSON_LOAD)))
-        if size <= PEERS_AT_MOST_MIB and hta:
-            answers.append(("kernels", "HTA", file.plain, partial(peer, hta, HTA)))
-        for question, provider, path, ask in answers:
-            done = fastest(repeats, partial(ask, path, file.truth))
-            case = {
-                "question": question,
-                "file": "torch.profiler JSON with stacks",
-                "packed": path.suffix == ".gz",
-                "bytes": file.size_bytes,
-                "events": file.truth.events,
-            }
-            results.add(BENCHMARK, case, provider, "time", done.seconds, "s")
-            results.add(BENCHMARK, case, provider, "cpu_time", done.cpu_seconds, "s")
-            results.add(BENCHMARK, case, provider, "peak_memory", done.peak_bytes, "bytes")
-            results.add(
-                BENCHMARK, case, provider, "memory_per_byte", done.peak_bytes / file.size_bytes, "ratio"
-            )
-            results.add(BENCHMARK, case, provider, "throughput", file.truth.events / done.seconds, "events/s")
-            results.add(BENCHMARK, case, provider, "answer_off", done.off_frac, "ratio")
+def ours(name: str, file: Path, options: list[str], off_frac: Callable[[Any], float]) -> Question:
+    command = [OURS, "lines", str(file), "--limit", "0", "--format", "json", *options]
+    return Question(name, OURS, file, Asked([sys.executable, "-c", RUN_OURS, *command]), off_frac)
+
+
+def peer(provider: str, python: str, program: str, file: Path, truth: Truth) -> Question:
+    """A program that prints the sum over all kernels in its last line."""
+
+    def last_line(text: str) -> int:
+        return int(text.splitlines()[-1])
+
+    asked = Asked([python, "-c", PEAK + program, provider, str(file)], read=last_line)
+    return Question("kernels", provider, file, asked, lambda answer: abs(answer / truth.gpu_ns - 1))
+
+
+def questions(file: Sample, mebibytes: float, hta: str | None) -> list[Question]:
+    truth = file.truth
+
+    def off_lines(answer: Any) -> float:
+        rows = {
+            row["key"]: [row["gpu_ns"] - row["backward_ns"], row["backward_ns"], row["kernels"]]
+            for row in answer["data"]["rows"]
+        }
+        return 0.0 if rows == truth.lines else 1.0
+
+    def off_kernels(answer: Any) -> float:
+        return abs(sum(row["gpu_ns"] for row in answer["data"]["rows"]) / truth.gpu_ns - 1)
+
+    own = ["--own", "model.py", "--own", "train.py"]
+    out = [
+        ours("lines", file.plain, own, off_lines),
+        ours("lines", file.packed, own, off_lines),
+        ours("kernels", file.plain, ["--by", "kernel"], off_kernels),
+    ]
+    if mebibytes <= MSGSPEC_AT_MOST_MIB:
+        out.append(peer("msgspec", sys.executable, MSGSPEC, file.plain, truth))
+    if mebibytes <= PEERS_AT_MOST_MIB:
+        out.append(peer("json.load", sys.executable, JSON_LOAD, file.plain, truth))
+        if hta:
+            out.append(peer("HTA", hta, HTA, file.plain, truth))
+    return out
+
+
+def measure(results: ResultsFile, question: Question, file: Sample, repeats: int, calm_s: float) -> None:
+    """Adds what the fastest run took. Ends the benchmark if we are wrong."""
+    seconds = []
+    for _ in range(repeats):
+        wait_for_calm(calm_s)
+        began = time.perf_counter()
+        question.asked()
+        seconds.append(time.perf_counter() - began)
+    off_frac = question.off_frac(question.asked.answer)
+    if question.provider == OURS and off_frac:
+        sys.exit(f"{question.name} of {question.file} is not the truth")
+    case = {
+        "question": question.name,
+        "file": "torch.profiler JSON with stacks",
+        "packed": question.file.suffix == ".gz",
+        "bytes": file.size_bytes,
+        "events": file.truth.events,
+    }
+    best = seconds.index(min(seconds))
+    numbers = {
+        "time": (seconds[best], "s"),
+        "cpu_time": (question.asked.cpu_s[best], "s"),
+        "cores_of_others": (question.asked.others[best], "cores"),
+        "peak_memory": (question.asked.peak_bytes, "bytes"),
+        "memory_per_byte": (question.asked.peak_bytes / file.size_bytes, "ratio"),
+        "throughput": (file.truth.events / seconds[best], "events/s"),
+        "answer_off": (off_frac, "ratio"),
+    }
+    for metric, (value, unit) in numbers.items():
+        results.add(BENCHMARK, case, question.provider, metric, value, unit)
 
 
 def main() -> int:
@@ -188,14 +171,19 @@ def main() -> int:
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
     parser.add_argument("--mib", type=float, nargs="+", default=[125, 250, 500, 1000, 2000])
     parser.add_argument("--repeats", type=int, default=3, help="the fastest of so many counts (3)")
+    parser.add_argument(
+        "--calm", type=float, default=0, help="wait at most so many seconds for a calm machine"
+    )
     parser.add_argument("--hta", metavar="PYTHON", help="a Python with HolisticTraceAnalysis")
     args = parser.parse_args()
     results = ResultsFile(args.output, machine("cpu"))
-    with tempfile.TemporaryDirectory() as folder:
-        measure(results, Path(folder), args.mib, args.repeats, args.hta)
+    for mebibytes in args.mib:
+        with tempfile.TemporaryDirectory() as folder:
+            file = sample(Path(folder), mebibytes)
+            for question in questions(file, mebibytes, args.hta):
+                measure(results, question, file, args.repeats, args.calm)
     for line in results.lines:
-        case = line["case"]
-        assert isinstance(case, dict)
+        case: Any = line["case"]
         kind = ".gz" if case["packed"] else ""
         print(f"{case['question']:8} {case['bytes'] / 2**20:6.0f} MiB{kind:3} {line['provider']:14}"
               f" {line['metric']:16} {line['value']:>16,.2f} {line['unit']}")  # fmt: skip
