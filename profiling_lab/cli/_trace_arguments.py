@@ -14,7 +14,8 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace",
         metavar="FILE",
-        help="a recording of ours, an nsys export (SQLite), or torch.profiler's JSON",
+        help="a recording of ours, an nsys export (SQLite or a folder of Parquet files), or torch.profiler's "
+        "JSON",
     )
 
 

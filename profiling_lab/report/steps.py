@@ -18,7 +18,7 @@ _CLOCKS = {
 
 def steps_report(trace: Trace, result: StepsResult) -> Report:
     """Rows of `steps` as a report; process and device are shown where there are several."""
-    columns = [Column("name", "step")]
+    columns = [Column("number", "no.", Unit.COUNT), Column("name", "step")]
     if len({(row.pid, row.device) for row in result.rows}) > 1:
         columns += [Column("pid", "process"), Column("device", "GPU")]
     columns += [Column("wall_ns", "wall", Unit.NS)]
@@ -88,6 +88,7 @@ def _value(row: StepRow, name: str) -> Value:
 def _data(row: StepRow) -> dict[str, object]:
     return {
         "key": row.key,
+        "number": row.number,
         "name": row.name,
         "pid": row.pid,
         "device": row.device,

@@ -13,7 +13,7 @@ from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
 from profiling_lab.trace.sqlite_info import OUR_METHOD, gpus_of, rank_texts, sqlite_info
-from profiling_lab.trace.step_windows import PROFILER_STEP
+from profiling_lab.trace.step_signs import PROFILER_STEP
 from profiling_lab.trace.trace import Trace
 
 __all__ = ["Gpu", "Recorded", "TraceInfo", "gpus", "info"]

@@ -43,6 +43,8 @@ class StepRow:
     """
 
     key: str
+    number: int
+    """counted from 0 in the whole recording: what `--step` takes"""
     name: str
     pid: int
     device: int
@@ -124,6 +126,7 @@ def steps(
     rows = [
         StepRow(
             key=f"{pids[devices[t][0]]}/{devices[t][1]}/{found.names[w]}/{w}",
+            number=int(found.number[w]),
             name=found.names[w],
             pid=pids[devices[t][0]],
             device=devices[t][1],

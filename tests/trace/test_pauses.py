@@ -65,6 +65,16 @@ def test_a_window_that_begins_with_a_step_begins_a_step(paused: Path) -> None:
         assert gaps(trace.windowed(Wanted(step="2"))).steps == 1
 
 
+def test_one_window_of_one_step(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    start = builder.now_ns
+    builder.launch("gemm", 90 * US, stack="/app/train.py:7 main").launch("adam", 10 * US, stack=OPTIMIZER)
+    path = builder.row("PYREC_WINDOW", start=start, end=None, firstStep=10).write(tmp_path / "run.sqlite")
+    with Trace.open(path) as trace:
+        found = steps(trace)
+        assert (found.sign, found.steps, found.rows[0].compute_ns) == ("optimizer", 1, 100 * US)
+
+
 def test_windows_by_the_clock_begin_anywhere(tmp_path: Path) -> None:
     path = record(first_steps=(None, None)).write(tmp_path / "run.sqlite")
     with Trace.open(path) as trace:

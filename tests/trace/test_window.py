@@ -213,6 +213,7 @@ def test_steps_are_counted_as_in_python(three_steps: Path, text: str, expected: 
     with Trace.open(three_steps) as trace:
         shown = steps(trace.windowed(Wanted(step=text)))
         assert [row.name for row in shown.rows] == [f"training_step #{i + 1}" for i in expected]
+        assert [row.number for row in shown.rows] == expected
 
 
 @pytest.mark.parametrize("text", ["3", "-4", "2:1", "7:"])
