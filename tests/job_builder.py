@@ -72,6 +72,8 @@ class Job:
     """other compute runs beside each collective as long as a rank waits in it"""
     extra: dict[tuple[int, int], int] = field(default_factory=dict)
     """by (rank, step), ns that a rank computes longer in one step"""
+    lists_groups: bool = False
+    """torch notes the ranks of each group"""
     starts_apart_ns: int = 2_000
     calendar: bool = True
     """files tie their clocks to the calendar"""
@@ -191,7 +193,14 @@ class Job:
             event(cat, name, moment.start_ns, moment.end_ns, rank, 7, **details)
         return {
             "schemaVersion": 1,
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": self.ranks},
+            "distributedInfo": {
+                "backend": "nccl",
+                "rank": rank,
+                "world_size": self.ranks,
+                "pg_config": [{"pg_name": "0", "ranks": list(range(self.ranks))}]
+                if self.lists_groups
+                else "",
+            },
             "baseTimeNanoseconds": zero_ns,
             "traceEvents": events,
         }

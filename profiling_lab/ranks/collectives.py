@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.ranks.facts import process_groups
 from profiling_lab.ranks.kinds import Series, kind_of
 from profiling_lab.ranks.nccl_payload import FARTHEST_BYTES, payloads
 from profiling_lab.trace import Trace
@@ -190,15 +191,15 @@ def _details(trace: Trace, rows: npt.NDArray[np.intp]) -> _Details:
 
 
 def _from_torch(out: _Details, trace: Trace, rows: npt.NDArray[np.intp], source: ChromeSource) -> None:
-    noted = source.collectives()
+    noted, groups = source.collectives(), process_groups(source)
     for i, row in enumerate(trace.operation_rows[rows].tolist()):
         found = noted.of(row)
         if found is None:
             continue
         out.kind[i] = kind_of(found.name, out.kind[i])  # "coalesced" says less than the kernel
-        # torch shortens the list of a large group: then it is better to know none than some.
-        is_whole = len(found.members) == found.size
-        out.group[i], out.members[i] = found.group, found.members if is_whole else ()
+        # Kernels carry a shortened list of a large group; it is better to know no member than some.
+        members = found.members if len(found.members) == found.size else groups.get(found.group, ())
+        out.group[i], out.members[i] = found.group, members if len(members) == found.size else ()
         out.size[i], out.sequence[i] = max(found.size, 0), found.sequence
         # The part of one rank: what it gives to an all-gather, what it takes from a reduce-scatter.
         elements = found.elements_out if out.kind[i] == "ReduceScatter" else found.elements_in

@@ -62,6 +62,18 @@ def place(trace: Trace) -> Place:
     return Place(int(found[-1]), None, "name") if found else Place(None, world, "")
 
 
+def process_groups(source: ChromeSource) -> dict[str, tuple[int, ...]]:
+    """The ranks of each process group, as torch.profiler notes them; {} where it does not."""
+    distributed = source.events.facts.get("distributedInfo")
+    listed = distributed.get("pg_config") if isinstance(distributed, dict) else None
+    groups = [group for group in listed if isinstance(group, dict)] if isinstance(listed, list) else []
+    return {
+        str(group.get("pg_name")): tuple(map(whole, ranks))
+        for group in groups
+        if isinstance(ranks := group.get("ranks"), list)
+    }
+
+
 def _number(value: object) -> int | None:
     number = whole(value)
     return number if 0 <= number < _MOST_RANKS else None

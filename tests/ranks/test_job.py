@@ -213,12 +213,14 @@ def test_torch_profiler_says_group_sequence_and_size(tmp_path: Path, sequence: b
     assert (result.verdict.kind, result.verdict.rank) == ("straggler", 3)
 
 
-def test_large_groups_whose_members_torch_shortens(tmp_path: Path) -> None:
-    job = Job(ranks=33, steps=2)
+@pytest.mark.parametrize("listed", [True, False])
+def test_large_groups_whose_members_torch_shortens(tmp_path: Path, listed: bool) -> None:
+    job = Job(ranks=33, steps=2, lists_groups=listed)
     job.slow_compute[32] = 1_000_000
     result = compare(job.write_torch(tmp_path))
     (row,) = result.collectives
-    assert (row.series.members, row.series.size, row.ranks, row.compared) == ((), 33, 33, 4)
+    assert row.series.members == (tuple(range(33)) if listed else ())
+    assert (row.series.size, row.ranks, row.compared) == (33, 33, 4)
     assert (result.verdict.kind, result.verdict.rank) == ("straggler", 32)
 
 
