@@ -101,13 +101,29 @@ class ParquetFolder(SqliteFile):
         loaded = self._loaded.get(table, set())
         if loaded and loaded >= set(named):
             return
-        rows = self._table(table, [name for name in self.columns(table) if name in loaded | set(named)])
+        wanted = [name for name in self.columns(table) if name in loaded | set(named)]
         try:
             with self._connection.cursor() as cursor:
-                cursor.adbc_ingest(table, rows, mode="replace")
+                cursor.adbc_ingest(table, self._batches_of(table, wanted), mode="replace")
+        except UnreadableInputError:
+            raise
         except Exception as error:
-            raise self._unreadable(error) from None
-        self._loaded[table] = set(rows.column_names)
+            raise self._unreadable(_named(self._files[table], error)) from None
+        self._loaded[table] = set(wanted)
+
+    def _batches_of(self, table: str, columns: list[str]) -> pa.RecordBatchReader:
+        """Columns of a table piece by piece: the texts of a large one are not wanted in memory twice."""
+        file = self._files[table]
+        if file.suffix != ".parquet":
+            return self._table(table, columns).to_reader()
+        parquet = pyarrow.parquet.ParquetFile(file)
+        schema = _table_of(parquet.schema_arrow.empty_table().select(columns)).schema
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in parquet.iter_batches(columns=columns):
+                yield from _table_of(pa.Table.from_batches([batch]).select(columns)).to_batches()
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def _names(self, table: str) -> tuple[str, ...]:
         file = self._files[table]
@@ -128,10 +144,9 @@ class ParquetFolder(SqliteFile):
                 rows = pyarrow.parquet.read_table(file, columns=list(columns))
             else:
                 rows = _arrow(file).select(list(columns))
-            plain = [_plain(column) for column in rows.columns]
+            return _table_of(rows)
         except Exception as error:
             raise self._unreadable(_named(file, error)) from None
-        return pa.table(plain, names=rows.column_names)
 
 
 def _table_files(folder: Path) -> dict[str, Path]:
@@ -148,6 +163,10 @@ def _arrow(file: Path) -> pa.Table:
         except pa.ArrowInvalid:
             source.seek(0)
             return pa.ipc.open_stream(source).read_all()
+
+
+def _table_of(rows: pa.Table) -> pa.Table:
+    return pa.table([_plain(column) for column in rows.columns], names=rows.column_names)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
