@@ -56,6 +56,10 @@ def test_a_file_that_breaks_off_keeps_its_whole_events(path: Path) -> None:
         assert set(repairs) <= {"bytes of events that"}, "those of the last one"
         written = whole[:cut].count('"cat": "kernel"')
         assert written - 1 <= len(trace.operations) <= written
+        notes = lines(trace, by="kernel").coverage.notes
+        assert any("1 break: the file ends before its JSON does" in note for note in notes), (
+            "every table says it"
+        )
 
 
 def test_gzip_that_breaks_off_keeps_what_can_be_unpacked(path: Path) -> None:
