@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.kernel_names import readable
@@ -14,6 +16,8 @@ from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.kernel_shapes import KernelShape
 from profiling_lab.trace.kernels import KernelRow, KernelsResult, LaunchStack
 
+# A line, or the range around and the reason why there is no line (places.Placed.texts).
+_PLACE = re.compile(r"(.*):(?! )(.*)$")
 _DETAILS = {"grid": "grid and block", "line": "line", "shape": "operator and shapes"}
 _SHAPE = (
     Column("shape", "grid and block"),
@@ -93,8 +97,13 @@ def _values(row: KernelRow, stats: bool, phases: bool, shapes: bool, by: str) ->
 
 
 def _shown_detail(row: KernelRow, by: str) -> str:
-    file, _, line = row.detail.rpartition(":")
-    return f"{shown_path(file)}:{line}" if by == "line" and line.isdecimal() else row.detail
+    match = _PLACE.match(row.detail) if by == "line" else None
+    if match is None:
+        return row.detail
+    where, what = match.groups()
+    if what.isdecimal():
+        return f"{shown_path(where)}:{what}"
+    return f"in {where} ({what})" if where else f"no line: {what}"
 
 
 def _phase_values(row: KernelRow) -> tuple[Value, ...]:

@@ -75,6 +75,7 @@ def test_statistics_and_phases_are_columns(recording: Path, capsys: pytest.Captu
     for title in ("line", "average", "median", "min", "max", "std", "queued", "call", "queue", "kernel"):
         assert title in head
     assert "/app/model.py:5" in out and "call, queue, kernel: " in out
+    assert "no line: no Python stack" in out, "of the small ones"
 
 
 def test_occupancy_needs_grids(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
