@@ -173,7 +173,7 @@ def folder_values(dice: random.Random, path: Path) -> Path:
             column = (
                 pa.repeat(pa.scalar(value), size) if dice.randrange(2) else column.cast(dice.choice(TYPES))
             )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
+        except (pa.ArrowException, OverflowError):
             column = pa.array([[1, 2]] * size)
         action = dice.randrange(5)
         if action == 0 and len(files) > 1:
