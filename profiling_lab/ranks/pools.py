@@ -122,7 +122,7 @@ class DaskPool:
         self._client = client
 
     def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
-        from distributed import as_completed  # type: ignore[import-not-found]
+        from distributed import as_completed
 
         # A worker's working folder is its own affair.
         whole = [os.path.abspath(path) for path in paths]
