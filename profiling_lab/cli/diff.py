@@ -27,7 +27,8 @@ EXAMPLES = """\
   profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'gaps<5%'
   profiling-lab diff main.sqlite pr.sqlite --format md --annotate > comment.md
 
-exit codes: 0 every gate and budget kept, 1 one broken, 3 not comparable, or too few steps for a limit
+exit codes: 0 every gate and budget kept, 1 one broken, 3 no answer: not comparable, too few steps for a
+limit, or a limit inside of the noise, where nothing passes and nothing fails (--lenient: 0)
 """
 
 
@@ -66,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "function:NAME or kernel:NAME; may be given several times",
     )
     parser.add_argument(
-        "--strict",
+        "--lenient",
         action="store_true",
-        help="exit code 3 where a gate or budget cannot be decided because of the noise (default: 0)",
+        help="exit code 0 where a gate or budget lies inside of the noise and cannot be decided (default: 3)",
     )
     parser.add_argument(
         "--allow",
@@ -125,13 +126,13 @@ def run(args: argparse.Namespace) -> int:
         if args.format == "github":
             sys.stdout.writelines(f"{line}\n" for line in workflow_warnings(result))
         elif args.format == "junit":
-            sys.stdout.write(junit(result, args.strict))
+            sys.stdout.write(junit(result, args.lenient))
         else:
             write(diff_report(result, args.limit or None), args.format)
         if args.annotate:
             for line in workflow_warnings(result):
                 print(line, file=sys.stderr)
-    return _exit_code(result, args.strict)
+    return _exit_code(result, args.lenient)
 
 
 def _opened(args: argparse.Namespace, names: list[str], opened: ExitStack) -> list[Trace | Capture]:
@@ -201,11 +202,13 @@ def _split(names: list[str]) -> list[str]:
     return [name for listed in parts for name in listed if name]
 
 
-def _exit_code(result: DiffResult, strict: bool) -> int:
-    """0 ok, 1 over a limit, 3 no answer: not comparable, or too few steps for the limits asked for."""
+def _exit_code(result: DiffResult, lenient: bool) -> int:
+    """0 ok, 1 over a limit, 3 no answer: not comparable, too few steps, or a limit inside of the noise. That
+    one is no pass: a regression of twice the gate may hide in it.
+    """
     if not result.comparable:
         return 3
     outcomes = {judged.outcome for judged in result.judged}
     if "fail" in outcomes:
         return 1
-    return 3 if "undecided" in outcomes and (strict or not result.enough_steps) else 0
+    return 3 if "undecided" in outcomes and not (lenient and result.enough_steps) else 0

@@ -64,9 +64,11 @@ def _steps_data(capture: Capture) -> dict[str, Any]:
 
 
 def workflow_warnings(result: DiffResult) -> tuple[str, ...]:
-    """Workflow commands that pin a warning to each line that got slower or is over its budget."""
+    """Workflow commands that pin a warning to each line that got slower or is over its budget, and say which
+    limits were not kept or not decided: a CI run that fails says why.
+    """
     if not result.comparable:
-        return ()
+        return (annotation("warning", "not comparable", verdict(result)),)
     worth_ns = WARNING_FRAC * result.before.whole_ns
     found = []
     for row in result.rows:
@@ -76,8 +78,9 @@ def workflow_warnings(result: DiffResult) -> tuple[str, ...]:
             was = f"{numbers.time(row.before_ns)} -> {numbers.time(row.after_ns)}"
             message = f"{row.phase}: {was} ({change}), 95 % interval {interval_text(row.interval)}"
             found.append(annotation("warning", "GPU time grew", message, row.file, row.line))
-    for budget in result.budgets:
-        if budget.outcome == "fail" and budget.file and budget.line:
-            message = limit_line("budget", budget)
-            found.append(annotation("warning", "over its budget", message, budget.file, budget.line))
+    limits = (("gate", result.gate), *(("budget", budget) for budget in result.budgets))
+    for what, limit in limits:
+        if limit is not None and limit.outcome != "pass":
+            title = f"over its {what}" if limit.outcome == "fail" else f"{what} undecided"
+            found.append(annotation("warning", title, limit_line(what, limit), limit.file, limit.line))
     return tuple(found)

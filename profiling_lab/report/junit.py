@@ -11,8 +11,8 @@ from profiling_lab.trace.diff import DiffResult
 from profiling_lab.trace.diff_verdict import Judged
 
 
-def junit(result: DiffResult, strict: bool = False) -> str:
-    """`strict`: what the noise leaves undecided is an error; else it counts as skipped."""
+def junit(result: DiffResult, lenient: bool = False) -> str:
+    """What the noise leaves undecided is an error; `lenient`: it counts as skipped."""
     suite = ElementTree.Element("testsuite", name="profiling-lab diff")
     test = ElementTree.SubElement(suite, "testcase", classname="diff", name="comparable")
     if not result.comparable:
@@ -21,7 +21,7 @@ def junit(result: DiffResult, strict: bool = False) -> str:
     limits = [("gate", result.gate), *(("budget", budget) for budget in result.budgets)]
     for what, judged in limits:
         if judged:
-            _limit(suite, what, judged, result.comparable, strict or not result.enough_steps)
+            _limit(suite, what, judged, result.comparable, not (lenient and result.enough_steps))
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors")):
         suite.set(attribute, str(len(list(suite.iter(tag)))))
     suite.set("skipped", str(len(list(suite.iter("skipped")))))

@@ -90,7 +90,7 @@ def test_exit_codes(
 
 
 def test_same_file_twice(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, before, before, "--gate", "0%", "--strict")
+    status, out, _ = run(capsys, before, before, "--gate", "0%")
     assert status == 0 and out.startswith("NO CHANGE: 3.003 ms -> 3.003 ms per step\n")
 
 
@@ -119,7 +119,7 @@ def test_too_few_steps_are_not_enough_data(tmp_path: Path, capsys: pytest.Captur
         assert status == 1 and "median of 4 and 4 steps" in out
 
 
-def test_noise_passes_unless_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_noise_is_no_pass_unless_lenient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def noisy(name: str, times: tuple[int, ...]) -> Path:
         builder = TraceBuilder()
         for number, ns in enumerate(times):
@@ -130,10 +130,12 @@ def test_noise_passes_unless_strict(tmp_path: Path, capsys: pytest.CaptureFixtur
 
     files = noisy("a.sqlite", (10, 14, 9, 15, 12, 11)), noisy("b.sqlite", (11, 15, 10, 14, 13, 12))
     status, out, err = run(capsys, *files, "--gate", "3%", "--annotate")
-    assert status == 0 and out.startswith("NO DIFFERENCE beyond the noise")
-    assert err == "", "the line's median grew by 8 %, inside of the noise: no warning"
+    assert status == 3 and out.startswith("NO DIFFERENCE beyond the noise")
+    assert "GPU time grew" not in err, "the line's median grew by 8 %, inside of the noise: no warning"
+    assert err.count("::warning") == 1 and "title=gate undecided::gate +3%25" in err
     assert "UNDECIDED: the limit lies inside of the noise" in out
-    assert run(capsys, *files, "--gate", "3%", "--strict")[0] == 3
+    assert run(capsys, *files, "--gate", "3%", "--lenient")[0] == 0
+    assert run(capsys, *files)[0] == 0, "without a limit there is nothing to decide"
 
 
 def test_json_holds_everything(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +267,7 @@ def test_a_baseline_stands_for_its_recording(
     theirs, ours = json.loads(direct[1]), json.loads(kept[1])
     assert (direct[0], kept[0]) == (1, 1) and ours["trace"]["before"] == [str(baseline)]
     assert ours["data"] == theirs["data"] and ours["coverage"] == theirs["coverage"]
-    assert run(capsys, baseline, before, "--gate", "0%", "--strict")[0] == 0
+    assert run(capsys, baseline, before, "--gate", "0%")[0] == 0
     assert "before: before.sqlite in main.json: 18.000 ms" in run(capsys, baseline, after)[1]
 
 
@@ -330,7 +332,8 @@ def test_long_recordings_keep_steps_spread_evenly(tmp_path: Path, capsys: pytest
 def test_annotations_as_the_output(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, before, after, "--format", "github", "--gate", "3%")
     assert (status, err) == (1, "")
-    (line,) = out.splitlines()
+    line, gate = out.splitlines()
+    assert gate.startswith("::warning title=over its gate::gate +3%25") and "FAILED" in gate
     assert line.startswith("::warning file=/app/model.py,line=87,title=GPU time grew::forward: 1.000 ms -> ")
     assert run(capsys, after, before, "--format", "github")[1] == ""
 
