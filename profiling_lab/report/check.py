@@ -17,6 +17,7 @@ from profiling_lab.trace.coverage import Coverage
 _COST = Column("cost_ns", "cost", Unit.NS, "cost")
 _PER_STEP = Column("per_step_ns", "per step", Unit.NS, "step")
 _REST = (Column("severity", "severity"), Column("what", "finding"))
+COSTS = "costs are the most that could be won; the same time may be in several findings: do not add them"
 _SHOWN_EVIDENCE = 3
 _LEVELS: dict[str, Level] = {"high": "warning", "medium": "warning", "low": "notice"}
 
@@ -39,6 +40,7 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
         | {
             "steps": checked.steps,
             "span_ns": checked.span_ns,
+            "costs": COSTS,
             "silent": list(checked.silent),
             "abstained": [
                 {"rule": rule, "reason": abstain.reason, "to_record": abstain.to_record}
@@ -67,6 +69,8 @@ def _verdict(checked: Checked) -> tuple[str, ...]:
     fired = len({finding.rule for finding in checked.findings})
     found = f"{numbers.counted(len(checked.findings), 'finding')} of {numbers.counted(fired, 'rule')}"
     lines = [found if checked.findings else "no findings"]
+    if checked.findings:
+        lines.append(f"  {COSTS}")
     if checked.silent:
         lines.append(f"  nothing found by: {', '.join(checked.silent)}")
     return (*lines, *(f"  could not tell: {rule}: {_why(abstain)}" for rule, abstain in checked.abstained))

@@ -5,7 +5,9 @@ Long launch calls do not mean that launching limits: where the queue of the GPU 
 the GPU, and a CUDA graph wins nothing.
 
 Copy-bound: for half of the recording only copies run. Launch-bound: the GPU idles, most kernels found it with
-nothing left to do, they are launched more slowly than they run, and no queue was full.
+nothing left to do, they are launched more slowly than they run, and no queue was full. Long gaps (first
+calls, loading data, checkpoints) come from no launch: they count neither as idle here nor as part of the
+recording; `gap_cause` explains them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from profiling_lab.rules.rule import FROM_THE_START, Abstain, Finding, Rule, Thr
 from profiling_lab.rules.view import ENOUGH_FRAC, View
 
 IDLE = Threshold("idle", "the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
+LONG = Threshold("long", "a gap that no launch explains", 1_000_000, "ns, from", "nsys-ai: 1 ms")
 COPYING = Threshold("copying", "only copies run", 0.5, "of the recording, from", "ours: more than all else")
 STARVED = Threshold("starved", "kernels that found the GPU with no work", 0.5, "of all, from", "ours: most")
 QUEUE = Threshold("queue", "launches in a full queue", 1000, "from", "CUDA: 1,024 entries")
@@ -31,8 +34,9 @@ def check(view: View) -> Verdict:
     unknown: list[Abstain] = []
     for process, busy in view.processes.items():
         finding: Finding | Abstain | None = _copy_bound(view, process, busy)
-        if finding is None and busy.idle_frac >= view[IDLE]:
-            finding = _launch_bound(view, process, busy)
+        idle_ns, span_ns = _between_launches(view, busy)
+        if finding is None and idle_ns >= max(view[IDLE] * span_ns, 1):
+            finding = _launch_bound(view, process, idle_ns, span_ns)
         if isinstance(finding, Abstain):
             unknown.append(finding)
         elif finding:
@@ -65,7 +69,14 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
     )
 
 
-def _launch_bound(view: View, process: int, busy: Busy) -> Finding | Abstain | None:
+def _between_launches(view: View, busy: Busy) -> tuple[int, int]:
+    """Idle time and the length of the recording, both without long gaps."""
+    gaps_ns = busy.start_ns[1:] - busy.end_ns[:-1]
+    long_ns = int(gaps_ns[gaps_ns >= view[LONG]].sum())
+    return busy.idle_ns - long_ns, busy.span_ns - long_ns
+
+
+def _launch_bound(view: View, process: int, idle_ns: int, span_ns: int) -> Finding | Abstain | None:
     kernels = np.flatnonzero(view.kernels & (view.operations.process == process))
     pace = launch_pace(view, kernels)
     if len(pace.known) < ENOUGH_FRAC * max(len(kernels), 1):
@@ -73,19 +84,21 @@ def _launch_bound(view: View, process: int, busy: Busy) -> Finding | Abstain | N
             f"of {len(kernels)} kernels {len(pace.known)} have their launch in the file: too few",
             FROM_THE_START,
         )
-    queue_is_full = pace.fullest >= view[QUEUE] or full_queue_ns(view, process) >= view[FULL] * busy.span_ns
+    queue_is_full = pace.fullest >= view[QUEUE] or full_queue_ns(view, process) >= view[FULL] * span_ns
     starved_frac = len(pace.starved) / max(len(pace.known), 1)
     if starved_frac < view[STARVED] or pace.interval_ns <= pace.kernel_ns or queue_is_full:
         return None
+    waited_ns = np.where(pace.starved_ns < view[LONG], pace.starved_ns, 0)
     return view.finding(
-        what=f"launch-bound{view.of_process(process)}: the GPU idles {percent(busy.idle_frac)} of the "
-        f"recording; {percent(starved_frac)} of the kernels found it with nothing left to do, one launched "
-        f"every {pace.interval_ns / 1000:.1f} µs to run {pace.kernel_ns / 1000:.1f} µs",
-        cost_ns=busy.idle_ns,
-        cost_of="GPU idle",
-        place=view.dearest_place(pace.starved, pace.starved_ns),
+        what=f"launch-bound{view.of_process(process)}: apart from long gaps the GPU idles "
+        f"{percent(idle_ns / span_ns)} of the time; {percent(starved_frac)} of the kernels found it with "
+        f"nothing left to do, one launched every {pace.interval_ns / 1000:.1f} µs to run "
+        f"{pace.kernel_ns / 1000:.1f} µs",
+        cost_ns=idle_ns,
+        cost_of="GPU idle in gaps that are not long",
+        place=view.dearest_place(pace.starved, waited_ns),
         rows=pace.starved,
-        weight=pace.starved_ns,
+        weight=waited_ns,
         remedy=OF_LAUNCHES,
     )
 
@@ -93,7 +106,7 @@ def _launch_bound(view: View, process: int, busy: Busy) -> Finding | Abstain | N
 RULE = Rule(
     "bound",
     "Does launching or copying limit the program?",
-    (IDLE, COPYING, STARVED, QUEUE, FULL),
+    (IDLE, LONG, COPYING, STARVED, QUEUE, FULL),
     check,
     __doc__ or "",
 )

@@ -33,7 +33,8 @@ REMEDIES = {
     Cause.GARBAGE_COLLECTION: "gc.freeze() after set-up, and gc.disable() with gc.collect() between steps",
     Cause.OFF_CPU: "leave the launching thread a CPU: fewer workers, fewer threads (OMP_NUM_THREADS)",
     Cause.SYSTEM_CALL: "keep files, sockets and locks off the thread that launches",
-    Cause.CUDA_CALL: "call it once, before the loop",
+    Cause.CUDA_CALL: "launches: warm up, the first are slow, and launch less (CUDA graph, torch.compile); "
+    "any other call: make it once, before the loop",
     Cause.HOST_CODE: "do it between steps or in another thread; compile the step, or use a CUDA graph",
     Cause.EVENT_WAIT: "make what it waits for shorter or earlier (see stream_chain)",
 }
@@ -59,7 +60,8 @@ def check(view: View) -> Verdict:
         findings.append(
             view.finding(
                 f"the GPU idled {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} of the recording: "
-                f"{CAUSES[cause]}{f', {at} this line' if where else ''}",
+                f"{CAUSES[cause]}{_call(pieces, rows, idle_ns[rows]) if cause == Cause.CUDA_CALL else ''}"
+                f"{f', {at} this line' if where else ''}",
                 cost_ns=cost_ns,
                 cost_of="GPU idle",
                 place=where,
@@ -80,6 +82,16 @@ _CAUSES = 32  # more than there are
 
 def _key(cause: I32, place: I32) -> I64:
     return np.asarray((place.astype(np.int64) + 1) * _CAUSES + cause)
+
+
+def _call(pieces: GapPieces, rows: I64, idle_ns: I64) -> str:
+    """` (mostly cudaLaunchKernel)`"""
+    most = max((int(idle_ns[mine].sum()), number) for number, mine in _by_name(pieces, rows))[1]
+    return f" (mostly {pieces.names[most]})" if 0 <= most < len(pieces.names) else ""
+
+
+def _by_name(pieces: GapPieces, rows: I64) -> list[tuple[int, I64]]:
+    return list(grouped(np.arange(len(rows)), pieces.what[rows]))
 
 
 def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64, I64]:

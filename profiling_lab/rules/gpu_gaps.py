@@ -41,8 +41,9 @@ def check(view: View) -> Verdict:
         place = view.place(int(view.operation_place[after[longest]]))
         findings.append(
             view.finding(
-                f"device {device}{view.of_process(process)} stood still {len(after):,} times for "
-                f"{ms(view[LONG])} or more, {ms(total_ns)} in all; the longest time "
+                f"device {device}{view.of_process(process)} stood still "
+                f"{'once' if len(after) == 1 else f'{len(after):,} times'} for {ms(view[LONG])} or "
+                f"more, {ms(total_ns)} in all; the longest time "
                 f"{ms(int(idle_ns[longest]))}{where(place, ', until this line')}",
                 cost_ns=total_ns,
                 cost_of="GPU idle in long gaps",

@@ -11,6 +11,7 @@ from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import HOST_WAITS, Mask, View
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.operation_classes import OperationClass
 
 IDLE = Threshold(
     "idle", "GPU idle after the waits", 0.01, "of the recording, at least", "ours: what a step can show"
@@ -40,22 +41,33 @@ def other_waits(view: View) -> I64:
     return np.flatnonzero(waits)
 
 
+def ends_a_copy(view: View) -> Mask:
+    """Per call, whether its thread's call before it was a copy from or to the host: such a wait is the second
+    half of a blocking copy, as `.to(device)` and `.cpu()` make it.
+    """
+    host_side = np.isin(view.classes, (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
+    ends = np.zeros(len(view.calls) + 1, dtype=bool)
+    ends[view.next_call[view.attribution.call[host_side & view.has_call]]] = True
+    return ends[:-1] & view.called(HOST_WAITS)
+
+
 def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Finding]:
     """One finding for each line whose waits cost enough. `calls` are rows of waiting calls."""
     findings = []
     for number, mine in grouped(calls, view.call_place[calls]):
-        waited_ns = view.calls.end_ns[mine] - view.calls.start_ns[mine]
+        waited_ns = _within_the_recording(view, mine)
         idle_ns = view.host_wait_idle[mine]
         # Several threads wait at the same time: what counts is the one that waited longest.
-        longest = max(int(waited_ns[rows].sum()) for _, rows in _by_thread(view, mine))
+        by_thread = [int(waited_ns[rows].sum()) for _, rows in _by_thread(view, mine)]
+        longest, threads = max(by_thread), "the thread that waited longest " if len(by_thread) > 1 else ""
         if int(idle_ns.sum()) < view[IDLE] * view.span_ns and longest < view[DENSITY] * view.span_ns:
             continue
         (name, _), *others = Counter(view.calls.name[mine].tolist()).most_common()
         findings.append(
             view.finding(
                 what=f"{len(mine)} {what} ({view.calls.names[name]}{', ...' if others else ''}): the host "
-                f"waited {ms(int(waited_ns.sum()))}, {percent(longest / view.span_ns)} of the recording; "
-                f"the GPU then idled {ms(int(idle_ns.sum()))}",
+                f"waited {ms(int(waited_ns.sum()))}, {threads}{percent(longest / view.span_ns)} of the "
+                f"recording; the GPU then idled {ms(int(idle_ns.sum()))}",
                 cost_ns=int(idle_ns.sum()),
                 cost_of="GPU idle after the waits",
                 place=view.place(number),
@@ -66,6 +78,15 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
             )
         )
     return findings
+
+
+def _within_the_recording(view: View, rows: I64) -> I64:
+    """How long each of these calls waited while the recording's operations ran: before the first and after
+    the last there is no GPU time that a wait could cost.
+    """
+    first, last = int(view.operations.start_ns.min()), int(view.operations.end_ns.max())
+    calls = view.calls
+    return np.asarray(calls.end_ns[rows].clip(first, last) - calls.start_ns[rows].clip(first, last))
 
 
 def _by_thread(view: View, rows: I64) -> list[tuple[int, I64]]:

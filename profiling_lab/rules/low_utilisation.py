@@ -2,8 +2,8 @@
 """In which stretches of the recording does a GPU mostly wait?
 
 The recording is cut into equal parts; those in which the GPU works for less than half of the time are low,
-and neighbouring low parts are one stretch, whose share is that of all its time. Copies count as work. A GPU
-that is below half over the whole recording, which TensorBoard's plugin asked for, has such a stretch.
+and neighbouring low parts are one stretch. A finding speaks of all stretches of one GPU. Copies count as
+work. A GPU that is below half over the whole recording, which TensorBoard's plugin asked for, has such a stretch.
 """
 
 from __future__ import annotations
@@ -41,50 +41,48 @@ def check(view: View) -> Verdict:
     devices = [rows for _, _, rows in view.devices if len(rows) >= view[ENOUGH]]
     if not devices:
         return Abstain(f"no GPU has {view[ENOUGH]:.0f} operations, too few to cut them into parts", LONGER)
-    return [finding for rows in devices for finding in _of_device(view, rows)]
+    return [finding for rows in devices if (finding := _of_device(view, rows))]
 
 
-def _of_device(view: View, rows: I64) -> list[Finding]:
-    operations = view.operations
-    busy = view.busy(rows).filled(view.unknown(int(operations.process[rows[0]])))
+def _of_device(view: View, rows: I64) -> Finding | None:
+    operations, process = view.operations, int(view.operations.process[rows[0]])
+    busy = view.busy(rows).filled(view.unknown(process))
     if not busy.span_ns:
-        return []
-    parts = max(int(view[CHUNKS]), 1)
+        return None
+    parts = min(max(int(view[CHUNKS]), 1), len(rows))  # more parts than operations tell nothing
     length = (busy.end_ns[-1] - busy.start_ns[0]) // parts
     edges = busy.start_ns[0] + np.arange(parts + 1, dtype=np.int64) * length
     edges[-1] = busy.end_ns[-1]  # the last part is a little longer where the span does not divide
     idle = busy.idle_within(edges[:-1], edges[1:])
     low = 1 - idle / np.maximum(np.diff(edges), 1) < view[LOW]
+    cost_ns = int(idle[low].sum())
+    if not low.any() or cost_ns < view[WORTH] * view.span_ns:
+        return None
     # Neighbouring parts are one stretch.
-    turns = np.flatnonzero(np.diff(np.concatenate([[0], low.astype(np.int8), [0]])))
-    findings = []
-    for first, last in turns.reshape(-1, 2).tolist():
-        began, ended = int(edges[first]), int(edges[last])
-        cost_ns = int(idle[first:last].sum())
-        if cost_ns < view[WORTH] * view.span_ns:
-            continue
-        # The operations that the GPU waited for longest, and the line that launched the first of them.
-        gap = np.searchsorted(busy.start_ns, (began, ended))
-        waited = np.arange(max(int(gap[0]), 1), min(int(gap[1]) + 1, len(busy.start_ns)))
-        after_ns = busy.start_ns[waited] - busy.end_ns[waited - 1]
-        order = rows[np.argsort(operations.start_ns[rows], kind="stable")]
-        late = order[np.searchsorted(operations.start_ns[order], busy.start_ns[waited])]
-        place = view.place(int(view.operation_place[late[np.argmax(after_ns)]])) if len(late) else None
-        works, after = 1 - cost_ns / (ended - began), began - int(busy.start_ns[0])
-        findings.append(
-            view.finding(
-                what=f"device {operations.device[rows[0]]} is busy {percent(works)} of {ms(ended - began)}, "
-                f"from {ms(after)} after its first operation"
-                f"{where(place, '; the longest gap ends with this line')}",
-                cost_ns=cost_ns,
-                cost_of="GPU idle in the stretch",
-                place=place,
-                rows=late,
-                weight=after_ns,
-                remedy=REMEDY,
-            )
-        )
-    return findings
+    turns = np.flatnonzero(np.diff(np.concatenate([[0], low.astype(np.int8), [0]]))).reshape(-1, 2)
+    began, ended = edges[turns].T
+    # The operations that the GPU waited for, and the line that launched the one it waited for longest.
+    gap_start, gap_end = busy.end_ns[:-1], busy.start_ns[1:]
+    stretch = np.searchsorted(ended, gap_start, "right")
+    inside = np.flatnonzero((stretch < len(began)) & (gap_end > np.append(began, 0)[stretch]))
+    after_ns = gap_end[inside] - gap_start[inside]
+    order = rows[np.argsort(operations.start_ns[rows], kind="stable")]
+    late = order[np.searchsorted(operations.start_ns[order], gap_end[inside])]
+    place = view.place(int(view.operation_place[late[np.argmax(after_ns)]])) if len(late) else None
+    length_ns, longest = ended - began, int((ended - began).argmax())
+    several = f"in {len(turns)} stretches, the longest " if len(turns) > 1 else ""
+    return view.finding(
+        what=f"device {operations.device[rows[0]]}{view.of_process(process)} is busy "
+        f"{percent(1 - cost_ns / int(length_ns.sum()))} of {ms(int(length_ns.sum()))}, {several}from "
+        f"{ms(int(began[longest] - busy.start_ns[0]))} after its first "
+        f"operation{where(place, '; the longest gap ends with this line')}",
+        cost_ns=cost_ns,
+        cost_of="GPU idle in these stretches",
+        place=place,
+        rows=late,
+        weight=after_ns,
+        remedy=REMEDY,
+    )
 
 
 RULE = Rule(

@@ -3,8 +3,8 @@
 
 The queue holds 1,024 launches. Where it is full the GPU is far behind: only less work for the GPU helps, and
 CUDA graphs and fewer launches win nothing. The driver's own record of a full command buffer counts first;
-without it, the launches that had been made and not begun. The cost is the host's time, of which the GPU feels
-nothing; a host with something better to do could do it then.
+without it, the launches that had been made and not begun. The GPU loses nothing by it, so the cost is 0: the
+finding explains long calls, and says how much time the host has to spare.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ def check(view: View) -> Verdict:
         call_ns = view.call_ns(known)
         held = call_ns >= view[SLOW_CALL]
         fullest = launch_pace(view, kernels).fullest
-        cost_ns = noted_ns or (int(call_ns[held].sum()) if fullest >= view[QUEUE] else 0)
-        if not held.any() or cost_ns < view[FULL] * view.span_ns:
+        waited_ns = noted_ns or (int(call_ns[held].sum()) if fullest >= view[QUEUE] else 0)
+        if not held.any() or waited_ns < view[FULL] * view.span_ns:
             continue
         rows = known[held]
         how = "as the driver noted" if noted_ns else f"with up to {fullest:,} launches waiting"
         findings.append(
             view.finding(
-                f"the host{view.of_process(process)} waited {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} "
-                f"of the recording, for room in the queue of the GPU, {how}: the GPU is behind",
-                cost_ns=cost_ns,
-                cost_of="host held by a full queue",
+                f"the host{view.of_process(process)} waited {ms(waited_ns)}, "
+                f"{percent(waited_ns / view.span_ns)} of the recording, for room in the queue of the GPU, "
+                f"{how}: the GPU is behind",
+                cost_ns=0,
+                cost_of="none for the GPU, only the host waits",
                 place=view.dearest_place(rows, call_ns[held]),
                 rows=rows,
                 weight=call_ns[held],

@@ -4,6 +4,9 @@
 non_blocking=True only frees the host: on one stream the GPU still copies first and computes then, though an
 engine of its own could copy meanwhile. Counted are copies from the host on a stream that also runs kernels,
 for the time in which nothing else runs on the GPU. Pageable memory has to be pinned first: `pageable_copy`.
+
+The cost is what could be hidden: no more than the other work that the GPU does. Where copies take longer than
+that, the program is copy-bound (`bound`), and prefetching wins little.
 """
 
 from __future__ import annotations
@@ -15,10 +18,14 @@ from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, perc
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
-SHARE = Threshold("share", "copies that nothing hides", 0.01, "of the recording, from", "ours")
+SHARE = Threshold("share", "copies that could be hidden", 0.01, "of the recording, from", "ours")
 REMEDY = (
     "prefetch the next batch on a stream of its own: with torch.cuda.stream(side): batch.to('cuda', "
     "non_blocking=True), then wait_stream and record_stream"
+)
+OF_TOO_MANY = (
+    "copy less first (keep it on the GPU, smaller types): there is too little other work to hide the copies "
+    "behind, even on a stream of their own"
 )
 
 
@@ -42,21 +49,25 @@ def check(view: View) -> Verdict:
         exposed = exposed - others.busy_within(operations.start_ns[mine], operations.end_ns[mine])
         # Copies side by side share their time.
         exposed = (exposed * min(1.0, alone_ns / max(int(exposed.sum()), 1))).astype(np.int64)
+        other_ns = others.total_ns - int(together.busy_within(others.start_ns, others.end_ns).sum())
+        could = min(1.0, other_ns / max(alone_ns, 1))
         for number, part in grouped(np.arange(len(mine)), view.operation_place[mine]):
-            cost_ns = int(exposed[part].sum())
+            exposed_ns = int(exposed[part].sum())
+            cost_ns = int(could * exposed_ns)
             if cost_ns < view[SHARE] * view.span_ns:
                 continue
             findings.append(
                 view.finding(
                     f"{len(part):,} copies to device {device}{view.of_process(process)} run on a stream that "
-                    f"computes, and for {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} of the recording, "
-                    "nothing else runs",
+                    f"computes, and for {ms(exposed_ns)}, {percent(exposed_ns / view.span_ns)} of the "
+                    f"recording, nothing else runs"
+                    f"{f'; other work could hide {ms(cost_ns)}' if could < 1 else ''}",
                     cost_ns=cost_ns,
-                    cost_of="copies to the GPU that nothing hides",
+                    cost_of="copies that other work could hide",
                     place=view.place(number),
                     rows=mine[part],
                     weight=exposed[part],
-                    remedy=REMEDY,
+                    remedy=REMEDY if could == 1 else OF_TOO_MANY,
                 )
             )
     return findings

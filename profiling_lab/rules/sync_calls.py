@@ -3,23 +3,30 @@
 
 A wait on an event inside of a stream (cudaStreamWaitEvent) is none: it holds no thread.
 
-Waits that read a value are `implicit_sync`'s. A line is named if the GPU idled after its waits, or if they
+Waits that read a value are `implicit_sync`'s. Those that end a blocking copy (`.to(device)`, `.cpu()`) are
+told apart: their remedy is that of the copy. A line is named if the GPU idled after its waits, or if they
 held the host for a good part of the recording. The cost is the idle time: the gap around the wait's end.
 """
 
 from __future__ import annotations
 
-from profiling_lab.rules.host_waits import DENSITY, IDLE, other_waits, wait_findings
+from profiling_lab.rules.host_waits import DENSITY, IDLE, ends_a_copy, other_waits, wait_findings
 from profiling_lab.rules.rule import CALLS, Abstain, Rule, Verdict
 from profiling_lab.rules.view import View
 
+OF_COPIES = "copy with non_blocking=True from and to pinned memory (see pageable_copy)"
 REMEDY = "wait once per step or never: order work with streams and events, and read results later"
 
 
 def check(view: View) -> Verdict:
     if not len(view.calls):
         return Abstain("no API call was recorded", CALLS)
-    return wait_findings(view, other_waits(view), "waits for the GPU", REMEDY)
+    waits = other_waits(view)
+    copying = ends_a_copy(view)[waits]
+    return [
+        *wait_findings(view, waits[~copying], "waits for the GPU", REMEDY),
+        *wait_findings(view, waits[copying], "waits for a copy to end", OF_COPIES),
+    ]
 
 
 RULE = Rule(

@@ -37,11 +37,14 @@ SHARE = Threshold(
 FIRST_CAPABILITY = Threshold(
     "capability", "GPUs that have them", 7.0, "compute capability, from", "CUDA: Volta"
 )
+_AMPERE = 8.0
 OF_PRODUCTS = r"^aten::(_?(add|b|badd)?mm|addmv|linear|matmul|_?convolution|conv\dd|cudnn_conv|_scaled_)"
 REMEDY = (
     "torch.autocast('cuda', torch.bfloat16), or torch.set_float32_matmul_precision('high') for TF32; "
     "sizes in multiples of 8"
 )
+# The tensor cores before Ampere know neither bfloat16 nor TF32.
+BEFORE_AMPERE = "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler; sizes in multiples of 8"
 
 
 def check(view: View) -> Verdict:
@@ -79,7 +82,7 @@ def check(view: View) -> Verdict:
             place=place,
             rows=rows,
             weight=duration[rows],
-            remedy=REMEDY,
+            remedy=BEFORE_AMPERE if capabilities and max(capabilities) < _AMPERE else REMEDY,
             confidence=sure,
         )
     ]

@@ -38,7 +38,8 @@ def test_launch_bound(judge: Judge) -> None:
     (finding,) = judge(RULE, launching(2_000))
     assert finding.cost_ns == 49 * 3_000 and finding.place.line == 9 and finding.events == 49
     assert (
-        "launch-bound: the GPU idles 59.5 %" in finding.what and "every 5.0 µs to run 2.0 µs" in finding.what
+        "launch-bound: apart from long gaps the GPU idles 59.5 %" in finding.what
+        and "every 5.0 µs to run 2.0 µs" in finding.what
     )
     assert "CUDA graph" in finding.remedy
 
@@ -48,6 +49,19 @@ def test_copy_bound_whatever_the_launch_calls_took(judge: Judge) -> None:
     assert finding.cost_ns == 1_000_000 and finding.place.line == 4
     assert "copy-bound" in finding.what and "0.400 ms because the command buffer was full" in finding.what
     assert "CUDA graph" not in finding.remedy
+
+
+def test_long_gaps_are_no_launches(judge: Judge) -> None:
+    """A program that starts slowly and then waits for every launch loses only the short gaps by them."""
+    builder = TraceBuilder().launch("k", 2_000).gap(40_000_000)
+    for _ in range(50):
+        builder.launch("k", 2_000)
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns < 50 * 3_100 and "idles 59.0 %" in finding.what
+    quick = TraceBuilder().launch("k", 50_000).gap(40_000_000)
+    for _ in range(50):
+        quick.launch("k", 50_000)
+    assert judge(RULE, quick) == (), "one long gap makes no launch-bound program"
 
 
 def test_a_full_queue_is_no_launch_bound_program(judge: Judge) -> None:

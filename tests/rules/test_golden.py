@@ -64,7 +64,9 @@ def test_two_h100_that_copy(shared_data: Path) -> None:
     # 912 ms of launch calls look like launch overhead; no rule may say so.
     assert not any("launch-bound" in finding.what for finding in result.findings)
     assert {"low_utilisation", "gpu_gaps", "gap_cause"} <= set(result.silent), "the GPUs idle for under 1 %"
-    assert sum(finding.cost_ns for finding in found["queue_full"]) == 911_969_806
+    assert [finding.what.split(" ms")[0][-7:] for finding in found["queue_full"]] == ["455.908", "456.062"]
+    assert all(f.severity == "low" for f in found["queue_full"]), "the GPU is behind: it loses nothing by it"
+    assert all(f.cost_ns < 43e6 for f in found["serial_copy"]), "42 ms of other work hide no second of copies"
     assert (
         len(found["serial_copy"]) == 2
         and "no kernel has a name of communication" in abstained["communication"]
@@ -81,9 +83,11 @@ def test_two_h100_that_copy(shared_data: Path) -> None:
 def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
     _, found, abstained = checked(shared_data / "nsys" / "autograd_nvtx_h200.sqlite")
     causes = {finding.what.split(": ")[1]: finding.cost_ns for finding in found["gap_cause"]}
-    assert set(causes) == {"host code", "loading GPU code", "inside a CUDA call"}
+    assert set(causes) == {"host code", "loading GPU code", "inside a CUDA call (mostly cudaLaunchKernel)"}
     assert sum(finding.cost_ns for finding in found["gpu_gaps"]) == pytest.approx(130.6e6, rel=0.01)
-    assert "launch-bound: the GPU idles 99.5 %" in found["bound"][0].what
+    assert "launch-bound: apart from long gaps the GPU idles 93." in found["bound"][0].what
+    assert found["bound"][0].cost_ns == pytest.approx(10.4e6, rel=0.02), "130 ms of long gaps are no launches"
+    assert "sync_calls" not in found, "the wait of 112 ms was over before the first kernel"
     assert "recompute" in abstained and "dominant_line" in abstained, "the file has no stacks"
 
 

@@ -24,6 +24,18 @@ def test_fires_for_copies_that_the_next_kernel_waits_for(judge: Judge) -> None:
     assert "record_stream" in finding.remedy
 
 
+def test_other_work_hides_no_more_than_it_takes(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for i in range(10):
+        at = 2_000_000 + i * 120_000
+        builder.copy("HtoD", 100_000, stream=7, start_ns=at, source=1).launch(
+            "gemm", 5_000, start_ns=at + 100_000
+        )
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == 10 * 5_000 and "other work could hide 0.050 ms" in finding.what
+    assert "for 1.000 ms" in finding.what and "copy less" in finding.remedy
+
+
 def test_time_beside_other_work_is_free(judge: Judge) -> None:
     builder = batches(copy_stream=7)
     for i in range(10):

@@ -48,6 +48,27 @@ def test_silent_where_waits_cost_nothing(judge: Judge) -> None:
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == []
 
 
+def test_waits_outside_of_the_recording_are_no_part_of_it(judge: Judge) -> None:
+    """A profiler that sets itself up waits long before the first kernel."""
+    builder = (
+        TraceBuilder().call("cudaDeviceSynchronize_v3020", call_ns=900_000_000, stack=LINE).gap(900_000_000)
+    )
+    for _ in range(20):
+        builder.launch("k", 50_000)
+    assert judge(RULE, builder) == []
+
+
+def test_a_wait_that_ends_a_copy_has_the_remedy_of_the_copy(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(4):
+        builder.launch("k", 5_000)
+        builder.copy("HtoD", 50_000, source=0, stack=LINE).call(WAIT, call_ns=60_000, stack=LINE).gap(90_000)
+    builder.launch("k", 50_000)
+    (finding,) = judge(RULE, builder)
+    assert finding.what.startswith("4 waits for a copy to end") and "pinned" in finding.remedy
+    assert finding.cost_ns > 0
+
+
 def test_reading_a_value_is_the_business_of_another_rule(judge: Judge) -> None:
     builder = TraceBuilder().launch("k", 50_000).copy("DtoH", 1_000, size_bytes=4)
     waiting_read = builder.call(WAIT, call_ns=60_000, stack=LINE).gap(90_000).launch("k", 50_000)
