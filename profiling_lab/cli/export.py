@@ -53,16 +53,14 @@ def run(args: argparse.Namespace) -> int:
     output: Path = args.output
     if args.frames and args.to not in ("speedscope", "collapsed"):
         raise UsageError(f"--frames does not go with --to {args.to}: it has all frames")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"the folder {output.parent} does not exist")
-    if output.exists() and Path(args.trace).exists() and output.samefile(args.trace):
-        raise UsageError(f"{output} is the trace itself")
-    own, own_only = tuple(args.own), args.frames == "own"
+    if str(output) == "-":
+        raise UsageError("-o needs the name of a file: standard output is for the account of what was written")
+    own, own_only, source = tuple(args.own), args.frames == "own", Path(args.trace)
     with shared.open_trace(args) as trace, progress() as told:
         if args.to == "parquet":
             from profiling_lab.export.parquet import write_parquet
 
-            with new_folder(output, suffix=".parquet", force=args.force) as folder:
+            with new_folder(output, suffix=".parquet", force=args.force, source=source) as folder:
                 written = write_parquet(trace, folder, own, progress=told)
         else:
             if args.to == "perfetto":
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
                 from profiling_lab.export.collapsed import write_collapsed
 
                 export = partial(write_collapsed, own_only=own_only)
-            with new_file(output, force=args.force) as place:
+            with new_file(output, force=args.force, source=source) as place:
                 written = export(trace, place, own, progress=told)
         rows = [(part.what, part.rows) for part in written]
         write(export_report(trace, args.to, output, rows, own), args.format)

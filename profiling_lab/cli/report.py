@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PAGE",
         help="the file to write, - for standard output (default: FILE's name with .html, here)",
     )
-    parser.add_argument("--force", action="store_true", help="overwrite the page if it is there already")
+    parser.add_argument("--force", action="store_true", help="replace PAGE if it exists")
     parser.add_argument("--title", metavar="TEXT", help="the page's title (default: FILE's name)")
     parser.add_argument("--open", action="store_true", help="show the page in a browser when it is written")
     shared.add_steps_by(parser)
@@ -43,20 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.export.output import new_file, refuse
     from profiling_lab.report.html import build_page
-    from profiling_lab.report.html.file import refuse_to_overwrite, write_page
 
     output = None if args.output == "-" else Path(args.output or default_output(args.trace))
     if output is None and args.open:
         raise UsageError("--open needs a file: give -o a name instead of -")
     if output is not None:
-        refuse_to_overwrite(output, args.force)
+        refuse(output, force=args.force, source=Path(args.trace))
     with shared.open_trace(args) as trace:
         page = build_page(trace, args.title, tuple(args.own), args.steps_by, _progress)
     if output is None:
         sys.stdout.buffer.write(page.html)
     else:
-        write_page(output, page.html, args.force)
+        with new_file(output, force=args.force) as place:  # which asks again: others write meanwhile
+            place.write_bytes(page.html)
     print(_done(page, output), file=sys.stderr)
     if args.open and output is not None:
         import webbrowser

@@ -29,25 +29,47 @@ class Written:
     rows: int
 
 
+def refuse(path: Path, *, force: bool, source: Path | None = None, folder: bool = False) -> None:
+    """Raises UsageError where no file, or no `folder`, may be written. Asked before the work is done.
+
+    source: what the work reads, which must survive even `force`.
+    """
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist")
+    if not path.exists():
+        return
+    if source is not None and source.exists() and path.samefile(source):
+        raise UsageError(f"{path} is the trace itself")
+    if not path.is_file() and not path.is_dir():  # renaming onto /dev/null would be the end of it
+        raise UsageError(f"{path} is a pipe or a device; a file was expected")
+    if not force:
+        raise UsageError(f"{path} exists; --force replaces it")
+    if path.is_dir() != folder:
+        is_what, wanted = ("file", "folder") if folder else ("folder", "file")
+        raise UsageError(f"{path} is a {is_what}; a {wanted} was expected")
+
+
 @contextmanager
-def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
+def new_file(path: Path, *, force: bool = False, source: Path | None = None) -> Iterator[Path]:
     """A place to write to, which becomes `path` if all goes well and is removed if not.
 
-    Raises UsageError if `path` exists and `force` is not given, is no file, or cannot be written.
+    Raises UsageError as `refuse`, or if `path` cannot be written.
     """
-    with _beside(path, force=force) as place:
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder; a file was expected")
+    refuse(path, force=force, source=source)
+    with _beside(path) as place:
         yield place
         os.replace(place, path)
 
 
 @contextmanager
-def new_folder(path: Path, *, suffix: str, force: bool = False) -> Iterator[Path]:
+def new_folder(
+    path: Path, *, suffix: str, force: bool = False, source: Path | None = None
+) -> Iterator[Path]:
     """The same for a folder of files `*suffix`; with `force` a folder that holds nothing else is replaced."""
-    with _beside(path, force=force) as place:
-        if path.exists() and not _only(path, suffix):
-            raise UsageError(f"{path} is not replaced: it holds other things than {suffix} files")
+    refuse(path, force=force, source=source, folder=True)
+    if path.exists() and not _only(path, suffix):
+        raise UsageError(f"{path} is not replaced: it holds other things than {suffix} files")
+    with _beside(path) as place:
         place.mkdir()
         yield place
         if path.is_dir():
@@ -60,13 +82,11 @@ def new_folder(path: Path, *, suffix: str, force: bool = False) -> Iterator[Path
 
 
 def _only(path: Path, suffix: str) -> bool:
-    return path.is_dir() and all(item.suffix == suffix and item.is_file() for item in path.iterdir())
+    return all(item.suffix == suffix and item.is_file() for item in path.iterdir())
 
 
 @contextmanager
-def _beside(path: Path, *, force: bool) -> Iterator[Path]:
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; --force replaces it")
+def _beside(path: Path) -> Iterator[Path]:
     # In the same folder, so that renaming it is one step.
     place = path.parent / f".{path.name}.{os.getpid()}.part"
     try:

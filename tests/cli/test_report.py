@@ -58,18 +58,24 @@ def test_does_not_overwrite_unasked(recording: Path, capsys: pytest.CaptureFixtu
     page = recording.with_name("page.html")
     page.write_text("precious")
     assert main(["report", str(recording), "-o", str(page)]) == 2
-    assert "--force overwrites it" in capsys.readouterr().err and page.read_text() == "precious"
+    assert "--force replaces it" in capsys.readouterr().err and page.read_text() == "precious"
     assert main(["report", str(recording), "-o", str(page), "--force"]) == 0
     assert page.read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(
     ("output", "said"),
-    [("there/is/none.html", "there is no directory"), (".", "is a directory")],
+    [
+        ("there/is/none.html", "does not exist"),
+        (".", "--force replaces it"),
+        ("pipe", "is a pipe or a device"),
+        ("run.sqlite", "is the trace itself"),
+    ],
 )
 def test_refuses_a_bad_place_before_it_works(
     recording: Path, capsys: pytest.CaptureFixture[str], output: str, said: str
 ) -> None:
+    os.mkfifo(recording.with_name("pipe"))
     assert main(["report", str(recording), "-o", str(recording.parent / output)]) == 2
     err = capsys.readouterr().err
     assert said in err and "lines" not in err, "refused before the analyses ran"

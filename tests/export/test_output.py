@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -63,15 +65,36 @@ def test_a_folder_is_replaced_only_where_it_holds_an_export(tmp_path: Path) -> N
     ):
         raise AssertionError("not reached")
     with (
-        pytest.raises(UsageError, match="holds other things"),
+        pytest.raises(UsageError, match="is a file; a folder was expected"),
         new_folder(tmp_path / "out" / "thesis.tex", suffix=".parquet", force=True),
     ):
         raise AssertionError("not reached")
     assert (tmp_path / "out" / "thesis.tex").read_text() == "dear"
 
 
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is a pipe or a device"), new_file(pipe, force=True):
+        raise AssertionError("not reached")
+    assert pipe.is_fifo()
+
+
+def test_the_trace_survives_its_export(tmp_path: Path) -> None:
+    trace, link = tmp_path / "run.sqlite", tmp_path / "link"
+    trace.write_text("dear")
+    link.symlink_to(trace)
+    with (
+        pytest.raises(UsageError, match="is the trace itself"),
+        new_file(link, force=True, source=trace),
+    ):
+        raise AssertionError("not reached")
+
+
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    says = r"out.json cannot be written: No such file"
-    with pytest.raises(UsageError, match=says) as caught, new_file(tmp_path / "no" / "out.json") as place:
-        place.write_text("x")
+    with pytest.raises(UsageError, match="does not exist"), new_file(tmp_path / "no" / "out.json"):
+        raise AssertionError("not reached")
+    says = r"out.json cannot be written: No space left"
+    with pytest.raises(UsageError, match=says) as caught, new_file(tmp_path / "out.json"):
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert "\n" not in str(caught.value)
