@@ -3,7 +3,8 @@
 
 The recording is cut into equal parts; those in which the GPU works for less than half of the time are low,
 and neighbouring low parts are one stretch. A finding speaks of all stretches of one GPU. Copies count as
-work. A GPU that is below half over the whole recording, which TensorBoard's plugin asked for, has such a stretch.
+work. A GPU that is below half over the whole recording, which TensorBoard's plugin asked for, has such a
+stretch.
 """
 
 from __future__ import annotations

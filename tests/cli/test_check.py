@@ -124,6 +124,22 @@ def test_annotations_for_ci(slow: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(capsys, "check", slow, *only) == (0, "", "")
 
 
+def test_rows_of_one_rule_at_one_line_have_keys_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack, builder = "/app/train.py:9 step", TraceBuilder()
+    for _ in range(10):  # idle for two reasons at one line
+        builder.launch("k", 10_000, stack=stack).gap(20_000)
+        builder.call("cudaMalloc_v3020", call_ns=400_000, stack=stack).gap(400_000)
+        builder.call("cudaFuncGetAttributes_v3020", call_ns=200_000, stack=stack).gap(200_000)
+    path = builder.write(tmp_path / "idle.sqlite")
+    _, out, _ = run(capsys, "check", path, "--only", "gap_cause", "--format", "json")
+    rows = json.loads(out)["data"]["rows"]
+    assert [row["key"] for row in rows[:2]] == [f"gap_cause /app/train.py:9{end}" for end in ("", " #2")]
+    assert len({row["key"] for row in rows}) == len(rows), "a key names one row"
+    assert rows[0]["cost_ns"] > rows[1]["cost_ns"] and "mostly cudaFuncGetAttributes" in rows[1]["what"]
+
+
 def test_only_a_window(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The window holds a third of the recording, and costs are shares of that."""
     _, out, _ = run(capsys, "check", slow, "--only", "dominant_kernel", "--set", "dominant_kernel.enough=5",
