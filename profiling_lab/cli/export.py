@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.frames and args.to not in ("speedscope", "collapsed"):
         raise UsageError(f"--frames does not go with --to {args.to}: it has all frames")
     if str(output) == "-":
-        raise UsageError("-o needs the name of a file: standard output is for the account of what was written")
+        raise UsageError("-o needs the name of a file: standard output tells what was written")
     own, own_only, source = tuple(args.own), args.frames == "own", Path(args.trace)
     with shared.open_trace(args) as trace, progress() as told:
         if args.to == "parquet":

@@ -62,9 +62,7 @@ def new_file(path: Path, *, force: bool = False, source: Path | None = None) -> 
 
 
 @contextmanager
-def new_folder(
-    path: Path, *, suffix: str, force: bool = False, source: Path | None = None
-) -> Iterator[Path]:
+def new_folder(path: Path, *, suffix: str, force: bool = False, source: Path | None = None) -> Iterator[Path]:
     """The same for a folder of files `*suffix`; with `force` a folder that holds nothing else is replaced."""
     refuse(path, force=force, source=source, folder=True)
     if path.exists() and not _only(path, suffix):

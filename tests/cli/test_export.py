@@ -90,6 +90,7 @@ def test_a_window_is_all_that_is_written(
         (["{folder}/no.sqlite", "--to", "collapsed", "-o", "{run}"], 4, "there is no such file"),
         (["{run}", "--to", "collapsed", "-o", "{folder}/no/o"], 2, "does not exist"),
         (["{run}", "--to", "collapsed", "-o", "{run}", "--force"], 2, "is the trace itself"),
+        (["{run}", "--to", "collapsed", "-o", "-"], 2, "-o needs the name of a file"),
         (["{run}", "--to", "parquet", "-o", "{folder}", "--force"], 2, "holds other things than .parquet"),
         (
             ["{run}", "--to", "perfetto", "-o", "{folder}/o", "--frames", "own"],
