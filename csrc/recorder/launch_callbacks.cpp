@@ -160,13 +160,12 @@ void disarm() noexcept {
 
 void on_call(void*, cupti::Domain domain, uint32_t cbid, const void* data) {
   LaunchRings* rings = active_rings.load(std::memory_order_acquire);
-  if (!rings) return;
   // The caller is the CUDA driver, which no exception may cross.
   try {
     const auto& call = *static_cast<const cupti::CallbackData*>(data);
     if (call.site == cupti::Site::kEnter) {
-      enter(thread_state, rings, domain, cbid, call);
-    } else {
+      if (rings) enter(thread_state, rings, domain, cbid, call);
+    } else {  // disarmed too: the window closed while this thread was in a call that began in it
       leave(thread_state, domain, cbid, call);
     }
   } catch (...) {

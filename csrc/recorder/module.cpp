@@ -80,7 +80,8 @@ std::atomic<int> ranges_ended{0};
 
 int serve_range_watcher(void*) {
   for (int left = ranges_ended.exchange(0); left > 0 && range_watcher; --left) {
-    if (!PyObject_CallNoArgs(range_watcher->ptr())) return -1;
+    const py::object call = *range_watcher;  // it may give the watching up
+    if (!py::reinterpret_steal<py::object>(PyObject_CallNoArgs(call.ptr()))) return -1;
   }
   return 0;
 }

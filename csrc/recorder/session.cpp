@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -90,8 +91,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   limit_reached_ = false;
   most_bytes_ = options.most_bytes;
   start_ns_ = start_ns;
-  windows_ = 0;
-  window_ = last_window_ = {};
+  windows_.clear();
   stacks_.reset();
   rings_.clear();
   node_names_.clear();
@@ -132,10 +132,12 @@ bool Session::warm_up() {
 bool Session::open_window(int64_t step) {
   warm_up();
   std::lock_guard lock(control_);
-  if (!armed_ || open_) return false;
+  if (state_ != State::kRecording || !armed_ || open_) return false;
   open_ = true;
+  // close_window() may have been all that came before. Re-arming forgets the calls that other threads are in,
+  // so it comes first: they began before the window.
+  if (gpu_) launch_callbacks::rearm(&rings_, python_);
   begin_window(now_ns(), step);
-  if (gpu_) launch_callbacks::rearm(&rings_, python_);  // close_window() may have been all that came before
   return true;
 }
 
@@ -156,7 +158,7 @@ bool Session::pause() {
 void Session::close_locked() {
   launch_callbacks::disarm();
   open_ = false;
-  if (windows_ == 0) begin_window(start_ns_, -1);  // the recording began without a schedule
+  if (windows_.empty()) begin_window(start_ns_, -1);  // the recording began without a schedule
   end_window();
 }
 
@@ -168,27 +170,26 @@ void Session::pause_locked() {
 
 void Session::begin_window(uint64_t start_ns, int64_t step) {
   std::lock_guard lock(windows_mutex_);
-  ++windows_;
-  last_window_ = window_;
-  window_ = {start_ns, 0, step};
-  writer_.append(spool::Kind::kWindow, std::vector{window_});
+  windows_.push_back({start_ns, 0, step});
+  writer_.append(spool::Kind::kWindow, std::vector{windows_.back()});
 }
 
 void Session::end_window() {
   std::lock_guard lock(windows_mutex_);
-  window_.end_ns = now_ns();
-  writer_.append(spool::Kind::kWindow, std::vector{window_});
+  windows_.back().end_ns = now_ns();
+  writer_.append(spool::Kind::kWindow, std::vector{windows_.back()});
 }
 
 // A recording that never paused has no windows: everything is in it.
 bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
   std::lock_guard lock(windows_mutex_);
-  if (windows_ == 0) return open_;
-  for (const spool::Window& window : {last_window_, window_}) {
-    if (window.start_ns && end_ns >= window.start_ns && (!window.end_ns || start_ns <= window.end_ns))
-      return true;
-  }
-  return false;
+  if (windows_.empty()) return open_;
+  const auto after = std::upper_bound(
+      windows_.begin(), windows_.end(), end_ns,
+      [](uint64_t time_ns, const spool::Window& window) { return time_ns < window.start_ns; });
+  if (after == windows_.begin()) return false;
+  const spool::Window& last = *(after - 1);  // that begins in time: windows are in order and apart
+  return !last.end_ns || start_ns <= last.end_ns;
 }
 
 std::string Session::halt() {
@@ -196,7 +197,7 @@ std::string Session::halt() {
   if (state_ != State::kRecording) return "no recording is running in this process";
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
   if (gpu_) cupti_.stop();
-  if (windows_ != 0 && open_) end_window();
+  if (!windows_.empty() && open_) end_window();
   {
     std::lock_guard consumer_lock(consumer_mutex_);
     stopping_ = true;
@@ -350,7 +351,10 @@ std::map<std::string, std::string> Session::statistics() {
   put("dropped_bytes", file.lost);
   put("callback_errors", launch_callbacks::errors());
   put("spool_bytes", file.written);
-  if (windows_ || !open_) put("windows", windows_);
+  {
+    std::lock_guard windows_lock(windows_mutex_);
+    if (!windows_.empty() || !open_) put("windows", windows_.size());
+  }
   if (limit_reached_) put("stopped_at_bytes", most_bytes_);
   if (totals.cost_samples) {  // one call in LaunchRing::kSampleEvery is timed
     put("overhead_callback_ns", totals.cost_ns / totals.cost_samples);

@@ -111,9 +111,8 @@ class Session {
   bool limit_reached_ = false;
   uint64_t most_bytes_ = 0, start_ns_ = 0;
 
-  std::mutex windows_mutex_;  // of what follows
-  uint64_t windows_ = 0;
-  trace::spool::Window window_{}, last_window_{};  // the newest and the one before; all zero: none yet
+  std::mutex windows_mutex_;
+  std::vector<trace::spool::Window> windows_;  // all of them: a range may end long after many
   uint64_t recorded_calls_ = 0, calls_with_stack_ = 0;
 };
 
