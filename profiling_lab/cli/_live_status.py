@@ -38,7 +38,7 @@ def line(seconds: float) -> str:
         f"capture {numbers.size(int(status['spool_bytes']))}",
     ]
     if "windows" in status:
-        parts.append(f"{status['windows']} windows so far")
+        parts.append(f"{numbers.counted(int(status['windows']), 'window')} so far")
     if "write_error" in status:
         parts.append(f"the capture file cannot be written: {status['write_error']}")
     return ", ".join(parts)

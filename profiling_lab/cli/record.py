@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
+    if not 0 < value <= TIMEOUT_MAX:
         raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, not {text}")
     return value
 

@@ -104,6 +104,7 @@ class Recorder:
 
         began = time.perf_counter()
         self._reasons = {}
+        self._conductor = Conductor(self._conductor.schedule, self._wait_for_gpu)  # of this recording alone
         try:
             state = _recorder.start(
                 spool_path=str(self.spool_path),
@@ -135,8 +136,9 @@ class Recorder:
         _running = self
         try:
             self._conductor.start()
-        except UsageError:  # a signal that cannot be used
+        except UsageError:  # a signal, but not on the main thread: there was no recording
             self.stop()
+            self.path.unlink()
             raise
 
     def pause(self) -> None:

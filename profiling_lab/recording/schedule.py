@@ -61,8 +61,13 @@ class Schedule:
         for name, count in at_least_one.items():
             if count is not None and count < 1:
                 raise UsageError(f"{name} must be at least 1, not {count}")
+        for name, seconds in {"delay": self.delay_s, "duration": self.duration_s or 0.0}.items():
+            if not seconds <= threading.TIMEOUT_MAX:
+                raise UsageError(f"{name} must be a time that a clock can show, not {seconds:g} s")
         if self.duration_s is not None and self.duration_s <= 0:
             raise UsageError(f"duration must be more than 0 seconds, not {self.duration_s:g}")
+        if self.signal is not None:
+            signal_number(self.signal)
         if self.by_clock and self.by_steps:
             raise UsageError("a schedule goes by steps or by the clock: delay and duration exclude the rest")
         if self.signal is not None and (self.by_clock or self.by_steps):
@@ -138,7 +143,7 @@ class Schedule:
 
 
 class Conductor:
-    """Carries a schedule out on the running recording. Steps may end on any thread."""
+    """Carries a schedule out on one running recording. Steps may end on any thread."""
 
     def __init__(self, schedule: Schedule, wait_for_gpu: Callable[[], None]) -> None:
         self.schedule = schedule
@@ -150,6 +155,7 @@ class Conductor:
         self._lock = threading.RLock()  # a signal may come while its own thread holds it
         self._optimizer: weakref.ref[Any] | None = None
         self._told = False
+        self._over = False
         self._process = os.getpid()
         self._undo: list[Callable[[], None]] = []
 
@@ -175,12 +181,21 @@ class Conductor:
         self._enter(schedule.phase(0))
 
     def stop(self) -> None:
-        """Nothing changes any more. Safe to call twice."""
-        while self._undo:
-            self._undo.pop()()
+        """Nothing changes any more, not even by a timer that has just run out. Safe to call twice."""
+        with self._lock:
+            self._over = True
+            while self._undo:
+                self._undo.pop()()
+
+    @property
+    def _elsewhere(self) -> bool:
+        """In a forked child, which records nothing. Its lock may be one that a thread held: not to be taken."""
+        return os.getpid() != self._process
 
     def called(self) -> None:
         """The program itself says that a step has ended: from now on its word alone counts."""
+        if self._elsewhere:
+            return
         with self._lock:
             counted_already = not self._told and self.steps > 0  # by the optimizer, a moment ago
             self._told = True
@@ -189,20 +204,26 @@ class Conductor:
 
     def toggle(self) -> None:
         """Open a window if none is open, else close it."""
+        if self._elsewhere:
+            return
         with self._lock:
             self._enter(Phase.OFF if self._phase is Phase.RECORD else Phase.RECORD)
 
     def pause(self) -> None:
         """Close the window that is open, if any."""
-        with self._lock:
-            self._enter(Phase.OFF)
+        if not self._elsewhere:
+            with self._lock:
+                self._enter(Phase.OFF)
 
     def resume(self) -> None:
         """Open a window, if none is open."""
-        with self._lock:
-            self._enter(Phase.RECORD)
+        if not self._elsewhere:
+            with self._lock:
+                self._enter(Phase.RECORD)
 
     def _step_ended(self) -> None:
+        if self._elsewhere:
+            return
         with self._lock:
             self.steps += 1
             self._enter(self.schedule.phase(self.steps))
@@ -210,7 +231,7 @@ class Conductor:
     def _enter(self, phase: Phase) -> None:
         from profiling_lab import _recorder
 
-        if phase is self._phase or os.getpid() != self._process:  # a forked child records nothing
+        if phase is self._phase or self._over:
             return
         if self._phase is Phase.RECORD:
             # What the window launched must be done before CUPTI is switched off: it would be lost.
@@ -255,8 +276,9 @@ class Conductor:
 
     def _open_by_clock(self) -> None:
         self.resume()
-        if self.schedule.duration_s is not None:
-            self._at(self.schedule.duration_s, self.pause)
+        with self._lock:
+            if self.schedule.duration_s is not None and not self._over:
+                self._at(self.schedule.duration_s, self.pause)
 
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         if seconds <= 0:
@@ -268,22 +290,40 @@ class Conductor:
         self._undo.append(timer.cancel)
 
 
-def on_signal(name: str, action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` on every signal of this name (USR1, SIGUSR1). Returns how to give that up.
+# Ctrl-C must go on to end the script, and a fault that a handler returns from happens again for ever.
+_NOT_TO_BE_HANDLED = ("SIGKILL", "SIGSTOP", "SIGINT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 
-    Raises UsageError for an unknown name, or outside of the main thread.
-    """
+
+def signal_number(name: str) -> signal.Signals:
+    """The signal of this name (USR1, SIGUSR1). Raises UsageError if no program can do without it."""
     full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"
     number = getattr(signal, full, None)
-    if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP):
-        raise UsageError(f"{name!r} is no signal that a program can handle; USR1 and USR2 are free to use")
+    if not isinstance(number, signal.Signals) or number.name in _NOT_TO_BE_HANDLED:
+        raise UsageError(
+            f"{name!r} is no signal that opens and closes windows; USR1 and USR2 are free to use"
+        )
+    return number
+
+
+def on_signal(name: str, action: Callable[[], None]) -> Callable[[], None]:
+    """Call `action` on every signal of this name. Returns how to give that up.
+
+    Raises UsageError as `signal_number`, or outside of the main thread.
+    """
+    number = signal_number(name)
+
+    def handle(*_: object) -> None:
+        action()
+
     try:
-        before = signal.signal(number, lambda *_: action())
+        before = signal.signal(number, handle)
     except ValueError:
         raise UsageError("signals can be handled by the main thread alone; record from there") from None
 
     def give_up() -> None:
-        with contextlib.suppress(ValueError):  # on another thread, at exit
-            signal.signal(number, before)
+        if signal.getsignal(number) is handle:  # else the program has put its own there meanwhile
+            with contextlib.suppress(ValueError):  # on another thread, at exit
+                # None: a handler that Python did not install, and cannot put back.
+                signal.signal(number, signal.SIG_DFL if before is None else before)
 
     return give_up

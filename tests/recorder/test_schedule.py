@@ -58,6 +58,8 @@ def test_phases(schedule: Schedule, expected: str) -> None:
         (lambda: Schedule(active=3, warmup=2, every=4), "too often"),
         (lambda: Schedule(active=3, delay_s=1), "by steps or by the clock"),
         (lambda: Schedule(duration_s=0), "more than 0 seconds"),
+        (lambda: Schedule(delay_s=float("nan")), "a clock can show, not nan s"),
+        (lambda: Schedule(duration_s=float("inf")), "a clock can show, not inf s"),
         (lambda: Schedule(signal="USR1", wait=3), "excludes steps"),
         (lambda: Schedule(active=1, step_by="nvtx:"), "nvtx:NAME"),
         (lambda: Schedule(active=1, step_by="moon"), "not by 'moon'"),
@@ -222,18 +224,114 @@ assert signal.getsignal(signal.SIGUSR1) == before
     assert names(query) == ["within"]
 
 
-@pytest.mark.parametrize("name", ["KILL", "STOP", "NOSUCH", ""])
-def test_a_signal_that_cannot_be_used(run: Any, name: str) -> None:
-    done = run(f"""
-from profiling_lab.recording import Schedule
-try:
-    with profiling_lab.record(OUT, schedule=Schedule(signal={name!r})): pass
-except profiling_lab.errors.UsageError as error: print(error)
-else: raise SystemExit("was not refused")
+@pytest.mark.parametrize("name", ["KILL", "STOP", "SEGV", "INT", "NOSUCH", ""])
+def test_a_signal_that_cannot_be_used(name: str) -> None:
+    with pytest.raises(UsageError, match="is no signal that opens and closes windows"):
+        Schedule(signal=name)
+
+
+def test_a_signal_beside_the_main_thread_leaves_no_file(run: Any, tmp_path: Path) -> None:
+    run("""
+import threading
+from profiling_lab.recording import Recorder, Schedule
+def body():
+    try: Recorder(OUT, schedule=Schedule(signal="USR1")).start()
+    except profiling_lab.errors.UsageError as error: said.append(str(error))
+said = []
+thread = threading.Thread(target=body); thread.start(); thread.join()
+assert "by the main thread alone" in said[0], said
 from profiling_lab import _recorder
 assert not _recorder.recording()
 """)
-    assert "is no signal that a program can handle" in done.stdout
+    assert not list(tmp_path.glob("out.sqlite*"))
+
+
+def test_the_programs_own_handler_of_the_signal_stays(run: Any) -> None:
+    run("""
+import faulthandler, signal
+from profiling_lab.recording import Schedule
+mine = lambda *_: None
+with profiling_lab.record(OUT, schedule=Schedule(signal="USR1")):
+    signal.signal(signal.SIGUSR1, mine)
+assert signal.getsignal(signal.SIGUSR1) is mine
+faulthandler.register(signal.SIGUSR2)  # Python does not know this handler
+with profiling_lab.record(OUT, overwrite=True, schedule=Schedule(signal="USR2")):
+    pass
+""")
+
+
+def test_a_timer_that_ran_out_at_the_end_changes_no_later_recording(run: Any, query: Any) -> None:
+    run("""
+from profiling_lab.recording import Recorder, Schedule
+first = Recorder(OUT + ".first", schedule=Schedule(delay_s=60, duration_s=0.05))
+first.start()
+late = first._conductor
+first.stop()
+with profiling_lab.record(OUT):
+    late._open_by_clock()  # as its timer's thread does, if stop() came a moment too late to cancel it
+    late.pause()
+    time.sleep(0.2)
+    fake.kernel("a")
+""")
+    assert names(query) == ["a"]
+    meta = dict(query("SELECT name, value FROM PYREC_META"))
+    assert "windows" not in meta, "it never paused"
+
+
+def test_a_recorder_that_is_used_again_begins_its_plan_again(run: Any, query: Any) -> None:
+    run("""
+from profiling_lab.recording import Recorder, Schedule
+recorder = Recorder(OUT, overwrite=True, schedule=Schedule.of_steps("1:2", step_by="calls", warmup=0))
+for turn in range(2):
+    recorder.start()
+    for step in range(3):
+        fake.kernel(f"turn{turn}_step{step}")
+        profiling_lab.step()
+    recorder.stop()
+""")
+    assert names(query) == ["turn1_step1"]
+
+
+def test_a_call_that_began_in_a_window_is_kept_though_it_ends_later(run: Any, query: Any) -> None:
+    run("""
+from profiling_lab import _recorder
+from fake_driver import LAUNCH, RUNTIME
+with profiling_lab.record(OUT) as recorder:
+    call = fake.library.fake_enter(RUNTIME, LAUNCH)
+    assert _recorder.close_window()
+    fake.library.fake_exit(RUNTIME, LAUNCH, call, 0)
+    fake.library.fake_exit(RUNTIME, LAUNCH, fake.library.fake_enter(RUNTIME, LAUNCH), 0)  # begins after it
+    recorder.pause()
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME") == [(1,)]
+
+
+def test_a_window_is_opened_by_a_running_recording_alone(run: Any) -> None:
+    run("""
+from profiling_lab import _recorder
+from profiling_lab.recording import Recorder, Schedule
+recorder = Recorder(OUT, schedule=Schedule(warmup=5, active=1))
+recorder.start()
+recorder.stop()
+assert not _recorder.open_window()
+""")
+
+
+def test_ranges_around_windows_that_follow_each_other_fast_are_kept(run: Any, query: Any) -> None:
+    pytest.importorskip("nvtx", reason="the nvtx package is not installed")
+    run("""
+with profiling_lab.record(OUT) as recorder:
+    import nvtx
+    around = nvtx.start_range("around")
+    for number in range(20):
+        with nvtx.annotate(f"inner{number}"):
+            fake.kernel("a")
+        recorder.pause()
+        if number == 2: nvtx.end_range(around)
+        recorder.resume()
+""")
+    texts = query("SELECT s.value FROM NVTX_EVENTS n JOIN StringIds s ON s.id = n.textId")
+    assert {"around", *(f"inner{number}" for number in range(20))} <= {text for (text,) in texts}
 
 
 def test_a_window_that_was_never_reached_is_said(run: Any, query: Any) -> None:
@@ -342,6 +440,8 @@ def test_the_command(
         (["--steps", "3:5", "--active", "2"], "--steps says which steps: it excludes --active"),
         (["--steps", "5:3"], "A < B"),
         (["--delay", "1", "--active", "3"], "by steps or by the clock"),
+        (["--signal", "FOO"], "'FOO' is no signal"),
+        (["--status", "1e300"], "a number of seconds above 0, not 1e300"),
         (["--max-size", "many"], "expected a size such as 500MB"),
         (["--status", "0"], "a number of seconds above 0, not 0"),
     ],
