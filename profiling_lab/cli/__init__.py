@@ -83,8 +83,15 @@ def main(argv: list[str] | None = None) -> int:
     except LabError as error:
         print(f"profiling-lab {args.command}: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # `profiling-lab lines run.sqlite | head`
+    except KeyboardInterrupt:  # the process dies of SIGINT, but the user need not see where it was
+        sys.excepthook = lambda *_: None
+        raise
+    except OSError as error:
         import os
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
+        if isinstance(error, BrokenPipeError):  # `profiling-lab lines run.sqlite | head`
+            return 0
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"profiling-lab {args.command}: {where}{error.strerror or error}", file=sys.stderr)
+        return 1

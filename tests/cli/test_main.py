@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How every command ends where its output does, or its user's patience."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from builders import TraceBuilder
+from package_root import PACKAGE_ROOT
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    trace = TraceBuilder().launch("gemm", 1000, stack="/app/train.py:5 main").write(tmp_path / "run.sqlite")
+    command = [sys.executable, "-m", "profiling_lab", "lines", str(trace)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd="/", timeout=120
+        )
+    assert (done.returncode, done.stderr) == (1, "profiling-lab lines: No space left on device\n")
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    trace = TraceBuilder().launch("gemm", 1000, stack="/app/train.py:5 main").write(tmp_path / "run.sqlite")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "profiling_lab", "lines", str(trace)]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd="/", timeout=120
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback() -> None:
+    code = """
+import os, signal
+from profiling_lab import cli
+from profiling_lab.cli import info
+info.run = lambda args: os.kill(os.getpid(), signal.SIGINT)
+cli.main(["info", "run.sqlite"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, cwd="/", timeout=120
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
