@@ -36,7 +36,7 @@ def check(view: View) -> Verdict:
     if view.kernels.sum() < view[ENOUGH]:
         return Abstain(f"{int(view.kernels.sum())} kernels are too few to tell warm-up from steps", LONGER)
     starts = np.sort(operations.start_ns[view.kernels])
-    warm = starts[int(view[WARM_UP] * len(starts))]
+    warm = starts[int(min(view[WARM_UP] * len(starts), len(starts) - 1))]
     rows = np.flatnonzero(allocates & (calls.start_ns > warm))
     findings = []
     for number, mine in grouped(rows, view.call_place[rows]):

@@ -62,9 +62,9 @@ def _guarded(rule: Rule, path: Path) -> Callable[[View], Verdict]:
 def _what(error: BaseException, path: Path) -> str:
     """`line 7: KeyError: 'x'`: the last line of the file that was being executed."""
     line = error.lineno if isinstance(error, SyntaxError) else None
-    trace = error.__traceback__
+    trace, executed = error.__traceback__, path.resolve()
     while trace is not None and not isinstance(error, SyntaxError):
-        if trace.tb_frame.f_code.co_filename == str(path):
+        if Path(trace.tb_frame.f_code.co_filename).resolve() == executed:
             line = trace.tb_lineno
         trace = trace.tb_next
     text = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -23,7 +23,7 @@ def check(view: View) -> Verdict:
     memory = view.kernels_named(MEMORY_BOUND) & ~view.kernels_named(MATRIX)
     total_ns = int(duration[memory].sum())
     rows = np.flatnonzero(memory)
-    if total_ns < view[SHARE] * view.gpu_ns:
+    if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
         return names_tell_little(view) or ()
     place = view.dearest_place(rows, duration[rows])
     return [

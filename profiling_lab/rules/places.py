@@ -74,7 +74,9 @@ class Places:
     def dearest_place(self, rows: I64, weight: I64) -> Frame | None:
         """The line with most of the weight of these operations; `weight` is per row given."""
         parts = grouped(np.arange(len(rows)), self.operation_place[rows])
-        return self.place(max((int(weight[part].sum()), number) for number, part in parts)[1])
+        return self.place(
+            max(((int(weight[part].sum()), number) for number, part in parts), default=(0, -1))[1]
+        )
 
 
 def grouped(rows: npt.NDArray[np.integer], key: npt.NDArray[np.integer]) -> Iterator[tuple[int, I64]]:

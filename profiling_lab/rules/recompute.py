@@ -34,7 +34,7 @@ def check(view: View) -> Verdict:
     rows = np.flatnonzero(found.line_phase == LinePhase.RECOMPUTE)
     total_ns = int(duration[rows].sum())
     share = total_ns / view.gpu_ns
-    if share < view[SHARE]:
+    if not total_ns or share < view[SHARE]:
         return view.too_few_calls(found.call >= -1, "GPU operations") or ()
     place = view.dearest_place(rows, duration[rows])
     return [

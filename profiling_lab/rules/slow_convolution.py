@@ -27,7 +27,7 @@ def check(view: View) -> Verdict:
     convolves = view.kernels_named(CONVOLUTION) | view.kernels_named(CONVERTS)
     rows = np.flatnonzero(convolves)
     total_ns = int(duration[rows].sum())
-    if total_ns < view[SHARE] * view.gpu_ns:
+    if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
         return names_tell_little(view) or ()
     converting_ns = int(duration[view.kernels_named(CONVERTS)].sum())
     layouts = f", {ms(converting_ns)} of it for changing the layout" if converting_ns else ""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from profiling_lab.trace.diff_measure import Capture, Origin, Place
 SCHEMA = "profiling-lab/baseline-1"
 MOST_STEPS = 200
 """of a recording with more, so many are kept, spread evenly"""
-_START = b'{"schema":"profiling-lab/baseline'
+# Whoever keeps baselines may have had them formatted.
+_START = re.compile(rb'\s*{\s*"schema"\s*:\s*"profiling-lab/baseline')
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def is_baseline(path: Path) -> bool:
     """Whether the file says that it is one."""
     try:
         with path.open("rb") as file:
-            return file.read(len(_START)) == _START
+            return _START.match(file.read(200)) is not None
     except OSError:
         return False
 

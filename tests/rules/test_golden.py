@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling_lab.rules import RULES, Checked, Finding, run
+from profiling_lab.rules import RULES, Abstain, Checked, Finding, run
 from profiling_lab.rules.host_waits import other_waits, reads_of_a_value
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
@@ -44,6 +44,18 @@ def test_our_recording_of_the_demo(repo: Path) -> None:
     assert line.per_step_ns == pytest.approx(9.95e6, rel=0.01) and result.steps == 4
     assert set(abstained) == {"dataloader", "slow_steps", "memory_full"}
     assert "profiler_overhead" in result.silent, "0.3 µs for each of 1,099 calls"
+
+
+def test_no_value_of_a_threshold_breaks_a_rule(repo: Path) -> None:
+    with Trace.open(repo / RECORDED / "demo_h200.sqlite") as trace:
+        view = View(trace)
+        for rule in RULES:
+            names = [threshold.name for threshold in rule.thresholds]
+            for value in (0.0, 1e-9, 1e9, 1e300):
+                for chosen in (*([name] for name in names), names):
+                    view.settings = dict.fromkeys(chosen, value)
+                    verdict = rule.check(view)
+                    assert isinstance(verdict, Abstain) or all(finding.events for finding in verdict)
 
 
 def test_nsys_recording_of_the_demo(repo: Path) -> None:

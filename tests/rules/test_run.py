@@ -259,6 +259,20 @@ def test_a_rule_that_fails_is_never_nothing_found(tmp_path: Path, path: Path, bo
     assert str(error.value).startswith(says.format(file))
 
 
+def test_the_line_is_named_for_relative_paths_too(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from profiling_lab.rules import Rule\nRULES = (Rule('odd', '?', (), lambda view: 1 / 0),)\n"
+    )
+    with (
+        Trace.open(path) as trace,
+        pytest.raises(UsageError, match=r"rule odd of mine\.py failed, line 2: Zero"),
+    ):
+        run(trace, load_rules(Path("mine.py")))
+
+
 def test_any_sequence_of_rules_and_findings_will_do(tmp_path: Path, path: Path) -> None:
     file = tmp_path / "my_rules.py"
     file.write_text(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def test_everything_comes_back(recording: Path, tmp_path: Path) -> None:
         assert kept.places == tuple(p for p, some in zip(capture.places, used, strict=True) if some)
         assert np.array_equal(kept.part_ns, capture.part_ns[:, used])
         assert (kept.input_bytes, kept.devices) == (capture.input_bytes, capture.devices)
+
+
+def test_one_that_was_formatted_is_still_one(recording: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    with Trace.open(recording) as trace:
+        save_baseline([measure(trace)], path)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
+    assert is_baseline(path) and len(load_baseline(path)) == 1
 
 
 def test_a_real_pair_compares_the_same(shared_data: Path, tmp_path: Path) -> None:
