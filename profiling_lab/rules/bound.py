@@ -15,12 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.busy import Busy
+from profiling_lab.rules.gpu_gaps import LONG
 from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
 from profiling_lab.rules.rule import FROM_THE_START, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import ENOUGH_FRAC, View
 
 IDLE = Threshold("idle", "the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
-LONG = Threshold("long", "a gap that no launch explains", 1_000_000, "ns, from", "nsys-ai: 1 ms")
 COPYING = Threshold("copying", "only copies run", 0.5, "of the recording, from", "ours: more than all else")
 STARVED = Threshold("starved", "kernels that found the GPU with no work", 0.5, "of all, from", "ours: most")
 QUEUE = Threshold("queue", "launches in a full queue", 1000, "from", "CUDA: 1,024 entries")

@@ -86,12 +86,9 @@ def _key(cause: I32, place: I32) -> I64:
 
 def _call(pieces: GapPieces, rows: I64, idle_ns: I64) -> str:
     """` (mostly cudaLaunchKernel)`"""
-    most = max((int(idle_ns[mine].sum()), number) for number, mine in _by_name(pieces, rows))[1]
+    parts = grouped(np.arange(len(rows)), pieces.what[rows])
+    most = max((int(idle_ns[part].sum()), number) for number, part in parts)[1]
     return f" (mostly {pieces.names[most]})" if 0 <= most < len(pieces.names) else ""
-
-
-def _by_name(pieces: GapPieces, rows: I64) -> list[tuple[int, I64]]:
-    return list(grouped(np.arange(len(rows)), pieces.what[rows]))
 
 
 def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64, I64]:

@@ -56,11 +56,14 @@ def launch_pace(view: View, kernels: I64) -> LaunchPace:
         operations.start_ns[starved] - before[starved],
         float(np.median(np.diff(launched))) if len(known) > 1 else 0.0,
         float(np.median(operations.duration_ns[known])),
-        _fullest_queue(view, known),
+        fullest_queue(view, known),
     )
 
 
-def _fullest_queue(view: View, kernels: I64) -> int:
+def fullest_queue(view: View, kernels: I64) -> int:
+    """The most launches of these kernels that waited in one stream; their launches must be known."""
+    if not len(kernels):
+        return 0
     launched = view.calls.start_ns[view.attribution.call[kernels]]
     stream, fullest = view.operations.stream[kernels], 0
     for number in np.unique(stream).tolist():

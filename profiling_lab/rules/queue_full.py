@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
+from profiling_lab.rules.launch_queue import full_queue_ns, fullest_queue
 from profiling_lab.rules.rule import FROM_THE_START, Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import ENOUGH_FRAC, View
 
@@ -36,7 +36,7 @@ def check(view: View) -> Verdict:
             continue
         call_ns = view.call_ns(known)
         held = call_ns >= view[SLOW_CALL]
-        fullest = launch_pace(view, kernels).fullest
+        fullest = 0 if noted_ns else fullest_queue(view, known)
         waited_ns = noted_ns or (int(call_ns[held].sum()) if fullest >= view[QUEUE] else 0)
         if not held.any() or waited_ns < view[FULL] * view.span_ns:
             continue
