@@ -41,6 +41,8 @@ _SPECIAL = {
     "twice": "side by side, counted once",
     "rest": "left over: medians of parts do not add up",
 }
+_MANY_ROWS = 20
+"""from here on one row is to be expected outside of its interval by chance"""
 _STATES = {"same": "within the noise", "small": "", "equal": "", "undecided": ""}
 
 
@@ -97,6 +99,11 @@ def _header(result: DiffResult) -> tuple[str, ...]:
     if result.comparable:
         lines += [limit_line("gate", result.gate)] if result.gate else []
         lines += [limit_line("budget", budget) for budget in result.budgets]
+    judged = [row for row in result.rows if row.interval is not None]
+    if len(judged) >= _MANY_ROWS and any(row.state in ("faster", "slower") for row in judged):
+        lines.append(
+            f"  note: each of {len(judged)} rows has its own interval: of 20 that did not change, 1 seems to"
+        )
     for check in result.checks:
         if check.state == "allowed":
             lines.append(

@@ -138,6 +138,21 @@ def test_noise_is_no_pass_unless_lenient(tmp_path: Path, capsys: pytest.CaptureF
     assert run(capsys, *files)[0] == 0, "without a limit there is nothing to decide"
 
 
+def test_many_rows_are_many_chances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(name: str, longer_ns: int, count: int) -> Path:
+        builder = TraceBuilder()
+        for number in range(6):
+            builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
+            for line in range(1, count + 1):
+                builder.launch("gelu", MS + number + longer_ns, stack=f"/app/model.py:{line} f")
+            builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+        return builder.write(tmp_path / name)
+
+    for count, noted in ((20, True), (5, False)):
+        files = lines(f"a{count}.sqlite", 0, count), lines(f"b{count}.sqlite", MS // 10, count)
+        assert (f"each of {count} rows has its own interval" in run(capsys, *files)[1]) == noted
+
+
 def test_json_holds_everything(before: Path, after: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--gate", "3%", "--budget", "line:model.py:87<1ms", "--format", "json", "--limit", "1")
     status, out, _ = run(capsys, before, after, *options)
