@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.lines import frame_data, shown_path
+from profiling_lab.report.lines import frame_data, shown_place
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.gap_list import Gap, GapList, GapPart
@@ -76,7 +76,7 @@ def gap_list_report(trace: Trace, result: GapsResult, listed: GapList) -> Report
             gap.main.cause,
             _line(gap.main),
             gap.main.what,
-            _at(gap.until) if gap.until else "",
+            shown_place(gap.until) if gap.until else "",
         )
         for gap in listed.gaps
     )
@@ -130,19 +130,15 @@ def _gap_data(gap: Gap) -> dict[str, object]:
     }
 
 
-def _at(frame: Frame) -> str:
-    return f"{shown_path(frame.file)}:{frame.line}"
-
-
 def _line(row: GapRow | GapPart) -> str:
     if row.frame is None:
         return ""
-    return _at(row.frame) if row.exact else f"before {_at(row.frame)}"
+    return shown_place(row.frame) if row.exact else f"before {shown_place(row.frame)}"
 
 
 def _details(row: GapRow) -> tuple[str, ...]:
-    after = [f"after {_at(frame)}: {numbers.time(ns)}" for frame, ns in row.after[:_PLACES_SHOWN]]
-    until = [f"until {_at(frame)}: {numbers.time(ns)}" for frame, ns in row.until[:_PLACES_SHOWN]]
+    after = [f"after {shown_place(frame)}: {numbers.time(ns)}" for frame, ns in row.after[:_PLACES_SHOWN]]
+    until = [f"until {shown_place(frame)}: {numbers.time(ns)}" for frame, ns in row.until[:_PLACES_SHOWN]]
     samples = sum(times for _, times in row.sampled)
     found = [
         f"{times} of {numbers.counted(samples, 'sample')}: {place}"

@@ -12,7 +12,7 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.coverage import LOST, Coverage
-from profiling_lab.trace.info import TraceInfo
+from profiling_lab.trace.info import Gpu, TraceInfo
 
 COLUMNS = (
     Column("what", "what"),
@@ -42,18 +42,17 @@ def info_report(trace: Trace, facts: TraceInfo, coverage: Coverage | None) -> Re
     )
 
 
+def _gpu(gpu: Gpu) -> str:
+    if not gpu.compute:
+        return gpu.name
+    return f"{gpu.name} (compute {gpu.compute}, {gpu.multiprocessors} SMs, {numbers.size(gpu.memory_bytes)})"
+
+
 def _header(facts: TraceInfo) -> tuple[str, ...]:
     known = "unknown, the file does not say"
-    gpus = ", ".join(
-        (f"{number} x " if number > 1 else "")
-        + f"{gpu.name}"
-        + (
-            f" (compute {gpu.compute}, {gpu.multiprocessors} SMs, {numbers.size(gpu.memory_bytes)})"
-            if gpu.compute
-            else ""
-        )
-        for gpu, number in Counter(facts.gpus).items()
-    )
+    # Counted as they read: the memory of like GPUs may differ by a page.
+    numbered = Counter(map(_gpu, facts.gpus)).items()
+    gpus = ", ".join(f"{number} x {gpu}" if number > 1 else gpu for gpu, number in numbered)
     lines = [
         f"file       {facts.path}, {numbers.size(facts.file_bytes)}",
         f"recorded   by {facts.product or known}" + (f", schema {facts.schema}" if facts.schema else ""),

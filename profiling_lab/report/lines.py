@@ -74,9 +74,9 @@ def phase_columns(times: Sequence[tuple[int, ...]], phase: PhaseFilter) -> list[
 
 def _details(row: LineRow) -> Iterator[str]:
     for frame in row.callers:
-        yield f"< {_at(frame)} {frame.function}"
+        yield f"< {shown_place(frame)} {frame.function}"
     for part in row.executed:
-        where = f"{_at(part.frame)} {part.frame.function}"
+        where = f"{shown_place(part.frame)} {part.frame.function}"
         took = f"{numbers.time(part.gpu_ns)} in {numbers.counted(part.operations, 'operation')}"
         yield f"backward executed at {where}: {took}"
 
@@ -106,7 +106,8 @@ def _layer(key: str) -> str:
     return f"{path} ({shown_path(file)})" if file else path
 
 
-def _at(frame: Frame) -> str:
+def shown_place(frame: Frame) -> str:
+    """`model.py:30`"""
     return f"{shown_path(frame.file)}:{frame.line}"
 
 

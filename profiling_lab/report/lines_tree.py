@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.lines import phase_columns, shown_path
+from profiling_lab.report.lines import phase_columns, shown_place
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
 from profiling_lab.trace.flame import CallNode, CallTree
@@ -53,7 +53,7 @@ def _value(node: CallNode, root: CallNode, name: str) -> Value:
 
 def _shown(node: CallNode) -> str:
     if node.frame:
-        return f"{shown_path(node.frame.file)}:{node.frame.line}"
+        return shown_place(node.frame)
     return f"({node.reason})" if node.reason else "all"
 
 

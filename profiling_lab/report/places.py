@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.report import numbers
-from profiling_lab.report.lines import shown_path
+from profiling_lab.report.lines import shown_place
 from profiling_lab.trace.places import Place
 
 
@@ -20,7 +20,7 @@ def place_lines(places: tuple[Place, ...], most: int) -> tuple[str, ...]:
 def place_text(place: Place) -> str:
     """`backward of model.py:30 attention`; where there is no line, the range around it and the reason."""
     if place.frame is not None:
-        where = f"{shown_path(place.frame.file)}:{place.frame.line} {place.frame.function}"
+        where = f"{shown_place(place.frame)} {place.frame.function}"
         return f"backward of {where}" if place.phase == "backward" else where
     return f"in {place.within} ({place.reason})" if place.within else f"no line: {place.reason}"
 

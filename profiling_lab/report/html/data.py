@@ -171,7 +171,8 @@ def _window(trace: Trace) -> str:
 
 
 def _facts(facts: TraceInfo) -> list[list[str]]:
-    gpus = [f"{f'{n} x ' if n > 1 else ''}{gpu.name}" for gpu, n in Counter(facts.gpus).items()]
+    names = Counter(gpu.name for gpu in facts.gpus)  # whose memory may differ by a page
+    gpus = [f"{f'{n} x ' if n > 1 else ''}{gpu}" for gpu, n in names.items()]
     noted = dict(facts.recorder)
     versions = [f"{what} {noted[name]}" for name, what in _VERSIONS.items() if noted.get(name)]
     costs = [

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.report.html.lane import Lanes, Tint
-from profiling_lab.report.lines import shown_path
+from profiling_lab.report.lines import shown_place
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, dense
 from profiling_lab.trace.host_activity import Doing, call_kinds
@@ -129,7 +129,7 @@ class ThreadLanes:
         named = []
         for value in distinct.tolist():
             frame = trace.stacks.frames[value >> 1]
-            where = f"{shown_path(frame.file)}:{frame.line}"
+            where = shown_place(frame)
             text = f"backward of {where}" if value & 1 else where
             named.append(self.out.names.add(text, f"{text} {frame.function}"))
         end_ns = np.maximum.reduceat(calls.end_ns[rows], starts)

@@ -86,7 +86,7 @@ function showFindings(box, section, onLine, onEvidence) {
   if (!section.data.length) box.append(element('p', {class: 'lead', text: 'No rule found anything.'}));
   const rest = section.data.slice(FINDINGS_SHOWN);
   const more = rest.length ? element('details', {}, element('summary', {
-    text: `${counted(rest.length, 'more finding')}, ${time(rest[0].cost_ns)} and less each`})) : null;
+    text: counted(rest.length, 'more finding') + (rest[0].cost_ns ? `, ${time(rest[0].cost_ns)} and less each` : '')})) : null;
   section.data.forEach((finding, k) => {
     const place = finding.file ? element('button', {type: 'button', class: 'link code',
       text: `${baseName(finding.file)}:${finding.line} ${finding.function}`, title: `${finding.file}:${finding.line}`,
