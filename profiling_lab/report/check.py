@@ -37,6 +37,7 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
             len(checked.findings),
             tuple(_details(finding) for finding in shown),
             tuple(_data(finding, key) for finding, key in zip(shown, _keys(shown), strict=True)),
+            details_in="what",
         ),
         coverage=coverage_data(coverage)
         | {
@@ -53,8 +54,11 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
 
 
 def check_annotations(checked: Checked) -> tuple[str, ...]:
-    """One workflow command per finding: a warning where it costs enough, a notice else."""
-    return tuple(
+    """One workflow command per finding: a warning where it costs enough, a notice else. The rules that could
+    not tell share a notice: silence would read as "nothing found".
+    """
+    untold = "; ".join(f"{rule}: {_why(abstain)}" for rule, abstain in checked.abstained)
+    found = tuple(
         annotation(
             _LEVELS[finding.severity],
             f"{finding.rule} ({numbers.time(finding.cost_ns)})",
@@ -64,6 +68,7 @@ def check_annotations(checked: Checked) -> tuple[str, ...]:
         )
         for finding in checked.findings
     )
+    return (*found, annotation("notice", "could not tell", untold)) if untold else found
 
 
 def _verdict(checked: Checked) -> tuple[str, ...]:

@@ -50,7 +50,8 @@ class Column:
 class Table:
     """Rows in order, each with one value per column. None is unknown and shows as `-`; it is never 0.
 
-    `details` are lines under a row, for people only; `data` is what JSON holds in the place of a row.
+    `details` are lines under a row, for people only; in Markdown they stand in the cell of the column
+    `details_in`, without it in that of the first text. `data` is what JSON holds in the place of a row.
     """
 
     columns: tuple[Column, ...]
@@ -58,6 +59,7 @@ class Table:
     total_matched: int
     details: tuple[tuple[str, ...], ...] = ()
     data: tuple[dict[str, Any], ...] | None = None
+    details_in: str = ""
 
     @property
     def truncated(self) -> bool:
@@ -218,7 +220,9 @@ def _write_markdown(report: Report, stream: TextIO) -> None:
         marks = ["---" if column.unit is Unit.TEXT else "---:" for column in report.table.columns]
         stream.write("| " + " | ".join(marks) + " |\n")
         details = report.table.details or ((),) * len(cells)
-        at = next((i for i, column in enumerate(report.table.columns) if column.unit is Unit.TEXT), 0)
+        columns = report.table.columns
+        at = next((i for i, column in enumerate(columns) if column.unit is Unit.TEXT), 0)
+        at = next((i for i, column in enumerate(columns) if column.name == report.table.details_in), at)
         for row, below in zip(cells, details, strict=True):
             shown = [_markdown(cell) for cell in row]
             shown[at] = "<br>".join([shown[at], *(_markdown(line) for line in below)])

@@ -122,6 +122,14 @@ def test_annotations_for_ci(slow: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert {first.split("line=")[1][0], second.split("line=")[1][0]} == {"7", "8"}
     only = ("--only", "dominant_line", "--set", "dominant_line.share=60%", "--format", "github")
     assert run(capsys, "check", slow, *only) == (0, "", "")
+    _, out, _ = run(capsys, "check", slow, "--only", "dominant_line,dataloader", "--format", "github")
+    assert out.splitlines()[-1].startswith("::notice title=could not tell::dataloader: the file has no")
+
+
+def test_markdown_keeps_a_finding_together(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "check", slow, "--only", "dominant_line", "--format", "md")
+    row = next(line for line in out.splitlines() if "one line takes" in line)
+    assert row.split(" | ")[-2] == "high" and "backward<br>at /app/model.py:" in row
 
 
 def test_rows_of_one_rule_at_one_line_have_keys_of_their_own(
