@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import HOST_WAITS, Mask, View
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.host_waits import AT_ONCE_NS, VALUE_BYTES
 from profiling_lab.trace.operation_classes import OperationClass
 
 IDLE = Threshold(
@@ -20,7 +22,7 @@ DENSITY = Threshold(
     "density", "host waiting", 0.15, "of the recording, at least", "nsys-ai: synchronisation dominates"
 )
 TINY_COPY = Threshold(
-    "tiny_copy", "size of a value that is read", 64, "bytes, at most", "ours: a scalar, or a few"
+    "tiny_copy", "size of a value that is read", VALUE_BYTES, "bytes, at most", "ours: a scalar, or a few"
 )
 
 
@@ -29,9 +31,19 @@ def reads_of_a_value(view: View) -> tuple[I64, I64]:
     call = view.attribution.call
     small = view.named("memcpy DtoH") & (view.operations.size_bytes <= view[TINY_COPY]) & view.has_call
     rows = np.flatnonzero(small)
-    after = view.next_call[call[rows]]
-    waited = np.append(view.called(HOST_WAITS), False)[after]
-    return rows[waited], after[waited]
+    after = _waits_at_once(view, call[rows])
+    return rows[after >= 0], after[after >= 0]
+
+
+def _waits_at_once(view: View, calls: npt.NDArray[np.integer]) -> I64:
+    """The wait that each of these calls' threads made right after it, -1 where it did something else first.
+
+    A profiler may take its time between the two: from the same stack they belong together, however late.
+    """
+    after, stack = view.next_call[calls], view.calls.stack
+    soon = view.calls.start_ns[after] - view.calls.end_ns[calls] <= AT_ONCE_NS
+    soon |= (stack[after] > 0) & (stack[after] == stack[calls])
+    return np.where(view.called(HOST_WAITS)[after] & soon, after, -1)
 
 
 def other_waits(view: View) -> I64:
@@ -46,9 +58,9 @@ def ends_a_copy(view: View) -> Mask:
     half of a blocking copy, as `.to(device)` and `.cpu()` make it.
     """
     host_side = np.isin(view.classes, (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
-    ends = np.zeros(len(view.calls) + 1, dtype=bool)
-    ends[view.next_call[view.attribution.call[host_side & view.has_call]]] = True
-    return ends[:-1] & view.called(HOST_WAITS)
+    ends = np.zeros(len(view.calls) + 1, dtype=bool)  # the last is for copies without such a wait
+    ends[_waits_at_once(view, view.attribution.call[host_side & view.has_call])] = True
+    return ends[:-1]
 
 
 def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Finding]:

@@ -18,6 +18,7 @@ from profiling_lab.trace.gap_causes import CAUSES, Cause
 from profiling_lab.trace.gap_pieces import gap_pieces
 from profiling_lab.trace.info import info
 from profiling_lab.trace.lines import own_frames
+from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.read_input_shapes import read_input_shapes
 from profiling_lab.trace.stats import combined
@@ -30,7 +31,6 @@ _UNTOLD = "of several devices"
 _TEMPLATE = re.compile(r"<.*", re.DOTALL)
 _OPERATOR = re.compile(r"\w+::\w")
 _MOST_SHAPES = 1000
-_FROM_HOST = re.compile(r"HtoD|Host-to-Device", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -281,6 +281,5 @@ def _clipped(start_ns: I64, end_ns: I64, bounds: tuple[I64, I64], key: I32, keys
 def _input_bytes(trace: Trace, steps: int) -> int:
     """Over the whole recording: the next batch often travels while this step computes."""
     operations = trace.operations
-    from_host = np.array([bool(_FROM_HOST.search(name)) for name in operations.short_names] or [False])
-    rows = (operations.kind == OperationKind.COPY) & from_host[operations.name]
+    rows = operation_classes(operations) == OperationClass.HOST_TO_DEVICE
     return int(operations.size_bytes[rows].sum()) // max(steps, 1)

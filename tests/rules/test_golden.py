@@ -36,6 +36,8 @@ def test_our_recording_of_the_demo(repo: Path) -> None:
     assert "heavy_layer_slow_kernel takes 44.2 %" in kernel.what and kernel.place.line == 87
     (item,) = found["implicit_sync"]
     assert item.events == 2 and item.place.line == 59  # float(loss)
+    (waits,) = found["sync_calls"]
+    assert waits.what.startswith("8 waits for a copy to end"), "x.to(device) of pageable memory"
     (copies,) = found["pageable_copy"]
     assert copies.events == 8 and copies.place.line == 55
     assert [f.rule for f in result.findings[:2]] == ["dominant_line", "dominant_kernel"]
@@ -121,6 +123,7 @@ def test_the_dataloader_before_and_not_after(shared_data: Path) -> None:
     for result in (before, after):
         (products,), (passing,) = result[1]["tensor_cores"], result[1]["memory_bound"]
         assert "products and convolutions without tensor cores, 1,596 kernels" in products.what
+        assert "float16" in products.remedy, "a V100 has tensor cores for neither bfloat16 nor TF32"
         assert passing.cost_ns == pytest.approx(192e6, rel=0.01)
     # Copies of pageable memory are named in both, with the line that makes them.
     for result in (before, after):

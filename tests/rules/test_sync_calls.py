@@ -6,6 +6,7 @@ from __future__ import annotations
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
+from profiling_lab.rules.implicit_sync import RULE as IMPLICIT
 from profiling_lab.rules.sync_calls import RULE
 
 WAIT = "cudaStreamSynchronize_v3020"
@@ -67,6 +68,20 @@ def test_a_wait_that_ends_a_copy_has_the_remedy_of_the_copy(judge: Judge) -> Non
     (finding,) = judge(RULE, builder)
     assert finding.what.startswith("4 waits for a copy to end") and "pinned" in finding.remedy
     assert finding.cost_ns > 0
+
+
+def test_a_later_wait_is_not_that_of_a_copy(judge: Judge) -> None:
+    """non_blocking=True, other work of the host, and then a wait: it was not the copy that waited."""
+    builder = TraceBuilder()
+    for _ in range(4):
+        builder.copy("DtoH", 1_000, size_bytes=4, stack="/app/train.py:20 step").gap(30_000)
+        waiting(builder, 50_000, 20_000)
+        builder.copy("HtoD", 1_000, stack="/app/train.py:21 step").gap(30_000)
+        builder.call(WAIT, call_ns=5_000, stack=LINE)
+    builder.launch("k", 50_000)
+    assert not judge(IMPLICIT, builder)
+    found = judge(RULE, builder)
+    assert [finding.what.split(" (")[0] for finding in found] == ["8 waits for the GPU"]
 
 
 def test_reading_a_value_is_the_business_of_another_rule(judge: Judge) -> None:
