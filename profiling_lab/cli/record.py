@@ -31,7 +31,8 @@ The script ends as it would without recording: same output, traceback and exit c
 when the script and its threads have ended, before its atexit handlers. An existing file is never replaced
 without --overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far
 is in OUTPUT.spool, for `profiling-lab recover`. Processes that the script starts are not recorded. From
-Python 3.12 on, os.fork() may warn about threads: the recorder has one.
+Python 3.12 on, os.fork() may warn about threads: the recorder has one. A window that the clock or a signal
+begins or ends waits for the GPU: not while another thread captures a CUDA graph, which that would break.
 
 exit code: the script's own; 2 for wrong arguments, 4 if there is no such script
 """
@@ -110,7 +111,10 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     if args.delay is not None:
         others["delay_s"] = args.delay
     if args.steps is None:
-        return Schedule(**cycle, **warmup, **others)
+        schedule = Schedule(**cycle, **warmup, **others)
+        if args.step_by != "optimizer" and not schedule.by_steps:
+            raise UsageError("--step-by goes with --steps or --active: it says what ends a step")
+        return schedule
     if cycle:
         raise UsageError(f"--steps says which steps: it excludes {', '.join('--' + name for name in cycle)}")
     return Schedule.of_steps(args.steps, **warmup, **others)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling_lab.errors import LabError, UsageError
-from profiling_lab.recording import autograd_link, gpu_facts, libcupti, other_profilers
+from profiling_lab.recording import autograd_link, gpu_facts, libcupti, other_profilers, signals
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schedule import Conductor, Schedule
 
@@ -86,8 +86,8 @@ class Recorder:
     def start(self) -> None:
         """Begin to record.
 
-        Raises UsageError for a path that cannot be used, LabError where another profiler holds CUPTI or a
-        recording already runs in this process.
+        Raises UsageError for a path that cannot be used, or a signal beside the main thread, LabError where
+        another profiler holds CUPTI or a recording already runs in this process.
         """
         from profiling_lab import _recorder
 
@@ -97,6 +97,8 @@ class Recorder:
             raise UsageError(f"the folder {self.path.parent} does not exist")
         if self.path.exists() and not self._overwrite:
             raise UsageError(f"{self.path} exists already; choose another name or allow it to be overwritten")
+        if self._conductor.schedule.signal is not None:
+            signals.check_thread()
         if _recorder.recording():
             raise LabError("a recording is already running in this process; stop it before starting another")
         if self._gpu and (why := other_profilers.held_by()):
@@ -134,12 +136,7 @@ class Recorder:
         atexit.register(self._stop_at_exit)
         global _running
         _running = self
-        try:
-            self._conductor.start()
-        except UsageError:  # a signal, but not on the main thread: there was no recording
-            self.stop()
-            self.path.unlink()
-            raise
+        self._conductor.start()
 
     def pause(self) -> None:
         """Record nothing until resume(); launches in between cost what they cost without a recorder.

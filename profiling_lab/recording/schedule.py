@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import threading
 import weakref
@@ -16,6 +14,7 @@ from typing import Any
 
 from profiling_lab.errors import UsageError
 from profiling_lab.recording import torch_import
+from profiling_lab.recording.signals import on_signal, signal_number
 
 
 class Phase(Enum):
@@ -35,7 +34,8 @@ class Schedule:
     active: steps that a window records; None: to the end of the run. repeat: how many windows; None: no
     limit. every: steps from the start of one window to the next; None: they follow each other.
     delay_s, duration_s: the same by the clock, for programs without steps. signal: every signal of this name
-    opens a window or closes it (USR1). Steps, clock and signal exclude each other.
+    opens a window or closes it (USR1). Steps, clock and signal exclude each other. Clock and signal know of
+    CUDA graphs that their own thread captures; the wait for the GPU breaks a capture on another one.
     step_by: what ends a step: "optimizer" (the first optimizer's step()), "calls" (profiling_lab.step()), or
     "nvtx:NAME" (the end of an NVTX range NAME).
 
@@ -189,7 +189,7 @@ class Conductor:
 
     @property
     def _elsewhere(self) -> bool:
-        """In a forked child, which records nothing. Its lock may be one that a thread held: not to be taken."""
+        """In a forked child, which records nothing, and whose lock a thread may have held for ever."""
         return os.getpid() != self._process
 
     def called(self) -> None:
@@ -288,42 +288,3 @@ class Conductor:
         timer.daemon = True
         timer.start()
         self._undo.append(timer.cancel)
-
-
-# Ctrl-C must go on to end the script, and a fault that a handler returns from happens again for ever.
-_NOT_TO_BE_HANDLED = ("SIGKILL", "SIGSTOP", "SIGINT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
-
-
-def signal_number(name: str) -> signal.Signals:
-    """The signal of this name (USR1, SIGUSR1). Raises UsageError if no program can do without it."""
-    full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"
-    number = getattr(signal, full, None)
-    if not isinstance(number, signal.Signals) or number.name in _NOT_TO_BE_HANDLED:
-        raise UsageError(
-            f"{name!r} is no signal that opens and closes windows; USR1 and USR2 are free to use"
-        )
-    return number
-
-
-def on_signal(name: str, action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` on every signal of this name. Returns how to give that up.
-
-    Raises UsageError as `signal_number`, or outside of the main thread.
-    """
-    number = signal_number(name)
-
-    def handle(*_: object) -> None:
-        action()
-
-    try:
-        before = signal.signal(number, handle)
-    except ValueError:
-        raise UsageError("signals can be handled by the main thread alone; record from there") from None
-
-    def give_up() -> None:
-        if signal.getsignal(number) is handle:  # else the program has put its own there meanwhile
-            with contextlib.suppress(ValueError):  # on another thread, at exit
-                # None: a handler that Python did not install, and cannot put back.
-                signal.signal(number, signal.SIG_DFL if before is None else before)
-
-    return give_up

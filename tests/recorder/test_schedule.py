@@ -441,6 +441,7 @@ def test_the_command(
         (["--steps", "5:3"], "A < B"),
         (["--delay", "1", "--active", "3"], "by steps or by the clock"),
         (["--signal", "FOO"], "'FOO' is no signal"),
+        (["--step-by", "calls", "--delay", "1"], "--step-by goes with --steps"),
         (["--status", "1e300"], "a number of seconds above 0, not 1e300"),
         (["--max-size", "many"], "expected a size such as 500MB"),
         (["--status", "0"], "a number of seconds above 0, not 0"),
