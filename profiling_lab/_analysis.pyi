@@ -96,7 +96,7 @@ def lane_time_ns(
     """
 
 def nesting_lanes(start_ns: _I64, end_ns: _I64, track: _I32) -> _I32:
-    """Per interval a lane of its track, from 0: intervals of one lane nest. What nests anyhow is in lane 0."""
+    """Per interval a lane of its track, from 0; intervals of one lane nest. What nests anyhow is in 0."""
 
 def period_of(symbols: _I32) -> tuple[int, int, int]:
     """Where the longest exact repetition begins, its length (0: there is none), and how often it fits."""
@@ -149,7 +149,7 @@ class TextCodes:
         """The number of every text."""
 
     def add_operators(self, offsets: _I32, data: _U8) -> tuple[_I32, _I64]:
-        """The same for the texts of emit_nvtx, cut into name and sequence number (NO_SEQUENCE without one)."""
+        """The same for emit_nvtx's texts, cut into name and sequence number (NO_SEQUENCE without one)."""
 
     def texts(self) -> list[bytes]:
         """The distinct texts by number."""
@@ -185,6 +185,7 @@ def parents_by_id(id: _I64, parent_id: _I64) -> _I32:
     """Per call the row of the call with the id `parent_id`, -1 where there is none."""
 
 def fold_stacks(parent: _I32, name: _I32, role: _U8) -> tuple[_I32, _I32, _I32, _I32]:
-    """Stacks of calls that know their callers: per call its node in a tree of stacks; per node its parent, the
-    name of its frame and of its module (-1 none). `role` is per name (FrameRole in csrc/analysis/stack_tree.h).
+    """Stacks of calls that know their callers: per call its node in a tree of stacks; per node its parent,
+    the name of its frame and of its module (-1 none). `role` is per name (FrameRole in
+    csrc/analysis/stack_tree.h).
     """

@@ -34,7 +34,7 @@ def stop(meta: dict[str, str]) -> dict[str, str]:
     """
 
 def warm_up() -> bool:
-    """Let CUPTI work; what it delivers belongs to no window. False: it works already, or nothing is recorded."""
+    """Let CUPTI work; what it delivers belongs to no window. False: it works already."""
 
 def open_window(step: int = -1) -> bool:
     """Begin a window of the recording, `step` being the first step in it. False: one is open."""
@@ -43,7 +43,7 @@ def close_window() -> bool:
     """End the window: later calls belong to none, earlier ones may still run. False: none is open."""
 
 def pause() -> bool:
-    """Record nothing until the next warm_up() or open_window(), at no cost to launches. Wait for the GPU before."""
+    """Record nothing until warm_up() or open_window(), at no cost to launches. Wait for the GPU before."""
 
 def watch_ranges(name: str, call: Callable[[], object] | None) -> None:
     """Have the main thread call `call` soon after every end of an NVTX range of this name; None: no more."""

@@ -57,7 +57,7 @@ class OverheadKind(IntEnum):
 
 
 class SyncKind(IntEnum):
-    """What was waited for: the numbers of CUPTI. A stream that waits for an event holds no thread of the host."""
+    """What was waited for: the numbers of CUPTI. A stream's wait for an event holds no thread of the host."""
 
     UNKNOWN = 0
     EVENT = 1
