@@ -152,7 +152,6 @@ class Recorder:
     def stop(self) -> RecordingSummary:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
         from profiling_lab import _recorder
-        from profiling_lab.recording.convert import convert
 
         if self._process != os.getpid():
             raise LabError("this recorder is not recording")
@@ -176,6 +175,9 @@ class Recorder:
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
+        # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
+        from profiling_lab.recording.convert import convert
+
         convert(self.spool_path, self.path, facts)
         self.spool_path.unlink()
         self.summary = self._summarize(facts, ended - self._began)

@@ -322,3 +322,23 @@ with profiling_lab.record(OUT):
     run(code, env={"RANK": "3", "WORLD_SIZE": "eight"})  # what is no number is not noted
     assert query("SELECT value FROM PYREC_META WHERE name = 'rank'") == [("3",)]
     assert query("SELECT value FROM PYREC_META WHERE name = 'world_size'") == []
+
+
+def test_ctrl_c_while_the_converter_is_imported_leaves_a_whole_capture(run: Any, tmp_path: Path) -> None:
+    run("""
+from profiling_lab import _recorder
+from profiling_lab.recording import Recorder
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "profiling_lab.recording.convert":
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+recorder = Recorder(OUT)
+recorder.start()
+sys.meta_path.insert(0, Interrupt())
+try: recorder.stop()
+except KeyboardInterrupt: pass
+else: raise SystemExit("was not interrupted")
+assert not _recorder.recording()
+""")
+    assert [path.name for path in tmp_path.glob("out.sqlite*")] == ["out.sqlite.spool"]
