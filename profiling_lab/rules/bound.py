@@ -6,8 +6,7 @@ the GPU, and a CUDA graph wins nothing.
 
 Copy-bound: for half of the recording only copies run. Launch-bound: the GPU idles, most kernels found it with
 nothing left to do, they are launched more slowly than they run, and no queue was full. Long gaps (first
-calls, loading data, checkpoints) come from no launch: they count neither as idle here nor as part of the
-recording; `gap_cause` explains them.
+calls, loading data) come from no launch: they are left out here, and `gap_cause` explains them.
 """
 
 from __future__ import annotations
@@ -34,24 +33,19 @@ def check(view: View) -> Verdict:
     unknown: list[Abstain] = []
     for process, busy in view.processes.items():
         finding: Finding | Abstain | None = _copy_bound(view, process, busy)
-        idle_ns, span_ns = _between_launches(view, busy)
+        idle_ns, span_ns = busy.without_long_gaps(view[LONG])
         if finding is None and idle_ns >= max(view[IDLE] * span_ns, 1):
             finding = _launch_bound(view, process, idle_ns, span_ns)
-        if isinstance(finding, Abstain):
-            unknown.append(finding)
-        elif finding:
-            findings.append(finding)
+        unknown += [finding] if isinstance(finding, Abstain) else []
+        findings += [finding] if isinstance(finding, Finding) else []
     return findings or (unknown[0] if unknown else ())
 
 
 def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
     operations = view.operations
     copies = np.flatnonzero(view.copies & (operations.process == process))
-    others = ~view.copies & (operations.process == process)
-    computing = (
-        Busy.of(operations.start_ns[others], operations.end_ns[others]).total_ns if others.any() else 0
-    )
-    copying_ns = busy.total_ns - computing
+    others = np.flatnonzero(~view.copies & (operations.process == process))
+    copying_ns = busy.total_ns - (view.busy(others).total_ns if len(others) else 0)
     if not len(copies) or not busy.span_ns or copying_ns < view[COPYING] * busy.span_ns:
         return None
     full_ns = full_queue_ns(view, process)
@@ -67,13 +61,6 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
         weight=operations.duration_ns[copies],
         remedy=OF_COPIES,
     )
-
-
-def _between_launches(view: View, busy: Busy) -> tuple[int, int]:
-    """Idle time and the length of the recording, both without long gaps."""
-    gaps_ns = busy.start_ns[1:] - busy.end_ns[:-1]
-    long_ns = int(gaps_ns[gaps_ns >= view[LONG]].sum())
-    return busy.idle_ns - long_ns, busy.span_ns - long_ns
 
 
 def _launch_bound(view: View, process: int, idle_ns: int, span_ns: int) -> Finding | Abstain | None:

@@ -57,6 +57,12 @@ class Busy:
     def idle_frac(self) -> float:
         return self.idle_ns / self.span_ns if self.span_ns else 0.0
 
+    def without_long_gaps(self, long_ns: float) -> tuple[int, int]:
+        """Idle time and the span, both without the gaps of `long_ns` and more."""
+        gaps_ns = self.start_ns[1:] - self.end_ns[:-1]
+        left_out = int(gaps_ns[gaps_ns >= long_ns].sum())
+        return self.idle_ns - left_out, self.span_ns - left_out
+
     def before(self, time_ns: I64) -> I64:
         """Busy time before each moment."""
         done = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])

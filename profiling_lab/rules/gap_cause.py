@@ -60,7 +60,7 @@ def check(view: View) -> Verdict:
         findings.append(
             view.finding(
                 f"the GPU idled {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} of the recording: "
-                f"{CAUSES[cause]}{_call(pieces, rows, idle_ns[rows]) if cause == Cause.CUDA_CALL else ''}"
+                f"{CAUSES[cause]}{f' (mostly {pieces.mostly(rows)})' if cause == Cause.CUDA_CALL else ''}"
                 f"{f', {at} this line' if where else ''}",
                 cost_ns=cost_ns,
                 cost_of="GPU idle",
@@ -82,13 +82,6 @@ _CAUSES = 32  # more than there are
 
 def _key(cause: I32, place: I32) -> I64:
     return np.asarray((place.astype(np.int64) + 1) * _CAUSES + cause)
-
-
-def _call(pieces: GapPieces, rows: I64, idle_ns: I64) -> str:
-    """` (mostly cudaLaunchKernel)`"""
-    parts = grouped(np.arange(len(rows)), pieces.what[rows])
-    most = max((int(idle_ns[part].sum()), number) for number, part in parts)[1]
-    return f" (mostly {pieces.names[most]})" if 0 <= most < len(pieces.names) else ""
 
 
 def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64, I64]:

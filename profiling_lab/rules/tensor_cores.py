@@ -37,13 +37,13 @@ SHARE = Threshold(
 FIRST_CAPABILITY = Threshold(
     "capability", "GPUs that have them", 7.0, "compute capability, from", "CUDA: Volta"
 )
-_AMPERE = 8.0
+_AMPERE = 8.0  # tensor cores before it know neither bfloat16 nor TF32
+COUNTER = "`ncu` with the metric sm__inst_executed_pipe_tensor.sum"
 OF_PRODUCTS = r"^aten::(_?(add|b|badd)?mm|addmv|linear|matmul|_?convolution|conv\dd|cudnn_conv|_scaled_)"
 REMEDY = (
     "torch.autocast('cuda', torch.bfloat16), or torch.set_float32_matmul_precision('high') for TF32; "
     "sizes in multiples of 8"
 )
-# The tensor cores before Ampere know neither bfloat16 nor TF32.
 BEFORE_AMPERE = "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler; sizes in multiples of 8"
 
 
@@ -61,11 +61,8 @@ def check(view: View) -> Verdict:
     duration = view.operations.duration_ns
     all_ns, without_ns, unknown_ns = (int(duration[rows].sum()) for rows in (products, without, unknown))
     if unknown_ns > all_ns / 2:
-        return Abstain(
-            f"the names of kernels with {percent(unknown_ns / max(all_ns, 1))} of the products' time do not "
-            "tell",
-            "`ncu` with the metric sm__inst_executed_pipe_tensor.sum",
-        )
+        share = percent(unknown_ns / max(all_ns, 1))
+        return Abstain(f"the names of kernels with {share} of the products' time do not tell", COUNTER)
     used = (all_ns - without_ns - unknown_ns) / max(all_ns, 1)
     if used >= view[USED] or without_ns < view[SHARE] * view.gpu_ns:
         return ()

@@ -62,6 +62,11 @@ class GapPieces:
         """Gaps in which the launch was not yet made when the GPU ran dry."""
         return len(np.unique(self.gap[self.late]))
 
+    def mostly(self, rows: I64) -> str:
+        """What was going on in most of the time of these pieces, by its name."""
+        idle_ns = self.end_ns[rows] - self.start_ns[rows]
+        return self.names[int(np.bincount(self.what[rows], weights=idle_ns).argmax())]
+
 
 def gap_pieces(trace: Trace) -> GapPieces:
     """Find all gaps of all devices and cut them.
