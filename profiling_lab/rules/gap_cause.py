@@ -86,15 +86,15 @@ def _key(cause: I32, place: I32) -> I64:
 
 def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64, I64]:
     """The operations that the GPU waited for, and how long for each."""
-    operations = view.operations
-    found = []
+    operations, found = view.operations, []
     for number, mine in grouped(np.arange(len(rows)), pieces.device[rows]):
         its = view.devices[number][2]
         its = its[np.argsort(operations.start_ns[its], kind="stable")]
         until = np.searchsorted(operations.start_ns[its], pieces.end_ns[rows[mine]], "left")
         found.append((its[np.minimum(until, len(its) - 1)], idle_ns[mine]))
-    operation, weight = (np.concatenate(column) for column in zip(*found, strict=True))
-    return operation, weight
+    ended, waited_ns = (np.concatenate(column) for column in zip(*found, strict=True))
+    operation, row = np.unique(ended, return_inverse=True)  # a gap has several pieces
+    return operation, np.bincount(row, weights=waited_ns).astype(np.int64)
 
 
 RULE = Rule("gap_cause", "Why does the GPU idle?", (SHARE, UNKNOWN), check, __doc__ or "")

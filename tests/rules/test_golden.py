@@ -102,6 +102,8 @@ def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
     assert "launch-bound: apart from long gaps the GPU idles 93." in found["bound"][0].what
     assert found["bound"][0].cost_ns == pytest.approx(10.4e6, rel=0.02), "130 ms of long gaps are no launches"
     assert "sync_calls" not in found, "the wait of 112 ms was over before the first kernel"
+    for finding in found["gap_cause"]:
+        assert len({event.row for event in finding.evidence}) == len(finding.evidence), "each operation once"
     assert "recompute" in abstained and "dominant_line" in abstained, "the file has no stacks"
 
 
