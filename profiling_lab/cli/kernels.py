@@ -15,6 +15,7 @@ EXAMPLES = """\
   profiling-lab kernels run.sqlite --phases                   in the call, in the queue, on the GPU
   profiling-lab kernels run.sqlite --occupancy                registers, shared memory, and what they allow
   profiling-lab kernels run.sqlite --limit 0 --format csv
+  profiling-lab kernels huge.sqlite --totals                  times and counts alone, several times faster
 """
 
 
@@ -37,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--occupancy",
         action="store_true",
         help="show grid, block, registers and shared memory, and an estimate of the occupancy they allow",
+    )
+    parser.add_argument(
+        "--totals",
+        action="store_true",
+        help="leave out who launched the kernels: calls and stacks are not read, most of a large file",
     )
     shared.add_own(parser)
     parser.add_argument(
@@ -61,7 +67,13 @@ def run(args: argparse.Namespace) -> int:
 
     with shared.open_trace(args) as trace:
         result = top_kernels(
-            trace, args.limit or None, tuple(args.own), args.group_by, args.phases, args.occupancy
+            trace,
+            args.limit or None,
+            tuple(args.own),
+            args.group_by,
+            args.phases,
+            args.occupancy,
+            lines=not args.totals,
         )
         stacks = args.stacks if args.depth > 0 else 0
         write(kernels_report(trace, result, stacks, args.depth, args.stats), args.format)

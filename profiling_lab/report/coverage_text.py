@@ -7,13 +7,38 @@ from typing import Any
 
 from profiling_lab.report import numbers
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.coverage import Coverage, file_notes
 from profiling_lab.trace.spans import Window
 
 
 def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
     """Lines for people; indented ones belong to the line above them."""
-    return (*_window_header(trace, coverage), *coverage_lines(trace.path.name, coverage))
+    return (*_window_header(trace, coverage.window), *coverage_lines(trace.path.name, coverage))
+
+
+def totals_header(trace: Trace) -> tuple[str, ...]:
+    """The same where lines were not asked for: neither calls nor stacks are read for it."""
+    operations = trace.operations
+    total = numbers.time(int(operations.duration_ns.sum()))
+    counted = numbers.counted(len(operations), "operation")
+    return (
+        *_window_header(trace, trace.window),
+        f"{trace.path.name}: {total} of GPU time in {counted}, summed; which lines launched it was not asked",
+        *(f"  note: {note}" for note in file_notes(trace)),
+    )
+
+
+def totals_data(trace: Trace) -> dict[str, Any]:
+    """The same for machines: what was not asked for is unknown, not zero."""
+    return {
+        "gpu_ns": int(trace.operations.duration_ns.sum()),
+        "operations": len(trace.operations),
+        "attributed_ns": None,
+        "attributed_frac": None,
+        "unattributed": None,
+        "notes": list(file_notes(trace)),
+        "window": None if trace.window is None else _window_data(trace.window),
+    }
 
 
 def coverage_lines(name: str, coverage: Coverage) -> tuple[str, ...]:
@@ -35,13 +60,13 @@ def coverage_lines(name: str, coverage: Coverage) -> tuple[str, ...]:
     return (*lines, *(f"  note: {note}" for note in coverage.notes))
 
 
-def _window_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
-    if coverage.window is None:
+def _window_header(trace: Trace, window: Window | None) -> tuple[str, ...]:
+    if window is None:
         return ()
-    gpu, zero = coverage.window.gpu, trace.first_ns
+    gpu, zero = window.gpu, trace.first_ns
     first, last = (int(moment) - zero for moment in (gpu.start_ns.min(), gpu.end_ns.max()))
     where = f"on the GPU from {numbers.time(first)} to {numbers.time(last)} of the recording"
-    return (f"window: {coverage.window.text}; {where}",)
+    return (f"window: {window.text}; {where}",)
 
 
 def _share(part_ns: int, coverage: Coverage) -> str:

@@ -6,7 +6,12 @@ from __future__ import annotations
 import re
 
 from profiling_lab.report import numbers
-from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.coverage_text import (
+    coverage_data,
+    coverage_header,
+    totals_data,
+    totals_header,
+)
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.launches import phase_columns, phase_values, phases_data
 from profiling_lab.report.lines import frame_data, shown_path
@@ -51,7 +56,7 @@ def kernels_report(
     return Report(
         command="kernels",
         trace={"path": str(trace.path), "group_by": result.group_by},
-        header=(*coverage_header(trace, result.coverage), *_header(phases, shapes)),
+        header=(*_covered(trace, result), *_header(phases, shapes)),
         table=Table(
             tuple(columns),
             tuple(_values(row, stats, phases, shapes, result.group_by) for row in result.rows),
@@ -59,8 +64,12 @@ def kernels_report(
             tuple(stack_lines(row, stacks, depth) for row in result.rows),
             tuple(_data(row, phases, shapes) for row in result.rows),
         ),
-        coverage=coverage_data(result.coverage),
+        coverage=totals_data(trace) if result.coverage is None else coverage_data(result.coverage),
     )
+
+
+def _covered(trace: Trace, result: KernelsResult) -> tuple[str, ...]:
+    return totals_header(trace) if result.coverage is None else coverage_header(trace, result.coverage)
 
 
 def _spread(stats: bool, brief: bool) -> tuple[Column, ...]:

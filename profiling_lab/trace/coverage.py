@@ -167,10 +167,6 @@ def notes(trace: Trace) -> tuple[str, ...]:
         )
     if found.without_call:
         out.append(f"{found.without_call} Python stacks have no call in the file")
-    out += _recorder_notes(trace.recorder_facts)
-    if pauses := len(np.unique(trace.pauses.spans.start_ns)):
-        often = "once" if pauses == 1 else f"{pauses} times"
-        out.append(f"the recording paused {often}: nothing is known of that time, it is not idle")
     if found.form == FUNCTION_LINES:
         out.append("the line of a frame is where its function begins: torch.profiler notes no other")
     if not link and np.any(trace.attribution.phase == Phase.BACKWARD):
@@ -181,6 +177,13 @@ def notes(trace: Trace) -> tuple[str, ...]:
         out.append(
             f"{trace.attribution.dropped_ranges} NVTX ranges overlap others without nesting and were left out"
         )
-    for what, count in trace.repairs.items():
-        out.append(f"{count} {what}")
-    return tuple(out)
+    return (*out, *file_notes(trace))
+
+
+def file_notes(trace: Trace) -> tuple[str, ...]:
+    """Those of `notes` that take neither calls nor stacks."""
+    out = _recorder_notes(trace.recorder_facts)
+    if pauses := len(np.unique(trace.pauses.spans.start_ns)):
+        often = "once" if pauses == 1 else f"{pauses} times"
+        out.append(f"the recording paused {often}: nothing is known of that time, it is not idle")
+    return (*out, *(f"{count} {what}" for what, count in trace.repairs.items()))

@@ -10,7 +10,7 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I32, OperationKind, dense
+from profiling_lab.trace.columns import I32, OperationKind, dense, full
 from profiling_lab.trace.coverage import Coverage, coverage
 from profiling_lab.trace.kernel_groups import GroupBy, kernel_groups
 from profiling_lab.trace.kernel_shapes import KernelShape, kernel_shapes
@@ -86,7 +86,8 @@ class KernelsResult:
     """Rows by GPU time, the largest first."""
 
     rows: tuple[KernelRow, ...]
-    coverage: Coverage
+    coverage: Coverage | None
+    """None where lines were not asked for"""
     group_by: GroupBy
     total_matched: int
 
@@ -102,28 +103,34 @@ def top_kernels(
     group_by: GroupBy = "name",
     phases: bool = False,
     shapes: bool = False,
+    lines: bool = True,
 ) -> KernelsResult:
     """Sum GPU time by kernel, copies and sets included, and list under each where it was launched.
 
     group_by: what tells rows apart; 'short' merges instantiations of one template, the others split a name by
     grid, by line, or by operator and shapes of its inputs. phases: time in the launching call and in the
-    queue. shapes: grid, block, registers and the occupancy they allow.
+    queue. shapes: grid, block, registers and the occupancy they allow. lines: False leaves out where kernels
+    were launched, and with it reading calls and stacks, most of the time in a large file.
 
     Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or lacks what was asked for.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
+    if not lines and (group_by in ("line", "shape") or phases):
+        raise UsageError("totals alone have no lines, shapes of inputs or phases: those belong to calls")
     operations = trace.operations
-    own_row = trace.stacks.own_rows(Ownership(own or ()))
+    if not len(operations):
+        raise NotEnoughDataError(trace.why_empty())
+    own_row = trace.stacks.own_rows(Ownership(own or ())) if lines else full(1, 0, np.int32)
     duration = operations.duration_ns
     gpu_ns = int(duration.sum())
-    covered = coverage(trace, own_row)
+    covered = coverage(trace, own_row) if lines else None
     launched = _launch_shapes(trace) if shapes or group_by == "grid" else None
     group, groups = kernel_groups(trace, group_by, own_row, launched)
     stats = StatsByKey.of(group, duration, len(groups))
     ranked = stats.ranked([f"{label.name} {label.detail}" for label in groups])
     shown = ranked[:limit]
-    stacks = _launch_stacks(trace, group, set(shown), own_row)
+    stacks = _launch_stacks(trace, group, set(shown), own_row) if lines else {}
     kernel = np.where(operations.kind == OperationKind.KERNEL, group, -1).astype(np.int32)
     of_phases = PhasesByKey.of(trace, kernel, len(groups)) if phases else None
     of_shapes = kernel_shapes(trace, launched, kernel, shown) if shapes and launched else {}

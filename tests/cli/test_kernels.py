@@ -96,3 +96,39 @@ def test_json_has_all_statistics(recording: Path, capsys: pytest.CaptureFixture[
     gemm = rows["gemm"]
     assert (gemm["median_ns"], gemm["deviation_ns"], gemm["launch_count"]) == (5000, 5657, 2)
     assert rows["relu"]["deviation_ns"] is None and gemm["kernel_total_ns"] == 10_000
+
+
+def test_totals_are_those_of_the_whole_table(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ((), ("--range", "0ns:15us"), ("--group-by", "short", "--stats")):
+        tables = []
+        for flags in ((), ("--totals",)):
+            assert main(["kernels", str(recording), "--limit", "0", "--format", "json", *part, *flags]) == 0
+            tables.append(json.loads(capsys.readouterr().out))
+        whole, totals = tables
+        for row in whole["data"]["rows"]:
+            row["stacks"] = []
+        assert totals["data"] == whole["data"]
+        for name in ("gpu_ns", "operations", "window"):
+            assert totals["coverage"][name] == whole["coverage"][name]
+        assert totals["coverage"]["attributed_ns"] is None, "not asked for is unknown, not zero"
+
+
+def test_totals_read_neither_calls_nor_stacks(
+    recording: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from profiling_lab.trace.sqlite_source import SqliteSource
+
+    def refuse(_: object) -> None:
+        raise AssertionError("calls were read")
+
+    monkeypatch.setattr(SqliteSource, "call_table", refuse)
+    assert main(["kernels", str(recording), "--totals"]) == 0
+    assert "which lines launched it was not asked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [["--group-by", "line"], ["--group-by", "shape"], ["--phases"]])
+def test_totals_have_nothing_that_belongs_to_calls(
+    recording: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    assert main(["kernels", str(recording), "--totals", *flags]) == 2
+    assert "totals alone have no lines" in capsys.readouterr().err
