@@ -39,7 +39,7 @@ from visualize_results import Chart, draw
 from profiling_lab.measure import ResultsFile, Timing, interleaved, machine
 
 BENCHMARK = "analysis_throughput"
-OURS, CORES, SLOWER = "profiling-lab", 2, 1.3
+OURS, OURS_TOTALS, CORES, SLOWER = "profiling-lab", "profiling-lab --totals", 2, 1.3
 COMMANDS = ("lines", "check", "kernels", "steps", "gaps", "diff")
 PEERS_AT_MOST = 10_000_000
 # A process says its own peak: what the system says of a child also counts its parent before the start.
@@ -108,9 +108,9 @@ def wait_for_calm(seconds: float) -> None:
             return
 
 
-def ours(command: str, *paths: Path) -> Asked:
+def ours(command: str, *paths: Path, flags: tuple[str, ...] = ()) -> Asked:
     limit = [] if command == "diff" else ["--limit", "0"]
-    arguments = [OURS, command, *map(str, paths), "--format", "json", *limit]
+    arguments = [OURS, command, *map(str, paths), "--format", "json", *limit, *flags]
     return Asked([sys.executable, "-c", RUN_OURS, *arguments], ok_codes=(0, 1))
 
 
@@ -226,7 +226,7 @@ def take_turns(
     timings: dict[str, Timing] = interleaved(steps, steps_per_block=1, warmup=0, blocks=samples, device="cpu")
     for name, (command, right) in asked.items():
         is_right = right(command.answer)
-        if name == OURS and not is_right:
+        if name in (OURS, OURS_TOTALS) and not is_right:
             sys.exit(f"{case}: the answer is not the truth:\n{json.dumps(command.answer)[:2000]}")
         timing = timings[name]
         results.add(BENCHMARK, case, name, "time", timing.median_ns / 1e9, "s")
@@ -258,6 +258,8 @@ def measure(results: ResultsFile, args: argparse.Namespace, folder: Path, scratc
                         continue  # it reads two files
                     paths.append(cached(folder, events, form, seed=1, slow=SLOWER)[0])
                 asked = {OURS: (ours(question, *paths), our_truth(question, truth))}
+                if question == "kernels":  # what the peers answer: times by kernel, nobody's lines
+                    asked[OURS_TOTALS] = (ours(question, *paths, flags=("--totals",)), asked[OURS][1])
                 if events <= PEERS_AT_MOST and question in ("lines", "kernels", "gaps"):
                     asked |= peers(question, path, truth, args.peer_python, scratch)
                 for each in paths:
