@@ -119,13 +119,62 @@ def attention() -> list[str]:
     return [text, "", *means(lines, "head_dim", "head_dim ", digits=0)]
 
 
+def analysis_throughput() -> list[str]:
+    """Whole processes over large files, and over the largest that peers took: the newest figure of each."""
+    path = RESULTS / "analysis_throughput.jsonl"
+    if not path.is_file():
+        return []
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    newest: dict[tuple[str, str, int], dict[str, dict[str, float]]] = {}
+    for line in lines:
+        case = line["case"]
+        if not case.get("packed") and case.get("form") != "recorder":
+            providers = newest.setdefault((case["file"], case["question"], case["events"]), {})
+            providers.setdefault(line["provider"], {})[line["metric"]] = line["value"]
+    by_peers = [
+        at for at, providers in newest.items() if len(providers.keys() - {"profiling-lab", "msgspec"})
+    ]
+    largest = {at[:2]: at[2] for at in sorted(by_peers)}
+    rows = []
+    for (file, question, events), providers in sorted(newest.items()):
+        if events < 5e6 and largest.get((file, question)) != events:
+            continue
+        ours = [name for name in providers if name.startswith("profiling-lab")]
+        others = [f"{name} {value['time']:.1f} s{_off(value)}" for name, value in providers.items()
+                  if name not in ours]  # fmt: skip
+        for name in ours:
+            time, memory = providers[name]["time"], providers[name]["peak_memory"]
+            command = f"`{question}{name.removeprefix('profiling-lab')}`"
+            rows.append((command, file, f"{events / 1e6:.1f}", f"{time:.1f} s", f"{memory / 1e9:.1f} GB",
+                         "; ".join(others) or "-"))  # fmt: skip
+    text = (
+        f"Analysis, whole processes on two cores ({lines[-1]['case']['cpu']}, {lines[-1]['date'][:10]}, "
+        "[lines](benchmarks/results/analysis_throughput.jsonl)). The peers answer times by kernel or, pandas, "
+        "by line, from the same file:"
+    )
+    return [text, "", *table(("command", "file", "million events", "time", "memory", "peers"), rows)]
+
+
+def _off(value: dict[str, float]) -> str:
+    off = value.get("answer_off", 0.0)
+    return f" (its answer {off:.1%} off)" if off > 1e-3 else ""
+
+
 def main() -> int:
     readme = REPO / "README.md"
     text = readme.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     blocks = [
-        block for block in (heavy_layer_step(), recorder_overhead(), layer_norm_gelu(), attention()) if block
+        block
+        for block in (
+            heavy_layer_step(),
+            recorder_overhead(),
+            layer_norm_gelu(),
+            attention(),
+            analysis_throughput(),
+        )
+        if block
     ]
     figures = "\n\n".join("\n".join(block) for block in blocks)
     new = f"{before}{BEGIN}\n{figures}\n{END}{after}"
