@@ -149,8 +149,8 @@ def analysis_throughput() -> list[str]:
                          "; ".join(others) or "-"))  # fmt: skip
     text = (
         f"Analysis, whole processes on two cores ({lines[-1]['case']['cpu']}, {lines[-1]['date'][:10]}, "
-        "[lines](benchmarks/results/analysis_throughput.jsonl)). The peers answer times by kernel or, pandas, "
-        "by line, from the same file:"
+        "[lines](benchmarks/results/analysis_throughput.jsonl)). The peers answer times by kernel or, "
+        "pandas, by line, from the same file:"
     )
     return [text, "", *table(("command", "file", "million events", "time", "memory", "peers"), rows)]
 
