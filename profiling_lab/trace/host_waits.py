@@ -17,7 +17,8 @@ from profiling_lab.trace.trace import Trace
 VALUE_BYTES = 64
 """a copy to the host of at most so many bytes reads a value: .item(), .tolist(), nonzero, printing"""
 AT_ONCE_NS = 10_000
-"""a wait that begins so soon after a copy of its thread waits for that copy"""
+"""a wait that begins so soon after a copy of its thread waits for that copy; from the same Python stack it
+does so however late it begins, for a profiler may take its time between the two"""
 HELD_FRAC = 0.5
 """of a copy from or to pageable memory that passed inside of its call: then the call waited for it"""
 STAGED_BYTES = 65536
@@ -104,6 +105,8 @@ def _copies(trace: Trace, what: I32) -> None:
     waits = np.flatnonzero(what >= 0)
     before = _call_before(trace)[waits]
     soon = calls.start_ns[waits] - np.append(calls.end_ns, 0)[before] <= AT_ONCE_NS
+    stack = calls.stack[waits]
+    soon |= (stack > 0) & (stack == np.append(calls.stack, 0)[before])
     copied = np.where((before >= 0) & soon, of_copy[before], -1)
     what[waits] = np.where(copied >= 0, copied, what[waits])
     what[of[held]] = of_copy[of[held]]

@@ -117,6 +117,8 @@ def _range(trace: Trace, text: str, processes: tuple[int, ...]) -> _Part:
 
 
 def _time_ns(text: str, whole: str) -> int:
+    if text.strip() == "0":
+        return 0
     match = _TIME.match(text)
     if match is None:
         raise UsageError(f"--range expects times like 1.2s, 350ms, 10us or 5ns, not {text!r} in {whole!r}")

@@ -98,6 +98,26 @@ def test_a_wait_long_after_a_copy_is_one_of_its_own(tmp_path: Path) -> None:
     assert row.what == "stream"
 
 
+def test_a_wait_from_the_stack_of_the_copy_waits_for_it_however_late(tmp_path: Path) -> None:
+    """A profiler that walks stacks may take long between the two halves of .item()."""
+    how = {"stack": "train.py:9 main"}
+    builder = TraceBuilder().copy("DtoH", 500, size_bytes=4, source=DEVICE, target=PINNED, **how)
+    waiting(builder.gap(10_000), SYNC, 20_000, **how)
+    (row,) = syncs_of(builder, tmp_path).rows
+    assert row.what == "value read"
+
+
+def test_nsys_and_our_recorder_see_the_same_waits() -> None:
+    """nsys' Python backtraces put up to 14 ms between a copy and its wait."""
+    found = []
+    for name in ("demo_h200.sqlite", "nsys_h200.sqlite"):
+        with Trace.open(RECORDED / name) as trace:
+            rows = syncs(trace).rows
+        found.append({r.what: (r.place.frame.line, r.stats.count) for r in rows if r.place.frame})
+    ours, theirs = found
+    assert theirs == {what: ours[what] for what in ("copy to GPU", "value read")}
+
+
 def test_copies_that_hold_their_call(tmp_path: Path) -> None:
     """A blocking copy waits; so does an asynchronous one of pageable memory, unless it is only taken over."""
     builder = TraceBuilder()

@@ -72,7 +72,7 @@ def test_an_operation_counts_with_the_part_inside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1.05ms:", "b"), (":1050us", "a"), ("0s:1100001ns", "ab"), ("1.2ms:.0013s", "b")],
+    [("1.05ms:", "b"), (":1050us", "a"), ("0s:1100001ns", "ab"), ("0:1.1ms", "a"), ("1.2ms:.0013s", "b")],
 )
 def test_times(tmp_path: Path, text: str, expected: str) -> None:
     """The first call begins at 1 ms of the file's clock: that is 0."""
