@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_that_dies import die_or_read
 from table_folders import to_folder
 
 from profiling_lab.ranks import JobResult, LocalPool, Question, ranks, summarize
@@ -37,16 +37,10 @@ def test_processes_give_the_same(many: list[str], serial: JobResult) -> None:
     assert result == serial and counts == list(range(1, len(many) + 1))
 
 
-def _die_or_read(path: str, question: Question) -> FileSummary:
-    if path.endswith("rank1.sqlite"):
-        os._exit(9)
-    return read_file(path, question)
-
-
 def test_a_process_that_is_killed_costs_its_own_file_only(
     many: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools_module, "read_file", _die_or_read)
+    monkeypatch.setattr(pools_module, "read_file", die_or_read)
     handles = LocalPool(2).read(many[:3], Question(), lambda _: None)
     assert [bool(handle.ranks) for handle in handles] == [True, False, True]
     failure = handles[1].failure
