@@ -11,9 +11,9 @@ import re
 
 import numpy as np
 
-from profiling_lab.rules.busy import Busy
 from profiling_lab.rules.rule import OPERATORS, Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
+from profiling_lab.trace.busy import Busy
 from profiling_lab.trace.read_operations import FARTHEST_NS
 
 SHARE = Threshold(

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab import _analysis
+from profiling_lab.trace.busy import Busy
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.trace import Trace
-
-_BLEED_NS = 1000  # clocks of host and GPU are aligned no better than this
 
 
 def busy_within(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
@@ -17,9 +15,7 @@ def busy_within(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
     out = np.zeros(len(process), dtype=np.int64)
     for number in np.unique(process).tolist():
         rows = np.flatnonzero(process == number)
-        begins, ends = _busy(trace, number)
-        done = np.concatenate([[0], np.cumsum(ends - begins)])
-        out[rows] = _before(begins, ends, done, end_ns[rows]) - _before(begins, ends, done, start_ns[rows])
+        out[rows] = _busy(trace, number).busy_within(start_ns[rows], end_ns[rows])
     return out
 
 
@@ -32,17 +28,8 @@ def idle_after(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
     out = np.zeros(len(process), dtype=np.int64)
     for number in np.unique(process).tolist():
         mine = np.flatnonzero(process == number)
-        begins, ends = _busy(trace, number)
-        # The first operation that starts after the stretch; the gap is in front of it.
-        row = np.searchsorted(begins, end_ns[mine] + _BLEED_NS, "right")
-        inside = (row > 0) & (row < len(begins))
-        inside[inside] = ends[row[inside] - 1] <= end_ns[mine[inside]] + _BLEED_NS
-        rows = np.flatnonzero(inside)
-        rows = rows[np.argsort(end_ns[mine[rows]], kind="stable")]
-        _, first = np.unique(row[rows], return_index=True)
-        rows = rows[first]
-        gap_start = np.maximum(ends[row[rows] - 1], start_ns[mine[rows]])
-        out[mine[rows]] = _in_window(trace, number, gap_start, np.maximum(begins[row[rows]], gap_start))
+        rows, begins, ends = _busy(trace, number).gaps_around(start_ns[mine], end_ns[mine])
+        out[mine[rows]] = _in_window(trace, number, begins, ends)
     return out
 
 
@@ -57,16 +44,7 @@ def _in_window(trace: Trace, process: int, start_ns: I64, end_ns: I64) -> I64:
     return out
 
 
-def _busy(trace: Trace, process: int) -> tuple[I64, I64]:
+def _busy(trace: Trace, process: int) -> Busy:
     operations = trace.operations
     rows = operations.process == process
-    return _analysis.merged(operations.start_ns[rows], operations.end_ns[rows])
-
-
-def _before(begins: I64, ends: I64, done: I64, time_ns: I64) -> I64:
-    """Busy time before each moment."""
-    row = np.searchsorted(begins, time_ns, "right")
-    if not len(begins):
-        return np.zeros(len(time_ns), dtype=np.int64)
-    over = np.where(row > 0, ends[np.maximum(row, 1) - 1] - time_ns, 0)
-    return np.asarray(done[row] - np.maximum(over, 0), dtype=np.int64)
+    return Busy.of(operations.start_ns[rows], operations.end_ns[rows])

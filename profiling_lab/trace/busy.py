@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from profiling_lab.trace.columns import I64
 from profiling_lab.trace.spans import Spans
 
 _BLEED_NS = 1000  # clocks of host and GPU are aligned no better than this
+Rows: TypeAlias = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +97,25 @@ class Busy:
         end_ns = np.clip(end_ns, self.start_ns[0], self.end_ns[-1])
         return np.asarray(end_ns - start_ns - (self.before(end_ns) - self.before(start_ns)), dtype=np.int64)
 
-    def gap_around(self, start_ns: I64, end_ns: I64) -> I64:
-        """Per stretch, the idle time since its start in the gap that surrounds its end.
+    def gaps_around(self, start_ns: I64, end_ns: I64) -> tuple[Rows, I64, I64]:
+        """The gaps that surround the ends of stretches: (stretch, from when it idled in it, the gap's end).
 
         A gap is charged once, to the stretch that ended in it first.
         """
+        # The first operation that starts after the stretch; the gap is in front of it.
         row = np.searchsorted(self.start_ns, end_ns + _BLEED_NS, "right")
         inside = (row > 0) & (row < len(self.start_ns))
         inside[inside] = self.end_ns[row[inside] - 1] <= end_ns[inside] + _BLEED_NS
-        cost = np.zeros(len(row), dtype=np.int64)
         rows = np.flatnonzero(inside)
         rows = rows[np.argsort(end_ns[rows], kind="stable")]
         _, first = np.unique(row[rows], return_index=True)
         rows = rows[first]
-        cost[rows] = self.start_ns[row[rows]] - np.maximum(self.end_ns[row[rows] - 1], start_ns[rows])
-        return np.maximum(cost, 0)
+        begins = np.maximum(self.end_ns[row[rows] - 1], start_ns[rows])
+        return rows, begins, np.maximum(self.start_ns[row[rows]], begins)
+
+    def gap_around(self, start_ns: I64, end_ns: I64) -> I64:
+        """Per stretch, the idle time since its start in the gap that surrounds its end (`gaps_around`)."""
+        rows, begins, ends = self.gaps_around(start_ns, end_ns)
+        cost = np.zeros(len(start_ns), dtype=np.int64)
+        cost[rows] = ends - begins
+        return cost
