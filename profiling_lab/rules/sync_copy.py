@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import WORTH, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.held_host import held_by
+from profiling_lab.rules.rule import WORTH, Rule, Threshold, Verdict
 from profiling_lab.rules.view import View
 
 SMALL = Threshold("small", "HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")
@@ -26,22 +26,8 @@ def check(view: View) -> Verdict:
     small = to_device & (view.operations.size_bytes <= view[SMALL])
     synchronous = view.launched_by(r"^(cuda|cu)Memcpy(?!.*Async)")
     rows = np.flatnonzero(host_side & ~small & synchronous)
-    findings = []
-    for number, mine in grouped(rows, view.operation_place[rows]):
-        held_ns = view.call_ns(mine)
-        if held_ns.sum() < view[WORTH] * view.span_ns:
-            continue
-        findings.append(
-            view.finding(
-                what=f"{len(mine)} synchronous copies held the host for {ms(int(held_ns.sum()))}",
-                cost_ns=int(held_ns.sum()),
-                cost_of="host held in the copy calls",
-                place=view.place(number),
-                rows=mine,
-                weight=held_ns,
-                remedy=REMEDY,
-            )
-        )
+    worth_ns = view[WORTH] * view.span_ns
+    findings = held_by(view, rows, worth_ns, "synchronous copies", "host held in the copy calls", REMEDY)
     return findings or view.too_few_calls(host_side, "copies") or ()
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Verdict, ms
+from profiling_lab.rules.held_host import held_by
+from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Verdict
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind, OperationKind
 
@@ -27,23 +27,15 @@ def check(view: View) -> Verdict:
     if (operations.target_memory[synchronous] == MemoryKind.UNKNOWN).any():
         return Abstain("the file does not say which memory its synchronous sets touch", MEMORY_KINDS)
     rows = np.flatnonzero(synchronous & np.isin(operations.target_memory, HOST_VISIBLE))
-    findings = []
-    for number, mine in grouped(rows, view.operation_place[rows]):
-        held_ns = view.call_ns(mine)
-        if held_ns.sum() < view[WORTH] * view.span_ns:
-            continue
-        findings.append(
-            view.finding(
-                what=f"{len(mine)} synchronous sets of pinned or managed memory held the host for "
-                f"{ms(int(held_ns.sum()))}",
-                cost_ns=int(held_ns.sum()),
-                cost_of="host held in the set calls",
-                place=view.place(number),
-                rows=mine,
-                weight=held_ns,
-                remedy=REMEDY,
-            )
-        )
+    worth_ns = view[WORTH] * view.span_ns
+    findings = held_by(
+        view,
+        rows,
+        worth_ns,
+        "synchronous sets of pinned or managed memory",
+        "host held in the set calls",
+        REMEDY,
+    )
     return findings or view.too_few_calls(sets, "memory sets") or ()
 
 
