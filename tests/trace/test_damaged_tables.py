@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders import SCHEMA, VM, TraceBuilder
+from wild_values import put_wild_values
 
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
@@ -143,18 +144,7 @@ def use(path: Path, window: bool = True) -> None:
 @pytest.mark.parametrize("form", ["recorder", "nsys"])
 def test_wild_values(tmp_path: Path, form: str, seed: int) -> None:
     path = program(form).write(tmp_path / "t.sqlite")
-    dice = random.Random(seed)
-    with sqlite3.connect(path) as file:
-        tables = [t for (t,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        for _ in range(4):
-            table = dice.choice(tables)
-            column = dice.choice([c.rstrip("!").split(":")[0] for c in SCHEMA[table].split()])
-            where = f"WHERE rowid % {dice.randint(1, 5)} = 0"
-            try:
-                file.execute(f'UPDATE {table} SET "{column}" = ? {where}', (dice.choice(WILD),))
-            except sqlite3.Error:
-                continue  # SQLite itself refuses it
-    file.close()
+    put_wild_values(path, random.Random(seed), 4, WILD)
     use(path)
 
 
