@@ -66,6 +66,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     from profiling_lab.errors import LabError
 
+    if sys.stdout is None:
+        import os
+
+        # Started with standard output closed: writing must fail as elsewhere, and no file may get its number.
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.version:

@@ -25,6 +25,16 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "profiling-lab lines: No space left on device\n")
 
 
+def test_a_closed_standard_output_is_one_sentence(tmp_path: Path) -> None:
+    trace = TraceBuilder().launch("gemm", 1000, stack="/app/train.py:5 main").write(tmp_path / "run.sqlite")
+    command = 'exec "$0" -m profiling_lab lines "$1" >&-'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(trace)],
+        stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd="/", timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "profiling-lab lines: Bad file descriptor\n")
+
+
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     trace = TraceBuilder().launch("gemm", 1000, stack="/app/train.py:5 main").write(tmp_path / "run.sqlite")
     reader, writer = os.pipe()
