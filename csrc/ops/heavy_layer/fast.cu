@@ -17,7 +17,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/vec.cuh"
-#include "ops/heavy_layer/device_types.cuh"
+#include "ops/device_types.cuh"
 #include "ops/heavy_layer/heavy_layer.h"
 
 namespace plab::ops {

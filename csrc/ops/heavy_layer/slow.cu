@@ -11,7 +11,7 @@
 // Contract  contiguous, rows > 0, 0 < d <= kSlowMaxWidth; checked in heavy_layer.cpp.
 #include "cuda/launch.h"
 #include "cuda/vec.cuh"
-#include "ops/heavy_layer/device_types.cuh"
+#include "ops/device_types.cuh"
 #include "ops/heavy_layer/heavy_layer.h"
 
 namespace plab::ops {
