@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "recorder/autograd_link.h"
-#include "recorder/clock.h"
 #include "recorder/python_stacks.h"
+#include "recorder/tick_clock.h"
 #include "trace/spool.h"
 
 namespace plab::recorder::launch_callbacks {
@@ -34,7 +34,7 @@ struct ThreadState {
   bool inside = false;
   bool sampled = false;
   cupti::Domain domain{};
-  uint64_t entry_cost_ns = 0;
+  uint64_t entry_cost = 0;  // in ticks
   LaunchEvent event;
 
   ~ThreadState() {
@@ -59,7 +59,7 @@ void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32
     // A runtime call never starts inside another call: the exit of the last one was missed.
   }
   LaunchEvent& event = thread.event;
-  event.start_ns = now_ns();
+  event.start_tick = tick_clock::now();
   event.correlation = call.correlation_id;
   event.cbid = static_cast<uint16_t>(cbid);
   event.flags = domain == cupti::Domain::kDriver ? uint8_t{trace::spool::kApiDriver} : uint8_t{0};
@@ -80,7 +80,7 @@ void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32
   thread.domain = domain;
   thread.inside = true;
   thread.sampled = thread.ring->sample_now();
-  if (thread.sampled) thread.entry_cost_ns = now_ns() - event.start_ns;
+  if (thread.sampled) thread.entry_cost = tick_clock::now() - event.start_tick;
 }
 
 void leave(ThreadState& thread, cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& call) {
@@ -90,10 +90,10 @@ void leave(ThreadState& thread, cupti::Domain domain, uint32_t cbid, const cupti
     return;
   }
   thread.inside = false;
-  event.end_ns = now_ns();
+  event.end_tick = tick_clock::now();
   event.return_value = call.return_value ? *static_cast<const int*>(call.return_value) : 0;
   thread.ring->push(event);
-  if (thread.sampled) thread.ring->add_cost(thread.entry_cost_ns + (now_ns() - event.end_ns));
+  if (thread.sampled) thread.ring->add_cost(thread.entry_cost + (tick_clock::now() - event.end_tick));
 }
 
 bool starts_with(std::string_view text, std::initializer_list<std::string_view> prefixes) {

@@ -11,7 +11,7 @@
 namespace plab::recorder {
 
 struct LaunchEvent {
-  uint64_t start_ns, end_ns;
+  uint64_t start_tick, end_tick;  // tick_clock's
   uint64_t peek_seq, node_seq;
   uint64_t node_thread, self_thread;
   const void* node_type;  // the vtable of the autograd node; its name is looked up later
@@ -43,8 +43,8 @@ class LaunchRing {
   // Thread: the owner. Our own time, of one call in kSampleEvery.
   static constexpr uint32_t kSampleEvery = 64;
   bool sample_now() noexcept { return ++calls_ % kSampleEvery == 0; }
-  void add_cost(uint64_t ns) noexcept {
-    cost_ns_.store(cost_ns_.load(std::memory_order_relaxed) + ns, std::memory_order_relaxed);
+  void add_cost(uint64_t ticks) noexcept {
+    cost_ticks_.store(cost_ticks_.load(std::memory_order_relaxed) + ticks, std::memory_order_relaxed);
     cost_samples_.store(cost_samples_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
@@ -59,7 +59,7 @@ class LaunchRing {
 
   uint32_t thread() const noexcept { return thread_; }
   uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
-  uint64_t cost_ns() const noexcept { return cost_ns_.load(std::memory_order_relaxed); }
+  uint64_t cost_ticks() const noexcept { return cost_ticks_.load(std::memory_order_relaxed); }
   uint64_t cost_samples() const noexcept { return cost_samples_.load(std::memory_order_relaxed); }
 
   std::atomic<bool> owner_gone{false};
@@ -67,7 +67,7 @@ class LaunchRing {
  private:
   const uint32_t thread_;
   uint32_t calls_ = 0;
-  std::atomic<uint64_t> dropped_{0}, cost_ns_{0}, cost_samples_{0};
+  std::atomic<uint64_t> dropped_{0}, cost_ticks_{0}, cost_samples_{0};
   alignas(64) std::atomic<uint64_t> head_{0};
   alignas(64) std::atomic<uint64_t> tail_{0};
   std::unique_ptr<LaunchEvent[]> events_;
@@ -106,7 +106,7 @@ class LaunchRings {
   }
 
   struct Totals {
-    uint64_t dropped = 0, cost_ns = 0, cost_samples = 0;
+    uint64_t dropped = 0, cost_ticks = 0, cost_samples = 0;
   };
   Totals totals() {
     std::lock_guard lock(mutex_);
@@ -118,7 +118,7 @@ class LaunchRings {
  private:
   static void add_to(Totals& sum, const LaunchRing& ring) {
     sum.dropped += ring.dropped();
-    sum.cost_ns += ring.cost_ns();
+    sum.cost_ticks += ring.cost_ticks();
     sum.cost_samples += ring.cost_samples();
   }
   void retire(const std::shared_ptr<LaunchRing>& ring) {

@@ -97,6 +97,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   node_names_.clear();
   last_clock_ = clock_sample();
   writer_.append(spool::Kind::kClock, std::vector{last_clock_});
+  ticks_.start();
 
   if (options.python_stacks) {
     python_ = python_stacks::start(&result->stack_reason);
@@ -282,6 +283,7 @@ void Session::drain() {
 }
 
 void Session::drain_launches() {
+  ticks_.anchor();
   rings_.drain([this](const LaunchRing& ring, const LaunchEvent& event) {
     uint32_t node_name = spool::kNone;
     if (event.flags & spool::kApiBackward) {
@@ -293,8 +295,8 @@ void Session::drain_launches() {
     ++recorded_calls_;
     if (event.stack) ++calls_with_stack_;
     spool::ApiCall call{};
-    call.start_ns = event.start_ns;
-    call.end_ns = event.end_ns;
+    call.start_ns = ticks_.nanoseconds(event.start_tick);
+    call.end_ns = ticks_.nanoseconds(event.end_tick);
     call.peek_seq = static_cast<int64_t>(event.peek_seq);
     call.node_seq = static_cast<int64_t>(event.node_seq);  // UINT64_MAX, "no number", becomes -1
     call.node_thread = event.node_thread;
@@ -337,7 +339,8 @@ void Session::write_thread_names() {
 std::map<std::string, std::string> Session::statistics() {
   std::lock_guard lock(counting_);
   std::map<std::string, std::string> out{{"gpu", gpu_ ? "on" : "off"},
-                                         {"autograd_link", autograd_link::state()}};
+                                         {"autograd_link", autograd_link::state()},
+                                         {"call_clock", ticks_.state()}};
   cupti_.add_statistics(&out);
   const LaunchRings::Totals totals = rings_.totals();
   const spool::Writer::Usage file = writer_.usage();
@@ -357,7 +360,8 @@ std::map<std::string, std::string> Session::statistics() {
   }
   if (limit_reached_) put("stopped_at_bytes", most_bytes_);
   if (totals.cost_samples) {  // one call in LaunchRing::kSampleEvery is timed
-    put("overhead_callback_ns", totals.cost_ns / totals.cost_samples);
+    const double ticks = static_cast<double>(totals.cost_ticks) / static_cast<double>(totals.cost_samples);
+    put("overhead_callback_ns", static_cast<uint64_t>(ticks * ticks_.ns_per_tick()));
     put("overhead_callback_samples", totals.cost_samples);
   }
   if (file.error) out["write_error"] = std::strerror(file.error);

@@ -21,6 +21,7 @@
 #include "recorder/launch_ring.h"
 #include "recorder/nvtx_ranges.h"
 #include "recorder/stack_writer.h"
+#include "recorder/tick_clock.h"
 #include "trace/spool.h"
 
 namespace plab::recorder {
@@ -98,6 +99,7 @@ class Session {
   StackWriter stacks_{writer_};
   std::unordered_map<const void*, uint32_t> node_names_;
   std::vector<trace::spool::ApiCall> calls_;
+  TickTimeline ticks_;
 
   std::thread consumer_;
   std::mutex consumer_mutex_;

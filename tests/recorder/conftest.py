@@ -87,6 +87,20 @@ def query(tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
     return rows
 
 
+@pytest.fixture
+def preload(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Makes the environment that puts a few lines of C++ before the C library."""
+
+    def environment(text: str) -> dict[str, str]:
+        source, library = tmp_path / "preload.cpp", tmp_path / "libpreload.so"
+        source.write_text(text)
+        compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
+        subprocess.run([compiler, "-shared", "-fPIC", str(source), "-ldl", "-o", str(library)], check=True)
+        return {"LD_PRELOAD": str(library)}
+
+    return environment
+
+
 # Each call with the line that made it: the innermost frame outside of the driver.
 LINES = """
     WITH RECURSIVE up(launch, node) AS (

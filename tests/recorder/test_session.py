@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -299,16 +297,7 @@ if __name__ == "__main__":
     assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(8,)]
 
 
-def preload(folder: Path, text: str) -> dict[str, str]:
-    """The environment that puts a few lines of C++ before the C library."""
-    source, library = folder / "preload.cpp", folder / "libpreload.so"
-    source.write_text(text)
-    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-ldl", "-o", str(library)], check=True)
-    return {"LD_PRELOAD": str(library)}
-
-
-def test_an_exception_inside_a_callback_stays_there(run: Any, tmp_path: Path) -> None:
+def test_an_exception_inside_a_callback_stays_there(run: Any, preload: Any) -> None:
     """A thread's first call needs memory for its ring; our caller is C, which bad_alloc must not reach."""
     no_memory = """
 #include <cerrno>
@@ -336,11 +325,11 @@ with profiling_lab.record(OUT) as recorder:
 assert recorder.summary.launches == 2 and recorder.summary.dropped >= 10, recorder.summary
 assert recorder.summary.dropped == int(recorder.summary.meta["callback_errors"])
 """,
-        env=preload(tmp_path, no_memory),
+        env=preload(no_memory),
     )
 
 
-def test_a_wall_clock_that_is_set_is_noticed(run: Any, query: Any, tmp_path: Path) -> None:
+def test_a_wall_clock_that_is_set_is_noticed(run: Any, query: Any, preload: Any) -> None:
     clock = """
 #include <dlfcn.h>
 #include <time.h>
@@ -361,7 +350,7 @@ with profiling_lab.record(OUT, flush_period_ms=50):
     ctypes.CDLL(os.environ["LD_PRELOAD"]).set_the_clock(2)
     fake.kernel("b"); time.sleep(0.2)
 """,
-        env=preload(tmp_path, clock),
+        env=preload(clock),
     )
     texts = [text for (text,) in query("SELECT text FROM DIAGNOSTIC_EVENT")]
     assert len(texts) == 1 and re.match(r"the wall clock was set by (19|20)\d\d ms", texts[0]), texts

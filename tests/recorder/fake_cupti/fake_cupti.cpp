@@ -5,7 +5,9 @@
 // callback walks the real Python stack of the test, exactly as inside a CUDA call. Records have the layout
 // and the sizes of CUDA 13.0.
 #include <dlfcn.h>
+#include <x86intrin.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "recorder/cupti_abi.h"
 
@@ -324,6 +327,45 @@ PLAB_FAKE uint64_t fake_slowest_launch(uint64_t milliseconds) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   return slowest;
+}
+
+// What the recorder's callbacks alone take: CUPTI's own work and this file's locks are left out. A launch
+// makes two runtime callbacks and, with `driver`, the two of its driver call; before each, `evicted_bytes` of
+// other memory are read, as the work of a framework between two launches would. Returns picoseconds per
+// launch, the lower quartile over chunks that fit into a ring.
+PLAB_FAKE uint64_t fake_callback_cost(int chunks, int driver, uint64_t evicted_bytes) {
+  constexpr int kChunk = 2000;
+  using Clock = std::chrono::steady_clock;
+  static std::vector<uint8_t> other(size_t{64} << 20);
+  std::vector<uint64_t> costs;
+  uint64_t slot = 0;
+  int result = 0;
+  volatile uint8_t seen = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the consumer drains
+    uint64_t ticks = 0;
+    const auto begin = Clock::now();
+    const uint64_t first = __rdtsc();
+    for (int i = 0; i < kChunk; ++i) {
+      for (uint64_t at = 0; at < evicted_bytes; at += 64) seen = seen + other[at];
+      CallbackData data{};
+      data.correlation_data = &slot;
+      data.correlation_id = ++state.next_correlation;
+      const uint64_t start = __rdtsc();
+      state.callback(nullptr, Domain::kRuntime, 211, &data);
+      if (driver) state.callback(nullptr, Domain::kDriver, 307, &data);
+      data.site = Site::kExit;
+      data.return_value = &result;
+      if (driver) state.callback(nullptr, Domain::kDriver, 307, &data);
+      state.callback(nullptr, Domain::kRuntime, 211, &data);
+      ticks += __rdtsc() - start;
+    }
+    const std::chrono::duration<double, std::pico> wall = Clock::now() - begin;
+    const double tick_ps = wall.count() / static_cast<double>(__rdtsc() - first);
+    costs.push_back(static_cast<uint64_t>(tick_ps * static_cast<double>(ticks) / kChunk));
+  }
+  std::nth_element(costs.begin(), costs.begin() + chunks / 4, costs.end());
+  return costs[static_cast<size_t>(chunks / 4)];
 }
 
 PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, const char* name,
