@@ -21,21 +21,24 @@ if TYPE_CHECKING:
         flash_attention_for_sdpa,
     )
     from profiling_lab.ops.heavy_layer import HeavyLayer, heavy_layer
+    from profiling_lab.ops.ladder_attention import LadderSelfAttention, ladder_attention
     from profiling_lab.ops.layer_norm_gelu import LayerNormGelu, layer_norm_gelu
 
 __all__ = [
     "OPS",
     "FlashSelfAttention",
     "HeavyLayer",
+    "LadderSelfAttention",
     "LayerNormGelu",
     "attention_flash",
     "flash_attention",
     "flash_attention_for_sdpa",
     "heavy_layer",
+    "ladder_attention",
     "layer_norm_gelu",
 ]
 
-OPS: tuple[str, ...] = ("attention", "heavy_layer", "layer_norm_gelu")
+OPS: tuple[str, ...] = ("attention", "heavy_layer", "ladder_attention", "layer_norm_gelu")
 """Every op, by the name of its function, its module here and its folder in csrc/ops."""
 
 _HOMES = {
@@ -46,6 +49,8 @@ _HOMES = {
     "FlashSelfAttention": "attention",
     "heavy_layer": "heavy_layer",
     "HeavyLayer": "heavy_layer",
+    "ladder_attention": "ladder_attention",
+    "LadderSelfAttention": "ladder_attention",
     "layer_norm_gelu": "layer_norm_gelu",
     "LayerNormGelu": "layer_norm_gelu",
 }

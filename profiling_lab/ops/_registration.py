@@ -29,6 +29,12 @@ def overload(name: str) -> Any:
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
+def define(schema: str, implementation: Callable[..., Any]) -> None:
+    """Makes an op of a function of plain torch: one node for autograd, torch.compile and profilers."""
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(schema[: schema.index("(")], implementation, "CompositeExplicitAutograd")
+
+
 def refuse_double_backward(name: str, slug: str) -> None:
     """Makes backward through the backward op `name` an error; otherwise terms of the gradient vanish."""
 

@@ -236,8 +236,11 @@ class FlashSelfAttention(nn.Module):  # type: ignore[misc]  # torch is untyped h
         *lead, rows, d_model = x.shape
         qkv = self.qkv(x).reshape(-1, rows, self.heads + 2 * self.kv_heads, self.head_dim)
         q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
-        out = flash_attention(q, k, v, **self.options)
-        return cast(Tensor, self.out(out.reshape(*lead, rows, d_model)))
+        return cast(Tensor, self.out(self.attend(q, k, v).reshape(*lead, rows, d_model)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The attention itself, between the two projections."""
+        return cast(Tensor, flash_attention(q, k, v, **self.options))
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"

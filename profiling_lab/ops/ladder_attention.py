@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ladder_attention: attention three times, naive, tiled and flash, to be read and profiled side by side.
+
+The rungs compute the same O = softmax(mask(Q K^T scale)) V. Only their forward climbs: the backward is one,
+in plain torch with all probabilities in memory,
+    dV = P^T dO    dS = P * (dO V^T - rowsum(P * dO V^T))    dQ = scale dS K    dK = scale dS^T Q
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+from profiling_lab.ops import _registration as registration
+from profiling_lab.ops.attention import FlashSelfAttention, reference
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+
+Rung = Literal["naive", "tiled", "flash"]
+RUNGS: tuple[Rung, ...] = get_args(Rung)
+
+_FORWARD = registration.overload("ladder_attention")
+
+
+def ladder_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None, rung: Rung = "flash"
+) -> Tensor:
+    """Return softmax(mask(q k^T * scale)) v, computed as `rung` does.
+
+    q is (batch, rows, heads, head_dim), k and v are (batch, keys, heads, head_dim), of one dtype and device:
+    float32, bfloat16 or float16, on the CPU also float64. Sums are kept in float32 (float64 for float64). The
+    result is contiguous and has q's shape.
+
+    rung:
+      "naive"  three kernels, one thread per result; the scores lie in memory, batch * heads * rows * keys of
+               them in float32
+      "tiled"  the same three steps, the products through tiles in shared memory
+      "flash"  one kernel, no scores in memory; head_dim at most 128 on CUDA
+    causal, scale: as in flash_attention, which is the op to use; this one is for learning from
+    (csrc/ops/ladder_attention/README.md).
+
+    Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix products.
+    Raises ValueError for shapes, dtypes, devices or options that do not fit together; RuntimeError for a
+    CUDA tensor where profiling_lab was built without CUDA kernels, and for forward-mode or second-order
+    differentiation.
+    """
+    registration.check_call("ladder_attention", q, k, v)
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    return cast(Tensor, _FORWARD(q, k, v, float(scale), causal, rung))
+
+
+# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors.
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, rung: str) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+# The backward, as an op of its own so that its reference to the probabilities is never differentiated again.
+
+
+def _backward_in_torch(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    queries, keys, values, slope = (x.to(wide).transpose(1, 2) for x in (q, k, v, dout))
+    scores = queries @ keys.mT * scale
+    rows, columns = scores.shape[-2:]
+    if causal:
+        visible = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(columns - rows)
+        scores = scores.masked_fill(~visible, -math.inf)
+    top = torch.logsumexp(scores, dim=-1, keepdim=True)
+    p = torch.exp(scores - top.masked_fill(top == -math.inf, 0.0))  # a row that sees nothing: all zeros
+    dp = slope @ values.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    grads = (ds @ keys * scale, ds.mT @ queries * scale, p.mT @ slope)
+    dq, dk, dv = (g.transpose(1, 2).to(x.dtype).contiguous() for g, x in zip(grads, (q, k, v), strict=True))
+    return dq, dk, dv
+
+
+registration.define(
+    "ladder_attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, float scale, bool causal)"
+    " -> (Tensor dq, Tensor dk, Tensor dv)",
+    _backward_in_torch,
+)
+_BACKWARD = registration.overload("ladder_attention_backward")
+
+
+def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
+    ctx.options = inputs[3:5]
+
+
+def _backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_BACKWARD(dout, *ctx.saved_tensors, *ctx.options), None, None, None)
+
+
+# vmap. Another batch dimension joins the first.
+
+
+def _vmap_rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    folded = (
+        (a.expand(info.batch_size, *a.shape) if dim is None else a.movedim(dim, 0)).flatten(0, 1)
+        for a, dim in zip(args[:3], in_dims[:3], strict=True)
+    )
+    return _FORWARD(*folded, *args[3:]).unflatten(0, (info.batch_size, -1)), 0
+
+
+torch.library.register_fake("profiling_lab::ladder_attention", _forward_fake)
+torch.library.register_fake("profiling_lab::ladder_attention_backward", _backward_fake)
+torch.library.register_autograd("profiling_lab::ladder_attention", _backward, setup_context=_setup_context)
+torch.library.register_vmap("profiling_lab::ladder_attention", _vmap_rule)
+registration.refuse_double_backward("ladder_attention_backward", "ladder_attention")
+registration.register_autocast("ladder_attention", registration.cast_all)
+
+
+class LadderSelfAttention(FlashSelfAttention):
+    """FlashSelfAttention on ladder_attention; `options` (causal, scale, rung) go to it with every call."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ladder_attention(q, k, v, **self.options)
+
+
+# The case
+
+
+def _make_inputs(
+    shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> tuple[Tensor, ...]:
+    def normal() -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
+
+    return normal(), normal(), normal()
+
+
+def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    options = (1 / math.sqrt(max(inputs[0].shape[-1], 1)), True)
+    return (
+        ("ladder_attention", (*inputs, *options, "flash")),
+        ("ladder_attention_backward", (torch.ones_like(inputs[0]), *inputs, *options)),
+    )
+
+
+def _flops(shape: Shape) -> int:
+    batch, rows, heads, dim = shape
+    return 4 * batch * heads * rows * rows * dim
+
+
+def _bytes(shape: Shape, dtype: torch.dtype) -> int:
+    return 4 * math.prod(shape) * int(dtype.itemsize)
+
+
+def _variant(rung: Rung, causal: bool) -> Variant:
+    return Variant(
+        f"{rung}-{'causal' if causal else 'full'}",
+        partial(ladder_attention, causal=causal, rung=rung),
+        partial(reference, causal=causal),
+    )
+
+
+CASE = OpCase(
+    slug="ladder_attention",
+    variants=tuple(_variant(rung, causal) for rung in RUNGS for causal in (False, True)),
+    make_inputs=_make_inputs,
+    dispatcher_calls=_dispatcher_calls,
+    flops=_flops,
+    bytes=_bytes,
+    test_shapes=(
+        TestShape("less than a tile, odd everything", (2, 33, 2, 17)),
+        TestShape("one tile exactly", (1, 64, 1, 64)),
+        TestShape("one row more than two tiles, padded head_dim", (1, 129, 2, 72)),
+        TestShape("no rows", (1, 0, 2, 8)),
+        TestShape("no batch", (0, 5, 2, 8)),
+    ),
+    bench_shapes=((4, 1024, 8, 64), (1, 2048, 16, 128)),
+    module=partial(LadderSelfAttention, heads=1),
+)
