@@ -17,6 +17,7 @@ def start(
     buffer_bytes: int = ...,
     buffers_ahead: int = ...,
     buffers_most: int = ...,
+    sample_period_ns: int = 0,
     paused: bool = False,
     most_bytes: int = 0,
     flush_period_ms: int = ...,

@@ -47,6 +47,8 @@ py::dict start(const py::kwargs& wanted) {
       options.cupti.buffers_most = value.cast<uint32_t>();
     else if (name == "paused")
       options.paused = value.cast<bool>();
+    else if (name == "sample_period_ns")
+      options.sample_period_ns = value.cast<uint64_t>();
     else if (name == "most_bytes")
       options.most_bytes = value.cast<uint64_t>();
     else if (name == "flush_period_ms")
@@ -168,9 +170,13 @@ void name_the_columns() {
   PYBIND11_NUMPY_DTYPE(Context, context, device, null_stream);
   PYBIND11_NUMPY_DTYPE(Stream, context, stream, priority, flag);
   PYBIND11_NUMPY_DTYPE(Range, start_ns, end_ns, range_id, payload, type, domain, thread, end_thread, text,
-                       registered, category, color, payload_type);
+                       registered, category, color, payload_type, data);
   PYBIND11_NUMPY_DTYPE(spool::StackNode, id, parent, file, function, line, first_line, depth);
   PYBIND11_NUMPY_DTYPE(Thread, thread, name);
+  PYBIND11_NUMPY_DTYPE(Sample, time_ns, thread, stack);
+  PYBIND11_NUMPY_DTYPE(spool::Schema, id, bytes, flags, alignment, domain, name, type, entries);
+  PYBIND11_NUMPY_DTYPE(SchemaEntry, schema, kind, flags, detail, offset, domain, index, name, description);
+  PYBIND11_NUMPY_DTYPE(Resource, identifier, type, domain, name);
   PYBIND11_NUMPY_DTYPE(Clock, real_ns, monotonic_ns);
   PYBIND11_NUMPY_DTYPE(Diagnostic, time_ns, severity, text);
   PYBIND11_NUMPY_DTYPE(Window, start_ns, end_ns, step);
@@ -206,6 +212,10 @@ py::dict read_spool(const std::string& path) {
   out["streams"] = records<spool::Stream>(contents, Kind::kStream);
   out["ranges"] = records<spool::Range>(contents, Kind::kRange);
   out["stack_nodes"] = records<spool::StackNode>(contents, Kind::kStackNode);
+  out["samples"] = records<spool::Sample>(contents, Kind::kSample);
+  out["schemas"] = records<spool::Schema>(contents, Kind::kSchema);
+  out["schema_entries"] = records<spool::SchemaEntry>(contents, Kind::kSchemaEntry);
+  out["resources"] = records<spool::Resource>(contents, Kind::kResource);
   out["threads"] = records<spool::Thread>(contents, Kind::kThread);
   out["clocks"] = records<spool::Clock>(contents, Kind::kClock);
   out["windows"] = records<spool::Window>(contents, Kind::kWindow);

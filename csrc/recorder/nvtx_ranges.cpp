@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -20,20 +19,6 @@ namespace {
 using trace::spool::Range;
 using trace::spool::RangeType;
 namespace spool = trace::spool;
-
-constexpr uint32_t kFirstDomain = 2;  // 0 is NVTX's default, 1 the one that Python stacks are written under
-
-struct Names {
-  std::mutex mutex;
-  std::deque<Domain> domains;  // a deque: handles are addresses
-  std::deque<RegisteredString> strings;
-  std::vector<Event> events;  // of domains and categories, told again in every recording
-  std::vector<std::pair<uint32_t, std::string>> threads;
-};
-Names& names() {
-  static auto* const all = new Names;  // never destroyed: NVTX calls come until the very end
-  return *all;
-}
 
 // One per thread; the mutex is contended only while the consumer takes what is finished.
 struct ThreadRanges {
@@ -96,23 +81,36 @@ ThreadRanges& this_thread() {
   return mine;
 }
 
+// The capture's strings are text.
+std::string hexadecimal(const std::string& bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(2 * bytes.size());
+  for (const char byte : bytes) {
+    out += kDigits[static_cast<uint8_t>(byte) >> 4];
+    out += kDigits[static_cast<uint8_t>(byte) & 15];
+  }
+  return out;
+}
+
 void write(spool::Writer& writer, const std::vector<Event>& events) {
   std::vector<Range> ranges;
   ranges.reserve(events.size());
   for (const Event& event : events) {
     ranges.push_back(event.range);
     ranges.back().text = event.text.empty() ? spool::kNone : writer.intern(event.text);
+    ranges.back().data = event.data.empty() ? spool::kNone : writer.intern(hexadecimal(event.data));
   }
   writer.append(spool::Kind::kRange, ranges);
 }
 
 }  // namespace
 
-Event make_event(RangeType type, const Domain* domain) {
+Event make_event(RangeType type, const nvtx_names::Domain* domain) {
   Event event;
   event.range.type = static_cast<uint32_t>(type);
   event.range.domain = domain ? domain->id : 0;
-  event.range.category = event.range.color = event.range.text = spool::kNone;
+  event.range.category = event.range.color = event.range.text = event.range.data = spool::kNone;
   return event;
 }
 
@@ -126,7 +124,7 @@ int push(Event event) {
   return static_cast<int>(stack.size()) - 1;
 }
 
-int pop(uint32_t domain, uint64_t end_ns) {
+int pop(uint32_t domain, uint64_t end_ns, const std::string& data) {
   ThreadRanges& mine = this_thread();
   std::unique_lock lock(mine.mutex);
   auto& stack = mine.open[domain];
@@ -135,6 +133,7 @@ int pop(uint32_t domain, uint64_t end_ns) {
   stack.pop_back();
   const int level = static_cast<int>(stack.size());
   event.range.end_ns = end_ns;
+  event.data += data;
   mine.finished.push_back(event);
   lock.unlock();
   tell_watcher(event);
@@ -159,7 +158,7 @@ uint64_t range_start(Event event) {
   return id;
 }
 
-void range_end(uint64_t id, uint64_t end_ns) {
+void range_end(uint64_t id, uint64_t end_ns, const std::string& data) {
   ThreadRanges& mine = this_thread();
   Event event;
   {
@@ -171,6 +170,7 @@ void range_end(uint64_t id, uint64_t end_ns) {
   }
   event.range.end_ns = end_ns;
   event.range.end_thread = mine.thread;
+  event.data += data;
   {
     std::lock_guard lock(mine.mutex);
     mine.finished.push_back(event);
@@ -178,33 +178,10 @@ void range_end(uint64_t id, uint64_t end_ns) {
   tell_watcher(event);
 }
 
-void name_category(Event event) {
-  std::lock_guard lock(names().mutex);
-  names().events.push_back(std::move(event));
-}
-
-void name_thread(uint32_t thread, const char* text) {
-  std::lock_guard lock(names().mutex);
-  names().threads.emplace_back(thread, text ? text : "");
-}
-
-const Domain* create_domain(const char* text) {
-  std::lock_guard lock(names().mutex);
-  const auto id = static_cast<uint32_t>(names().domains.size()) + kFirstDomain;
-  const Domain& domain = names().domains.emplace_back(Domain{id, text ? text : ""});
-  names().events.push_back(make_event(RangeType::kDomain, &domain));
-  names().events.back().text = domain.name;
-  return &domain;
-}
-
-const RegisteredString* register_string(const char* text) {
-  std::lock_guard lock(names().mutex);
-  return &names().strings.emplace_back(RegisteredString{text ? text : ""});
-}
-
 void start() noexcept {
   handed_over = 0;
   session.fetch_add(1);
+  nvtx_names::start();
   is_recording = true;
 }
 
@@ -218,6 +195,7 @@ void watch(const std::string& name, void (*ended)()) {
 }
 
 void drain(spool::Writer& writer, const Keep& keep) {
+  nvtx_names::write_new(writer);  // before the ranges that use them, for a process may be killed at any time
   std::vector<std::shared_ptr<ThreadRanges>> threads;
   {
     std::lock_guard lock(registry().mutex);
@@ -262,11 +240,7 @@ void stop(spool::Writer& writer, const Keep& keep) {
   }
   handed_over += left.size();
   write(writer, left);
-  std::lock_guard lock(names().mutex);
-  write(writer, names().events);
-  std::vector<spool::Thread> named;
-  for (const auto& [thread, text] : names().threads) named.push_back({thread, writer.intern(text)});
-  writer.append(spool::Kind::kThread, named);
+  nvtx_names::write_threads_again(writer);
 }
 
 void after_fork_child() noexcept { is_recording = false; }

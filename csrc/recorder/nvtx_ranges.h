@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "recorder/nvtx_names.h"
 #include "trace/spool.h"
 
 namespace plab::recorder::nvtx_ranges {
@@ -15,15 +16,7 @@ namespace plab::recorder::nvtx_ranges {
 struct Event {
   trace::spool::Range range{};
   std::string text;
-};
-
-// As NVTX's handles, both live as long as the process.
-struct Domain {
-  uint32_t id;
-  std::string name;
-};
-struct RegisteredString {
-  std::string text;
+  std::string data;  // nvtx_payloads::copy
 };
 
 // From the recorder.
@@ -43,18 +36,13 @@ void library_attached() noexcept;
 uint32_t attached_libraries() noexcept;  // since the process began
 
 // From instrumented code, on any thread. Times and threads are filled in here.
-int push(Event event);                      // the new range's level, from 0
-int pop(uint32_t domain, uint64_t end_ns);  // the level that ended; -1: nothing is open
+int push(Event event);  // the new range's level, from 0
+// The level that ended; -1: nothing is open. `data` is added to the range's.
+int pop(uint32_t domain, uint64_t end_ns, const std::string& data = {});
 void mark(Event event);
 uint64_t range_start(Event event);
-void range_end(uint64_t id, uint64_t end_ns);
+void range_end(uint64_t id, uint64_t end_ns, const std::string& data = {});
 
-// Names are kept whether a recording runs or not: they matter to every later one.
-void name_category(Event event);
-void name_thread(uint32_t thread, const char* text);
-const Domain* create_domain(const char* text);
-const RegisteredString* register_string(const char* text);
-
-Event make_event(trace::spool::RangeType type, const Domain* domain);
+Event make_event(trace::spool::RangeType type, const nvtx_names::Domain* domain);
 
 }  // namespace plab::recorder::nvtx_ranges

@@ -24,6 +24,9 @@ const char* plab_frames_unusable(void);
 // The chain must not move meanwhile: it is the caller's own thread, or the caller holds the GIL.
 int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated);
 
+// After Py_AddPendingCall on another thread than the main one: have it served soon.
+void plab_interrupt_main_thread(void);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

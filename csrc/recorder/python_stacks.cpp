@@ -43,6 +43,8 @@ Shared* g_shared = nullptr;              // lives on after stop(), and into the 
 std::atomic<uint32_t> g_epoch{1};        // moves on when an address may have lost its meaning
 std::atomic<bool> g_pin_requested{false};
 std::atomic<uint64_t> g_truncated{0}, g_foreign{0}, g_failed{0};
+std::atomic<uint64_t> g_hiding_thread{0};  // whose launcher's frames are hidden; there is one launcher
+std::atomic<int> g_hidden{0};
 
 // GIL held. Pins what the running frames of all threads execute: these objects are alive for certain.
 void pin_running_code(Shared& shared) {
@@ -161,25 +163,29 @@ bool start(std::string* why_not) {
 }
 
 StackId capture() noexcept {
-  Shared* shared = g_active.load(std::memory_order_acquire);
-  if (shared == nullptr) return 0;
+  if (g_active.load(std::memory_order_relaxed) == nullptr) return 0;
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr) return 0;
+  ThreadStacks* mine = this_thread_stacks();
+  return mine == nullptr ? 0 : capture_of(thread, *mine);
+}
+
+StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
+  Shared* shared = g_active.load(std::memory_order_acquire);
+  if (shared == nullptr) return 0;
   if (PyThreadState_GetInterpreter(thread) != shared->interpreter) {
     g_foreign.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
-  ThreadStacks* mine = this_thread_stacks();
-  if (mine == nullptr) return 0;
   const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
   int truncated = 0;
-  int count = plab_walk_frames(thread, mine->frames, kMaxDepth, &truncated);
-  if (!truncated) count = std::max(0, count - mine->hidden);  // else the hidden ones were not reached
+  int count = plab_walk_frames(thread, memory.frames, kMaxDepth, &truncated);
+  if (!truncated) count = std::max(0, count - memory.hidden);  // else the hidden ones were not reached
   bool unpinned = false;
   StackId stack = 0;
   try {
     const StackId root = truncated ? truncation_node(*shared) : 0;
-    stack = mine->find(count, root, epoch, [&](StackId parent, const PlabFrame& frame) {
+    stack = memory.find(count, root, epoch, [&](StackId parent, const PlabFrame& frame) {
       const ResolvedFrame found = resolve_frame(*shared, parent, frame);
       unpinned |= !found.lasting;
       return found;
@@ -203,7 +209,13 @@ void hide_callers() {
   if (ThreadStacks* mine = this_thread_stacks()) {
     int truncated = 0;
     mine->hidden = plab_walk_frames(PyThreadState_Get(), mine->frames, kMaxDepth, &truncated);
+    g_hidden = mine->hidden;
+    g_hiding_thread = PyThreadState_GetID(PyThreadState_Get());
   }
+}
+
+int hidden_callers(uint64_t thread_state) noexcept {
+  return g_hiding_thread.load() == thread_state ? g_hidden.load() : 0;
 }
 
 void resolve() {

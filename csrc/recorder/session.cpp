@@ -45,6 +45,7 @@ void Session::after_fork_child() {
   autograd_link::detach();
   nvtx_ranges::after_fork_child();
   python_stacks::after_fork_child();
+  PythonSampler::after_fork_child();
   session.writer_.forget();
 }
 
@@ -83,7 +84,7 @@ StartResult Session::start(const StartOptions& options) {
 }
 
 void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult* result) {
-  gpu_ = nvtx_ = python_ = false;
+  gpu_ = nvtx_ = python_ = sampling_ = false;
   recorded_calls_ = calls_with_stack_ = 0;
   flush_period_ms_ = options.flush_period_ms;
   armed_ = !options.paused;
@@ -120,6 +121,8 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   result->gpu = gpu_;
   stopping_ = false;
   consumer_ = std::thread(&Session::consume, this);
+  sampling_ = python_ && options.sample_period_ns;
+  if (sampling_) sampler_.start(options.sample_period_ns, [this] { return open_.load(); });
 }
 
 bool Session::warm_up() {
@@ -199,6 +202,7 @@ std::string Session::halt() {
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
   if (gpu_) cupti_.stop();
   if (!windows_.empty() && open_) end_window();
+  sampler_.stop();
   {
     std::lock_guard consumer_lock(consumer_mutex_);
     stopping_ = true;
@@ -275,6 +279,7 @@ void Session::check_clock() {
 void Session::drain() {
   std::lock_guard lock(counting_);
   drain_launches();
+  if (sampling_) drain_samples();
   if (gpu_) {
     cupti_.collect();
     cupti_.watch(recorded_calls_);
@@ -314,6 +319,13 @@ void Session::drain_launches() {
   stacks_.write_out();
   writer_.append(spool::Kind::kApiCall, calls_);
   calls_.clear();
+}
+
+void Session::drain_samples() {
+  const std::vector<spool::Sample> samples = sampler_.take();
+  for (const spool::Sample& sample : samples) stacks_.use(sample.stack);
+  stacks_.write_out();
+  writer_.append(spool::Kind::kSample, samples);
 }
 
 // ---- facts ----
@@ -357,6 +369,13 @@ std::map<std::string, std::string> Session::statistics() {
   {
     std::lock_guard windows_lock(windows_mutex_);
     if (!windows_.empty() || !open_) put("windows", windows_.size());
+  }
+  if (sampling_) {
+    const PythonSampler::Totals sampled = sampler_.totals();
+    put("sample_moments", sampled.moments);
+    put("samples_late", sampled.late);
+    put("samples_lost", sampled.lost);
+    put("overhead_sampling_ns", sampled.cost_ns);
   }
   if (limit_reached_) put("stopped_at_bytes", most_bytes_);
   if (totals.cost_samples) {  // one call in LaunchRing::kSampleEvery is timed

@@ -20,6 +20,7 @@
 #include "recorder/cupti_client.h"
 #include "recorder/launch_ring.h"
 #include "recorder/nvtx_ranges.h"
+#include "recorder/python_sampler.h"
 #include "recorder/stack_writer.h"
 #include "recorder/tick_clock.h"
 #include "trace/spool.h"
@@ -33,6 +34,7 @@ struct StartOptions {
   bool python_stacks = true;
   bool nvtx = true;
   bool paused = false;      // begin in a pause, before the first window
+  uint64_t sample_period_ns = 0;  // from one sample of the host's Python to the next; 0: none
   uint64_t most_bytes = 0;  // the capture file ends its last window before it grows larger; 0: no limit
   uint32_t flush_period_ms = 1000;  // what a killed process may lose
 };
@@ -82,6 +84,7 @@ class Session {
   void check_clock();
   void drain();
   void drain_launches();
+  void drain_samples();
   void write_thread_names();
   bool in_window(uint64_t start_ns, uint64_t end_ns);
   const nvtx_ranges::Keep keep_ = [this](uint64_t start_ns, uint64_t end_ns) {
@@ -97,6 +100,7 @@ class Session {
   CuptiClient cupti_{writer_};
   LaunchRings rings_;
   StackWriter stacks_{writer_};
+  PythonSampler sampler_;
   std::unordered_map<const void*, uint32_t> node_names_;
   std::vector<trace::spool::ApiCall> calls_;
   TickTimeline ticks_;
@@ -108,7 +112,7 @@ class Session {
   uint32_t flush_period_ms_ = 1000;
   trace::spool::Clock last_clock_{};
 
-  bool gpu_ = false, nvtx_ = false, python_ = false;
+  bool gpu_ = false, nvtx_ = false, python_ = false, sampling_ = false;
   std::atomic<bool> armed_{false}, open_{false};  // CUPTI works; in a window
   bool limit_reached_ = false;
   uint64_t most_bytes_ = 0, start_ns_ = 0;

@@ -115,4 +115,11 @@ class ThreadStacks {
 // The calling thread's own, made at its first call and freed when it ends; null while the thread is ending.
 ThreadStacks* this_thread_stacks() noexcept;
 
+namespace python_stacks {
+
+// The stack of `thread`, of which `memory` remembers the last. Thread: its own, or one that holds the GIL.
+StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept;
+
+}  // namespace python_stacks
+
 }  // namespace plab::recorder

@@ -41,6 +41,10 @@ enum class Kind : uint16_t {
   kClock = 16,
   kDiagnostic = 17,
   kWindow = 18,
+  kSample = 19,
+  kSchema = 20,
+  kSchemaEntry = 21,
+  kResource = 22,
 };
 
 struct Header {
@@ -120,7 +124,25 @@ enum class Payload : uint32_t {
 struct Range {
   uint64_t start_ns, end_ns;  // end_ns 0: a mark, or still open when the recording stopped
   uint64_t range_id, payload;
-  uint32_t type, domain, thread, end_thread, text, registered, category, color, payload_type, pad;
+  uint32_t type, domain, thread, end_thread, text, registered, category, color, payload_type;
+  uint32_t data;  // a string: the bytes of a payload with a schema, in hexadecimal
+};
+
+// What the bytes of an NVTX payload mean: a structure, or (type 0) an enumeration, whose entries hold their
+// value in `kind` and whether it is a flag in `flags`.
+struct Schema {
+  uint64_t id, bytes, flags, alignment;
+  uint32_t domain, name, type, entries;
+};
+struct SchemaEntry {
+  uint64_t schema, kind, flags, detail, offset;
+  uint32_t domain, index, name, description;
+};
+
+// A name that the program gave to something: `type` and `identifier` are NVTX's.
+struct Resource {
+  uint64_t identifier;
+  uint32_t type, domain, name, pad;
 };
 
 struct StackNode {
@@ -131,6 +153,12 @@ struct StackNode {
 
 struct Thread {
   uint32_t thread, name;
+};
+
+// Where the Python of a thread was.
+struct Sample {
+  uint64_t time_ns;
+  uint32_t thread, stack;
 };
 
 struct Clock {

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from profiling_lab.recording import Recorder, RecordingSummary, Schedule
 
+_SAMPLE_HZ = 1000
+
 HELP = "run a Python script, unmodified, and record its GPU work and the lines that launch it"
 EXAMPLES = """\
   profiling-lab record train.py                              writes train.sqlite
@@ -21,6 +23,7 @@ EXAMPLES = """\
   profiling-lab record -o run.sqlite -m package.train --lr 1e-4
   profiling-lab record --steps 10:15 train.py                 five steps, found by optimizer.step()
   profiling-lab record --active 2 --every 500 train.py       two steps of every 500, at no cost in between
+  profiling-lab record --sample-python train.py              where the host was while the GPU idled
   profiling-lab record --delay 60 --duration 5 serve.py      by the clock
   profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
   torchrun --nproc-per-node 2 -m profiling_lab record -o run-{rank}.sqlite train.py
@@ -48,6 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
+    parser.add_argument(
+        "--sample-python",
+        action="store_true",
+        help="sample the Python stacks of all threads too: `gaps` then names the lines the host was in",
+    )
+    parser.add_argument(
+        "--sample-hz",
+        metavar="N",
+        type=int,
+        default=None,
+        help=f"samples a second (default: {_SAMPLE_HZ}); asks for --sample-python",
+    )
     _add_schedule(parser)
     parser.add_argument(
         "--max-size",
@@ -120,6 +135,16 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     return Schedule.of_steps(args.steps, **warmup, **others)
 
 
+def _sample_hz(args: argparse.Namespace) -> int:
+    from profiling_lab.errors import UsageError
+
+    if args.sample_hz is None:
+        return _SAMPLE_HZ if args.sample_python else 0
+    if args.sample_hz < 1:
+        raise UsageError(f"--sample-hz is a number of samples a second, not {args.sample_hz}")
+    return int(args.sample_hz)
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -164,6 +189,7 @@ def run(args: argparse.Namespace) -> int:
         nvtx=not args.no_nvtx,
         script=args.script,
         schedule=_schedule(args),
+        sample_hz=_sample_hz(args),
         most_bytes=args.max_size,
     )
     if not args.overwrite:

@@ -100,7 +100,7 @@ def _decoded(entry: str, fields: dict[tuple[int, str], tuple[int, int]]) -> tupl
     data = bytes.fromhex(coded)
     if len(data) < _HEADER_BYTES:
         return name, {}
-    schema = struct.unpack_from("<I", data, _SCHEMA_AT)[0]
+    schema = struct.unpack_from("<Q", data, _SCHEMA_AT)[0]
     payload = data[_HEADER_BYTES:]
     out = {}
     for field in (_COMMUNICATOR, _SIZE, _MEMBERS):

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.recording import payload_tables
 from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
 from profiling_lab.recording.spool import Records, Spool, global_tid
 from profiling_lab.recording.strings import NONE, StringTable
@@ -18,8 +20,8 @@ MARK, DOMAIN_CREATED = 34, 75
 # nsys' injection makes a domain of this name; its stacks are marks in it with a payload of the same name.
 STACK_DOMAIN = 1
 STACK_SCHEMA = "Python Backtrace on CUDA"
+SAMPLE_SCHEMA = "Python Periodic Sampling"
 _STACK_COLOR = 4294944000
-_SCHEMA_ID, _FRAME_SCHEMA_ID, _STATE_ENUM_ID = 4294967301, 4294967299, 4294967300
 
 _PAYLOADS = {
     1: "uint64Value",
@@ -48,8 +50,18 @@ def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
             len(nodes),
         ),
         "NVTX_EVENTS": _events(spool, strings, nodes),
-        **(_payload_schema() if len(nodes) else {}),
+        **payload_tables.build(spool, _stack_forms(spool)),
     }
+
+
+def _stack_forms(spool: Spool) -> list[payload_tables.StackForm]:
+    """The domains under which this file has stacks."""
+    forms = []
+    if np.any(spool.records["calls"]["stack"]):
+        forms.append(payload_tables.StackForm(STACK_SCHEMA, STACK_DOMAIN))
+    if len(spool.records["samples"]):
+        forms.append(payload_tables.StackForm(SAMPLE_SCHEMA, sample_domain(spool)))
+    return forms
 
 
 def _last_of_each(nodes: Records) -> Records:
@@ -80,7 +92,15 @@ def _frames(nodes: Records, strings: StringTable) -> tuple[Any, npt.NDArray[np.i
 def _events(spool: Spool, strings: StringTable, nodes: Records) -> Any:
     import pyarrow as pa
 
-    tables = [_ranges(spool, strings), _stack_marks(spool, strings, nodes)]
+    calls, samples = spool.records["calls"], spool.records["samples"]
+    marks = _Marks(spool, strings, {int(node["id"]): node for node in nodes})
+    tables = [
+        _ranges(spool, strings),
+        marks.table(STACK_SCHEMA, STACK_DOMAIN, calls["start_ns"], calls["thread"], calls["stack"]),
+        marks.table(
+            SAMPLE_SCHEMA, sample_domain(spool), samples["time_ns"], samples["thread"], samples["stack"]
+        ),
+    ]
     events = pa.concat_tables([t for t in tables if t.num_rows] or tables[:1], promote_options="permissive")
     return events.sort_by("start")
 
@@ -108,6 +128,7 @@ def _ranges(spool: Spool, strings: StringTable) -> Any:
         "endGlobalTid": null_where(global_tid(spool.process, int64(r["end_thread"])), r["end_thread"] == 0),
         "textId": null_where(text_ids, text_ids < 0),
         "domainId": int64(r["domain"]),
+        "binaryData": payload_tables.blobs(spool, r["data"]),
     }
     for number, name in _PAYLOADS.items():
         columns[name] = null_where(_payload(r["payload"], name), r["payload_type"] != number)
@@ -127,120 +148,75 @@ def _payload(bits: npt.NDArray[np.uint64], name: str) -> npt.NDArray[Any]:
     return low.astype(np.int64) if name == "uint32Value" else bits.view(np.int64)
 
 
-def _stack_marks(spool: Spool, strings: StringTable, nodes: Records) -> Any:
-    """One mark per call with a stack, at the call's start and on its thread."""
-    calls = spool.records["calls"]
-    calls = calls[np.isin(calls["stack"], nodes["id"])]
-    node_of = {int(node["id"]): node for node in nodes}
-    distinct, inverse = np.unique(calls["stack"], return_inverse=True)
-    texts = np.asarray(
-        [strings.id(_stack_json(node_of, i, strings)) for i in distinct.tolist()], dtype=np.int64
-    )
-    columns = {
-        "start": spool.since_start(calls["start_ns"]),
-        "eventType": MARK,
-        "color": _STACK_COLOR,
-        "globalTid": global_tid(spool.process, int64(calls["thread"])),
-        "domainId": STACK_DOMAIN,
-        "jsonTextId": texts[inverse.reshape(-1)] if len(calls) else texts,
-    }
-    table = _typed(arrow_table("NVTX_EVENTS", columns, len(calls)))
-    if len(calls) == 0:
-        return table
-    import pyarrow as pa
-
-    domain = {"start": 0, "eventType": DOMAIN_CREATED, "text": STACK_SCHEMA, "domainId": STACK_DOMAIN,
-              "globalTid": spool.global_pid}  # fmt: skip
-    return pa.concat_tables([_typed(arrow_table("NVTX_EVENTS", domain, 1)), table])
+def sample_domain(spool: Spool) -> int:
+    """Where samples stand: the first domain that nobody has."""
+    return max(int(spool.records["ranges"]["domain"].max(initial=0)), STACK_DOMAIN) + 1
 
 
-def _stack_json(node_of: dict[int, Any], stack: int, strings: StringTable) -> str:
-    frames = []
-    while stack in node_of:
-        node = node_of[stack]
-        frames.append(
-            {
-                "Function": strings.id(strings.text(int(node["function"]))),
-                "File": strings.id(strings.text(int(node["file"]))),
-                "Line": int(node["line"]),
-            }
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Stacks as marks, each at its time and on its thread; the text of a stack stands once in StringIds."""
+
+    spool: Spool
+    strings: StringTable
+    node_of: dict[int, Any]
+
+    def table(self, schema: str, domain: int, times: Records, threads: Records, stacks: Records) -> Any:
+        import pyarrow as pa
+
+        known = np.isin(stacks, np.asarray([*self.node_of], dtype=np.uint32))
+        distinct, inverse = np.unique(stacks[known], return_inverse=True)
+        texts = np.asarray(
+            [self.strings.id(self._json(schema, stack)) for stack in distinct.tolist()], dtype=np.int64
         )
-        stack = int(node["parent"])
-    payload = {"Thread state ID": 1, "Thread state": "Running", "Frames count": len(frames), "Frames": frames}
-    return json.dumps({STACK_SCHEMA: payload}, separators=(",", ":"))
+        columns = {
+            "start": self.spool.since_start(times[known]),
+            "eventType": MARK,
+            "color": _STACK_COLOR,
+            "globalTid": global_tid(self.spool.process, int64(threads[known])),
+            "domainId": domain,
+            "jsonTextId": texts[inverse.reshape(-1)],
+        }
+        count = int(known.sum())
+        table = _typed(arrow_table("NVTX_EVENTS", columns, count))
+        if count == 0:
+            return table
+        named = {"start": 0, "eventType": DOMAIN_CREATED, "text": schema, "domainId": domain,
+                 "globalTid": self.spool.global_pid}  # fmt: skip
+        return pa.concat_tables([_typed(arrow_table("NVTX_EVENTS", named, 1)), table])
+
+    def _json(self, schema: str, stack: int) -> str:
+        frames = []
+        while stack in self.node_of:
+            node = self.node_of[stack]
+            frames.append(
+                {
+                    "Function": self.strings.id(self.strings.text(int(node["function"]))),
+                    "File": self.strings.id(self.strings.text(int(node["file"]))),
+                    "Line": int(node["line"]),
+                }
+            )
+            stack = int(node["parent"])
+        payload = {
+            "Thread state ID": 1,
+            "Thread state": "Running",
+            "Frames count": len(frames),
+            "Frames": frames,
+        }
+        return json.dumps({schema: payload}, separators=(",", ":"))
 
 
 def _typed(table: Any) -> Any:
     """NVTX_EVENTS with the same Arrow types wherever its rows come from."""
     import pyarrow as pa
 
-    real, text = {"doubleValue", "floatValue"}, {"text", "jsonText", "binaryData"}
-    fields = []
-    for name in table.column_names:
-        fields.append(
-            pa.field(name, pa.float64() if name in real else pa.string() if name in text else pa.int64())
-        )
-    return table.cast(pa.schema(fields))
+    kinds = {"doubleValue": pa.float64(), "floatValue": pa.float64(), "binaryData": pa.binary()}
+    kinds |= {"text": pa.string(), "jsonText": pa.string()}
 
+    def typed(name: str) -> Any:
+        column, kind = table.column(name), kinds.get(name, pa.int64())
+        # No cast leads from numbers to bytes, not even of a column that is all NULL.
+        is_null = column.null_count == len(column)
+        return pa.chunked_array([pa.nulls(len(column), kind)]) if is_null else column.cast(kind)
 
-def _payload_schema() -> dict[str, Any]:
-    """How a reader of nsys exports learns what the stack payload looks like."""
-
-    def table(name: str, rows: list[dict[str, Any]]) -> Any:
-        import pyarrow as pa
-
-        from profiling_lab.recording.schema import NSYS_TABLES, column_names
-
-        text = {c.split()[0] for c in NSYS_TABLES[name].split(",") if c.split()[1] == "TEXT"}
-        types = {c: pa.string() if c in text else pa.int64() for c in column_names(name)}
-        return pa.table({c: pa.array([row.get(c) for row in rows], kind) for c, kind in types.items()})
-
-    def entry(schema: int, idx: int, kind: int, name: str, offset: int | None, **more: int) -> dict[str, Any]:
-        return {"domainId": STACK_DOMAIN, "schemaId": schema, "idx": idx, "type": kind, "name": name,
-                "offset": offset, **more}  # fmt: skip
-
-    states = ("Running", "Blocking Wait", "Uninterruptible")
-    return {
-        "NVTX_PAYLOAD_SCHEMAS": table(
-            "NVTX_PAYLOAD_SCHEMAS",
-            [
-                {
-                    "domainId": STACK_DOMAIN,
-                    "schemaId": _SCHEMA_ID,
-                    "name": STACK_SCHEMA,
-                    "type": 2,
-                    "numEntries": 4,
-                },
-                {
-                    "domainId": STACK_DOMAIN,
-                    "schemaId": _FRAME_SCHEMA_ID,
-                    "type": 1,
-                    "numEntries": 3,
-                    "payloadSize": 24,
-                },
-            ],
-        ),
-        "NVTX_PAYLOAD_SCHEMA_ENTRIES": table(
-            "NVTX_PAYLOAD_SCHEMA_ENTRIES",
-            [
-                entry(_SCHEMA_ID, 0, 18, "Thread state ID", None),
-                entry(_SCHEMA_ID, 1, _STATE_ENUM_ID, "Thread state", 8),
-                entry(_SCHEMA_ID, 2, 16, "Frames count", 12),
-                entry(_SCHEMA_ID, 3, _FRAME_SCHEMA_ID, "Frames", 16, flags=48, arrayOrUnionDetail=2),
-                entry(_FRAME_SCHEMA_ID, 0, 80, "Function", None),
-                entry(_FRAME_SCHEMA_ID, 1, 80, "File", 8),
-                entry(_FRAME_SCHEMA_ID, 2, 15, "Line", 16),
-            ],
-        ),
-        "NVTX_PAYLOAD_ENUMS": table(
-            "NVTX_PAYLOAD_ENUMS",
-            [{"domainId": STACK_DOMAIN, "schemaId": _STATE_ENUM_ID, "numEntries": len(states), "size": 4}],
-        ),
-        "NVTX_PAYLOAD_ENUM_ENTRIES": table(
-            "NVTX_PAYLOAD_ENUM_ENTRIES",
-            [
-                {"domainId": STACK_DOMAIN, "schemaId": _STATE_ENUM_ID, "idx": i, "name": name, "value": i + 1}
-                for i, name in enumerate(states)
-            ],
-        ),
-    }
+    return pa.table({name: typed(name) for name in table.column_names})

@@ -19,6 +19,9 @@ from profiling_lab.recording import autograd_link, gpu_facts, libcupti, other_pr
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schedule import Conductor, Schedule
 
+MOST_SAMPLE_HZ = 2000
+"""more often the samples would be what is measured"""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordingSummary:
@@ -46,6 +49,8 @@ class Recorder:
 
     schedule: which stretches of the run are recorded (default: all of it); pause() and resume() do the same
     by hand. most_bytes: the recording ends early when its capture file has so many bytes (0: no limit).
+    sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
+    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ).
 
     While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
     GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
@@ -61,6 +66,7 @@ class Recorder:
         autograd: bool = True,
         nvtx: bool = True,
         script: str | None = None,
+        sample_hz: int = 0,
         schedule: Schedule | None = None,
         most_bytes: int = 0,
         buffer_bytes: int = 4 << 20,
@@ -71,6 +77,11 @@ class Recorder:
         self._overwrite = overwrite
         self._gpu, self._stacks, self._autograd, self._nvtx = gpu, stacks, autograd, nvtx
         self._script = script
+        if not 0 <= sample_hz <= MOST_SAMPLE_HZ:
+            raise UsageError(f"Python is sampled 1 to {MOST_SAMPLE_HZ} times a second, not {sample_hz}")
+        if sample_hz and not stacks:
+            raise UsageError("samples of Python are stacks: they cannot be had without stacks")
+        self._sample_hz = sample_hz
         self._most_bytes = most_bytes
         self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu)
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
@@ -115,6 +126,7 @@ class Recorder:
                 gpu=self._gpu,
                 python_stacks=self._stacks,
                 nvtx=self._attract_nvtx(_recorder.__file__),
+                sample_period_ns=1_000_000_000 // self._sample_hz if self._sample_hz else 0,
                 paused=self._conductor.begins_paused,
                 most_bytes=self._most_bytes,
                 buffer_bytes=self._buffer_bytes,
@@ -229,6 +241,7 @@ class Recorder:
             **_place_in_job(),
             "gpu_reason": self._reasons.get("gpu", ""),
             "stacks_state": self._reasons.get("stacks", "on"),
+            "samples_per_second": str(self._sample_hz),
             "nvtx_state": self._reasons.get("nvtx", "on" if self._nvtx else "switched off"),
         }
 

@@ -125,6 +125,10 @@ PYREC_TABLES: dict[str, str] = {
     # Only of a recording that paused: what was recorded. end NULL: never closed; firstStep NULL: no steps.
     "PYREC_WINDOW": """
         start INTEGER NOT NULL, end INTEGER, firstStep INTEGER""",
+    # Names that the program gave through NVTX: of streams, events, contexts, devices and things of its own.
+    # type and identifier are NVTX's: 0x50001 is a cudaStream_t, whose handle is the identifier.
+    "PYREC_RESOURCE": """
+        globalPid INTEGER, domainId INTEGER, type INTEGER, identifier INTEGER, nameId INTEGER""",
 }
 
 # These are in every file; the others only where they have rows, as in nsys' exports.

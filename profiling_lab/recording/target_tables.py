@@ -45,6 +45,7 @@ def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
         "META_DATA_CAPTURE": _pairs("META_DATA_CAPTURE", _capture_meta(spool)),
         "META_DATA_EXPORT": _pairs("META_DATA_EXPORT", _export_meta()),
         "PYREC_WINDOW": _windows(spool),
+        "PYREC_RESOURCE": _resources(spool, strings),
         "PYREC_META": _pairs("PYREC_META", _own_meta(spool)),
     }
 
@@ -79,6 +80,19 @@ def _windows(spool: Spool) -> Any:
         "firstStep": null_where(int64(rows["step"]), rows["step"] < 0),
     }
     return arrow_table("PYREC_WINDOW", columns, len(rows))
+
+
+def _resources(spool: Spool, strings: StringTable) -> Any:
+    r = spool.records["resources"]
+    names = strings.ids(r["name"])
+    columns = {
+        "globalPid": spool.global_pid,
+        "domainId": int64(r["domain"]),
+        "type": int64(r["type"]),
+        "identifier": int64(r["identifier"]),
+        "nameId": null_where(names, names < 0),
+    }
+    return arrow_table("PYREC_RESOURCE", columns, len(r))
 
 
 def _thread_names(spool: Spool, strings: StringTable) -> Any:

@@ -241,6 +241,13 @@ def _stacks(trace: Trace) -> list[Recorded]:
                 stacks,
                 _switched("stacks_state", "--no-stacks", trace) or "see doctor: the stack self-test",
             ),
+            _marks(
+                file,
+                "python_samples",
+                "periodic Python stacks",
+                SAMPLING_SCHEMA,
+                "profiling-lab record --sample-python",
+            ),
             Recorded(
                 "autograd",
                 "API calls inside of backward, with their node",

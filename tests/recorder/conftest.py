@@ -76,6 +76,17 @@ def run_gpu(tmp_path: Path) -> Runner:
     return Runner(tmp_path, "import torch", {})
 
 
+@pytest.fixture(scope="session")
+def apps(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Two libraries that use NVTX, as environment for `run`."""
+    folder = tmp_path_factory.mktemp("nvtx")
+    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
+    for name in ("one.so", "two.so"):
+        flags = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}", "-ldl"]
+        subprocess.run([compiler, str(HERE / "fake_nvtx.cpp"), *flags, "-o", str(folder / name)], check=True)
+    return {"APPS": str(folder)}
+
+
 @pytest.fixture
 def query(tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
     """Rows of the recording that `run` wrote."""

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 
 #include "recorder/nvtx_abi.h"
 
@@ -25,15 +26,27 @@ using NameThread = void (*)(uint32_t, const char*);
 using CreateDomain = const void* (*)(const char*);
 using RegisterString = const void* (*)(const void*, const char*);
 
-Function core[16] = {};
-Function core2[16] = {};
-Function* core_slots[16];
-Function* core2_slots[16];
+using PushW = int (*)(const wchar_t*);
+using MarkW = void (*)(const wchar_t*);
+using CreateDomainW = const void* (*)(const wchar_t*);
+using RegisterStringW = const void* (*)(const void*, const wchar_t*);
+using NameCategoryW = void (*)(const void*, uint32_t, const wchar_t*);
+using NameThreadW = void (*)(uint32_t, const wchar_t*);
+using NameStreamA = void (*)(uintptr_t, const char*);
+using CreateResource = const void* (*)(const void*, const ResourceAttributes*);
+
+// By module number; a library without CUDA's names has no table of theirs.
+constexpr unsigned kSlots = 16;
+Function functions[6][kSlots] = {};
+Function* slots[6][kSlots];
+auto& core = functions[int(Module::kCore)];
+auto& core2 = functions[int(Module::kCore2)];
+auto& runtime = functions[int(Module::kCudaRuntime)];
 
 int get_table(Module module, FunctionTable* table, unsigned* size) {
-  *size = 16;
-  *table = module == Module::kCore ? core_slots : core2_slots;
-  return module == Module::kCore || module == Module::kCore2;
+  *size = kSlots;
+  *table = slots[int(module)];
+  return module != Module::kCuda;
 }
 
 const ExportTable callbacks{sizeof(ExportTable), get_table};
@@ -44,15 +57,44 @@ void initialise() {
   static bool done = false;
   if (done) return;
   done = true;  // a library that woke up without a tool stays without
-  for (unsigned i = 1; i < 16; ++i) core_slots[i] = &core[i], core2_slots[i] = &core2[i];
+  for (unsigned module = 0; module < std::size(slots); ++module) {
+    for (unsigned i = 1; i < kSlots; ++i) slots[module][i] = &functions[module][i];
+  }
   const char* path = std::getenv("NVTX_INJECTION64_PATH");
   void* tool = path ? dlopen(path, RTLD_LAZY) : nullptr;
   if (!tool) return;
   auto* start = reinterpret_cast<int (*)(GetExportTable)>(dlsym(tool, "InitializeInjectionNvtx2"));
   if (!start || start(export_table) != 1) {
-    for (auto& function : core) function = nullptr;
-    for (auto& function : core2) function = nullptr;
+    for (auto& module : functions) {
+      for (auto& function : module) function = nullptr;
+    }
   }
+}
+
+intptr_t extension[8] = {};
+
+// The extension has an entry of its own, which is looked for after the other.
+void initialise_extension() {
+  static bool done = false;
+  if (done) return;
+  done = true;
+  initialise();
+  const char* path = std::getenv("NVTX_INJECTION64_PATH");
+  void* tool = path ? dlopen(path, RTLD_LAZY) : nullptr;
+  auto* start =
+      tool ? reinterpret_cast<int (*)(ExtensionInfo*)>(dlsym(tool, "InitializeInjectionNvtxExtension"))
+           : nullptr;
+  ExtensionTable table{0, std::size(extension), extension};
+  ExtensionInfo info{3, sizeof info, kPayloadExtension, 0x0104, 1, &table, nullptr, nullptr};
+  if (!start || start(&info) != 1) {
+    for (auto& slot : extension) slot = 0;
+  }
+}
+
+template <class F>
+F extended(unsigned slot) {
+  initialise_extension();
+  return reinterpret_cast<F>(extension[slot]);
 }
 
 template <class F>
@@ -107,4 +149,90 @@ EXPORT void app_name_category(const void* domain, uint32_t category, const char*
 }
 EXPORT void app_name_thread(uint32_t thread, const char* name) {
   if (const auto f = at<NameThread>(core, kNameOsThreadA)) f(thread, name);
+}
+EXPORT int app_push_wide(const wchar_t* text) {
+  const auto f = at<PushW>(core, kRangePushW);
+  return f ? f(text) : -2;
+}
+EXPORT void app_mark_wide(const wchar_t* text) {
+  if (const auto f = at<MarkW>(core, kMarkW)) f(text);
+}
+EXPORT const void* app_domain_wide(const wchar_t* name) {
+  const auto f = at<CreateDomainW>(core2, kDomainCreateW);
+  return f ? f(name) : nullptr;
+}
+EXPORT const void* app_register_wide(const void* domain, const wchar_t* text) {
+  const auto f = at<RegisterStringW>(core2, kDomainRegisterStringW);
+  return f ? f(domain, text) : nullptr;
+}
+EXPORT void app_name_category_wide(const void* domain, uint32_t category, const wchar_t* name) {
+  if (const auto f = at<NameCategoryW>(core2, kDomainNameCategoryW)) f(domain, category, name);
+}
+EXPORT void app_name_thread_wide(uint32_t thread, const wchar_t* name) {
+  if (const auto f = at<NameThreadW>(core, kNameOsThreadW)) f(thread, name);
+}
+EXPORT void app_name_stream(uintptr_t stream, const char* name) {
+  if (const auto f = at<NameStreamA>(runtime, kNameCudaStreamA)) f(stream, name);
+}
+EXPORT const void* app_resource(const void* domain, int type, uint64_t identifier, const char* name) {
+  const ResourceAttributes a{3, sizeof a, type, identifier, kMessageText, name};
+  const auto f = at<CreateResource>(core2, kDomainResourceCreate);
+  return f ? f(domain, &a) : nullptr;
+}
+
+// ---- payloads: what NCCL does ----
+
+struct AllReduce {
+  uint64_t communicator;
+  size_t bytes;
+};
+EXPORT uint64_t app_schema(const void* domain, uint64_t id) {
+  const SchemaEntryAttributes entries[] = {
+      {0, 18, "NCCL communicator ID", nullptr, 0, 0, nullptr, nullptr},
+      {0, 22, "Message size [bytes]", "in bytes", 0, 8, nullptr, nullptr}};
+  const SchemaAttributes a{
+      kSchemaType | kSchemaEntries | kSchemaEntryCount | kSchemaBytes | (id ? kSchemaId : 0),
+      "not in the mask",
+      1,
+      7,
+      entries,
+      2,
+      sizeof(AllReduce),
+      0,
+      id,
+      nullptr};
+  using Register = uint64_t (*)(const void*, const SchemaAttributes*);
+  const auto f = extended<Register>(kPayloadSchemaRegister);
+  return f ? f(domain, &a) : 0;
+}
+EXPORT uint64_t app_enum(const void* domain) {
+  const EnumEntryAttributes entries[] = {{"sum", 0, 0}, {"product", 1, 1}};
+  const EnumAttributes a{
+      kEnumName | kEnumEntries | kEnumEntryCount | kEnumBytes, "reduction", entries, 2, 4, 0, nullptr};
+  using Register = uint64_t (*)(const void*, const EnumAttributes*);
+  const auto f = extended<Register>(kPayloadEnumRegister);
+  return f ? f(domain, &a) : 0;
+}
+EXPORT int app_push_all_reduce(const void* domain, const void* name, uint64_t schema, uint64_t communicator,
+                               uint64_t bytes, uint64_t size_told) {
+  const AllReduce payload{communicator, bytes};
+  const PayloadData data{schema, size_told, &payload};
+  const EventAttributes a{
+      3, sizeof a, 0, 0, 0, kPayloadExtended, 1, reinterpret_cast<uint64_t>(&data), kMessageRegistered, name};
+  const auto f = at<DomainPush>(core2, kDomainRangePushEx);
+  return f ? f(domain, &a) : -2;
+}
+// A range that is all payload: its schema's first entry is the text.
+EXPORT int app_payload_range(const void* domain, const void* name, uint64_t communicator) {
+  const SchemaEntryAttributes entry{1 << 10, 80, "text", nullptr, 0, 0, nullptr, nullptr};
+  const SchemaAttributes schema{
+      kSchemaType | kSchemaEntries | kSchemaEntryCount, nullptr, 1, 0, &entry, 1, 0, 0, 0, nullptr};
+  using Register = uint64_t (*)(const void*, const SchemaAttributes*);
+  using Act = int (*)(const void*, const PayloadData*, size_t);
+  const auto make = extended<Register>(kPayloadSchemaRegister);
+  if (!make) return -2;
+  const PayloadData pushed{make(domain, &schema), sizeof name, &name};
+  const PayloadData popped{99, sizeof communicator, &communicator};
+  const int level = extended<Act>(kRangePushPayload)(domain, &pushed, 1);
+  return extended<Act>(kRangePopPayload)(domain, &popped, 1) == level ? level : -3;
 }

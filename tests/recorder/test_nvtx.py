@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,34 +11,7 @@ from typing import Any
 import pytest
 from package_root import PACKAGE_ROOT
 
-HERE = Path(__file__).resolve().parent
-REPO = HERE.parents[1]
-
-APP = """
-import ctypes
-def app(name):
-    library = ctypes.CDLL(os.path.join(os.environ["APPS"], name))
-    for function in ("domain", "register"): getattr(library, "app_" + function).restype = ctypes.c_void_p
-    library.app_start.restype = ctypes.c_uint64
-    p, text, i, u32, u64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64
-    for function, arguments in dict(
-        push=(text,), start=(text,), end=(u64,), mark=(text, u32, i, u64), domain=(text,), register=(p, text),
-        domain_push=(p, p, i), domain_pop=(p,), name_category=(p, u32, text), name_thread=(u32, text),
-    ).items():
-        getattr(library, "app_" + function).argtypes = arguments
-    return library
-"""
-
-
-@pytest.fixture(scope="session")
-def apps(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Two libraries that use NVTX, as environment for `run`."""
-    folder = tmp_path_factory.mktemp("nvtx")
-    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
-    for name in ("one.so", "two.so"):
-        flags = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}", "-ldl"]
-        subprocess.run([compiler, str(HERE / "fake_nvtx.cpp"), *flags, "-o", str(folder / name)], check=True)
-    return {"APPS": str(folder)}
+APP = "import ctypes\nfrom nvtx_app import app\n"
 
 
 def test_ranges_of_two_libraries(run: Any, query: Any, apps: dict[str, str]) -> None:
@@ -229,53 +200,6 @@ with profiling_lab.record(OUT):
         "WHERE eventType = 75"
     ))  # fmt: skip
     assert rows[1][1] == domains["model"]
-
-
-def test_our_nvtx_declarations_agree_with_the_headers(tmp_path: Path) -> None:
-    headers = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include", Path("/usr/include")]
-    include = next((folder for folder in headers if (folder / "nvtx3" / "nvToolsExt.h").is_file()), None)
-    if include is None:
-        pytest.skip("NVTX's headers are not installed")
-    source = tmp_path / "conformance.cpp"
-    fields = {"category": "category", "color_type": "colorType", "payload_type": "payloadType",
-              "payload": "payload", "message_type": "messageType", "message": "message"}  # fmt: skip
-    core = "MarkEx MarkA RangeStartEx RangeStartA RangeEnd RangePushEx RangePushA RangePop NameCategoryA"
-    core2 = (
-        "DomainMarkEx DomainRangeStartEx DomainRangeEnd DomainRangePushEx DomainRangePop DomainNameCategoryA "
-        "DomainRegisterStringA DomainCreateA"
-    )
-    checks = [
-        f"offsetof(EventAttributes, {a}) == offsetof(nvtxEventAttributes_t, {b})" for a, b in fields.items()
-    ]
-    checks += [f"int(k{slot}) == NVTX_CBID_CORE_{slot}" for slot in [*core.split(), "NameOsThreadA"]]
-    checks += [f"int(k{slot}) == NVTX_CBID_CORE2_{slot}" for slot in core2.split()]
-    checks += [
-        "sizeof(EventAttributes) == sizeof(nvtxEventAttributes_t)",
-        "int(Module::kCore) == NVTX_CB_MODULE_CORE",
-        "int(Module::kCore2) == NVTX_CB_MODULE_CORE2",
-        "kExportTableCallbacks == NVTX_ETID_CALLBACKS",
-        "sizeof(ExportTable) == sizeof(NvtxExportTableCallbacks)",
-        "int(kMessageRegistered) == NVTX_MESSAGE_TYPE_REGISTERED",
-        "int(kMessageWide) == NVTX_MESSAGE_TYPE_UNICODE",
-        "kColorArgb == NVTX_COLOR_ARGB",
-    ]
-    lines = [
-        '#include "nvtx3/nvToolsExt.h"',
-        '#include "recorder/nvtx_abi.h"',
-        "using namespace plab::recorder::nvtx;",
-    ]
-    source.write_text("\n".join([*lines, *(f"static_assert({check});" for check in checks)]))
-    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
-    command = [
-        compiler,
-        "-std=c++20",
-        "-fsyntax-only",
-        "-w",
-        f"-I{REPO / 'csrc'}",
-        f"-I{include}",
-        str(source),
-    ]
-    subprocess.run(command, check=True)
 
 
 def test_python_is_not_slowed_without_a_recording() -> None:
