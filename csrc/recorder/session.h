@@ -33,9 +33,9 @@ struct StartOptions {
   bool gpu = true;
   bool python_stacks = true;
   bool nvtx = true;
-  bool paused = false;      // begin in a pause, before the first window
+  bool paused = false;            // begin in a pause, before the first window
   uint64_t sample_period_ns = 0;  // from one sample of the host's Python to the next; 0: none
-  uint64_t most_bytes = 0;  // the capture file ends its last window before it grows larger; 0: no limit
+  uint64_t most_bytes = 0;        // the capture file ends its last window before it grows larger; 0: no limit
   uint32_t flush_period_ms = 1000;  // what a killed process may lose
 };
 
