@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <string_view>
+
 #include "ops/attention/bwd_sm80.cuh"
 #include "ops/attention/fwd_sm80.cuh"
 #include "ops/attention/prepare.cuh"
@@ -15,10 +18,16 @@ void check_device() {
                 std::to_string(major) + "." + std::to_string(minor));
 }
 
-// The Hopper path runs on compute capability 9.0 exactly, and only where the build had its target.
+// The Hopper path runs on compute capability 9.0 exactly, and only where the build had its target. A process
+// whose environment says PROFILING_LAB_ATTENTION_PATH=sm80 takes the portable path there too: to test it, to
+// time it, and to tell whether a wrong result comes from one path or from both.
 bool has_hopper_path() {
 #ifdef PLAB_HAS_SM90A
-  return cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
+  static const bool portable = [] {
+    const char* path = std::getenv("PROFILING_LAB_ATTENTION_PATH");
+    return path != nullptr && std::string_view(path) == "sm80";
+  }();
+  return !portable && cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
          cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
 #else
   return false;
