@@ -56,16 +56,26 @@ class Fake:
         return correlation
 
 
-def launch_per_operator(fake: Fake) -> Any:
+def launch_per_operator(fake: Fake, *, views: bool = True) -> Any:
     """A context in which every torch operator, forward or backward, launches one kernel of its own name.
 
     So a CPU model makes the launches that a CUDA model would, each while the same autograd node is running.
+    Without `views`, operators that only look at a tensor anew or allocate one launch nothing, as on a GPU.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            fake.kernel(func.name().replace("aten::", "").replace(".", "_"))
+            if views or not _is_free(func):
+                fake.kernel(func.name().replace("aten::", "").replace(".", "_"))
             return func(*args, **(kwargs or {}))
 
     return Mode()
+
+
+def _is_free(operator: Any) -> bool:
+    """Whether a GPU would have nothing to do for a torch operator."""
+    returned = operator._schema.returns
+    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returned)
+    free = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "profiler::")
+    return is_view or operator.name().startswith(free)

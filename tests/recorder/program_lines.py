@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of this folder say in comments which of their lines reach the GPU, and in which phases.
+
+`# gpu: forward backward` at the end of a line means: it launches work in forward, and autograd launches work
+for it in backward. A recording must show these lines in these phases and no other line of the program.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from profiling_lab.trace import Trace
+from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.lines import LinesResult, lines
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+PHASES = ("forward", "backward", "recompute", "optimizer")
+Phases = dict[str, set[str]]
+"""source text of a line without its comment -> phases"""
+
+
+def source(name: str) -> list[str]:
+    return (PROGRAMS / f"{name}.py").read_text().splitlines()
+
+
+def marked(name: str, mark: str = "gpu") -> Phases:
+    """What the comments of a program promise."""
+    found = (re.match(rf"\s*(.*\S)\s+# {mark}: (.+)$", text) for text in source(name))
+    return {match[1]: set(match[2].split()) for match in found if match}
+
+
+def recorded(result: LinesResult, name: str) -> Phases:
+    """What a recording shows of a program."""
+    text, out = source(name), {}
+    for row in result.rows:
+        where = text[row.line - 1].split("  #")[0].strip() if row.file.endswith(f"/{name}.py") else row.key
+        out.setdefault(where, set()).update(
+            phase for phase in PHASES if getattr(row, f"{phase}_ns") > 0
+        )
+    return out
+
+
+def lines_of(path: Path, name: str) -> LinesResult:
+    with Trace.open(path) as trace:
+        return lines(trace, own=(f"programs/{name}.py",))
+
+
+def share(covered: Coverage, without: tuple[str, ...] = ()) -> str:
+    """One line for people: the share of GPU time with a line, and what the rest is."""
+    rest = "; ".join(f"{100 * u.ns / covered.gpu_ns:.2f} % {u.reason}" for u in covered.unattributed)
+    return f"{100 * covered.attributed_frac:.2f} % of {covered.gpu_ns / 1e6:.2f} ms" + (f"; {rest}" if rest else "")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real kernels of the programs in programs/: each on the lines that the program names, at least 99 % with one.
+
+What has no line has a named reason; `-rP` prints the share of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorder.program_lines import Phases, lines_of, marked, recorded, share
+
+from profiling_lab.demo.training import record_training
+from profiling_lab.trace import Trace
+from profiling_lab.trace.coverage import Coverage
+from profiling_lab.trace.lines import LinesResult, lines
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 3
+RECORD = """
+from programs import {name}
+step = {name}.build("cuda"{options})
+for _ in range({warm_up}): step()
+torch.cuda.synchronize()
+with profiling_lab.record(OUT) as recorder:
+    for _ in range({steps}): step()
+    torch.cuda.synchronize()
+assert recorder.summary.dropped == 0 and recorder.summary.reasons == {{}}, recorder.summary
+"""
+
+
+def tell(what: str, covered: Coverage) -> None:
+    """For people, and for the table of the recorder's README."""
+    print(f"{what}: {share(covered)}")
+    if folder := os.environ.get("PROFILING_LAB_COVERAGE"):
+        row = {
+            "program": what,
+            "gpu_ns": covered.gpu_ns,
+            "attributed_frac": covered.attributed_frac,
+            "unattributed": {u.reason: u.ns / covered.gpu_ns for u in covered.unattributed},
+        }
+        with (Path(folder) / "line_coverage.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def of_program(
+    run_gpu: Any, tmp_path: Path, name: str, options: str = "", warm_up: int = 2, timeout: int = 120
+) -> LinesResult:
+    run_gpu(RECORD.format(name=name, options=options, warm_up=warm_up, steps=STEPS), timeout=timeout)
+    result = lines_of(tmp_path / "out.sqlite", name)
+    tell(name + options, result.coverage)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gpt2", ""),
+        ("vit", ""),
+        ("checkpointing", ", use_reentrant=False"),
+        ("checkpointing", ", use_reentrant=True"),
+        ("custom_function", ""),
+        ("double_backward", ""),
+        ("data_loading", ""),
+        ("cuda_graph", ""),
+    ],
+)
+def test_kernels_are_on_their_lines(run_gpu: Any, tmp_path: Path, name: str, options: str) -> None:
+    result = of_program(run_gpu, tmp_path, name, options)
+    assert recorded(result, name) == marked(name)
+    assert result.coverage.attributed_frac >= 0.99, result.coverage.unattributed
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    path = tmp_path / "demo.sqlite"
+    record_training(path, "slow", print, steps=2)
+    with Trace.open(path) as trace:
+        covered = lines(trace, own=("model.py", "train_model.py")).coverage
+    tell("profiling-lab demo", covered)
+    assert covered.attributed_frac >= 0.99, covered.unattributed
+
+
+def test_backward_of_a_custom_function_names_where_it_ran(run_gpu: Any, tmp_path: Path) -> None:
+    result = of_program(run_gpu, tmp_path, "custom_function")
+    ran = {
+        executed.frame.function for row in result.rows for executed in row.executed if row.backward_ns > 0
+    }
+    assert ran == {"Swish.backward"}
+
+
+def test_recomputation_is_a_phase_of_the_size_of_forward(run_gpu: Any, tmp_path: Path) -> None:
+    result = of_program(run_gpu, tmp_path, "checkpointing", ", use_reentrant=False")
+    in_layer = [row for row in result.rows if row.function == "Layer.forward"]
+    assert len(in_layer) == 4
+    for row in in_layer:
+        assert row.recompute_ns == pytest.approx(row.forward_ns, rel=0.3), row
+
+
+def compiled_lines() -> Phases:
+    """Every line of the model, and the optimizer's; the loss line only stands for whole graphs."""
+    return marked("compiled")
+
+
+def test_generated_kernels_are_on_the_lines_they_were_generated_from(run_gpu: Any, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    result = of_program(run_gpu, tmp_path, "compiled", timeout=300)
+    assert not any("torchinductor" in row.file for row in result.rows)
+    assert result.coverage.attributed_frac >= 0.99, result.coverage.unattributed
+    assert recorded(result, "compiled") == compiled_lines()
+
+
+def test_replays_of_compiled_graphs_are_on_the_line_that_calls_the_model(
+    run_gpu: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton")
+    result = of_program(run_gpu, tmp_path, "compiled", ', mode="reduce-overhead"', warm_up=5, timeout=300)
+    assert not any("torchinductor" in row.file for row in result.rows)
+    assert result.coverage.attributed_frac >= 0.99, result.coverage.unattributed
+    found = recorded(result, "compiled")
+    print(found)
+    in_model = [row for row in result.rows if row.function.split(".")[0] in ("Mlp", "build")]
+    assert sum(row.forward_ns for row in in_model) > 0 and sum(row.backward_ns for row in in_model) > 0
