@@ -2,203 +2,303 @@
 """flash_attention beside PyTorch's own backends and every fast attention that is installed.
 
     python benchmarks/benchmark_attention.py --seq-lengths 128,256,512,1024 --output benchmark_results.json
-    python benchmarks/benchmark_attention.py --seq-len 8192 --head-dim 128 --causal both --direction both
+    python benchmarks/benchmark_attention.py --seq-len 8192 --head-dim 128 --causal yes --direction backward
+    python benchmarks/benchmark_attention.py --suite grid --part 1/3 --output results.jsonl
 
-Every provider is first compared with float64 at a small size and left out, aloud, if it is wrong or missing.
-Then all take turns within each round. TFLOP/s count 4 b h s^2 d forward (half of it causal) and 2.5 times
-that backward, whatever an implementation really computes. --output ending in .jsonl appends lines, any other
-name gets one JSON array, which visualize_results.py reads.
+Every provider is first compared with float64 at a small size and left out, aloud and in the results, if it
+is wrong or missing. Then all take turns within each round. TFLOP/s count 4 b h s^2 d forward (half of it
+causal) and 2.5 times that backward, whatever an implementation really computes. --output ending in .jsonl
+appends a line at a time, and --resume goes on where a broken run of the same commit and machine ended; any
+other name gets one JSON array at the end. visualize_results.py reads both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Callable
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from attention_cases import LENGTHS, SUITES, Problem, problem
+from attention_providers import ON_REQUEST, Attention, providers, repeatable
 from torch import Tensor
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from profiling_lab.measure import ResultsFile, compare, machine
-from profiling_lab.ops.attention import flash_attention, reference
+from profiling_lab.measure import ResultsFile, Timing, compare, machine, matmul_rate, ratio
+from profiling_lab.ops.attention import reference
 
-Attention = Callable[..., Tensor]
-"""q, k, v as (batch, rows, heads, head_dim), and causal."""
+STORES_SCORES = ("naive", "tiled", "eager", "sdpa-math")
+FORWARD_ONLY = ("naive", "tiled", "ladder-flash")
+"""Their backward is plain torch: timing it says nothing about them."""
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def sdpa(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    with sdpa_kernel(backend):
-        out = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal
-        )
-    return out.transpose(1, 2)
-
-
-def ours(deterministic: bool, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    out: Tensor = flash_attention(q, k, v, causal=causal, deterministic=deterministic)
-    return out
-
-
-def providers() -> dict[str, Attention]:
-    found: dict[str, Attention] = {
-        "flash": partial(ours, False),
-        "flash-deterministic": partial(ours, True),
-        "sdpa-cudnn": partial(sdpa, SDPBackend.CUDNN_ATTENTION),
-        "sdpa-flash": partial(sdpa, SDPBackend.FLASH_ATTENTION),
-        "sdpa-math": partial(sdpa, SDPBackend.MATH),
-        "naive": lambda q, k, v, causal: reference(q, k, v, causal=causal),
-    }
-    try:
-        from flash_attn_interface import flash_attn_func as fa3
-
-        found["flash-attn-3"] = lambda q, k, v, causal: fa3(q, k, v, causal=causal)
-    except ImportError as error:
-        say(f"no FlashAttention-3: {error}")
-    try:
-        from flash_attn.cute import flash_attn_func as fa4
-
-        def first(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-            out = fa4(q, k, v, causal=causal)
-            return out[0] if isinstance(out, tuple) else out
-
-        found["flash-attn-4"] = first
-    except ImportError as error:
-        say(f"no FlashAttention-4: {error}")
-    return found
-
-
-def inputs(
-    batch: int, rows: int, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: str
-) -> list[Tensor]:
+def inputs(one: Problem, device: str) -> list[Tensor]:
     generator = torch.Generator(device).manual_seed(1)
-    counts = (heads, kv_heads, kv_heads, heads)
-    return [
-        torch.empty(batch, rows, h, dim, device=device, dtype=dtype).normal_(generator=generator)
-        for h in counts
-    ]
+    counts = (one.heads, one.kv_heads, one.kv_heads, one.heads)
+    shapes = [(one.batch, one.rows, heads, one.head_dim) for heads in counts]
+    dtype = getattr(torch, one.dtype)
+    return [torch.empty(s, device=device, dtype=dtype).normal_(generator=generator) for s in shapes]
 
 
-def backward_of(
-    function: Attention, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool
-) -> Callable[[], Any]:
+def backward_of(function: Attention, tensors: list[Tensor], causal: bool) -> Callable[[], Any]:
     """The backward of one forward, to be called any number of times."""
-    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-    out = function(*leaves, causal)
+    *leaves, dout = (x.detach() for x in tensors)
+    leaves = [x.requires_grad_() for x in leaves]
+    with torch.enable_grad():
+        out = function(*leaves, causal)
     return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
 
-def right(function: Attention, dim: int, dtype: torch.dtype, device: str) -> bool:
-    """Whether values and gradients are as near to float64 as the dtype allows; raises where it cannot run."""
-    q, k, v, dout = inputs(2, 384, 2, 2, dim, dtype, device)
+@contextmanager
+def as_named(name: str) -> Iterator[None]:
+    with repeatable() if name.startswith("sdpa") and name.endswith("deterministic") else nullcontext():
+        yield
+
+
+def error_of(function: Attention, like: Problem, device: str) -> float:
+    """The largest relative error of values and gradients, by norm, on a small problem. Raises as it does."""
+    worst = 0.0
+    heads = (like.heads // like.kv_heads) * 2
     for causal in (False, True):
-        doubles = [x.double() for x in (q, k, v, dout)]
-        truth = [reference(*doubles[:3], causal=causal)]
-        truth += backward_of(lambda *x: reference(*x[:3], causal=x[3]), *doubles, causal)()
-        got = [function(q, k, v, causal), *backward_of(function, q, k, v, dout, causal)()]
+        small = problem("backward", like.head_dim, 384, causal, 2, heads, 2, like.dtype)
+        tensors = inputs(small, device)
+        doubles = [x.double() for x in tensors]
+
+        def exact(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+            out: Tensor = reference(q, k, v, causal=causal)
+            return out
+
+        truth = [exact(*doubles[:3], causal), *backward_of(exact, doubles, causal)()]
+        with torch.no_grad():
+            got = [function(*tensors[:3], causal), *backward_of(function, tensors, causal)()]
         for a, b in zip(got, truth, strict=True):
-            if not ((a.double() - b).norm() / b.norm()).item() < max(4 * torch.finfo(dtype).eps, 1e-5):
-                return False
-    return True
+            error = ((a.double() - b).norm() / b.norm()).item()
+            worst = error if math.isnan(error) else max(worst, error)
+    return worst
 
 
-def usable(wanted: list[str] | None, dim: int, dtype: torch.dtype, device: str) -> dict[str, Attention]:
-    found = {}
-    for name, function in providers().items():
-        if wanted is not None and name not in wanted:
-            continue
+class Field:
+    """Who takes part: the providers wanted, each tried once for each head_dim, group and dtype."""
+
+    def __init__(self, options: argparse.Namespace, results: ResultsFile) -> None:
+        self.options, self.results = options, results
+        self.everyone = providers(options.peer)
+        self.usable: dict[tuple[object, ...], dict[str, Attention]] = {}
+        unknown = set(options.impl or ()) - set(self.everyone)
+        if unknown:
+            raise SystemExit(f"no such implementation: {sorted(unknown)}; there are {sorted(self.everyone)}")
+
+    def wanted(self, suite: tuple[str, ...] | None) -> list[str]:
+        chosen = self.options.impl or suite
+        return [n for n in self.everyone if (n in chosen if chosen else n not in ON_REQUEST)]
+
+    def of(self, one: Problem, suite: tuple[str, ...] | None, device: str) -> dict[str, Attention]:
+        names = self.wanted(suite)
+        key = (one.head_dim, one.heads // one.kv_heads, one.dtype, tuple(names))
+        if key not in self.usable:
+            self.usable[key] = {}
+            for name in names:
+                function = self.everyone[name]
+                reason = function if isinstance(function, str) else self.try_out(function, name, one, device)
+                if isinstance(function, str) or reason:
+                    self.leave_out(name, one, str(reason))
+                else:
+                    self.usable[key][name] = function
+        return self.usable[key]
+
+    def try_out(self, function: Attention, name: str, one: Problem, device: str) -> str:
+        """Why it cannot take part, or nothing."""
         try:
-            if right(function, dim, dtype, device):
-                found[name] = function
-            else:
-                say(f"left out at head_dim {dim}: {name} is wrong")
-        except Exception as error:
-            say(f"left out at head_dim {dim}: {name}: {str(error).splitlines()[0]}")
-    return found
+            with as_named(name):
+                error = error_of(function, one, device)
+        except Exception as failure:
+            lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+            return f"{type(failure).__name__}: {lines[0] if lines else ''}"
+        limit = max(4 * torch.finfo(getattr(torch, one.dtype)).eps, 1e-5)
+        return "" if error < limit else f"wrong: relative error {error:.2g}, allowed {limit:.2g}"
+
+    def leave_out(self, name: str, one: Problem, reason: str) -> None:
+        say(f"  without {name} at head_dim {one.head_dim}: {reason}")
+        case = {"head_dim": one.head_dim, "dtype": one.dtype, "kv_group": one.heads // one.kv_heads}
+        self.results.add("attention", {**case, "reason": reason}, name, "available", 0, "1 is yes")
 
 
-def run(options: argparse.Namespace, results: ResultsFile) -> None:
-    dtype, device = getattr(torch, options.dtype), options.device
-    masks = {"no": (False,), "yes": (True,), "both": (False, True)}[options.causal]
-    directions = ("forward", "backward") if options.direction == "both" else (options.direction,)
-    for dim in options.head_dim:
-        everyone = usable(options.impl, dim, dtype, device)
-        if not everyone:
-            continue
-        for rows in options.seq_lengths:
-            batch = options.batch or max(1, 16384 // rows)
-            heads = options.heads or max(1, 2048 // dim)
-            kv_heads = options.kv_heads or heads
-            q, k, v, dout = inputs(batch, rows, heads, kv_heads, dim, dtype, device)
-            for causal in masks:
-                for direction in directions:
-                    flops = 4 * batch * heads * rows * rows * dim // (2 if causal else 1)
-                    flops = flops * 5 // 2 if direction == "backward" else flops
-                    variants: dict[str, Callable[[], object]] = {}
-                    for name, function in everyone.items():
-                        if name in ("naive", "sdpa-math") and rows > options.naive_up_to:
-                            continue  # the score matrix of all heads would not fit, or take minutes
-                        if kv_heads != heads and name.startswith("sdpa"):
-                            continue
-                        if direction == "backward":
-                            variants[name] = backward_of(function, q, k, v, dout, causal)
-                        elif name != "flash-deterministic":
-                            variants[name] = partial(function, q, k, v, causal)
-                    with torch.set_grad_enabled(direction == "backward"):
-                        timings = compare(
-                            variants, device=device, rounds=options.rounds, warmup_s=0.05, cold=False
-                        )
-                    case = {"head_dim": dim, "rows": rows, "batch": batch, "heads": heads}
-                    case |= {"kv_heads": kv_heads, "causal": causal}
-                    case |= {"dtype": options.dtype, "direction": direction}
-                    line = f"d {dim:<4} s {rows:<6} {'causal' if causal else 'full':<7} {direction:<9}"
-                    for name, timing in timings.items():
-                        rate = flops / timing.median_ns / 1e3
-                        results.add_timing("attention", case, name, timing)
-                        results.add("attention", case, name, "rate", rate, "TFLOP/s")
-                        line += f" {name} {rate:.0f} (+-{timing.iqr_frac:.1%})"
-                    print(line, flush=True)
+def measure(one: Problem, field: dict[str, Attention], options: argparse.Namespace) -> dict[str, Timing]:
+    tensors = inputs(one, options.device)
+    variants: dict[str, Callable[[], object]] = {}
+    for name, function in field.items():
+        if name in STORES_SCORES and one.rows > options.naive_up_to:
+            continue  # the score matrix of all heads would not fit, or take minutes
+        if one.direction == "backward":
+            if name in FORWARD_ONLY:
+                continue
+            with as_named(name):
+                call = backward_of(function, tensors, one.causal)
+        elif name.endswith("deterministic"):
+            continue  # the same forward
+        else:
+            call = partial(function, *tensors[:3], one.causal)
+        variants[name] = partial(within, name, call)
+    if not variants:
+        return {}
+    with torch.no_grad():
+        return compare(
+            variants, device=options.device, rounds=options.rounds, warmup_s=options.warmup, cold=False
+        )
+
+
+def within(name: str, call: Callable[[], object]) -> object:
+    with as_named(name):
+        return call()
+
+
+def report(one: Problem, timings: dict[str, Timing], results: ResultsFile, device: str) -> str:
+    case = {**asdict(one), "device": device}
+    line = one.label
+    for name, timing in timings.items():
+        rate = one.flops / timing.median_ns / 1e3
+        results.add_timing("attention", case, name, timing)
+        results.add("attention", case, name, "rate", rate, "TFLOP/s")
+        line += f" {name} {rate:.{0 if rate >= 10 else 2}f} (+-{timing.iqr_frac:.1%})"
+    return line
+
+
+def done_before(path: Path, results: ResultsFile) -> set[Problem]:
+    """What the last run of the file measured, if that was this commit on this machine.
+
+    Then this run goes on under the same number: every problem's providers took turns in one process.
+    """
+    if not path.exists():
+        return set()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    same = ("gpu", "driver", "torch", "cudnn", "git")
+    rows = [r for r in rows if all(r[name] == getattr(results.machine, name) for name in same)]
+    if not rows:
+        return set()
+    results.run = rows[-1]["run"]
+    fields = Problem.__dataclass_fields__
+    cases = [r["case"] for r in rows if r["run"] == results.run and r["metric"] == "rate"]
+    return {Problem(**{k: v for k, v in case.items() if k in fields}) for case in cases}
+
+
+def chosen(options: argparse.Namespace) -> list[tuple[Problem, tuple[str, ...] | None]]:
+    """Problems with the providers they are about, of the part of them that is wanted."""
+    if options.suite:
+        found = [(p, SUITES[name].providers) for name in options.suite for p in SUITES[name].problems]
+    else:
+        masks = {"no": (False,), "yes": (True,), "both": (False, True)}[options.causal]
+        directions = ("forward", "backward") if options.direction == "both" else (options.direction,)
+        axes = product(options.head_dim, options.seq_lengths, masks, directions)
+        found = [
+            (problem(direction, dim, rows, causal, *options.shape, options.dtype), None)
+            for dim, rows, causal, direction in axes
+        ]
+    index, count = options.part
+    return found[index - 1 :: count]
+
+
+def run(options: argparse.Namespace, results: ResultsFile) -> bool:
+    """Whether all was measured, and not the time used up before."""
+    todo = chosen(options)
+    if options.resume:
+        known = done_before(options.output, results)
+        say(f"{sum(p in known for p, _ in todo)} of {len(todo)} problems were measured before")
+        todo = [(p, names) for p, names in todo if p not in known]
+    field = Field(options, results)
+    if options.device.startswith("cuda") and options.roof:
+        results.add("attention", {"n": 8192}, "matmul", "matmul_rate", matmul_rate() / 1e12, "TFLOP/s")
+    start = time.monotonic()
+    relative: dict[str, dict[str, float]] = defaultdict(dict)
+    for number, (one, names) in enumerate(todo, 1):
+        used = time.monotonic() - start
+        if options.seconds and used > options.seconds:
+            say(f"{used:.0f} s are used up: {len(todo) - number + 1} problems are left; --resume goes on")
+            return False
+        timings = measure(one, field.of(one, names, options.device), options)
+        left = (time.monotonic() - start) / number * (len(todo) - number)
+        say(f"[{number}/{len(todo)}, {left:.0f} s left]")
+        print(report(one, timings, results, options.device), flush=True)
+        base = timings.get(options.baseline)
+        for name, timing in timings.items():
+            if base is not None and name != options.baseline:
+                relative[f"{name} {one.direction}"][one.label] = ratio(base, timing)
+    for name, speeds in relative.items():
+        mean = math.exp(sum(map(math.log, speeds.values())) / len(speeds))
+        worst = min(speeds, key=lambda label: speeds[label])
+        say(
+            f"{name}: {mean:.3f} x {options.baseline} in the geometric mean of {len(speeds)}, "
+            f"lowest {speeds[worst]:.3f} at {' '.join(worst.split())}"
+        )
+    return True
 
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def part(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not 1 <= int(index) <= int(count):
+        raise ValueError(text)
+    return int(index), int(count)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--seq-lengths", "--seq-len", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384]
-    )
+    names = ", ".join(f"{name} ({suite.about})" for name, suite in SUITES.items())
+    parser.add_argument("--suite", type=lambda text: text.split(","), help=f"named problems: {names}")
+    parser.add_argument("--seq-lengths", "--seq-len", type=numbers, default=list(LENGTHS))
     parser.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
     parser.add_argument("--causal", choices=("no", "yes", "both"), default="both", nargs="?", const="yes")
     parser.add_argument("--direction", choices=("forward", "backward", "both"), default="both")
     parser.add_argument("--impl", type=lambda text: text.split(","), help="only these providers")
+    parser.add_argument(
+        "--peer", action="append", help="NAME=MODULE:FUNCTION, another provider: f(q, k, v, causal)"
+    )
     parser.add_argument("--batch", type=int, help="default: 16384 rows in all")
     parser.add_argument("--heads", type=int, help="default: 2048 columns in all")
     parser.add_argument("--kv-heads", type=int, help="fewer key heads than heads: grouped queries")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--naive-up-to", type=int, default=2048)
+    parser.add_argument("--warmup", type=float, default=0.05, help="seconds for each provider and problem")
+    parser.add_argument("--naive-up-to", type=int, default=4096, help="rows, for those that store the scores")
+    parser.add_argument("--baseline", default="sdpa-cudnn", help="of the summary at the end")
+    parser.add_argument("--no-roof", dest="roof", action="store_false", help="do not time a matrix product")
+    parser.add_argument("--part", type=part, default=(1, 1), metavar="I/N", help="every N-th problem from I")
+    parser.add_argument("--seconds", type=float, help="begin no problem after so many; exit code 1 then")
+    parser.add_argument("--resume", action="store_true", help="measure only what --output lacks (.jsonl)")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    options.shape = (options.batch, options.heads, options.kv_heads)
+    for suite in options.suite or ():
+        if suite not in SUITES:
+            parser.error(f"no suite {suite!r}; there are {', '.join(SUITES)}")
+        if SUITES[suite].device == "cpu":
+            options.device = "cpu"
     lines = options.output is not None and options.output.suffix == ".jsonl"
+    if options.resume and not lines:
+        parser.error("--resume needs --output with a name that ends in .jsonl")
     results = ResultsFile(options.output if lines else None, machine(options.device))
-    run(options, results)
+    complete = run(options, results)
     if options.output is not None and not lines:
         options.output.write_text(json.dumps(results.lines, indent=1) + "\n")
-    return 0
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":
