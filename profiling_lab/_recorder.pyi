@@ -46,6 +46,9 @@ def close_window() -> bool:
 def pause() -> bool:
     """Record nothing until warm_up() or open_window(), at no cost to launches. Wait for the GPU before."""
 
+def captures_under_way() -> int:
+    """CUDA graphs that are being captured, on whatever thread, as far as the running recording saw it."""
+
 def watch_ranges(name: str, call: Callable[[], object] | None) -> None:
     """Have the main thread call `call` soon after every end of an NVTX range of this name; None: no more."""
 

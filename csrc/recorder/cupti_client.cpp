@@ -129,6 +129,8 @@ void CuptiClient::enable_kinds() {
 void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   traced_ = launch_callbacks::traced_calls(functions_);
   for (const auto& call : traced_) names_[call_key(call.domain, call.cbid)] = writer_.intern(call.name);
+  captures_ = capture_watch::start(functions_);
+  for (const auto& call : captures_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
   launch_callbacks::arm(rings, python_stacks);
   for (const auto& call : traced_) {
     const cupti::Result code = functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
@@ -158,6 +160,7 @@ void CuptiClient::resume(LaunchRings* rings, bool python_stacks) noexcept {
 void CuptiClient::stop() noexcept {
   launch_callbacks::disarm();
   for (const auto& call : traced_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
+  for (const auto& call : captures_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
   disable_kinds();
   functions_.ActivityDisable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) functions_.ActivityDisable(kind);
@@ -166,6 +169,7 @@ void CuptiClient::stop() noexcept {
   functions_.Unsubscribe(subscriber_);
   subscriber_ = nullptr;
   traced_.clear();
+  captures_.clear();
 }
 
 void CuptiClient::flush(bool forced) noexcept {

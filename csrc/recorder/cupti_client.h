@@ -11,6 +11,7 @@
 
 #include "recorder/activity_buffers.h"
 #include "recorder/activity_decode.h"
+#include "recorder/capture_watch.h"
 #include "recorder/cupti_library.h"
 #include "recorder/launch_callbacks.h"
 #include "recorder/launch_ring.h"
@@ -72,6 +73,7 @@ class CuptiClient {
   ActivityBuffers buffers_;
   ActivityDecoder decoder_;
   std::vector<launch_callbacks::TracedCall> traced_;
+  std::vector<capture_watch::Call> captures_;     // watched in pauses too
   std::unordered_map<uint32_t, uint32_t> names_;  // domain << 16 | cbid -> string
 
   std::mutex flush_mutex_;  // of the three counters below

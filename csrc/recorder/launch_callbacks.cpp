@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "recorder/autograd_link.h"
+#include "recorder/capture_watch.h"
 #include "recorder/python_stacks.h"
 #include "recorder/tick_clock.h"
 #include "trace/spool.h"
@@ -163,6 +164,7 @@ void on_call(void*, cupti::Domain domain, uint32_t cbid, const void* data) {
   // The caller is the CUDA driver, which no exception may cross.
   try {
     const auto& call = *static_cast<const cupti::CallbackData*>(data);
+    if (capture_watch::on_call(domain, cbid, call)) return;
     if (call.site == cupti::Site::kEnter) {
       if (rings) enter(thread_state, rings, domain, cbid, call);
     } else {  // disarmed too: the window closed while this thread was in a call that began in it

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "recorder/autograd_link.h"
+#include "recorder/capture_watch.h"
 #include "recorder/kernel_names.h"
 #include "recorder/nvtx_ranges.h"
 #include "recorder/python_stacks_module.h"
@@ -241,6 +242,7 @@ PYBIND11_MODULE(_recorder, m) {
       without_gil);
   m.def("close_window", [] { return Session::instance().close_window(); }, without_gil);
   m.def("pause", [] { return Session::instance().pause(); }, without_gil);
+  m.def("captures_under_way", &capture_watch::under_way);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });
   m.def("status", [] { return Session::instance().statistics(); });

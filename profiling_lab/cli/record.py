@@ -34,8 +34,9 @@ The script ends as it would without recording: same output, traceback and exit c
 when the script and its threads have ended, before its atexit handlers. An existing file is never replaced
 without --overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far
 is in OUTPUT.spool, for `profiling-lab recover`. Processes that the script starts are not recorded. From
-Python 3.12 on, os.fork() may warn about threads: the recorder has one. A window that the clock or a signal
-begins or ends waits for the GPU: not while another thread captures a CUDA graph, which that would break.
+Python 3.12 on, os.fork() may warn about threads: the recorder has one. The beginning and the end of a window
+wait for the GPU; while another thread captures a CUDA graph, for the default stream alone: the rest would
+break the capture.
 
 exit code: the script's own; 2 for wrong arguments, 4 if there is no such script
 """

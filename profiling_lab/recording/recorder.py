@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from profiling_lab.errors import LabError, UsageError
-from profiling_lab.recording import autograd_link, gpu_facts, libcupti, other_profilers, signals
-from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording import autograd_link, generated_code, gpu_facts, libcupti, other_profilers, signals
+from profiling_lab.recording.gpu_wait import wait_for_gpu
+from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schedule import Conductor, Schedule
 
 MOST_SAMPLE_HZ = 2000
@@ -213,7 +214,7 @@ class Recorder:
             dropped=sum(int(meta[name]) for name in lost),
             seconds=seconds,
             reasons=dict(self._reasons),
-            meta={name: value for name, value in meta.items() if name not in (GPU_INFO, SYSTEM_INFO)},
+            meta={name: value for name, value in meta.items() if name not in NOT_IN_THE_META_TABLE},
         )
 
     def _attract_nvtx(self, module_path: str) -> bool:
@@ -257,26 +258,16 @@ class Recorder:
             facts["autograd_link"] = "switched off"
         if "gpu" not in self._reasons:
             facts[GPU_INFO] = json.dumps(gpu_facts.gpus())
+        if self._stacks:
+            facts |= generated_code.origins()
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             facts["torch_version"] = str(torch.__version__)
         return facts
 
     def _wait_for_gpu(self) -> None:
-        """Let running kernels end, so that their records are complete. A broken device must not keep us."""
-        torch: Any = sys.modules.get("torch")
-        cuda = getattr(torch, "cuda", None)
-        if "gpu" in self._reasons or cuda is None or not cuda.is_initialized():
-            return
-        if cuda.is_current_stream_capturing():  # waiting would break the capture, and nothing runs
-            return
-        in_use = getattr(torch._C, "_cuda_hasPrimaryContext", lambda device: device == 0)
-        try:
-            for device in range(cuda.device_count()):
-                if in_use(device):
-                    cuda.synchronize(device)
-        except Exception as error:
-            self._reasons["sync"] = f"the GPU could not be waited for: {error}"
+        if "gpu" not in self._reasons and (why := wait_for_gpu()):
+            self._reasons["sync"] = f"the GPU could not be waited for: {why}"
 
     def _take_back(self) -> None:
         while self._undo:

@@ -34,8 +34,8 @@ class Schedule:
     active: steps that a window records; None: to the end of the run. repeat: how many windows; None: no
     limit. every: steps from the start of one window to the next; None: they follow each other.
     delay_s, duration_s: the same by the clock, for programs without steps. signal: every signal of this name
-    opens a window or closes it (USR1). Steps, clock and signal exclude each other. Clock and signal know of
-    CUDA graphs that their own thread captures; the wait for the GPU breaks a capture on another one.
+    opens a window or closes it (USR1). Steps, clock and signal exclude each other. While any thread captures
+    a CUDA graph, a window ends without waiting for streams other than the default one and its own.
     step_by: what ends a step: "optimizer" (the first optimizer's step()), "calls" (profiling_lab.step()), or
     "nvtx:NAME" (the end of an NVTX range NAME).
 
