@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from profiling_lab.recording import payload_tables
 from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
+from profiling_lab.recording.origin_frames import with_origins
 from profiling_lab.recording.spool import Records, Spool, global_tid
 from profiling_lab.recording.strings import NONE, StringTable
 
@@ -35,7 +36,7 @@ _PAYLOADS = {
 
 def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
     """Arrow tables of ranges, stacks and the frames behind them."""
-    nodes = _last_of_each(spool.records["stack_nodes"])
+    nodes = with_origins(spool, _last_of_each(spool.records["stack_nodes"]))
     frames, frame_of_node = _frames(nodes, strings)
     return {
         "PYREC_FRAME": frames,

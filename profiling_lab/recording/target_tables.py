@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
-from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
 from profiling_lab.recording.spool import VIRTUAL_MACHINE, Spool, global_tid
 from profiling_lab.recording.strings import StringTable
@@ -226,8 +226,7 @@ def _export_meta() -> list[tuple[str, str]]:
 
 
 def _own_meta(spool: Spool) -> list[tuple[str, str]]:
-    tables = {GPU_INFO, SYSTEM_INFO}
-    pairs = [(name, value) for name, value in sorted(spool.meta.items()) if name not in tables]
+    pairs = [pair for pair in sorted(spool.meta.items()) if pair[0] not in NOT_IN_THE_META_TABLE]
     nodes = spool.records["stack_nodes"]
     lost = int((~np.isin(spool.records["calls"]["stack"], [0, *nodes["id"].tolist()])).sum())
     return [*pairs, ("unreadable_bytes", str(spool.unreadable_bytes)), ("stacks_lost", str(lost))]

@@ -62,7 +62,7 @@ class Attribution:
 
 
 def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stacks) -> Attribution:
-    calls = replace(calls, traits=_with_recomputation(calls, stacks))
+    calls = replace(calls, traits=_with_own_answers(calls, stacks))
     call = _analysis.call_of(
         operations.process, operations.correlation, calls.process, calls.correlation, calls.start_ns
     )
@@ -83,12 +83,16 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
     return Attribution(call, stack, op_phase, fine, op_match, reason, op_range, link, dropped)
 
 
-def _with_recomputation(calls: Calls, stacks: Stacks) -> U8:
-    """The traits of the calls; forward that runs again in backward has its line in its own stack, if that
-    shows a line inside of the checkpoint. What the checkpoint does for itself is left to the node's line.
+def _with_own_answers(calls: Calls, stacks: Stacks) -> U8:
+    """The traits of the calls; two kinds of call have their line in their own stack, in backward too.
+
+    Forward that runs again, if the stack shows a line inside of the checkpoint: what the checkpoint does for
+    itself is left to the node's line. And generated code that names the forward line of each of its kernels,
+    where the node stands for all of a compiled region.
     """
     recomputes = stacks.recomputes()
-    answers = (recomputes & recomputes[stacks.own_rows(Ownership())])[calls.stack]
+    again = recomputes & recomputes[stacks.own_rows(Ownership())]
+    answers = (again | stacks.tells_origin())[calls.stack]
     return (calls.traits | np.where(answers, Trait.OWN_STACK_ANSWERS, 0)).astype(np.uint8)
 
 

@@ -21,8 +21,9 @@ _CUT_LIBRARY = re.compile(
     r"peft|(pytorch_)?lightning(_fabric)?|deepspeed|apex|flash_attn|xformers|bitsandbytes|numpy|einops)/|"
     r"^(runpy|threading|contextlib|functools|copy|pickle|queue|weakref)\.py$|^(concurrent|multiprocessing|importlib)/"
 )
-# Code that programs wrote: Inductor's kernels, and what exec and dataclasses compile from strings.
-_GENERATED = re.compile(r"/torchinductor_[^/]*/|^<eval_with_key>|^<(frozen |__array_function__)")
+# Code that programs wrote: Inductor's, wherever its cache is, and what exec and dataclasses compile from strings.
+INDUCTOR = re.compile(r"/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
+_GENERATED = re.compile(r"^<eval_with_key>|^<(frozen |__array_function__)")
 # This package is a library too, but the models and exercises in it stand for the user's program.
 _THIS_PACKAGE = re.compile(r"/profiling_lab/(?!models/|exercises/e\d)")
 _TAUGHT = re.compile(r"/profiling_lab/(models/|exercises/e\d)")
@@ -55,7 +56,15 @@ class Ownership:
             return False
         return not any(
             p.search(file)
-            for p in (_INSTALLED, _STANDARD_LIBRARY, _TORCH, _CUT_LIBRARY, _GENERATED, _THIS_PACKAGE)
+            for p in (
+                _INSTALLED,
+                _STANDARD_LIBRARY,
+                _TORCH,
+                _CUT_LIBRARY,
+                _GENERATED,
+                INDUCTOR,
+                _THIS_PACKAGE,
+            )
         )
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, U8
-from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.ownership import INDUCTOR, Ownership
 
 # The frames from which the autograd engine is called. On the thread that called backward() they stand
 # between the line that did and what the engine runs; the engine's own threads have none.
@@ -108,6 +108,14 @@ class Stacks:
         either kind): its frames pass through the checkpoint, inside of the engine.
         """
         return self.inside_engine(self.passes_through((_CHECKPOINT,)))
+
+    def tells_origin(self) -> npt.NDArray[np.bool_]:
+        """Per stack, whether it shows what line of the program the generated code (torch.compile) that runs
+        was made from, inside of the engine: then that is the forward line of this very kernel.
+        """
+        own = self.own_rows(Ownership())
+        generated = self.nearest(lambda f: bool(INDUCTOR.search(f.file)))[own]
+        return np.asarray((own > 0) & self.inside_engine(generated))
 
     def optimizes(self) -> npt.NDArray[np.bool_]:
         """Per stack, whether it is an optimizer that launches: torch.optim without a frame of the user's

@@ -79,3 +79,20 @@ def _is_free(operator: Any) -> bool:
     is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returned)
     free = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "profiler::")
     return is_view or operator.name().startswith(free)
+
+
+def launching_operator(fake: Fake) -> Any:
+    """A torch operator that torch.compile does not look into: it copies its input, and launches a fake kernel
+    in forward and another one in backward.
+    """
+    import torch
+
+    def launch(x: Any) -> Any:
+        fake.kernel("copy")
+        return x.clone()
+
+    launch.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    operator = torch.library.custom_op("fake_driver::copy", launch, mutates_args=())
+    operator.register_fake(torch.empty_like)
+    operator.register_autograd(lambda _, gradient: torch.ops.fake_driver.copy(gradient))
+    return operator

@@ -87,9 +87,7 @@ def test_the_demo(tmp_path: Path) -> None:
 
 def test_backward_of_a_custom_function_names_where_it_ran(run_gpu: Any, tmp_path: Path) -> None:
     result = of_program(run_gpu, tmp_path, "custom_function")
-    ran = {
-        executed.frame.function for row in result.rows for executed in row.executed if row.backward_ns > 0
-    }
+    ran = {executed.frame.function for row in result.rows for executed in row.executed if row.backward_ns > 0}
     assert ran == {"Swish.backward"}
 
 

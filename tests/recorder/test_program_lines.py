@@ -7,12 +7,11 @@ asks the same there.
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recorder.program_lines import lines_of, marked, recorded, share
+from recorder.program_lines import hide_the_driver, lines_of, marked, recorded, share
 
 pytest.importorskip("torch")
 
@@ -25,26 +24,6 @@ with profiling_lab.record(OUT), launch_per_operator(fake, views=False):
     step()
     step()
 """
-
-
-# The fake driver, and what of torch stands between an operator and a dispatch mode.
-NOT_IN_A_REAL_STACK = ("fake_driver.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
-
-
-def hide_the_driver(path: Path) -> None:
-    """The fake launches from Python, a real driver from C++: take its frames off the stacks."""
-    with sqlite3.connect(path) as file:
-        leaves = (
-            "SELECT s.id FROM PYREC_STACK s JOIN PYREC_FRAME f ON f.id = s.frameId"
-            " JOIN StringIds file ON file.id = f.fileId WHERE "
-            + " OR ".join(f"value LIKE '%/{name}'" for name in NOT_IN_A_REAL_STACK)
-        )
-        step = "(SELECT parentId FROM PYREC_STACK WHERE id = stackId)"
-        while file.execute(
-            f"UPDATE PYREC_LAUNCH SET stackId = {step} WHERE stackId IN ({leaves})"
-        ).rowcount:
-            pass
-    file.close()
 
 
 @pytest.mark.parametrize(
