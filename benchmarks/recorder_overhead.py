@@ -1,128 +1,344 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recording costs: the exercise's training step plain, recorded in part, recorded in full, and by peers.
+"""What recording costs: steps with it and without, in short turns of one process; CUPTI's share; peers.
 
-    python benchmarks/recorder_overhead.py -o benchmarks/results/recorder_overhead.jsonl
+    python benchmarks/recorder_overhead.py recorder --workload loop -o results/recorder_overhead.jsonl
 
-Per HeavyLayer (slow: few kernels; loop: bound by launches; fast) all providers take turns in one process.
-Every provider has step_time, and overhead: the ratio of its step to the plain step of the same turns.
-Ours have overhead_per_call too (nanoseconds of step time for each recorded CUDA call) and callback (what one
-callback of ours took by the recorder's own clock). --peers adds torch.profiler and emit_nvtx, in turns of
-their own after ours, because torch.profiler leaves CUPTI attached.
+One run measures one workload (recorder_workloads.py) in one way, because CUPTI serves one client and a graph
+must not be older than its tracing:
+  recorder   the recording is on, paused, on, ...: every other block. --without leaves parts of it out
+  window     no recorder, then one between two of its windows, ...: started and stopped for every other block
+  stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
+  peers      torch.profiler and emit_nvtx around every other block
+  processes  whole programs, each in a process of its own: plain, `profiling-lab record`, nsys if installed
+
+A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
+short and many, since the step of a program bound by launches wanders by several per cent within seconds;
+`overhead` is the median ratio of neighbouring blocks and overhead_low to overhead_high its 95 % bootstrap
+interval. --pin gives the launching threads a processor core each, and everything else the remaining ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
+import json
+import os
+import shutil
+import statistics
+import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from heavy_layer_step import PROVIDERS, Step, make_step, warm_up
+from recorder_workloads import WORKLOADS, Step
 
-from profiling_lab.demo.training import training_script
-from profiling_lab.measure import ResultsFile, compare_steps, machine, ratio
-from profiling_lab.recording import Recorder
+from profiling_lab import _recorder
+from profiling_lab.measure import ResultsFile, Timing, compare_steps, machine, ratio, ratio_interval
+from profiling_lab.recording import Recorder, libcupti
 
 BENCHMARK = "recorder_overhead"
+HERE = Path(__file__).resolve().parent
+PLAIN = "plain"
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
-PARTS: dict[str, dict[str, bool]] = {
-    "recorder: GPU records and calls": {"stacks": False, "autograd": False, "nvtx": False},
-    "recorder: and Python stacks": {"autograd": False, "nvtx": False},
-    "recorder: everything": {},
+# cupti_stages.cpp's bits, cheapest first; every stage is compared with the first.
+STAGES = {
+    "CUPTI: subscribed": 0,
+    "CUPTI: empty runtime callbacks": 1,
+    "CUPTI: empty runtime and driver callbacks": 3,
+    "CUPTI: kernel records": 4,
+    "CUPTI: all records": 12,
+    "CUPTI: all records, runtime callbacks": 13,
+    "CUPTI: all records, all callbacks": 15,
 }
-
-
-class Recorded:
-    """A recording as a context that keeps its last file and its last summary."""
-
-    def __init__(self, path: Path, options: dict[str, bool]) -> None:
-        self.path, self.options = path, options
-        self.calls = 0
-        self.callback_ns: float | None = None
-
-    def __enter__(self) -> None:
-        self._recorder = Recorder(self.path, overwrite=True, **self.options)
-        self._recorder.start()
-
-    def __exit__(self, *_: object) -> None:
-        summary = self._recorder.stop()
-        self.calls = summary.launches
-        sampled = summary.meta.get("overhead_callback_ns")
-        self.callback_ns = None if sampled is None else float(sampled)
-
-
-def peers() -> Contexts:
-    from torch.profiler import ProfilerActivity, profile
-
-    both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    return {
-        "torch.profiler": lambda: profile(activities=both),
-        "torch.profiler with_stack": lambda: profile(activities=both, with_stack=True),
-        "emit_nvtx, nobody listening": lambda: torch.autograd.profiler.emit_nvtx(),
-    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what recording costs.")
+    parser.add_argument("way", choices=("recorder", "window", "stages", "peers", "processes", "child"))
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="loop")
+    parser.add_argument("--without", nargs="+", default=[], choices=("stacks", "autograd", "nvtx"))
+    parser.add_argument("--peer", nargs="+", help="only these of the peers")
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
-    parser.add_argument("--steps", type=int, default=20, help="steps per block (20)")
-    parser.add_argument("--blocks", type=int, default=9, help="blocks per provider (9)")
-    parser.add_argument("--heavy", choices=PROVIDERS, nargs="+", default=list(PROVIDERS))
-    parser.add_argument("--peers", action="store_true", help="torch.profiler and emit_nvtx, too")
+    parser.add_argument("--seconds", type=float, default=30, help="time to measure for (30)")
+    parser.add_argument("--steps", type=int, default=2, help="timed steps per block (2)")
+    parser.add_argument("--pin", action="store_true", help="one core for each launching thread")
     args = parser.parse_args()
+    if args.way == "child":
+        return child(args)
     results = ResultsFile(args.output, machine("cuda"))
-    with training_script() as script, TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
-        steps = {heavy: make_step(script, heavy, "fp32") for heavy in args.heavy}
-        path = Path(folder) / "run.sqlite"
-        warm_up(steps, path)
-        for heavy, step in steps.items():
-            measure_ours(results, heavy, step, path, args.steps, args.blocks)
-        if args.peers:
-            for heavy, step in steps.items():
-                measure(results, heavy, step, peers(), args.steps, args.blocks)
+    run = Run(args, results)
+    {
+        "recorder": measure_recorder,
+        "window": measure_window,
+        "stages": measure_stages,
+        "peers": measure_peers,
+        "processes": measure_processes,
+    }[args.way](run)
     for line in results.lines:
-        case: Any = line["case"]
         print(
-            f"{case['heavy']:5} {line['provider']:34} {line['metric']:20} {line['value']:>14,.4f}",
+            f"{line['provider']:44} {line['metric']:20} {line['value']:>16,.4f}",
             line["unit"],
             file=sys.stderr,
         )
     return 0
 
 
-def measure(
-    results: ResultsFile, heavy: str, step: Step, contexts: Contexts, steps: int, blocks: int
-) -> dict[str, float]:
-    """Adds step_time and overhead of every context; returns nanoseconds per step by provider."""
-    timings = compare_steps(step, {"plain": nullcontext, **contexts}, steps_per_block=steps, blocks=blocks)
-    for provider, timing in timings.items():
-        results.add_timing(BENCHMARK, {"heavy": heavy}, provider, timing, "step_time")
-        if provider != "plain":
-            cost = ratio(timing, timings["plain"])
-            results.add(BENCHMARK, {"heavy": heavy}, provider, "overhead", cost, "ratio")
-    return {provider: timing.median_ns for provider, timing in timings.items()}
+class Run:
+    """One workload, its results, and how long it may be measured."""
+
+    def __init__(self, args: argparse.Namespace, results: ResultsFile) -> None:
+        self.args, self.results = args, results
+        self.case = {"workload": args.workload, "way": args.way, "pinned": bool(args.pin)}
+        self.step_seconds = 0.0
+
+    def build(self, keep: ExitStack) -> Step:
+        """The workload's step, warmed up. Collecting garbage would be noise: it is off from here on."""
+        step = WORKLOADS[self.args.workload](keep)
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+        gc.collect()
+        gc.disable()
+        begin = time.perf_counter()
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+        self.step_seconds = (time.perf_counter() - begin) / 5
+        if self.args.pin:
+            pin_threads()
+        return step
+
+    def blocks(self, contexts: int, extra_seconds: float = 0.0) -> int:
+        block = (self.args.steps + 1) * self.step_seconds + extra_seconds
+        return max(3, int(self.args.seconds / (contexts * block)))
+
+    def compare(self, step: Step, contexts: Contexts, extra_seconds: float = 0.0) -> dict[str, Timing]:
+        """The contexts in turns; the first one is what the others are compared with."""
+        blocks = self.blocks(len(contexts), extra_seconds)
+        timings = compare_steps(step, contexts, steps_per_block=self.args.steps, warmup=1, blocks=blocks)
+        base = next(iter(contexts))
+        for name, timing in timings.items():
+            self.results.add_timing(BENCHMARK, self.case, name, timing, "step_time")
+            if name != base:
+                self.add_ratio(name, timing, timings[base])
+        return timings
+
+    def add_ratio(self, name: str, timing: Timing, base: Timing) -> None:
+        low, high = ratio_interval(timing, base)
+        for metric, value in (
+            ("overhead", ratio(timing, base)),
+            ("overhead_low", low),
+            ("overhead_high", high),
+        ):
+            self.results.add(BENCHMARK, self.case, name, metric, value, "ratio")
+
+    def add_cost_per_call(self, name: str, timing: Timing, base: Timing, calls: float) -> None:
+        """Nanoseconds of step time for each call: the median of the differences of neighbouring blocks."""
+        extra = statistics.median(a - b for a, b in zip(timing.samples_ns, base.samples_ns, strict=True))
+        self.results.add(BENCHMARK, self.case, name, "overhead_per_call", extra / calls, "ns/call")
+        self.results.add(BENCHMARK, self.case, name, "calls", calls, "calls/step")
 
 
-def measure_ours(results: ResultsFile, heavy: str, step: Step, path: Path, steps: int, blocks: int) -> None:
-    """Ours in parts; `measure` runs a block's warm-up inside the context too, so calls are counted apart."""
-    recorded = {name: Recorded(path, options) for name, options in PARTS.items()}
-    contexts: Contexts = {name: (lambda context=context: context) for name, context in recorded.items()}
-    times = measure(results, heavy, step, contexts, steps, blocks)
-    for name, context in recorded.items():
-        with context:
-            for _ in range(steps):
+@contextmanager
+def after(switch: Callable[[], object]) -> Iterator[None]:
+    """A context that is a switch: it stays as it is until the next one."""
+    switch()
+    yield
+
+
+def measure_recorder(run: Run) -> None:
+    parts: dict[str, Any] = {part: False for part in run.args.without}
+    name = "recorder: everything" if not parts else "recorder: without " + ", ".join(parts)
+    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
+        recorder = Recorder(Path(folder) / "run.sqlite", **parts)
+        recorder.start()  # before CUDA, as `profiling-lab record` does
+        step = run.build(keep)
+        recorder.pause()
+        contexts: Contexts = {
+            "recorder: paused": lambda: after(recorder.pause),
+            name: lambda: after(recorder.resume),
+        }
+        timings = run.compare(step, contexts)
+        calls = calls_per_step(step, recorder)
+        recorder.pause()
+        summary = recorder.stop()
+    run.add_cost_per_call(name, timings[name], timings["recorder: paused"], calls)
+    facts = {
+        "callback": ("overhead_callback_ns", "ns/call"),
+        "dropped": ("dropped_calls", "calls"),
+        "starved": ("starved_buffer_requests", "requests"),
+    }
+    for metric, (fact, unit) in facts.items():
+        if fact in summary.meta:
+            run.results.add(BENCHMARK, run.case, name, metric, float(summary.meta[fact]), unit)
+
+
+def calls_per_step(step: Step, recorder: Recorder, steps: int = 5) -> float:
+    """CUDA calls that the recorder sees in a step."""
+    recorder.resume()
+    counts = []
+    for _ in range(2):
+        torch.cuda.synchronize()
+        time.sleep(0.2)  # the consumer counts them
+        counts.append(int(_recorder.status()["calls"]))
+        for _ in range(steps if len(counts) == 1 else 0):
+            step()
+    return (counts[1] - counts[0]) / steps
+
+
+def measure_window(run: Run) -> None:
+    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
+        step = run.build(keep)
+
+        @contextmanager
+        def between_windows() -> Iterator[None]:
+            recorder = Recorder(Path(folder) / "run.sqlite", overwrite=True)
+            recorder.start()
+            recorder.pause()
+            try:
+                yield
+            finally:
+                recorder.stop()
+
+        run.compare(
+            step, {PLAIN: nullcontext, "recorder: between windows": between_windows}, extra_seconds=0.25
+        )
+
+
+def measure_stages(run: Run) -> None:
+    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
+        library = load_stages(Path(folder))
+        step = run.build(keep)
+        contexts: Contexts = {
+            name: (lambda bits=bits: after(lambda: library.stages_switch(bits)))  # type: ignore[misc]
+            for name, bits in STAGES.items()
+        }
+        timings = run.compare(step, contexts)
+        library.stages_switch(STAGES["CUPTI: empty runtime callbacks"])
+        library.stages_launches()
+        step()
+        torch.cuda.synchronize()
+        calls = library.stages_launches()
+        library.stages_close()
+    base = timings[next(iter(STAGES))]
+    for name, timing in timings.items():
+        run.add_cost_per_call(name, timing, base, calls)
+
+
+def load_stages(folder: Path) -> ctypes.CDLL:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
+    built = folder / "cupti_stages.so"
+    flags = ["-std=c++20", "-O2", "-shared", "-fPIC", f"-I{HERE.parent / 'csrc'}"]
+    subprocess.run([compiler, *flags, str(HERE / "cupti_stages.cpp"), "-ldl", "-o", str(built)], check=True)
+    library = ctypes.CDLL(str(built))
+    library.stages_launches.restype = ctypes.c_uint64
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        mapped = [line.split()[-1] for line in maps if "libcupti.so" in line]
+    path = mapped[0] if mapped else libcupti.candidates()[0]
+    if code := library.stages_open(path.encode()):
+        raise SystemExit(f"CUPTI could not be opened: {code} from {path}")
+    return library
+
+
+def measure_peers(run: Run) -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    peers: Contexts = {
+        "torch.profiler": lambda: profile(activities=both),
+        "torch.profiler with_stack": lambda: profile(activities=both, with_stack=True),
+        "emit_nvtx, nobody listening": lambda: torch.autograd.profiler.emit_nvtx(),
+    }
+    chosen = {name: peers[name] for name in run.args.peer or peers}
+    with ExitStack() as keep:
+        step = run.build(keep)
+        run.compare(step, {PLAIN: nullcontext, **chosen}, extra_seconds=20 * run.step_seconds)
+
+
+# ---- whole processes ----
+
+
+def child(args: argparse.Namespace) -> int:
+    """Steps for a while; prints nanoseconds of each. Whoever started this process may record it."""
+    with ExitStack() as keep:
+        run = Run(args, ResultsFile(None, machine("cuda")))
+        step = run.build(keep)
+        samples = []
+        end = time.perf_counter() + args.seconds
+        while time.perf_counter() < end:
+            torch.cuda.synchronize()
+            begin = time.perf_counter_ns()
+            for _ in range(args.steps):
                 step()
-        calls = context.calls / steps
-        extra = (times[name] - times["plain"]) / calls
-        results.add(BENCHMARK, {"heavy": heavy}, name, "calls", calls, "calls/step")
-        results.add(BENCHMARK, {"heavy": heavy}, name, "overhead_per_call", extra, "ns/call")
-        if context.callback_ns is not None:
-            results.add(BENCHMARK, {"heavy": heavy}, name, "callback", context.callback_ns, "ns/call")
+            torch.cuda.synchronize()
+            samples.append((time.perf_counter_ns() - begin) // args.steps)
+        print("STEPS", json.dumps(samples))
+    return 0
+
+
+def measure_processes(run: Run) -> None:
+    program = [str(HERE / "recorder_overhead.py"), "child", "--workload", run.args.workload]
+    program += ["--steps", str(run.args.steps), "--seconds", str(run.args.seconds)]
+    program += ["--pin"] if run.args.pin else []
+    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
+        run_it = [sys.executable, *program]
+        commands = {
+            PLAIN: run_it,
+            "profiling-lab record": [
+                *(sys.executable, "-m", "profiling_lab", "record", "-o", f"{folder}/ours.sqlite"),
+                *program,
+            ],
+        }
+        if nsys := shutil.which("nsys"):
+            profile = [nsys, "profile", "--force-overwrite=true", f"--output={folder}/nsys"]
+            stacks = ["--python-backtrace=cuda", "--cudabacktrace=all:0"]
+            commands["nsys cuda,nvtx"] = [*profile, "--trace=cuda,nvtx", "--sample=none", *run_it]
+            commands["nsys with Python stacks"] = [*profile, "--trace=cuda,nvtx", *stacks, *run_it]
+        chosen = [name for name in commands if not run.args.peer or name in (PLAIN, *run.args.peer)]
+        times: dict[str, Timing] = {}
+        for name in chosen:
+            begin = time.perf_counter()
+            done = subprocess.run(commands[name], capture_output=True, text=True, cwd=HERE, check=False)
+            wall = time.perf_counter() - begin
+            lines = [line for line in done.stdout.splitlines() if line.startswith("STEPS ")]
+            if not lines:
+                print(f"{name} gave no times: {done.stderr[-500:] or done.stdout[-500:]}", file=sys.stderr)
+                continue
+            times[name] = Timing(name, tuple(json.loads(lines[-1].removeprefix("STEPS "))))
+            run.results.add_timing(BENCHMARK, run.case, name, times[name], "step_time")
+            run.results.add(BENCHMARK, run.case, name, "process_time", wall, "s")
+            if name != PLAIN and PLAIN in times:  # not in turns: no interval
+                cost = times[name].median_ns / times[PLAIN].median_ns
+                run.results.add(BENCHMARK, run.case, name, "overhead", cost, "ratio")
+
+
+def pin_threads() -> None:
+    """One core, and no neighbour on it, for the main thread and for autograd's first; the rest elsewhere."""
+    cores = whole_cores(os.sched_getaffinity(0))
+    if len(cores) < 4:
+        return
+    rest = {cpu for core in cores[2:] for cpu in core}
+    for task in Path("/proc/self/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        main, autograd = int(task.name) == os.getpid(), name == "pt_autograd_0"
+        os.sched_setaffinity(int(task.name), {cores[0][0]} if main else {cores[1][0]} if autograd else rest)
+
+
+def whole_cores(allowed: set[int]) -> list[list[int]]:
+    """The allowed processors, those of one core together, the first core (interrupts) last."""
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(allowed):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), []).append(cpu)
+    ordered = list(cores.values())
+    return ordered[1:] + ordered[:1]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ def start(
     buffers_ahead: int = ...,
     buffers_most: int = ...,
     sample_period_ns: int = 0,
+    graph_nodes: bool = False,
     paused: bool = False,
     most_bytes: int = 0,
     flush_period_ms: int = ...,

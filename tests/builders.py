@@ -34,7 +34,7 @@ _OPERATION = "start! end! deviceId! contextId! streamId! correlationId globalPid
 SCHEMA = {
     "StringIds": "id! value:text!",
     "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OPERATION} greenContextId demangledName! shortName! registersPerThread "
-    "gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory",
+    "gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory graphNodeId",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OPERATION} bytes! copyKind! srcKind dstKind",
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION} value! bytes! memKind",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_OPERATION} graphId!",
@@ -61,6 +61,7 @@ SCHEMA = {
     "META_DATA_EXPORT": "name:text! value:text",
     "PYREC_FRAME": "id functionId fileId line firstLine",
     "PYREC_STACK": "id parentId frameId depth",
+    "PYREC_GRAPH_NODE": "globalPid graphNodeId correlationId",
     "PYREC_LAUNCH": "globalTid correlationId stackId peekSeq nodeSeq nodeFwdThread selfThread nodeNameId",
     "PYREC_META": "name:text value:text",
     "PYREC_WINDOW": "start! end firstStep",

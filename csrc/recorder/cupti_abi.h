@@ -21,8 +21,12 @@ inline constexpr Result kInsufficientPrivileges = 35;
 inline constexpr Result kMultipleSubscribers = 39;
 inline constexpr Result kUnknown = 999;
 
-enum class Domain : uint32_t { kDriver = 1, kRuntime = 2 };
+enum class Domain : uint32_t { kDriver = 1, kRuntime = 2, kResource = 3 };
 enum class Site : int { kEnter = 0, kExit = 1 };
+
+// Of Domain::kResource.
+inline constexpr uint32_t kGraphNodeCreated = 13;
+inline constexpr uint32_t kGraphNodeCloned = 20;
 
 enum class ActivityKind : int {
   kMemcpy = 1,
@@ -56,6 +60,17 @@ struct CallbackData {
   uint32_t context_uid;
   uint64_t* correlation_data;
   uint32_t correlation_id;
+};
+
+struct ResourceData {
+  void* context;
+  void* handle;
+  void* descriptor;  // a GraphData, of a callback about graphs
+};
+
+struct GraphData {
+  void *graph, *original_graph;
+  void *node, *original_node;  // the latter of a clone
 };
 
 struct SubscriberParams {
@@ -202,6 +217,7 @@ using BufferCompleted = void (*)(void* context, uint32_t stream, uint8_t* buffer
     (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata, SubscriberParams* params)) \
   X(SetThreadIdType, (int type))                                                                          \
   X(ActivityEnableAndDump, (ActivityKind kind))                                                           \
-  X(ActivityEnableAllSyncRecords, (uint8_t enable))
+  X(ActivityEnableAllSyncRecords, (uint8_t enable))                                                       \
+  X(GetGraphNodeId, (void* node, uint64_t* id))
 
 }  // namespace plab::recorder::cupti

@@ -56,9 +56,9 @@ std::string CuptiClient::subscribe() {
   char owner[cupti::kSubscriberNameBytes] = "";
   if (functions_.Subscribe_v2) {
     cupti::SubscriberParams params{sizeof params, "profiling_lab", owner, sizeof owner};
-    code = functions_.Subscribe_v2(&subscriber_, &launch_callbacks::on_call, nullptr, &params);
+    code = functions_.Subscribe_v2(&subscriber_, &launch_callbacks::on_call, &graph_nodes_, &params);
   } else {
-    code = functions_.Subscribe(&subscriber_, &launch_callbacks::on_call, nullptr);
+    code = functions_.Subscribe(&subscriber_, &launch_callbacks::on_call, &graph_nodes_);
   }
   if (code == cupti::kSuccess) return "";
   subscriber_ = nullptr;
@@ -102,12 +102,12 @@ std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, 
     stop();
     return explain(code, "cuptiActivityEnable(CONCURRENT_KERNEL)");
   }
-  enable_kinds();
+  enable_kinds(options.graph_nodes);
   enable_callbacks(rings, python_stacks);
   return "";
 }
 
-void CuptiClient::enable_kinds() {
+void CuptiClient::enable_kinds(bool graph_nodes) {
   for (const ActivityKind kind : kKinds) {
     const cupti::Result code = functions_.ActivityEnable(kind);
     if (code == cupti::kSuccess) continue;
@@ -117,7 +117,8 @@ void CuptiClient::enable_kinds() {
   // A graph as one record costs less than one record per node, but replaying a graph that is older than this
   // kind crashes in CUPTI (seen on 13.0 with driver 580, and with CUPTI alone): such a process gets the
   // nodes.
-  if (!cuda_driver::context_exists()) functions_.ActivityEnable(ActivityKind::kGraphTrace);
+  traces_nodes_ = graph_nodes || cuda_driver::context_exists();
+  if (!traces_nodes_) functions_.ActivityEnable(ActivityKind::kGraphTrace);
   // A thread that polls events (NCCL's watchdog) would fill the file with queries that were not ready.
   if (functions_.ActivityEnableAllSyncRecords) functions_.ActivityEnableAllSyncRecords(0);
   for (const ActivityKind kind : kKindsOfExistingThings) {
@@ -132,11 +133,21 @@ void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   captures_ = capture_watch::start(functions_);
   for (const auto& call : captures_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
   launch_callbacks::arm(rings, python_stacks);
+  graph_nodes_.take();  // of an earlier recording
+  if (traces_nodes_ && functions_.GetGraphNodeId) {
+    for (const uint32_t cbid : {cupti::kGraphNodeCreated, cupti::kGraphNodeCloned}) {
+      traced_.push_back({cupti::Domain::kResource, cbid, "graph nodes"});
+    }
+  }
   for (const auto& call : traced_) {
     const cupti::Result code = functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
     if (code == cupti::kSuccess) continue;
     writer_.diagnostic(now_ns(), kWarning, "callback " + call.name + ": " + functions_.describe(code));
   }
+}
+
+void CuptiClient::switch_callbacks(bool on) noexcept {
+  for (const auto& call : traced_) functions_.EnableCallback(on, subscriber_, call.domain, call.cbid);
 }
 
 void CuptiClient::disable_kinds() noexcept {
@@ -147,19 +158,19 @@ void CuptiClient::disable_kinds() noexcept {
 // what it delivers of a pause.
 void CuptiClient::pause() noexcept {
   launch_callbacks::disarm();
-  for (const auto& call : traced_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
+  switch_callbacks(false);
   disable_kinds();
 }
 
 void CuptiClient::resume(LaunchRings* rings, bool python_stacks) noexcept {
   for (const ActivityKind kind : kKinds) functions_.ActivityEnable(kind);
-  for (const auto& call : traced_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
+  switch_callbacks(true);
   launch_callbacks::rearm(rings, python_stacks);
 }
 
 void CuptiClient::stop() noexcept {
   launch_callbacks::disarm();
-  for (const auto& call : traced_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
+  switch_callbacks(false);
   for (const auto& call : captures_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
   disable_kinds();
   functions_.ActivityDisable(ActivityKind::kGraphTrace);
@@ -193,6 +204,7 @@ void CuptiClient::collect() {
     buffers_.give_back(buffer.data);
   }
   decoder_.write_out();
+  writer_.append(trace::spool::Kind::kGraphNode, graph_nodes_.take());
   buffers_.keep_ahead();
 }
 

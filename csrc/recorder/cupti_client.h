@@ -13,6 +13,7 @@
 #include "recorder/activity_decode.h"
 #include "recorder/capture_watch.h"
 #include "recorder/cupti_library.h"
+#include "recorder/graph_nodes.h"
 #include "recorder/launch_callbacks.h"
 #include "recorder/launch_ring.h"
 #include "trace/spool.h"
@@ -25,6 +26,7 @@ struct CuptiOptions {
   uint32_t buffer_bytes = 4u << 20;  // a few training steps; smaller ones are handed over more often
   uint32_t buffers_ahead = 4;
   uint32_t buffers_most = 64;
+  bool graph_nodes = false;  // a replayed graph as its kernels instead of as a whole
 };
 
 class CuptiClient {
@@ -59,8 +61,9 @@ class CuptiClient {
  private:
   std::string subscribe();
   std::string explain(cupti::Result result, const char* what) const;
-  void enable_kinds();
+  void enable_kinds(bool graph_nodes);
   void disable_kinds() noexcept;
+  void switch_callbacks(bool on) noexcept;
   void enable_callbacks(LaunchRings* rings, bool python_stacks);
 
   static void on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records);
@@ -72,6 +75,8 @@ class CuptiClient {
   bool refused_ = false;
   ActivityBuffers buffers_;
   ActivityDecoder decoder_;
+  GraphNodes graph_nodes_{functions_};
+  bool traces_nodes_ = false;
   std::vector<launch_callbacks::TracedCall> traced_;
   std::vector<capture_watch::Call> captures_;     // watched in pauses too
   std::unordered_map<uint32_t, uint32_t> names_;  // domain << 16 | cbid -> string

@@ -24,6 +24,9 @@ static_assert(kInsufficientPrivileges == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
 static_assert(kMultipleSubscribers == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
 static_assert(int(Domain::kDriver) == CUPTI_CB_DOMAIN_DRIVER_API);
 static_assert(int(Domain::kRuntime) == CUPTI_CB_DOMAIN_RUNTIME_API);
+static_assert(int(Domain::kResource) == CUPTI_CB_DOMAIN_RESOURCE);
+static_assert(kGraphNodeCreated == CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
+static_assert(kGraphNodeCloned == CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED);
 static_assert(int(Site::kEnter) == CUPTI_API_ENTER && int(Site::kExit) == CUPTI_API_EXIT);
 static_assert(int(ActivityKind::kMemcpy) == CUPTI_ACTIVITY_KIND_MEMCPY);
 static_assert(int(ActivityKind::kMemset) == CUPTI_ACTIVITY_KIND_MEMSET);
@@ -43,6 +46,10 @@ SAME_OFFSET(CallbackData, return_value, CUpti_CallbackData, functionReturnValue)
 SAME_OFFSET(CallbackData, symbol_name, CUpti_CallbackData, symbolName);
 SAME_OFFSET(CallbackData, correlation_data, CUpti_CallbackData, correlationData);
 SAME_OFFSET(CallbackData, correlation_id, CUpti_CallbackData, correlationId);
+
+SAME_OFFSET(ResourceData, descriptor, CUpti_ResourceData, resourceDescriptor);
+SAME_OFFSET(GraphData, node, CUpti_GraphData, node);
+SAME_OFFSET(GraphData, original_node, CUpti_GraphData, originalNode);
 
 using Kernel = CUpti_ActivityKernel9;
 PREFIX_OF(KernelRecord, Kernel);

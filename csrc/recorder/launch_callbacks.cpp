@@ -10,6 +10,7 @@
 
 #include "recorder/autograd_link.h"
 #include "recorder/capture_watch.h"
+#include "recorder/graph_nodes.h"
 #include "recorder/python_stacks.h"
 #include "recorder/tick_clock.h"
 #include "trace/spool.h"
@@ -159,10 +160,16 @@ void disarm() noexcept {
   take_stacks = false;
 }
 
-void on_call(void*, cupti::Domain domain, uint32_t cbid, const void* data) {
+void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void* data) {
   LaunchRings* rings = active_rings.load(std::memory_order_acquire);
   // The caller is the CUDA driver, which no exception may cross.
   try {
+    if (domain == cupti::Domain::kResource) {
+      const auto& resource = *static_cast<const cupti::ResourceData*>(data);
+      const auto& graph = *static_cast<const cupti::GraphData*>(resource.descriptor);
+      if (rings) static_cast<GraphNodes*>(graph_nodes)->add(cbid, graph, correlation_now());
+      return;
+    }
     const auto& call = *static_cast<const cupti::CallbackData*>(data);
     if (capture_watch::on_call(domain, cbid, call)) return;
     if (call.site == cupti::Site::kEnter) {
@@ -178,6 +185,8 @@ void on_call(void*, cupti::Domain domain, uint32_t cbid, const void* data) {
 bool inside_call() noexcept {
   return thread_state.inside && thread_state.session == session.load(std::memory_order_relaxed);
 }
+
+uint32_t correlation_now() noexcept { return inside_call() ? thread_state.event.correlation : 0; }
 
 uint64_t errors() noexcept { return swallowed.load(); }
 

@@ -33,12 +33,15 @@ void disarm() noexcept;
 // Accepts events again after disarm(), as the same recording.
 void rearm(LaunchRings* rings, bool python_stacks) noexcept;
 
-// CUPTI's callback. Thread: any thread inside a CUDA call, usually without the GIL; must not call CUDA,
-// take locks that others hold across CUDA calls, or throw.
+// CUPTI's callback; `userdata` is a GraphNodes. Thread: any thread inside a CUDA call, usually without the
+// GIL; must not call CUDA, take locks that others hold across CUDA calls, or throw.
 void on_call(void* userdata, cupti::Domain domain, uint32_t cbid, const void* data);
 
 // True on a thread that is inside a traced call right now.
 bool inside_call() noexcept;
+
+// The correlation id of the traced call that the calling thread is in; 0: none.
+uint32_t correlation_now() noexcept;
 
 uint64_t errors() noexcept;  // exceptions swallowed on the callback path since arm()
 

@@ -46,6 +46,8 @@ py::dict start(const py::kwargs& wanted) {
       options.cupti.buffers_ahead = value.cast<uint32_t>();
     else if (name == "buffers_most")
       options.cupti.buffers_most = value.cast<uint32_t>();
+    else if (name == "graph_nodes")
+      options.cupti.graph_nodes = value.cast<bool>();
     else if (name == "paused")
       options.paused = value.cast<bool>();
     else if (name == "sample_period_ns")
@@ -167,6 +169,7 @@ void name_the_columns() {
                        memory_kind);
   PYBIND11_NUMPY_DTYPE(Sync, start_ns, end_ns, context, stream, correlation, type, event);
   PYBIND11_NUMPY_DTYPE(Graph, start_ns, end_ns, device, context, stream, correlation, graph);
+  PYBIND11_NUMPY_DTYPE(spool::GraphNode, node, original, correlation);
   PYBIND11_NUMPY_DTYPE(Overhead, start_ns, end_ns, kind, thread);
   PYBIND11_NUMPY_DTYPE(Context, context, device, null_stream);
   PYBIND11_NUMPY_DTYPE(Stream, context, stream, priority, flag);
@@ -208,6 +211,7 @@ py::dict read_spool(const std::string& path) {
   out["sets"] = records<spool::Set>(contents, Kind::kSet);
   out["syncs"] = records<spool::Sync>(contents, Kind::kSync);
   out["graphs"] = records<spool::Graph>(contents, Kind::kGraph);
+  out["graph_nodes"] = records<spool::GraphNode>(contents, Kind::kGraphNode);
   out["overheads"] = records<spool::Overhead>(contents, Kind::kOverhead);
   out["contexts"] = records<spool::Context>(contents, Kind::kContext);
   out["streams"] = records<spool::Stream>(contents, Kind::kStream);

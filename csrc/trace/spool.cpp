@@ -20,7 +20,8 @@ constexpr size_t kStringsRemembered = 1 << 16;  // texts with running numbers mu
 
 static_assert(sizeof(Header) == 16 && sizeof(BlockHeader) == 16);
 static_assert(sizeof(ApiCall) == 80 && sizeof(Kernel) == 144 && sizeof(Copy) == 80 && sizeof(Set) == 56);
-static_assert(sizeof(Sync) == 40 && sizeof(Graph) == 40 && sizeof(Overhead) == 24 && sizeof(Range) == 72);
+static_assert(sizeof(Sync) == 40 && sizeof(Graph) == 40 && sizeof(Overhead) == 24 &&
+              sizeof(GraphNode) == 24 && sizeof(Range) == 72);
 static_assert(sizeof(Sample) == 16 && sizeof(Schema) == 48 && sizeof(SchemaEntry) == 56 &&
               sizeof(Resource) == 24);
 static_assert(sizeof(StackNode) == 32 && sizeof(Thread) == 8 && sizeof(Clock) == 16 &&

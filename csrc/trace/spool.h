@@ -45,6 +45,7 @@ enum class Kind : uint16_t {
   kSchema = 20,
   kSchemaEntry = 21,
   kResource = 22,
+  kGraphNode = 23,
 };
 
 struct Header {
@@ -95,6 +96,11 @@ struct Sync {
 struct Graph {
   uint64_t start_ns, end_ns;
   uint32_t device, context, stream, correlation, graph, pad;
+};
+
+struct GraphNode {
+  uint64_t node, original;    // of a clone; 0: it was made by a call
+  uint32_t correlation, pad;  // that call's; 0 of a clone
 };
 
 struct Overhead {

@@ -53,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
     parser.add_argument(
+        "--graph-nodes",
+        action="store_true",
+        help="record CUDA graphs kernel by kernel, on the lines that captured them; a replay then costs more",
+    )
+    parser.add_argument(
         "--sample-python",
         action="store_true",
         help="sample the Python stacks of all threads too: `gaps` then names the lines the host was in",
@@ -190,6 +195,7 @@ def run(args: argparse.Namespace) -> int:
         nvtx=not args.no_nvtx,
         script=args.script,
         schedule=_schedule(args),
+        graph_nodes=args.graph_nodes,
         sample_hz=_sample_hz(args),
         most_bytes=args.max_size,
     )

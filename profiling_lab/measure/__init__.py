@@ -13,7 +13,7 @@ from profiling_lab.measure.device import Machine, machine
 from profiling_lab.measure.peaks import copy_rate, matmul_rate
 from profiling_lab.measure.results import ResultsFile
 from profiling_lab.measure.steps import compare_steps, interleaved, step_time
-from profiling_lab.measure.timing import Timing, compare, ratio
+from profiling_lab.measure.timing import Timing, compare, ratio, ratio_interval
 
 __all__ = [
     "Machine",
@@ -26,5 +26,6 @@ __all__ = [
     "machine",
     "matmul_rate",
     "ratio",
+    "ratio_interval",
     "step_time",
 ]

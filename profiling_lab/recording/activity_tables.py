@@ -62,6 +62,7 @@ def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
         "CUPTI_ACTIVITY_KIND_OVERHEAD": _overheads(spool, strings),
         "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _graphs(spool),
         "PYREC_LAUNCH": _launches(spool, strings),
+        "PYREC_GRAPH_NODE": _graph_nodes(spool),
     }
 
 
@@ -229,6 +230,31 @@ def _syncs_without_record(spool: Spool) -> Records:
     made["stream"] = made["event"] = NONE
     made["type"] = _CONTEXT_SYNC
     return made
+
+
+def _graph_nodes(spool: Spool) -> Any:
+    """Of each node the call that captured it, where that call is in the recording; copies lead to their
+    original.
+    """
+    rows = spool.records["graph_nodes"]
+    original = dict(zip(rows["node"].tolist(), rows["original"].tolist(), strict=True))
+    made_by = dict(zip(rows["node"].tolist(), rows["correlation"].tolist(), strict=True))
+    recorded = set(spool.records["calls"]["correlation"].tolist())
+    nodes, calls = [], []
+    for node in original:
+        source, seen = node, {node}
+        while (before := original.get(source, 0)) and before not in seen:
+            seen.add(before)
+            source = before
+        if made_by.get(source, 0) in recorded:
+            nodes.append(node)
+            calls.append(made_by[source])
+    columns = {
+        "globalPid": spool.global_pid,
+        "graphNodeId": np.array(nodes, dtype=np.uint64).view(np.int64),
+        "correlationId": np.array(calls, dtype=np.int64),
+    }
+    return arrow_table("PYREC_GRAPH_NODE", columns, len(nodes))
 
 
 def _overheads(spool: Spool, strings: StringTable) -> Any:

@@ -50,6 +50,8 @@ class Recorder:
 
     schedule: which stretches of the run are recorded (default: all of it); pause() and resume() do the same
     by hand. most_bytes: the recording ends early when its capture file has so many bytes (0: no limit).
+    graph_nodes: a replayed CUDA graph is recorded as its kernels, each with the line that captured it, and
+    not as a whole. In a process that used the GPU before the recording began, that is so for every graph.
     sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
     the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ).
 
@@ -70,6 +72,7 @@ class Recorder:
         sample_hz: int = 0,
         schedule: Schedule | None = None,
         most_bytes: int = 0,
+        graph_nodes: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
     ) -> None:
@@ -85,6 +88,7 @@ class Recorder:
         self._sample_hz = sample_hz
         self._most_bytes = most_bytes
         self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu)
+        self._graph_nodes = graph_nodes
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
         self._began = 0.0
@@ -130,6 +134,7 @@ class Recorder:
                 sample_period_ns=1_000_000_000 // self._sample_hz if self._sample_hz else 0,
                 paused=self._conductor.begins_paused,
                 most_bytes=self._most_bytes,
+                graph_nodes=self._graph_nodes,
                 buffer_bytes=self._buffer_bytes,
                 flush_period_ms=self._flush_period_ms,
             )

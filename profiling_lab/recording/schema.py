@@ -120,6 +120,9 @@ PYREC_TABLES: dict[str, str] = {
     "PYREC_LAUNCH": """
         globalTid INTEGER, correlationId INTEGER, stackId INTEGER, peekSeq INTEGER, nodeSeq INTEGER,
         nodeFwdThread INTEGER, selfThread INTEGER, nodeNameId INTEGER""",
+    # Where graphs were recorded node by node: the call that captured the node, or what it is a copy of.
+    "PYREC_GRAPH_NODE": """
+        globalPid INTEGER, graphNodeId INTEGER, correlationId INTEGER""",
     "PYREC_META": """
         name TEXT, value TEXT""",
     # Only of a recording that paused: what was recorded. end NULL: never closed; firstStep NULL: no steps.

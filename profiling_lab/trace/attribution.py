@@ -66,20 +66,26 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
     call = _analysis.call_of(
         operations.process, operations.correlation, calls.process, calls.correlation, calls.start_ns
     )
+    author = call
+    if operations.author is not None:
+        author = _analysis.call_of(
+            operations.process, operations.author, calls.process, calls.correlation, calls.start_ns
+        )
+        author = np.where(author >= 0, author, call).astype(np.int32)
     (phase, match, forward_row), range_of_call, link, dropped = _link(calls, ranges)
     stack, op_phase, op_match, reason = _analysis.attribute(
-        call, calls.stack, phase, match, forward_row, calls.traits
+        author, calls.stack, phase, match, forward_row, calls.traits
     )
     op_range = full(len(call), -1, np.int32)
     launched = call >= 0
-    op_phase[~launched] = Phase.UNKNOWN
+    op_phase[author < 0] = Phase.UNKNOWN
     op_range[launched] = range_of_call[call[launched]]
     if ranges.stack.any():
         # An operator with a stack answers for the backward of what it launched nothing for.
         by_range = np.where(stack == 0, np.append(ranges.stack, np.int32(0))[op_range], 0)
         reason[by_range > 0] = Reason.ATTRIBUTED
         stack[by_range > 0] = by_range[by_range > 0]
-    fine = line_phases(op_phase, call, calls, ranges, stacks, link)
+    fine = line_phases(op_phase, author, calls, ranges, stacks, link)
     return Attribution(call, stack, op_phase, fine, op_match, reason, op_range, link, dropped)
 
 

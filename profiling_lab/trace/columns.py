@@ -101,6 +101,9 @@ class Operations:
     """MemoryKind a copy reads, UNKNOWN for everything else"""
     target_memory: U8
     """MemoryKind a copy or set writes, UNKNOWN for kernels"""
+    author: I64 | None = None
+    """correlation id of the call that captured the operation into a graph: its line answers, not the one
+    of the replay. -1: none, or not recorded; None: so for all operations"""
 
     def __len__(self) -> int:
         return len(self.start_ns)

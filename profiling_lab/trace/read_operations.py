@@ -62,6 +62,7 @@ def read_operations(
 
     `only_process` finds the process of rows that do not name one.
     """
+    nodes = file.columns("PYREC_GRAPH_NODE") != ()
     parts: list[dict[str, I64]] = []
     names: list[str] = []
     short_names: list[str] = []
@@ -70,7 +71,8 @@ def read_operations(
         if table is None:
             continue
         file.require(table, "start", "end")
-        rows = file.select(table, _SHARED | {"globalPid": _NO_PROCESS} | _details(kind, file.columns(table)))
+        wanted = _SHARED | {"globalPid": _NO_PROCESS} | _details(kind, file.columns(table))
+        rows = file.select(table, wanted | ({"graphNodeId": 0} if nodes else {}))
         unnamed = rows["globalPid"] == _NO_PROCESS
         if unnamed.any():
             rows["globalPid"] = np.where(unnamed, only_process(), rows["globalPid"])
@@ -108,8 +110,24 @@ def read_operations(
         short_names=tuple(short_names),
         source_memory=_memory(column("srcKind")),
         target_memory=_memory(column("dstKind")),
+        author=_authors(file, column("globalPid"), column("graphNodeId")) if nodes else None,
     )
     return operations, {what: count for what, count in repairs.items() if count}
+
+
+def _authors(file: SqliteFile, process: I64, node: I64) -> I64:
+    """Correlation ids of the calls that captured these nodes of graphs; -1 where that is unknown."""
+    known = file.select("PYREC_GRAPH_NODE", {"globalPid": _NO_PROCESS, "graphNodeId": 0, "correlationId": -1})
+    out = full(len(node), -1, np.int64)
+    for one in np.unique(known["globalPid"]):
+        of_one = np.flatnonzero(known["globalPid"] == one)
+        of_one = of_one[np.argsort(known["graphNodeId"][of_one], kind="stable")]
+        ids = known["graphNodeId"][of_one]
+        rows = np.flatnonzero((process == one) & (node != 0))
+        at = np.minimum(np.searchsorted(ids, node[rows]), len(ids) - 1)
+        found = ids[at] == node[rows]
+        out[rows[found]] = known["correlationId"][of_one[at[found]]]
+    return out
 
 
 def _only(parts: list[dict[str, I64]], keep: npt.NDArray[np.bool_]) -> list[dict[str, I64]]:

@@ -13,7 +13,15 @@ from itertools import pairwise
 import pytest
 
 from profiling_lab.errors import UsageError
-from profiling_lab.measure import Timing, compare, compare_steps, interleaved, ratio, step_time
+from profiling_lab.measure import (
+    Timing,
+    compare,
+    compare_steps,
+    interleaved,
+    ratio,
+    ratio_interval,
+    step_time,
+)
 
 
 def sleeper(seconds: float) -> Callable[[], None]:
@@ -32,6 +40,23 @@ def test_ratio_pairs_samples_of_a_round() -> None:
     # for each.
     slow, fast = Timing("slow", (200, 220, 400, 440)), Timing("fast", (100, 110, 200, 220))
     assert ratio(slow, fast) == 2.0
+
+
+def test_the_interval_of_a_ratio_narrows_with_the_rounds_and_holds_it() -> None:
+    noise = [0, 7, -3, 12, -9, 4, -1, 9, -6, 2, 5, -8]
+    plain = tuple(1000 + 10 * n for n in noise)
+
+    def interval(repeats: int) -> tuple[float, float]:
+        costly = tuple(round(1.05 * a) + b for a, b in zip(plain, noise[::-1], strict=True))
+        return ratio_interval(Timing("costly", costly * repeats), Timing("plain", plain * repeats))
+
+    few, many = interval(1), interval(40)
+    for low, high in (few, many):
+        assert low <= 1.055 and high >= 1.045 and low < high
+    assert many[1] - many[0] < few[1] - few[0]
+    assert interval(1) == few
+    same = Timing("same", plain)
+    assert ratio_interval(same, same) == (1.0, 1.0)
 
 
 def test_compare_orders_by_length() -> None:

@@ -21,6 +21,8 @@ class Fake:
         u32, u64, text, number = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int
         for name, arguments in {
             "fake_kernel": (u32, u64, u64, text, u32, number, number),
+            "fake_kernel_of_node": (u32, u64, u64, text, u32, number, number, u64),
+            "fake_graph_node": (u64, u64),
             "fake_memcpy": (u32, u64, u64, u64, number),
             "fake_peer_copy": (u32, u64, u64, u64),
             "fake_memset": (u32, u64, u64, u64, u32),
@@ -47,6 +49,22 @@ class Fake:
         correlation = int(self.library.fake_launch())
         start = time.time_ns() + 1000
         self.library.fake_kernel(correlation, start, start + ns, name.encode(), stream, grid, block)
+        return correlation
+
+    def captured(self, node: int) -> int:
+        """A launch from the calling line into the graph that is being captured."""
+        correlation = int(self.library.fake_enter(RUNTIME, LAUNCH))
+        self.library.fake_graph_node(node, 0)
+        self.library.fake_exit(RUNTIME, LAUNCH, correlation, 0)
+        return correlation
+
+    def replay(self, nodes: dict[int, str]) -> int:
+        """A graph launch from the calling line, and the kernel of each of its nodes."""
+        correlation = self.call(GRAPH)
+        start = time.time_ns()
+        for i, (node, name) in enumerate(nodes.items()):
+            at = start + 2000 * i
+            self.library.fake_kernel_of_node(correlation, at, at + 1000, name.encode(), 7, 10, 256, node)
         return correlation
 
     def copy(self, *, nbytes: int = 4096, ns: int = 500, kind: int = 1) -> int:

@@ -52,6 +52,7 @@ struct State {
   std::mutex mutex;
   uint32_t version = 130000;
   CallbackFunction callback = nullptr;
+  void* userdata = nullptr;
   bool subscribed = false;
   std::string other_subscriber;
   std::map<std::string, int> failures;  // function -> result
@@ -146,7 +147,7 @@ void dispatch(int domain, uint32_t cbid, Site site, uint32_t correlation, int re
   data.return_value = site == Site::kExit ? &result : nullptr;
   data.correlation_data = &slot;
   data.correlation_id = correlation;
-  state.callback(nullptr, static_cast<Domain>(domain), cbid, &data);
+  state.callback(state.userdata, static_cast<Domain>(domain), cbid, &data);
 }
 
 }  // namespace
@@ -174,7 +175,7 @@ PLAB_FAKE Result cuptiGetCallbackName(Domain domain, uint32_t cbid, const char**
   *name = found->second;
   return kSuccess;
 }
-PLAB_FAKE Result cuptiSubscribe_v2(SubscriberHandle* subscriber, CallbackFunction callback, void*,
+PLAB_FAKE Result cuptiSubscribe_v2(SubscriberHandle* subscriber, CallbackFunction callback, void* userdata,
                                    SubscriberParams* params) {
   ENTER(Subscribe)
   if (!state.other_subscriber.empty()) {
@@ -185,6 +186,7 @@ PLAB_FAKE Result cuptiSubscribe_v2(SubscriberHandle* subscriber, CallbackFunctio
     return kMultipleSubscribers;
   }
   state.callback = callback;
+  state.userdata = userdata;
   state.subscribed = true;
   *subscriber = reinterpret_cast<SubscriberHandle>(&state);
   return kSuccess;
@@ -272,6 +274,11 @@ PLAB_FAKE Result cuptiActivityEnableAllSyncRecords(uint8_t) {
   return kSuccess;
 }
 
+PLAB_FAKE Result cuptiGetGraphNodeId(void* node, uint64_t* id) {
+  *id = reinterpret_cast<uintptr_t>(node);
+  return kSuccess;
+}
+
 // ---- what a test says ----
 
 PLAB_FAKE void fake_reset() {
@@ -356,12 +363,12 @@ PLAB_FAKE uint64_t fake_callback_cost(int chunks, int driver, uint64_t evicted_b
       data.correlation_data = &slot;
       data.correlation_id = ++state.next_correlation;
       const uint64_t start = __rdtsc();
-      state.callback(nullptr, Domain::kRuntime, 211, &data);
-      if (driver) state.callback(nullptr, Domain::kDriver, 307, &data);
+      state.callback(state.userdata, Domain::kRuntime, 211, &data);
+      if (driver) state.callback(state.userdata, Domain::kDriver, 307, &data);
       data.site = Site::kExit;
       data.return_value = &result;
-      if (driver) state.callback(nullptr, Domain::kDriver, 307, &data);
-      state.callback(nullptr, Domain::kRuntime, 211, &data);
+      if (driver) state.callback(state.userdata, Domain::kDriver, 307, &data);
+      state.callback(state.userdata, Domain::kRuntime, 211, &data);
       ticks += __rdtsc() - start;
     }
     const std::chrono::duration<double, std::pico> wall = Clock::now() - begin;
@@ -372,8 +379,20 @@ PLAB_FAKE uint64_t fake_callback_cost(int chunks, int driver, uint64_t evicted_b
   return costs[static_cast<size_t>(chunks / 4)];
 }
 
-PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, const char* name,
-                           uint32_t stream, int grid, int block) {
+// A node comes into a graph, by the call that this thread is in; with `original` it is a clone of that one.
+PLAB_FAKE void fake_graph_node(uint64_t node, uint64_t original) {
+  const uint32_t cbid = original ? kGraphNodeCloned : kGraphNodeCreated;
+  {
+    std::lock_guard lock(state.mutex);
+    if (!state.subscribed || !state.callbacks.count({static_cast<int>(Domain::kResource), cbid})) return;
+  }
+  GraphData graph{nullptr, nullptr, reinterpret_cast<void*>(node), reinterpret_cast<void*>(original)};
+  const ResourceData data{nullptr, nullptr, &graph};
+  state.callback(state.userdata, Domain::kResource, cbid, &data);
+}
+
+PLAB_FAKE void fake_kernel_of_node(uint32_t correlation, uint64_t start, uint64_t end, const char* name,
+                                   uint32_t stream, int grid, int block, uint64_t node) {
   KernelRecord r{};
   r.kind = static_cast<int>(ActivityKind::kConcurrentKernel);
   r.cache_config = 0x10;
@@ -390,11 +409,16 @@ PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, c
     r.name = state.names.back().c_str();
   }
   r.shared_executed = 32768;
+  r.graph_node = node;
   KernelClusterTail tail{};
   tail.cluster[0] = 2, tail.cluster[1] = tail.cluster[2] = 1;
   tail.cluster_scheduling = 1;
   tail.local_total = uint64_t{5} << 32;
   put(&r, sizeof r, &tail, sizeof tail);
+}
+PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, const char* name,
+                           uint32_t stream, int grid, int block) {
+  fake_kernel_of_node(correlation, start, end, name, stream, grid, block, 0);
 }
 PLAB_FAKE void fake_memcpy(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes,
                            int copy_kind) {
