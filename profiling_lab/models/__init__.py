@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transformer with HeavyLayer, importable like any other part of the package.
 
-Its source stays with the exercise that teaches with it: a learner copies that folder and has the whole
-model in hand.
+TransformerWithHeavyLayer and its parts are the exercise's: a learner copies that folder and has the whole
+model in hand. Transformer is the same model with its ops by a flag: Transformer(ops="torch"), Transformer(ops="fast").
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from profiling_lab.exercises.e17_python_backtrace.model import (
     TransformerWithHeavyLayer,
     attention_layer,
 )
+from profiling_lab.models.transformer import Block, Transformer
 
 __all__ = [
+    "Block",
     "HeavyLayer",
     "PositionalEncoding",
+    "Transformer",
     "TransformerBlock",
     "TransformerWithHeavyLayer",
     "attention_layer",
