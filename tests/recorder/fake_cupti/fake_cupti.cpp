@@ -294,7 +294,12 @@ PLAB_FAKE void fake_other_subscriber(const char* name) { state.other_subscriber 
 PLAB_FAKE void fake_version(uint32_t version) { state.version = version; }
 PLAB_FAKE uint64_t fake_api_calls() { return state.api_calls; }
 PLAB_FAKE int fake_kind_enabled(int kind) { return static_cast<int>(state.kinds.count(kind)); }
-PLAB_FAKE int fake_callbacks_enabled() { return static_cast<int>(state.callbacks.size()); }
+// Not counting those of graph captures, which stay on in pauses: a launch does not meet them.
+PLAB_FAKE int fake_callbacks_enabled() {
+  int count = 0;
+  for (const auto& key : state.callbacks) count += !std::strstr(kNames.at(key), "Capture");
+  return count;
+}
 PLAB_FAKE int fake_subscribed() { return state.subscribed; }
 
 // The two halves of a CUDA call, and a whole one; a runtime launch makes a driver launch of its own, with the
