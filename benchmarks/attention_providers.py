@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
 import torch
+from attention_cases import Problem
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -181,3 +182,19 @@ def providers(peers: list[str] | None = None) -> dict[str, Attention | str]:
         except (ImportError, AttributeError, OSError) as error:
             found[label] = str(error)
     return found
+
+
+@contextmanager
+def as_named(name: str) -> Iterator[None]:
+    """Around every call of the provider: what its name promises beyond its function."""
+    with repeatable() if name.startswith("sdpa") and name.endswith("deterministic") else nullcontext():
+        yield
+
+
+def inputs(one: Problem, device: str) -> list[Tensor]:
+    """q, k, v and the gradient of the output: normal, and the same in every run."""
+    generator = torch.Generator(device).manual_seed(1)
+    counts = (one.heads, one.kv_heads, one.kv_heads, one.heads)
+    shapes = [(one.batch, one.rows, heads, one.head_dim) for heads in counts]
+    dtype = getattr(torch, one.dtype)
+    return [torch.empty(s, device=device, dtype=dtype).normal_(generator=generator) for s in shapes]

@@ -20,8 +20,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from itertools import product
@@ -30,7 +29,7 @@ from typing import Any
 
 import torch
 from attention_cases import LENGTHS, SUITES, Problem, problem
-from attention_providers import ON_REQUEST, Attention, providers, repeatable
+from attention_providers import ON_REQUEST, Attention, as_named, inputs, providers
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, matmul_rate, ratio
@@ -45,14 +44,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def inputs(one: Problem, device: str) -> list[Tensor]:
-    generator = torch.Generator(device).manual_seed(1)
-    counts = (one.heads, one.kv_heads, one.kv_heads, one.heads)
-    shapes = [(one.batch, one.rows, heads, one.head_dim) for heads in counts]
-    dtype = getattr(torch, one.dtype)
-    return [torch.empty(s, device=device, dtype=dtype).normal_(generator=generator) for s in shapes]
-
-
 def backward_of(function: Attention, tensors: list[Tensor], causal: bool) -> Callable[[], Any]:
     """The backward of one forward, to be called any number of times."""
     *leaves, dout = (x.detach() for x in tensors)
@@ -60,12 +51,6 @@ def backward_of(function: Attention, tensors: list[Tensor], causal: bool) -> Cal
     with torch.enable_grad():
         out = function(*leaves, causal)
     return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
-
-
-@contextmanager
-def as_named(name: str) -> Iterator[None]:
-    with repeatable() if name.startswith("sdpa") and name.endswith("deterministic") else nullcontext():
-        yield
 
 
 def error_of(function: Attention, like: Problem, device: str) -> float:
