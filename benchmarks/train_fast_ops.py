@@ -28,11 +28,12 @@ from reduce_trace import SIZE_LIMIT_BYTES, reduce
 from profiling_lab.demo.training import training_script
 from profiling_lab.measure import ResultsFile, interleaved, machine, ratio
 from profiling_lab.models import Transformer
+from profiling_lab.models.transformer import Ops
 from profiling_lab.recording import record
 
 BENCHMARK = "train_fast_ops"
 CASES = (("demo", "fp32"), ("demo", "bf16"), ("demo with hidden_norm", "bf16"))
-PROVIDERS = {"before": "torch", "after": "fast"}
+PROVIDERS: dict[str, Ops] = {"before": "torch", "after": "fast"}
 SEEDS = (0, 1)
 RECORDED = ("demo with hidden_norm", "bf16")
 RECORDED_STEPS = 3
@@ -102,8 +103,8 @@ def train(
     losses = torch.stack([step(data.cuda(), target.cuda()) for data, target in loader])
     curve = losses[: steps // every * every].view(-1, every).mean(dim=1).tolist()
     for index, loss in enumerate(curve, 1):
-        case = {"model": model, "dtype": dtype, "seed": seed, "step": index * every, "steps": every}
-        results.add(BENCHMARK, case, provider, "loss", loss, "nats")
+        at = {"seed": seed, "step": index * every, "steps": every}
+        results.add(BENCHMARK, {"model": model, "dtype": dtype, **at}, provider, "loss", loss, "nats")
     return [float(loss) for loss in curve]
 
 

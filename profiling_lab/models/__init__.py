@@ -2,7 +2,8 @@
 """The transformer with HeavyLayer, importable like any other part of the package.
 
 TransformerWithHeavyLayer and its parts are the exercise's: a learner copies that folder and has the whole
-model in hand. Transformer is the same model with its ops by a flag: Transformer(ops="torch"), Transformer(ops="fast").
+model in hand. Transformer is the same model with its ops by a flag: Transformer(ops="torch"),
+Transformer(ops="fast").
 """
 
 from __future__ import annotations

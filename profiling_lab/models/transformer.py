@@ -5,6 +5,9 @@ Whatever the flag, the parameters are the same and so is the function, up to rou
 one of the other, and without `hidden_norm` one of the exercise's model too.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# The exercise's model has no annotations: its reader is to see the layers and nothing else.
+
 from __future__ import annotations
 
 from typing import Literal, cast, get_args
@@ -50,8 +53,8 @@ class Block(TransformerBlock):  # type: ignore[misc]  # torch is untyped here
         if (
             q.is_cuda and q.dtype not in _SIXTEEN_BITS
         ):  # tensor cores want 16 bits, so there is no kernel for more
-            heads_first = (t.transpose(1, 2) for t in (q, k, v))
-            mixed = F.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
         else:
             mixed = flash_attention(q, k, v, causal=True)
         return cast(Tensor, self.out(mixed.flatten(2)))
@@ -74,8 +77,9 @@ class Transformer(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Token numbers (batch, tokens) in, one score per word of the vocabulary and position out.
 
     ops:          "fast" runs flash_attention, layer_norm_gelu and heavy_layer's fast implementation; "torch"
-                  runs scaled_dot_product_attention, layer_norm and gelu, and the HeavyLayer that `heavy` names.
-                  flash_attention has kernels for 16 bits, so on CUDA float32 without autocast keeps torch's.
+                  runs scaled_dot_product_attention, layer_norm and gelu, and the HeavyLayer that `heavy`
+                  names. flash_attention has kernels for 16 bits, so float32 without autocast keeps torch's on
+                  CUDA.
     heavy:        "slow", "loop" or "fast", for ops="torch"; None is the exercise's own choice.
     hidden_norm:  normalise the hidden features of each feed-forward layer before their GELU. The exercise's
                   model does not, and so has no place for layer_norm_gelu.
