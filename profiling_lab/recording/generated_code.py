@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels that torch.compile wrote belong to the lines of the program that they were written from.
 
-Inductor's code calls its kernels from a file of its own, and remembers for each of its lines where the operator
-came from. The recorder asks for that at its end; origin_frames.py puts it into the stacks.
+Inductor's code calls its kernels from a file of its own, and remembers for each of its lines where the
+operator came from. The recorder asks for that at its end; origin_frames.py puts it into the stacks.
 """
 
 from __future__ import annotations

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from profiling_lab.errors import LabError, UsageError
-from profiling_lab.recording import autograd_link, generated_code, gpu_facts, libcupti, other_profilers, signals
+from profiling_lab.recording import (
+    autograd_link,
+    generated_code,
+    gpu_facts,
+    libcupti,
+    other_profilers,
+    signals,
+)
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schedule import Conductor, Schedule

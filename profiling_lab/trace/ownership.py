@@ -21,7 +21,7 @@ _CUT_LIBRARY = re.compile(
     r"peft|(pytorch_)?lightning(_fabric)?|deepspeed|apex|flash_attn|xformers|bitsandbytes|numpy|einops)/|"
     r"^(runpy|threading|contextlib|functools|copy|pickle|queue|weakref)\.py$|^(concurrent|multiprocessing|importlib)/"
 )
-# Code that programs wrote: Inductor's, wherever its cache is, and what exec and dataclasses compile from strings.
+# Code that programs wrote: Inductor's, wherever its cache is, what exec and dataclasses compile from strings.
 INDUCTOR = re.compile(r"/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
 _GENERATED = re.compile(r"^<eval_with_key>|^<(frozen |__array_function__)")
 # This package is a library too, but the models and exercises in it stand for the user's program.

@@ -7,12 +7,12 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recorder.runner import Runner
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
@@ -29,38 +29,6 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}"]
     subprocess.run([compiler, *flags, str(source), "-o", str(out)], check=True)
     return out
-
-
-class Runner:
-    """Runs Python code in a fresh process; in it, OUT is the path to record to."""
-
-    def __init__(self, folder: Path, prelude: str, environment: dict[str, str]) -> None:
-        import profiling_lab
-
-        package = Path(profiling_lab.__file__).parents[1]
-        self._folder = folder
-        self._prelude = f"import os, sys, time, profiling_lab.errors, profiling_lab.recording; {prelude}; "
-        self._prelude += f"OUT = {str(folder / 'out.sqlite')!r}\n"
-        kept = {name: value for name, value in os.environ.items() if name != "NVTX_INJECTION64_PATH"}
-        self._environment = {**kept, "PYTHONPATH": f"{package}{os.pathsep}{HERE}", **environment}
-
-    def __call__(
-        self, code: str, *, ok: bool = True, env: dict[str, str] | None = None, timeout: float = 120
-    ) -> subprocess.CompletedProcess[str]:
-        """With `ok`, the code must end with status 0."""
-        script = self._folder / "script.py"
-        script.write_text(self._prelude + code.lstrip("\n"))
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            capture_output=True,
-            text=True,
-            env={**self._environment, **(env or {})},
-            cwd=self._folder,
-            timeout=timeout,
-        )
-        if ok:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done
 
 
 @pytest.fixture

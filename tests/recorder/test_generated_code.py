@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches of code that torch.compile wrote have the lines it was written from, in forward and in backward."""
+"""Launches of code that torch.compile wrote have the lines it was written from, backward too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real kernels of the programs in programs/: each on the lines that the program names, at least 99 % with one.
+"""Real kernels of the programs in programs/: on the lines that the program names, at least 99 % with one.
 
 What has no line has a named reason; `-rP` prints the share of each.
 """

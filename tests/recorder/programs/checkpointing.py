@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation checkpointing: the forward of a layer runs once more in backward, which is a phase of its own."""
+"""Activation checkpointing: the forward of a layer runs once more in backward, a phase of its own."""
 
 from __future__ import annotations
 

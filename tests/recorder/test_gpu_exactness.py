@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One seeded program under three recorders, each in a process of its own: ours, Kineto and nsys.
+
+Kernels are compared in the order in which they were launched: name, grid, block, stream, the call that
+launched them (found by correlation id), and how long they took.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import statistics
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from recorder.runner import Runner
+
+pytestmark = pytest.mark.gpu
+
+# Work of all kinds and sizes, on two streams. The first step loads modules and chooses algorithms; the rest
+# of the warm-up brings the clocks to where they stay.
+PROGRAM = """
+torch.manual_seed(0)
+model = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+x = torch.randn(16, 128, 512, device="cuda")
+a, b = torch.randn(4096, 4096, device="cuda"), torch.randn(1 << 26, device="cuda")
+side = torch.cuda.Stream()
+def step():
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    a @ a
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side): b.sin()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+def steps(count):
+    for _ in range(count): step()
+steps(100)
+"""
+STEPS = 20
+RELATIVE, ABSOLUTE_NS = 0.01, 96  # the GPU's clock ticks every 32 ns
+
+
+class Kernel(NamedTuple):
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    stream: int
+    """in the order of first use"""
+    call: str
+    ns: int
+
+
+def in_order(rows: list[tuple[str, tuple[int, ...], tuple[int, ...], int, str, int]]) -> list[Kernel]:
+    streams: dict[int, int] = {}
+    return [
+        Kernel(name, grid, block, streams.setdefault(stream, len(streams)), re.sub(r"_v\d+$", "", call), ns)
+        for name, grid, block, stream, call, ns in rows
+    ]
+
+
+def from_sqlite(path: Path) -> list[Kernel]:
+    """Ours and nsys' have one schema. nsys has an extra row of class 67 per call, for its native chain."""
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as file:
+        rows = file.execute(
+            "SELECT n.value, gridX, gridY, gridZ, blockX, blockY, blockZ, streamId, c.value, k.end - k.start"
+            " FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds n ON n.id = k.demangledName"
+            " JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.correlationId = k.correlationId"
+            " AND r.eventClass IN (0, 1) JOIN StringIds c ON c.id = r.nameId ORDER BY r.start"
+        ).fetchall()
+    return in_order([(r[0], r[1:4], r[4:7], *r[7:]) for r in rows])
+
+
+def from_kineto(path: Path) -> list[Kernel]:
+    events = json.loads(path.read_text())["traceEvents"]
+    calls = {e["args"]["correlation"]: e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
+    rows = []
+    for e in events:
+        if e.get("cat") == "kernel":
+            args, call = e["args"], calls[e["args"]["correlation"]]
+            shape = (tuple(args["grid"]), tuple(args["block"]))
+            rows.append(
+                (call["ts"], (e["name"], *shape, args["stream"], call["name"], round(e["dur"] * 1000)))
+            )
+    return in_order([row for _, row in sorted(rows, key=lambda pair: pair[0])])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exactness")
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> list[Kernel]:
+    Runner(folder, "import torch", {})(f"""
+{PROGRAM}
+with profiling_lab.record(OUT) as recorder: steps({STEPS})
+assert recorder.summary.reasons == {{}} and recorder.summary.dropped == 0, recorder.summary
+""")
+    return from_sqlite(folder / "out.sqlite")
+
+
+@pytest.fixture(scope="module")
+def kineto(folder: Path) -> list[Kernel]:
+    Runner(folder, "import torch", {})(f"""
+{PROGRAM}
+from torch.profiler import profile, ProfilerActivity
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof: steps({STEPS})
+prof.export_chrome_trace("kineto.json")
+""")
+    return from_kineto(folder / "kineto.json")
+
+
+@pytest.fixture(scope="module")
+def nsys(folder: Path) -> list[Kernel]:
+    if shutil.which("nsys") is None:
+        pytest.skip("nsys is not installed")
+    report = str(folder / "nsys.nsys-rep")
+    profile = ("nsys", "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true",
+               "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "-o", report)  # fmt: skip
+    Runner(folder, "import torch", {})(
+        f"{PROGRAM}\ntorch.cuda.profiler.start(); steps({STEPS}); torch.cuda.profiler.stop()\n", under=profile
+    )
+    subprocess.run(
+        ["nsys", "export", "--type=sqlite", "--force-overwrite=true", "-o", folder / "nsys.sqlite", report],
+        check=True,
+        capture_output=True,
+    )
+    return from_sqlite(folder / "nsys.sqlite")
+
+
+@pytest.mark.parametrize("peer", ["kineto", "nsys"])
+def test_the_same_kernels_from_the_same_calls(
+    ours: list[Kernel], peer: str, request: pytest.FixtureRequest
+) -> None:
+    theirs: list[Kernel] = request.getfixturevalue(peer)
+    assert len(ours) == len(theirs) and len(ours) % STEPS == 0 and len(ours) > 40 * STEPS
+    for mine, its in zip(ours, theirs, strict=True):
+        assert mine[:-1] == its[:-1]
+
+
+@pytest.mark.parametrize("peer", ["kineto", "nsys"])
+def test_durations_agree(ours: list[Kernel], peer: str, request: pytest.FixtureRequest) -> None:
+    """Medians per kernel of a step: two runs of one program differ by more than two recorders do."""
+    theirs: list[Kernel] = request.getfixturevalue(peer)
+    per_step = len(ours) // STEPS
+    pairs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for place, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
+        pairs[place % per_step].append((mine.ns, its.ns))
+    medians = [tuple(statistics.median(column) for column in zip(*pairs[i], strict=True)) for i in pairs]
+    apart = [
+        (ours[i].name[:60], mine, its)
+        for i, (mine, its) in enumerate(medians)
+        if abs(mine - its) > max(RELATIVE * its, ABSOLUTE_NS)
+    ]
+    total, their_total = (sum(column) for column in zip(*medians, strict=True))
+    print(
+        f"{peer}: a step of {total / 1000:.1f} us, {100 * (total / their_total - 1):+.2f} %; {len(apart)} apart"
+    )
+    assert total == pytest.approx(their_total, rel=RELATIVE)
+    assert not apart
