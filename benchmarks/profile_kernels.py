@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few calls of one attention, to be looked at by torch.profiler (a table and a Chrome trace) or another tool.
+"""A few calls of one attention, watched by torch.profiler (a table and a Chrome trace) or by another tool.
 
     python benchmarks/profile_kernels.py --impl flash --seq-len 512
     nsys profile --trace=cuda,nvtx -o report python benchmarks/profile_kernels.py --impl tiled
