@@ -16,6 +16,8 @@ def held_by() -> str | None:
         return "this process runs under Nsight Compute, which holds the GPU's tracing: run it without ncu"
     if "NSYS_PROFILING_SESSION_ID" in os.environ or _mapped("libToolsInjection"):
         return "this process runs under Nsight Systems, which holds the GPU's tracing: run it without nsys"
+    if _mapped("libsanitizer-"):
+        return "this process runs under compute-sanitizer, which holds the GPU's tracing: run it without that"
     if torch_profiler_is_on():
         return "torch.profiler is recording, and CUDA serves one client: start the recorder outside of it"
     return None

@@ -87,9 +87,8 @@ def from_kineto(path: Path) -> list[Kernel]:
         if e.get("cat") == "kernel":
             args, call = e["args"], calls[e["args"]["correlation"]]
             shape = (tuple(args["grid"]), tuple(args["block"]))
-            rows.append(
-                (call["ts"], (e["name"], *shape, args["stream"], call["name"], round(e["dur"] * 1000)))
-            )
+            facts = (e["name"], *shape, args["stream"], call["name"], round(e["dur"] * 1000))
+            rows.append((call["ts"], facts))
     return in_order([row for _, row in sorted(rows, key=lambda pair: pair[0])])
 
 
@@ -124,10 +123,11 @@ def nsys(folder: Path) -> list[Kernel]:
     if shutil.which("nsys") is None:
         pytest.skip("nsys is not installed")
     report = str(folder / "nsys.nsys-rep")
-    profile = ("nsys", "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true",
-               "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "-o", report)  # fmt: skip
+    options = ("--trace=cuda", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true")
+    part = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
     Runner(folder, "import torch", {})(
-        f"{PROGRAM}\ntorch.cuda.profiler.start(); steps({STEPS}); torch.cuda.profiler.stop()\n", under=profile
+        f"{PROGRAM}\ntorch.cuda.profiler.start(); steps({STEPS}); torch.cuda.profiler.stop()\n",
+        under=("nsys", "profile", *options, *part, "-o", report),
     )
     subprocess.run(
         ["nsys", "export", "--type=sqlite", "--force-overwrite=true", "-o", folder / "nsys.sqlite", report],
@@ -162,8 +162,7 @@ def test_durations_agree(ours: list[Kernel], peer: str, request: pytest.FixtureR
         if abs(mine - its) > max(RELATIVE * its, ABSOLUTE_NS)
     ]
     total, their_total = (sum(column) for column in zip(*medians, strict=True))
-    print(
-        f"{peer}: a step of {total / 1000:.1f} us, {100 * (total / their_total - 1):+.2f} %; {len(apart)} apart"
-    )
+    more = 100 * (total / their_total - 1)
+    print(f"{peer}: kernels of a step take {total / 1000:.1f} us, {more:+.2f} %; {len(apart)} are apart")
     assert total == pytest.approx(their_total, rel=RELATIVE)
     assert not apart
