@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention scripts from the command line, on the CPU: what they write, what they leave out, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPO
+from package_root import PACKAGE_ROOT
+
+pytest.importorskip("torch")
+
+SMALL = ("--device", "cpu", "--dtype", "float32", "--batch", "1", "--heads", "2", "--rounds", "2")
+SMALL += ("--head-dim", "16", "--warmup", "0", "--baseline", "sdpa-math")
+
+
+def script(name: str, *arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script of benchmarks/ in `folder`, whose modules it may import too."""
+    paths = {"PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), str(folder)]), "PROFILING_LAB_GIT": "0123abc"}
+    return subprocess.run(
+        [sys.executable, str(REPO / "benchmarks" / name), *arguments],
+        env={**os.environ, **paths, **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_benchmark_times_tells_who_is_absent_and_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    who = ("--impl", "flash,sdpa-math,naive,liger-kernel,mine,broken", "--peer", "mine=my_peer:zero")
+    who += ("--peer", "broken=no_such_module:f", "--output", str(out))
+    (tmp_path / "my_peer.py").write_text(
+        "def zero(q, k, v, causal):\n    return (q + k.mean() + v.mean()) * 0\n"
+    )
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return script("benchmark_attention.py", *SMALL, *who, *more, folder=tmp_path)
+
+    first = run("--seq-len", "20", "--causal", "no")
+    assert first.returncode == 0, first.stderr
+    rows = lines(out)
+    rates = {(r["provider"], r["case"]["direction"]) for r in rows if r["metric"] == "rate"}
+    both = {(name, direction) for name in ("flash", "sdpa-math") for direction in ("forward", "backward")}
+    assert rates == both | {("naive", "forward")}, "the ladder's backward is not its own, so it is not timed"
+    reasons = {r["provider"]: r["case"]["reason"] for r in rows if r["metric"] == "available"}
+    assert set(reasons) == {"liger-kernel", "mine", "broken"}
+    assert "wrong: relative error 1" in reasons["mine"] and "no_such_module" in reasons["broken"]
+    assert "flash backward: " in first.stderr and "x sdpa-math in the geometric mean of 1" in first.stderr
+
+    second = run("--seq-len", "20,30", "--causal", "no", "--resume")
+    assert second.returncode == 0 and "2 of 4 problems were measured before" in second.stderr
+    after = lines(out)
+    assert after[: len(rows)] == rows and {r["run"] for r in after} == {rows[0]["run"]}
+    assert {r["case"]["rows"] for r in after[len(rows) :] if r["metric"] == "rate"} == {30}
+
+    third = run("--seq-len", "40,50", "--resume", "--seconds", "1e-9")
+    assert third.returncode == 1 and "problems are left; --resume goes on" in third.stderr
+
+
+def test_parts_of_a_suite_add_up_to_it() -> None:
+    sys.path.insert(0, str(REPO / "benchmarks"))
+    try:
+        import argparse
+
+        from attention_cases import SUITES
+        from benchmark_attention import chosen
+    finally:
+        sys.path.pop(0)
+    whole = list(SUITES["grid"].problems)
+    assert len(whole) == 72 and len({p.label for p in whole}) == 72
+    parts = [chosen(argparse.Namespace(suite=["grid"], part=(i, 5))) for i in range(1, 6)]
+    assert sorted(p.label for part in parts for p, _ in part) == sorted(p.label for p in whole)
+    for suite in SUITES.values():
+        assert len({p.label for p in suite.problems}) == len(suite.problems), suite.about
+
+
+def test_plots_of_an_array(tmp_path: Path) -> None:
+    run = script(
+        "benchmark_attention.py", *SMALL, "--seq-lengths", "16,32", "--impl", "flash,sdpa-math",
+        "--output", "benchmark_results.json", folder=tmp_path,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    drawn = script(
+        "visualize_results.py", "--input", "benchmark_results.json", "--output-dir", "plots/",
+        "--baseline", "sdpa-math", folder=tmp_path,
+    )  # fmt: skip
+    assert drawn.returncode == 0, drawn.stderr
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert {"rate_forward_d16_full.svg", "speedup_backward_d16_causal.svg", "roofline.svg"} <= names
+    for path in (tmp_path / "plots").iterdir():
+        assert "flash" in path.read_text() and "NaN" not in path.read_text()
+    (tmp_path / "empty.json").write_text("[]")
+    none = script("visualize_results.py", "--input", "empty.json", folder=tmp_path)
+    assert none.returncode == 3 and "has no rates of attention" in none.stderr
+
+
+def test_profile_writes_a_trace_with_its_ranges(tmp_path: Path) -> None:
+    shape = ("--device", "cpu", "--seq-len", "32", "--batch", "1", "--heads", "1", "--steps", "2")
+    done = script("profile_kernels.py", "--impl", "tiled", "--backward", *shape, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "profiling_lab::ladder_attention" in done.stdout
+    events = json.loads((tmp_path / "trace_tiled.json").read_text())["traceEvents"]
+    names = [event.get("name") for event in events]
+    assert names.count("tiled step 0") == names.count("tiled step 1") == 1
+    assert names.count("forward") == names.count("backward") == 2
+
+    unknown = script("profile_kernels.py", "--impl", "flash-sm80", *shape, folder=tmp_path)
+    assert unknown.returncode == 2 and "PROFILING_LAB_ATTENTION_PATH=sm80" in unknown.stderr
+    listed = script("profile_kernels.py", "--list", folder=tmp_path)
+    assert {"naive", "tiled", "flash", "sdpa-flash", "sdpa-cudnn"} <= set(listed.stdout.split())
+
+
+def test_profile_leaves_the_gpu_to_the_tool_that_watches(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--seq-len", "16")
+    done = script("profile_kernels.py", *options, folder=tmp_path, NSYS_PROFILING_SESSION_ID="1")
+    assert done.returncode == 0 and "3 steps ran without torch.profiler" in done.stderr
+    assert "Nsight Systems" in done.stderr and not list(tmp_path.iterdir())
