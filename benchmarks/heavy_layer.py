@@ -122,7 +122,7 @@ def check(name: str, function: Function, dtype: torch.dtype) -> None:
 
 
 def products_forward(inputs: Inputs) -> Call:
-    """The products of heavy_layer.cpp; all cases here have more rows than columns, so the matrices go first."""
+    """The products of heavy_layer.cpp; with more rows than columns, as here, the matrices go first."""
     x, w1, w2, w3 = inputs.x, inputs.w1, inputs.w2, inputs.w3
     w12, m, z = torch.empty_like(w1), torch.empty_like(w1), torch.empty_like(x)
 
