@@ -12,9 +12,11 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.trace.attribution import Match, Phase, Reason
 from profiling_lab.trace.chrome_source import FUNCTION_LINES
-from profiling_lab.trace.columns import I32, OperationKind, dense
+from profiling_lab.trace.columns import I32, NO_SEQUENCE, OperationKind, dense
 from profiling_lab.trace.device_spans import span_ns
+from profiling_lab.trace.hooks import Reduction, reductions
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Window
 from profiling_lab.trace.trace import Trace
 
@@ -27,9 +29,12 @@ _SENTENCES = {
     Reason.FORWARD_UNKNOWN: "backward of a forward call that is not in the recording",
     Reason.FORWARD_WITHOUT_STACK: "backward of a call without a Python stack",
 }
-# Stacks without an own frame, and communication in hooks, come after the reasons of the attribution.
-_LIBRARY, _HOOK, _REASONS = len(Reason), len(Reason) + 1, len(Reason) + 2
+# Stacks without an own frame, communication in hooks, and what the engine does when all nodes are done come
+# after the reasons of the attribution.
+_LIBRARY, _HOOK, _CALLBACK = range(len(Reason), len(Reason) + 3)
+_REASONS = _CALLBACK + 1
 IN_HOOKS = "communication launched by autograd hooks (DDP, FSDP): it belongs to no forward line"
+_AT_THE_END = "launched by the autograd engine outside of its nodes: callbacks at the end of backward (DDP)"
 _UNLINKED = "backward without a sequence number that leads to its forward line"
 
 
@@ -113,7 +118,16 @@ def why_no_line(trace: Trace, own_row: I32) -> I32:
     # DDP reduces in a hook of the engine's, FSDP in one of Python's whose frames are all a library's.
     in_hook = backward & ((why == Reason.NO_SEQUENCE) | (why == _LIBRARY))
     communicates = operation_classes(trace.operations) == OperationClass.COMMUNICATION
-    return np.where(in_hook & communicates, _HOOK, why).astype(np.int32)
+    why = np.where(in_hook & communicates, _HOOK, why)
+    # Every node that the recorder saw has a number or -1; a call of the engine without either is in none.
+    no_node = np.append(trace.calls.node_sequence, 0)[found.call] == NO_SEQUENCE
+    at_the_end = (why == Reason.FORWARD_UNKNOWN) & no_node & (found.link == "counter")
+    return np.where(at_the_end, _CALLBACK, why).astype(np.int32)
+
+
+def hook_reductions(trace: Trace, own_row: I32) -> tuple[Reduction, ...]:
+    """Communication in hooks, by the modules whose gradients it reduces; `own_row` as in coverage()."""
+    return reductions(trace, why_no_line(trace, own_row) == _HOOK, own_row)
 
 
 def reason_text(trace: Trace, number: int) -> str:
@@ -121,7 +135,12 @@ def reason_text(trace: Trace, number: int) -> str:
     if number == _LIBRARY:
         return NO_OWN_FRAME
     if number == _HOOK:
-        return IN_HOOKS
+        reduced = hook_reductions(trace, trace.stacks.own_rows(Ownership()))
+        modules = [*dict.fromkeys(name for reduction in reduced for name in reduction.modules)]
+        listed = ", ".join(modules[:3]) + (", ..." if len(modules) > 3 else "")
+        return f"{IN_HOOKS}; gradients of {listed}" if modules else IN_HOOKS
+    if number == _CALLBACK:
+        return _AT_THE_END
     reason = Reason(number)
     if reason is Reason.FORWARD_UNKNOWN and not trace.attribution.link:
         return _UNLINKED
