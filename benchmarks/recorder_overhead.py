@@ -66,6 +66,7 @@ def main() -> int:
     parser.add_argument("--without", nargs="+", default=[], choices=("stacks", "autograd", "nvtx"))
     parser.add_argument("--peer", nargs="+", help="only these of the peers")
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of whole processes (2)")
     parser.add_argument("--seconds", type=float, default=30, help="time to measure for (30)")
     parser.add_argument("--steps", type=int, default=2, help="timed steps per block (2)")
     parser.add_argument("--pin", action="store_true", help="one core for each launching thread")
@@ -302,21 +303,24 @@ def measure_processes(run: Run) -> None:
             commands["nsys cuda,nvtx"] = [*profile, "--trace=cuda,nvtx", "--sample=none", *run_it]
             commands["nsys with Python stacks"] = [*profile, "--trace=cuda,nvtx", *stacks, *run_it]
         chosen = [name for name in commands if not run.args.peer or name in (PLAIN, *run.args.peer)]
-        times: dict[str, Timing] = {}
-        for name in chosen:
-            begin = time.perf_counter()
-            done = subprocess.run(commands[name], capture_output=True, text=True, cwd=HERE, check=False)
-            wall = time.perf_counter() - begin
-            lines = [line for line in done.stdout.splitlines() if line.startswith("STEPS ")]
-            if not lines:
-                print(f"{name} gave no times: {done.stderr[-500:] or done.stdout[-500:]}", file=sys.stderr)
-                continue
-            times[name] = Timing(name, tuple(json.loads(lines[-1].removeprefix("STEPS "))))
-            run.results.add_timing(BENCHMARK, run.case, name, times[name], "step_time")
-            run.results.add(BENCHMARK, run.case, name, "process_time", wall, "s")
-            if name != PLAIN and PLAIN in times:  # not in turns: no interval
-                cost = times[name].median_ns / times[PLAIN].median_ns
-                run.results.add(BENCHMARK, run.case, name, "overhead", cost, "ratio")
+        samples: dict[str, list[int]] = {name: [] for name in chosen}
+        medians: dict[str, list[int]] = {name: [] for name in chosen}
+        for turn in range(run.args.rounds):
+            for name in chosen if turn % 2 == 0 else chosen[::-1]:
+                begin = time.perf_counter()
+                done = subprocess.run(commands[name], capture_output=True, text=True, cwd=HERE, check=False)
+                wall = time.perf_counter() - begin
+                lines = [line for line in done.stdout.splitlines() if line.startswith("STEPS ")]
+                if not lines:
+                    raise SystemExit(f"{name} gave no times: {done.stderr[-800:] or done.stdout[-800:]}")
+                found = json.loads(lines[-1].removeprefix("STEPS "))
+                samples[name] += found
+                medians[name].append(round(statistics.median(found)))
+                run.results.add(BENCHMARK, run.case, name, "process_time", wall, "s")
+    for name in chosen:
+        run.results.add_timing(BENCHMARK, run.case, name, Timing(name, tuple(samples[name])), "step_time")
+        if name != PLAIN:
+            run.add_ratio(name, Timing(name, tuple(medians[name])), Timing(PLAIN, tuple(medians[PLAIN])))
 
 
 def pin_threads() -> None:
