@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our tables beside those that `nsys stats` prints, where nsys is installed.
+"""Our tables beside those that `nsys stats` prints: as it printed them once, and as an installed nsys does.
 
-    pytest tests/trace/test_real_nsys.py -v        on a machine with nsys on the PATH
+    pytest tests/trace/test_real_nsys.py -v        with nsys on the PATH: both
+    python tests/trace/test_real_nsys.py           writes what it prints now to tests/data/nsys_stats
 
 nsys keeps what emit_nvtx appends to a name, so its rows of ranges are put together before they are compared.
+And it counts a call twice whose native call chain was recorded, for the chain is a row beside the call's own:
+its tables are of a copy without those rows, except where the test is about them.
 """
 
 from __future__ import annotations
@@ -11,9 +14,13 @@ from __future__ import annotations
 import csv
 import re
 import shutil
+import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -23,10 +30,19 @@ from profiling_lab.trace.copies import copies
 from profiling_lab.trace.kernels import top_kernels
 from profiling_lab.trace.launches import launches
 from profiling_lab.trace.ranges import RangeRow, ranges
+from profiling_lab.trace.read_calls import BACKTRACE_CLASS
 from profiling_lab.trace.stats import Stats
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+PRINTED = Path(__file__).resolve().parents[1] / "data" / "nsys_stats"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "nsys"
 FILES = ("nsys_h200", "demo_h200", "python_backtrace_h200", "autograd_nvtx_h200", "fsdp_inference_2xh100")
+IN_PRINTED = ("nsys_h200", "python_backtrace_h200", "autograd_nvtx_h200")
+"""nsys 2025.3.1; the rest is larger than what it tells"""
+REPORTS = (
+    "cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "nvtx_sum",
+    "nvtx_gpu_proj_sum", "cuda_kern_exec_sum",
+)  # fmt: skip
 NO_NSYS = "nsys is not on the PATH"
 # 0.1 ns is what nsys prints; ours are rounded down, deviations to the nearest.
 TOLERANCE_NS = 1.0
@@ -78,22 +94,63 @@ def test_what_nsys_prints_is_understood() -> None:
     assert table_of("SKIPPED: add_cuda.sqlite does not contain CUDA trace data.\n") == []
 
 
-@pytest.fixture
-def nsys() -> str:
-    found = shutil.which("nsys")
-    if found is None:
-        pytest.skip(NO_NSYS)
-    return found
+@dataclass(frozen=True)
+class Nsys:
+    """What `nsys stats` prints of one recording."""
+
+    path: Path
+    installed: str | None
+    """the program; None: what it printed when the tables in PRINTED were written"""
+
+    def stats(self, report: str) -> Table:
+        """With every call counted once."""
+        return self._table(without_call_chains, report)
+
+    def stats_of_file_as_it_is(self, report: str) -> Table:
+        return self._table(shutil.copy, report)
+
+    def _table(self, prepare: Callable[[Path, Path], object], report: str) -> Table:
+        if self.installed:
+            with TemporaryDirectory() as folder:  # nsys writes into the file that it reads
+                copy = Path(folder, self.path.name)
+                prepare(self.path, copy)
+                return table_of(printed_by(self.installed, copy, report))
+        kind = "" if prepare is without_call_chains else ".as_it_is"
+        return table_of((PRINTED / f"{self.path.stem}.{report}{kind}.csv").read_text())
+
+
+def without_call_chains(path: Path, copy: Path) -> None:
+    shutil.copy(path, copy)
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass = ?", [BACKTRACE_CLASS])
+
+
+def printed_by(nsys: str, path: Path, report: str) -> str:
+    command = [nsys, "stats", "--report", report, "--format", "csv", "--output", "-", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=path.parent, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 @pytest.fixture(params=FILES)
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def path(request: pytest.FixtureRequest) -> Path:
     source = RECORDED / f"{request.param}.sqlite"
     if not source.exists():
         folder: Path = request.getfixturevalue("shared_data")
         source = folder / "nsys" / f"{request.param}.sqlite"
-    # nsys writes into the file that it reads.
-    return Path(shutil.copy(source, tmp_path))
+    return source
+
+
+@pytest.fixture(params=("printed", "installed"))
+def nsys(request: pytest.FixtureRequest, path: Path) -> Nsys:
+    if request.param == "printed":
+        if path.stem not in IN_PRINTED:
+            pytest.skip("what nsys prints of this file is not kept")
+        return Nsys(path, None)
+    found = shutil.which("nsys")
+    if found is None:
+        pytest.skip(NO_NSYS)
+    return Nsys(path, found)
 
 
 @pytest.fixture
@@ -102,20 +159,13 @@ def trace(path: Path) -> Iterator[Trace]:
         yield opened
 
 
-def stats(nsys: str, path: Path, report: str) -> Table:
-    command = [nsys, "stats", "--report", report, "--format", "csv", "--output", "-", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=path.parent, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
-    return table_of(done.stdout)
-
-
 def cut(name: str) -> str:
     """Without the version of a function, or what emit_nvtx appends to a range."""
     return re.sub(r"(_v\d+)$|, (seq|op_id) = .*$", "", name)
 
 
-def test_kernels(nsys: str, path: Path, trace: Trace) -> None:
-    expected = {row["Name"]: row for row in stats(nsys, path, "cuda_gpu_kern_sum")}
+def test_kernels(nsys: Nsys, trace: Trace) -> None:
+    expected = {row["Name"]: row for row in nsys.stats("cuda_gpu_kern_sum")}
     rows = {row.name: row.stats for row in top_kernels(trace).rows if row.kind == "kernel"}
     assert rows.keys() == expected.keys() and rows
     for name, row in expected.items():
@@ -123,13 +173,21 @@ def test_kernels(nsys: str, path: Path, trace: Trace) -> None:
         assert column(row, "Total Time") == rows[name].total
 
 
-def test_api_calls(nsys: str, path: Path, trace: Trace) -> None:
-    expected = {cut(row["Name"]): row for row in stats(nsys, path, "cuda_api_sum")}
+def test_api_calls(nsys: Nsys, trace: Trace) -> None:
+    expected = {cut(row["Name"]): row for row in nsys.stats("cuda_api_sum")}
     rows = {row.name: row.stats for row in apis(trace).rows}
     assert rows.keys() == expected.keys() and rows
     for name, row in expected.items():
         assert number(row["Num Calls"]) == rows[name].count and agrees(rows[name], row), name
         assert column(row, "Total Time") == rows[name].total
+
+
+def test_nsys_counts_a_call_with_its_call_chain_twice(nsys: Nsys, path: Path, trace: Trace) -> None:
+    query = f"SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass = {BACKTRACE_CLASS}"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        ((chains,),) = connection.execute(query)
+    printed = sum(number(row["Num Calls"]) for row in nsys.stats_of_file_as_it_is("cuda_api_sum"))
+    assert printed == sum(row.stats.count for row in apis(trace).rows) + chains
 
 
 def operation(printed: str) -> str:
@@ -140,10 +198,10 @@ def operation(printed: str) -> str:
     return text
 
 
-def test_copies_by_time_and_size(nsys: str, path: Path, trace: Trace) -> None:
+def test_copies_by_time_and_size(nsys: Nsys, trace: Trace) -> None:
     rows = {row.direction: row for row in copies(trace, "direction").rows}
-    times = {operation(row["Operation"]): row for row in stats(nsys, path, "cuda_gpu_mem_time_sum")}
-    sizes = {operation(row["Operation"]): row for row in stats(nsys, path, "cuda_gpu_mem_size_sum")}
+    times = {operation(row["Operation"]): row for row in nsys.stats("cuda_gpu_mem_time_sum")}
+    sizes = {operation(row["Operation"]): row for row in nsys.stats("cuda_gpu_mem_size_sum")}
     assert rows.keys() == times.keys() == sizes.keys() and rows
     for name, row in rows.items():
         assert number(times[name]["Count"]) == row.times.count and agrees(row.times, times[name]), name
@@ -158,8 +216,8 @@ def ranges_by_title(trace: Trace) -> dict[str, list[RangeRow]]:
     return found
 
 
-def test_ranges(nsys: str, path: Path, trace: Trace) -> None:
-    printed = stats(nsys, path, "nvtx_sum")
+def test_ranges(nsys: Nsys, trace: Trace) -> None:
+    printed = nsys.stats("nvtx_sum")
     if not len(trace.ranges):
         assert not printed
         return
@@ -176,8 +234,8 @@ def test_ranges(nsys: str, path: Path, trace: Trace) -> None:
         assert sum(row.host.count for row in mine) == count[name]
 
 
-def test_projected_ranges(nsys: str, path: Path, trace: Trace) -> None:
-    printed = stats(nsys, path, "nvtx_gpu_proj_sum")
+def test_projected_ranges(nsys: Nsys, trace: Trace) -> None:
+    printed = nsys.stats("nvtx_gpu_proj_sum")
     total: dict[str, float] = {}
     operations: dict[str, float] = {}
     for row in printed:
@@ -196,10 +254,10 @@ def test_projected_ranges(nsys: str, path: Path, trace: Trace) -> None:
         assert sum(row.operations for row in mine) == operations[name]
 
 
-def test_launches(nsys: str, path: Path, trace: Trace) -> None:
+def test_launches(nsys: Nsys, trace: Trace) -> None:
     expected = {
         (int(row["PID"]), int(row["TID"]), int(row["DevId"]), cut(row["API Name"]), row["Kernel Name"]): row
-        for row in stats(nsys, path, "cuda_kern_exec_sum")
+        for row in nsys.stats("cuda_kern_exec_sum")
     }
     rows = {(r.pid, r.tid, r.device, r.api, r.kernel): r.phases for r in launches(trace).rows}
     assert rows.keys() == expected.keys() and rows
@@ -209,3 +267,26 @@ def test_launches(nsys: str, path: Path, trace: Trace) -> None:
         assert agrees(phases.total, row, "T") and agrees(phases.call, row, "A"), key
         assert agrees(phases.kernel, row, "K"), key
         assert not phases.queue.count or agrees(phases.queue, row, "Q"), key
+
+
+def write(name: str, printed: str) -> None:
+    lines = [line for line in printed.splitlines() if not line.startswith(("Processing [", "NOTICE"))]
+    (PRINTED / name).write_text("\n".join(lines).strip() + "\n")
+
+
+def write_what_nsys_prints(nsys: str) -> None:
+    PRINTED.mkdir(exist_ok=True)
+    for name in IN_PRINTED:
+        source = next(p for p in (RECORDED / f"{name}.sqlite", SHARED / f"{name}.sqlite") if p.exists())
+        with TemporaryDirectory() as folder:
+            copy = Path(folder, source.name)
+            shutil.copy(source, copy)
+            write(f"{name}.cuda_api_sum.as_it_is.csv", printed_by(nsys, copy, "cuda_api_sum"))
+            copy = copy.with_suffix(".calls.sqlite")
+            without_call_chains(source, copy)
+            for report in REPORTS:
+                write(f"{name}.{report}.csv", printed_by(nsys, copy, report))
+
+
+if __name__ == "__main__":
+    write_what_nsys_prints("nsys")
