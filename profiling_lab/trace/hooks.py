@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from profiling_lab.trace.attribution import Match, Phase
 from profiling_lab.trace.columns import I32, dense
+from profiling_lab.trace.lines_groups import own_frames
 from profiling_lab.trace.lines_layers import layer_path
 from profiling_lab.trace.stacks import Stacks
 from profiling_lab.trace.trace import Trace
@@ -74,13 +75,10 @@ def _modules(
 
 def _module(stacks: Stacks, own_row: I32, stack: int) -> str:
     """The user's module around a stack; without one, that of a library, or the function."""
-    row = int(own_row[stack])
-    function = stacks.frames[stacks.frame[row]].function if row else "?"
-    while row > 0:
-        owner, _, method = stacks.frames[stacks.frame[row]].function.rpartition(".")
+    functions = [frame.function for frame in own_frames(stacks, own_row, stack)]
+    for function in functions:
+        owner, _, method = function.rpartition(".")
         if method == "forward" and owner:
             return owner.split(".")[-1]
-        row = int(own_row[stacks.parent[row]])
     layers = layer_path(stacks, stack)
-    name: str = layers[-1].name if layers else function
-    return name
+    return layers[-1].name if layers else next(iter(functions), "?")

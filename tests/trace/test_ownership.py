@@ -39,6 +39,8 @@ from profiling_lab.trace.stacks import Frame, StackBuilder
         ("/home/me/threading.py", True),
         ("models/copy.py", True),
         ("/tmp/torchinductor_me/ab/cabc.py", False),
+        ("/cache/ko/ckogjf4nxkweiz4pov6j63l2rsnmhdof5oizq54hz6q7wtdy3wqo.py", False),
+        ("/home/me/ko/classifier.py", True),
         ("/usr/local/bin/torchrun", False),
         ("/home/me/bin/train.py", True),
         ("/src/profiling_lab/ops/heavy_layer.py", False),

@@ -358,3 +358,26 @@ def test_stacks_that_torch_has(tmp_path: Path, reentrant: bool) -> None:
     assert "optimizer" in found["aten.add_.Tensor"]
     # The checkpoint also detaches what it hands over.
     assert rows["block"].recompute_ns >= rows["block"].forward_ns > 0
+
+
+GENERATED = "/tmp/torchinductor_me/ab/cxyz.py:20 Runner.call"
+COMPILED = f"{APPLY} > {TORCH}/_functorch/_aot_autograd/runtime_wrappers.py:3 backward > {GENERATED}"
+
+
+def test_backward_of_generated_code_has_the_lines_it_was_generated_from(tmp_path: Path) -> None:
+    """One node stands for all of a compiled region; the generated code knows the line of each kernel."""
+    builder = TraceBuilder().launch("x", 1, stack="/app/train.py:1 main", peek=0)
+    region = f"/app/train.py:5 main > /app/model.py:10 Net.forward > {GENERATED}"
+    for line, ns in ((11, 10), (12, 20)):
+        builder.launch("forward", ns, stack=f"{region} > /app/model.py:{line} Net.forward", peek=1)
+    for thread, around in ((2, ""), (1, f"{CALLS} > ")):
+        for line, ns in ((12, 200), (11, 100)):
+            origin = f"{around}{COMPILED} > /app/model.py:{line} Net.forward > /v/site-packages/triton/launcher.py:3 run"
+            builder.launch("backward", ns, stack=origin, thread=thread, **NODE)
+    builder.launch("unknown origin", 7, stack=COMPILED, thread=2, **NODE)
+    found, rows = phases(builder, tmp_path)
+    assert found["backward"] == "backward"
+    assert {line: (row.forward_ns, row.backward_ns) for line, row in rows.items() if line in (11, 12)} == {
+        11: (10, 207),
+        12: (20, 400),
+    }, "without an origin the first forward launch of the region answers"

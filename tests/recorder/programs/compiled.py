@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model under torch.compile: kernels of generated code have the lines that they were generated from."""
+"""A model under torch.compile: kernels of generated code have the lines that they were generated from.
+
+Replayed as a CUDA graph (mode="reduce-overhead"), all of them belong to the function that was compiled.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class Mlp(nn.Module):
         self.up = nn.Linear(256, 1024)
         self.down = nn.Linear(1024, 256)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # as a graph: forward backward
         hidden = self.up(x)  # gpu: forward backward
         hidden = torch.nn.functional.gelu(hidden)  # gpu: forward backward
         hidden = self.down(hidden)  # gpu: forward backward
@@ -29,7 +32,7 @@ def build(device: str, mode: str = "default") -> Callable[[], None]:
     x = torch.randn(512, 256, device=device, requires_grad=True)
 
     def step() -> None:
-        loss = model(x)  # gpu of a graph: forward backward
+        loss = model(x)
         loss.backward()  # gpu: backward
         optimizer.step()  # gpu: optimizer
         optimizer.zero_grad()
