@@ -372,7 +372,7 @@ def test_backward_of_generated_code_has_the_lines_it_was_generated_from(tmp_path
         builder.launch("forward", ns, stack=f"{region} > /app/model.py:{line} Net.forward", peek=1)
     for thread, around in ((2, ""), (1, f"{CALLS} > ")):
         for line, ns in ((12, 200), (11, 100)):
-            origin = f"{around}{COMPILED} > /app/model.py:{line} Net.forward > /v/site-packages/triton/launcher.py:3 run"
+            origin = f"{around}{COMPILED} > /app/model.py:{line} Net.forward > {TORCH}/_inductor/run.py:3 run"
             builder.launch("backward", ns, stack=origin, thread=thread, **NODE)
     builder.launch("unknown origin", 7, stack=COMPILED, thread=2, **NODE)
     found, rows = phases(builder, tmp_path)
