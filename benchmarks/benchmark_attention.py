@@ -191,8 +191,8 @@ def chosen(options: argparse.Namespace) -> list[tuple[Problem, tuple[str, ...] |
             (problem(direction, dim, rows, causal, *options.shape, options.dtype), None)
             for dim, rows, causal, direction in axes
         ]
-    index, count = options.part
-    return found[index - 1 :: count]
+    index, count = options.part  # by twos: a forward and its backward stay together
+    return [one for i, one in enumerate(found) if i // 2 % count == index - 1]
 
 
 def run(options: argparse.Namespace, results: ResultsFile) -> bool:
@@ -265,7 +265,9 @@ def main() -> int:
     parser.add_argument("--naive-up-to", type=int, default=4096, help="rows, for those that store the scores")
     parser.add_argument("--baseline", default="sdpa-cudnn", help="of the summary at the end")
     parser.add_argument("--no-roof", dest="roof", action="store_false", help="do not time a matrix product")
-    parser.add_argument("--part", type=part, default=(1, 1), metavar="I/N", help="every N-th problem from I")
+    parser.add_argument(
+        "--part", type=part, default=(1, 1), metavar="I/N", help="one of N shares of the problems"
+    )
     parser.add_argument("--seconds", type=float, help="begin no problem after so many; exit code 1 then")
     parser.add_argument("--resume", action="store_true", help="measure only what --output lacks (.jsonl)")
     parser.add_argument("--output", type=Path)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts of what benchmark_attention.py measured: rate, speed-up over a baseline, and the roofline.
+"""Charts of what benchmark_attention.py measured: rates, speed over a baseline, a summary, and the roofline.
 
     python benchmarks/visualize_results.py --input benchmark_results.json --output-dir plots/
 
 Writes SVG files, which every browser and slide program opens; needs nothing but Python. Results of different
-runs are not comparable, so only the last run of the input is drawn.
+runs are not comparable, so one run of the input is drawn, by default the last.
 """
 
 from __future__ import annotations
@@ -14,94 +14,113 @@ import json
 import math
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-COLOURS = ("#0b6e4f", "#1f4e9c", "#c2571a", "#7a3e9d", "#8a8a8a", "#b0343c", "#2a8f9e", "#5d6b1f")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 480, 78, 190, 56, 64
+from svg_charts import Bars, Line, Panel, Point, draw_bars, draw_panels
+
 H200_TFLOPS, H200_TB_PER_S = 989.0, 4.8
 """Dense bf16 peak and memory bandwidth of an H200, from its data sheet."""
 
-Points = list[tuple[float, float]]
+Key = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    title: str
-    x_label: str
-    y_label: str
-    lines: dict[str, Points]
-    log_y: bool = False
-    dots: bool = True
+@dataclass(slots=True)
+class Run:
+    """The rates of one run with their spread, and the matrix product timed beside them."""
+
+    rows: list[dict[str, Any]]
+    spread_frac: dict[Key, float] = field(default_factory=dict)
+    matmul_tflops: float | None = None
+
+    def spread(self, row: dict[str, Any]) -> float:
+        return self.spread_frac.get(identity(row), 0.0)
 
 
-def nice_top(value: float) -> float:
-    step = 10.0 ** math.floor(math.log10(value))
-    return next(m * step for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if m * step >= value)
+def identity(row: dict[str, Any]) -> Key:
+    return (row["provider"], *sorted(row["case"].items()))
 
 
-def draw(chart: Chart) -> str:
-    """The chart as SVG: x on a logarithmic axis to base 2, one colour per line, the legend beside it."""
-    xs = sorted({x for points in chart.lines.values() for x, _ in points})
-    ys = [y for points in chart.lines.values() for _, y in points]
-    low, high = (min(ys) * 0.8, max(ys) * 1.25) if chart.log_y else (0.0, nice_top(max(ys) * 1.02))
-
-    def px(x: float) -> float:
-        span = math.log2(xs[-1] / xs[0]) or 1.0
-        return LEFT + (WIDTH - LEFT - RIGHT) * (math.log2(x / xs[0]) / span)
-
-    def py(y: float) -> float:
-        share = math.log(y / low) / math.log(high / low) if chart.log_y else (y - low) / (high - low)
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
-
-    ticks = [high * i / 5 for i in range(6)] if not chart.log_y else [
-        10.0**e for e in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    ]  # fmt: skip
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="30" font-size="19" font-weight="bold">{escape(chart.title)}</text>',
-    ]
-    for tick in ticks:
-        y = py(tick)
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" font-size="13" text-anchor="end">{tick:g}</text>')
-    for x in xs if len(xs) <= 12 else xs[:: len(xs) // 8]:
-        parts.append(
-            f'<text x="{px(x):.1f}" y="{HEIGHT - 42}" font-size="13" text-anchor="middle">{x:g}</text>'
-        )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(
-        f'<text x="{middle}" y="{HEIGHT - 14}" font-size="14" text-anchor="middle">'
-        f"{escape(chart.x_label)}</text>"
-    )
-    parts.append(f'<text x="{LEFT - 62}" y="{TOP - 8}" font-size="14">{escape(chart.y_label)}</text>')
-    for i, (name, points) in enumerate(chart.lines.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        path = " ".join(
-            f"{'L' if j else 'M'}{px(x):.1f} {py(y):.1f}" for j, (x, y) in enumerate(sorted(points))
-        )
-        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
-        if chart.dots:
-            parts += [f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="4" fill="{colour}"/>' for x, y in points]
-        y = TOP + 22 * i
-        parts.append(f'<rect x="{WIDTH - RIGHT + 16}" y="{y}" width="14" height="14" fill="{colour}"/>')
-        parts.append(f'<text x="{WIDTH - RIGHT + 36}" y="{y + 12}" font-size="14">{escape(name)}</text>')
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The attention rates of the last run in a JSON array or a file of JSON lines."""
+def read(path: Path, wanted: str | None) -> Run | None:
+    """A run of a JSON array or a file of JSON lines; None where it holds no rates of attention."""
     text = path.read_text()
-    rows = (
-        json.loads(text)
-        if text.lstrip().startswith("[")
-        else [json.loads(line) for line in text.splitlines()]
-    )
-    rates = [row for row in rows if row["benchmark"] == "attention" and row["metric"] == "rate"]
-    return [row for row in rates if row["run"] == rates[-1]["run"]]
+    whole = text.lstrip().startswith("[")
+    found = json.loads(text) if whole else [json.loads(line) for line in text.splitlines()]
+    found = [row for row in found if row["benchmark"] == "attention"]
+    rates = [row for row in found if row["metric"] == "rate"]
+    if not rates:
+        return None
+    chosen = wanted or rates[-1]["run"]
+    found = [row for row in found if row["run"] == chosen]
+    run = Run([row for row in found if row["metric"] == "rate"])
+    times = {identity(row): row["value"] for row in found if row["metric"] == "time"}
+    for row in found:
+        if row["metric"] == "time_iqr" and times.get(identity(row)):
+            run.spread_frac[identity(row)] = row["value"] / times[identity(row)]
+        if row["metric"] == "matmul_rate":
+            run.matmul_tflops = row["value"]
+    return run if run.rows else None
+
+
+def column_of(case: dict[str, Any]) -> Key:
+    return (case["head_dim"], case["heads"], case["kv_heads"], case["dtype"])
+
+
+def title_of(column: Key, causal: bool) -> str:
+    dim, heads, kv_heads, dtype = column
+    text = f"head_dim {dim}, {'causal' if causal else 'no mask'}"
+    text += f", {heads} heads on {kv_heads}" if heads != kv_heads else f", {heads} heads"
+    return text if dtype == "bfloat16" else f"{text}, {dtype}"
+
+
+def panels(run: Run, direction: str, baseline: str | None) -> list[list[Panel]]:
+    """A row of panels for each mask, a panel for each shape of heads: rates, or speeds over the baseline."""
+    groups: dict[tuple[bool, Key], dict[str, dict[int, Point]]] = defaultdict(lambda: defaultdict(dict))
+    for row in run.rows:
+        case = row["case"]
+        if case["direction"] == direction:
+            point = Point(case["rows"], row["value"], run.spread(row) * row["value"] / 2)
+            groups[case["causal"], column_of(case)][row["provider"]][case["rows"]] = point
+    result = []
+    for causal in (False, True):
+        line_of_panels = []
+        for mask, column in sorted(groups):
+            if mask != causal:
+                continue
+            lines = groups[mask, column]
+            if baseline is not None:
+                base = lines.get(baseline, {})
+                lines = {
+                    name: {x: Point(x, p.y / base[x].y) for x, p in points.items() if x in base}
+                    for name, points in lines.items()
+                    if name != baseline
+                }
+            drawn = tuple(Line(name, tuple(points.values())) for name, points in lines.items() if points)
+            if drawn:
+                line_of_panels.append(Panel(title_of(column, causal), drawn))
+        if line_of_panels:
+            result.append(line_of_panels)
+    return result
+
+
+def summary(run: Run, baseline: str) -> list[Bars]:
+    """The geometric mean of every provider's speed over the baseline, and the range, by direction."""
+    base = {
+        tuple(sorted(row["case"].items())): row["value"] for row in run.rows if row["provider"] == baseline
+    }
+    speeds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in run.rows:
+        below = base.get(tuple(sorted(row["case"].items())))
+        if below and row["provider"] != baseline:
+            speeds[row["case"]["direction"], row["provider"]].append(row["value"] / below)
+    return [
+        Bars(f"{name}, {direction}", math.exp(sum(map(math.log, s)) / len(s)), min(s), max(s), len(s), name)
+        for (direction, name), s in sorted(
+            speeds.items(), key=lambda item: (item[0][0] != "forward", item[0])
+        )
+    ]
 
 
 def intensity(case: dict[str, Any]) -> float:
@@ -110,33 +129,51 @@ def intensity(case: dict[str, Any]) -> float:
     return flops / 8 if case["direction"] == "forward" else 2.5 * flops / 16
 
 
-def charts(rates: list[dict[str, Any]], baseline: str) -> dict[str, Chart]:
-    groups: dict[tuple[Any, ...], dict[str, Points]] = defaultdict(lambda: defaultdict(list))
-    roofline: dict[str, Points] = defaultdict(list)
-    for row in rates:
-        case = row["case"]
-        key = (case["direction"], case["head_dim"], case["causal"])
-        groups[key][row["provider"]].append((case["rows"], row["value"]))
-        roofline[row["provider"]].append((intensity(case), row["value"]))
+def roofline(run: Run) -> list[list[Panel]]:
+    """Dots under a roof for each head_dim: the data sheet's, and the matrix product of the same run."""
+    dims = sorted({row["case"]["head_dim"] for row in run.rows})
+    result = []
+    for dim in dims:
+        dots: dict[str, list[Point]] = defaultdict(list)
+        for row in run.rows:
+            if row["case"]["head_dim"] == dim:
+                dots[row["provider"]].append(Point(intensity(row["case"]), row["value"]))
+        ridge = H200_TFLOPS / H200_TB_PER_S
+        ends = [p.x for points in dots.values() for p in points]
+        left, right = min(*ends, ridge / 4), max(*ends, ridge * 4)
+        roof = tuple(Point(x, min(H200_TFLOPS, x * H200_TB_PER_S)) for x in (left, ridge, right))
+        lines = [Line("data sheet of an H200", roof, dots=False)]
+        if run.matmul_tflops is not None:
+            flat = (
+                Point(run.matmul_tflops / H200_TB_PER_S, run.matmul_tflops),
+                Point(right, run.matmul_tflops),
+            )
+            lines.append(Line("matrix product 8192^3 of this run", flat, dots=False, dashed=True))
+        lines += [Line(name, tuple(points), joined=False) for name, points in dots.items()]
+        result.append(Panel(f"head_dim {dim}", tuple(lines)))
+    return [result]
+
+
+def figures(run: Run, baseline: str) -> dict[str, str]:
+    first = run.rows[0]
+    base_note = f"{first['gpu']}, torch {first['torch']}, {first['date'][:10]}"
+    note = f"{base_note}; medians, whiskers show half of the samples"
     found = {}
-    for (direction, dim, causal), lines in groups.items():
-        what = f"{direction}, head_dim {dim}, {'causal' if causal else 'no mask'}"
-        name = f"{direction}_d{dim}_{'causal' if causal else 'full'}"
-        found[f"rate_{name}"] = Chart(f"Attention {what}", "rows of a sequence", "TFLOP/s", dict(lines))
-        base = dict(lines.get(baseline, []))
-        ratios = {
-            provider: [(x, y / base[x]) for x, y in points if x in base] for provider, points in lines.items()
-        }
-        if base:
-            title = f"Speed relative to {baseline}: {what}"
-            found[f"speedup_{name}"] = Chart(title, "rows of a sequence", "times as fast", ratios)
-    ends = [x for points in roofline.values() for x, _ in points]
-    ridge = H200_TFLOPS / H200_TB_PER_S
-    corners = sorted({min(*ends, ridge / 2), ridge, max(*ends, 2 * ridge)})
-    roof = {"roof of an H200": [(x, min(H200_TFLOPS, x * H200_TB_PER_S)) for x in corners]}
-    best = {name: sorted(points) for name, points in roofline.items()}
-    found["roofline"] = Chart(
-        "Roofline", "flop per byte of input and output", "TFLOP/s", roof | best, log_y=True
+    for direction in ("forward", "backward"):
+        if rates := panels(run, direction, None):
+            found[f"rate_{direction}"] = draw_panels(
+                f"Attention {direction}", note, rates, "rows of a sequence", "TFLOP/s"
+            )
+        if speeds := panels(run, direction, baseline):
+            found[f"speedup_{direction}"] = draw_panels(
+                f"Attention {direction}: speed over {baseline}", base_note, speeds,
+                "rows of a sequence", "times as fast", reference=1.0,
+            )  # fmt: skip
+    if bars := summary(run, baseline):
+        title = f"Speed over {baseline}: geometric mean, and the range of all problems"
+        found["summary"] = draw_bars(title, base_note, bars, reference=1.0)
+    found["roofline"] = draw_panels(
+        "Roofline", base_note, roofline(run), "flop per byte of inputs and outputs", "TFLOP/s", log_y=True
     )
     return found
 
@@ -148,16 +185,21 @@ def main() -> int:
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--output-dir", type=Path, default=Path("plots"))
     parser.add_argument("--baseline", default="sdpa-cudnn")
+    parser.add_argument("--run", help="which run of the input (default: the last)")
     options = parser.parse_args()
-    rates = read(options.input)
-    if not rates:
+    run = read(options.input, options.run)
+    if run is None:
         print(f"{options.input} has no rates of attention", file=sys.stderr)
         return 3
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    for name, chart in charts(rates, options.baseline).items():
+    drawn = figures(run, options.baseline)
+    for name, image in drawn.items():
         path = options.output_dir / f"{name}.svg"
-        path.write_text(draw(chart))
+        path.write_text(image)
         print(path)
+    page = "".join(f'<p><img src="{escape(name)}.svg" alt="{escape(name)}"></p>\n' for name in drawn)
+    (options.output_dir / "index.html").write_text(f"<!doctype html><title>Attention</title>\n{page}")
+    print(options.output_dir / "index.html")
     return 0
 
 
