@@ -158,9 +158,8 @@ def draw_panel(panel: Panel, names: list[str], log_y: bool, reference: float | N
                 ends = f"M{x:.1f} {axes.y(p.y - p.spread):.1f}V{axes.y(p.y + p.spread):.1f}"
                 parts.append(f'<path d="{ends}" stroke="{colour}" stroke-width="1.5"/>')
             fill = "white" if is_dashed(line) else colour
-            parts.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" fill="{fill}" stroke="{colour}" stroke-width="1.5"/>'
-            )
+            paint = f'fill="{fill}" stroke="{colour}" stroke-width="1.5"'
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" {paint}/>')
     return parts
 
 
