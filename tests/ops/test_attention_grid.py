@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flash_attention over many lengths, each with another head_dim, grouping, mask and dtype.
+
+Lengths lie around every tile edge of every kernel. In a process with PROFILING_LAB_ATTENTION_PATH=sm80 the
+same tests hold for the portable path.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from profiling_lab.ops.attention import flash_attention, reference
+
+LENGTHS = [
+    (1, 1), (1, 4096), (4096, 1), (64, 128), (128, 192), (256, 256), (239, 1), (799, 3), (113, 203),
+    (113, 128), (128, 217), (113, 211), (108, 256), (256, 512), (384, 256), (640, 128), (512, 256),
+    (1024, 1024), (1023, 1024), (1024, 1023), (80, 80), (81, 79), (160, 161), (2100, 2100), (64, 2049),
+    *product((63, 64, 65), (79, 80, 81)), *product((127, 128, 129), (127, 128, 129)),
+    *product((191, 192, 193), (191, 192, 193)), *product((255, 257), (255, 257)),
+]  # fmt: skip
+DIMS = (64, 128, 256, 40, 72, 80, 96, 112, 192)
+HEADS = ((2, 2), (4, 1), (8, 2), (7, 7), (3, 1))
+MASKS: tuple[dict[str, Any], ...] = (
+    {},
+    {"causal": True},
+    {"window": (50, 7)},
+    {"window": (0, 0)},
+    {"window": (130, -1)},
+    {"causal": True, "window": (90, 0)},
+)
+DTYPES = (torch.bfloat16, torch.float16)
+CPU, CUDA = pytest.param("cpu", id="cpu"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)
+
+
+def finite(lse: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.isfinite(lse), lse, torch.zeros_like(lse))
+
+
+def everything(call: Any, inputs: list[torch.Tensor], **options: Any) -> list[torch.Tensor]:
+    """Output, LSE and gradients, from a loss that uses output and LSE."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    out, lse = call(*leaves, return_lse=True, **options)
+    weight = torch.linspace(-1, 1, out.numel(), device=out.device).reshape(out.shape).to(out.dtype)
+    loss = (out * weight).sum() + finite(lse).sum().to(out.dtype) / 8
+    return [out.detach(), finite(lse.detach()), *torch.autograd.grad(loss, leaves)]
+
+
+def check(device: str, number: int, rows: int, keys: int, dim: int) -> None:
+    heads, kv_heads = HEADS[number % len(HEADS)]
+    options = MASKS[number % len(MASKS)]
+    dtype = torch.float32 if device == "cpu" else DTYPES[number % 2]
+    generator = torch.Generator().manual_seed(number)
+    shapes = [(2, rows, heads, dim), (2, keys, kv_heads, dim), (2, keys, kv_heads, dim)]
+    inputs = [torch.randn(s, generator=generator).to(device, dtype) for s in shapes]
+    ours = everything(flash_attention, inputs, deterministic=number % 3 == 0, **options)
+    same = everything(reference, inputs, **options)
+    exact = everything(reference, [x.double() for x in inputs], **options)
+    for name, a, b, c in zip(("out", "lse", "dq", "dk", "dv"), ours, same, exact, strict=True):
+        top = c.abs().max().item()
+        eps = torch.finfo(torch.float32 if name == "lse" else dtype).eps
+        error, theirs = ((x.double() - c).abs().max().item() for x in (a, b))
+        limit = 2 * theirs + (2 if eps > 1e-4 else 64) * eps * (top + 1)
+        assert error <= limit, f"{name}: error {error:.3e}, torch's own {theirs:.3e}, limit {limit:.3e}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("number", "lengths"), list(enumerate(LENGTHS)), ids=str)
+def test_lengths_on_the_gpu(number: int, lengths: tuple[int, int]) -> None:
+    for i in range(3):
+        check("cuda", number + 7 * i, *lengths, DIMS[(number + 3 * i) % len(DIMS)])
+
+
+SHORT = [(i, lengths) for i, lengths in enumerate(LENGTHS) if math.prod(lengths) <= 70_000]
+
+
+@pytest.mark.parametrize(("number", "lengths"), SHORT, ids=str)
+def test_lengths_on_the_cpu(number: int, lengths: tuple[int, int]) -> None:
+    check("cpu", number, *lengths, DIMS[number % len(DIMS)])
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_huge_and_tiny_scores_stay_finite_and_right(device: str, dim: int) -> None:
+    """Scores up to 1e31 pick one key and leave no NaN; tiny ones give the mean of the values."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 150, 2, dim, generator=generator).to(device, dtype) for _ in range(3))
+    for magnitude in (1e15, -1e15, 1e-20):
+        out, _, *grads = everything(flash_attention, [q * magnitude, k * 1e15, v])
+        assert all(bool(torch.isfinite(x).all()) for x in (out, *grads))
+        expected = reference(q.double() * magnitude, k.double() * 1e15, v.double())
+        if magnitude == 1e-20:
+            torch.testing.assert_close(out.double(), expected, rtol=2e-2, atol=2e-2)
+    tiny = flash_attention(q * 1e-30, k, v)
+    torch.testing.assert_close(
+        tiny.double(), v.double().mean(1, keepdim=True).expand_as(v), rtol=2e-2, atol=1e-2
+    )
+
+
+def test_offsets_of_another_type_or_place_are_refused() -> None:
+    q = torch.zeros(10, 2, 8)
+    cu = torch.tensor([0, 10])
+    with pytest.raises(ValueError, match="cu_seqlens_q has dtype int64, expected int32"):
+        flash_attention(q, q, q, cu_seqlens_q=cu, cu_seqlens_k=cu)
+    short = torch.tensor([0], dtype=torch.int32)
+    good = cu.to(torch.int32)
+    with pytest.raises(ValueError, match="cu_seqlens_q has 2 offsets but cu_seqlens_k has 1"):
+        flash_attention(q, q, q, cu_seqlens_q=good, cu_seqlens_k=short)
+    with pytest.raises(ValueError, match="not a contiguous vector of batch \\+ 1 offsets"):
+        flash_attention(q, q, q, cu_seqlens_q=good[None], cu_seqlens_k=good[None])
