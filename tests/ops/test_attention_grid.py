@@ -75,7 +75,7 @@ def test_lengths_on_the_gpu(number: int, lengths: tuple[int, int]) -> None:
         check("cuda", number + 7 * i, *lengths, DIMS[(number + 3 * i) % len(DIMS)])
 
 
-SHORT = [(i, lengths) for i, lengths in enumerate(LENGTHS) if math.prod(lengths) <= 70_000]
+SHORT = [(i, lengths) for i, lengths in enumerate(LENGTHS) if math.prod(lengths) <= 20_000]
 
 
 @pytest.mark.parametrize(("number", "lengths"), SHORT, ids=str)
