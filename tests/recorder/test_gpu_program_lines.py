@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real kernels of the programs in programs/: on the lines that the program names, at least 99 % with one.
 
-What has no line has a named reason; `-rP` prints the share of each.
+What has no line has a named reason; `-rP` prints the share of each, benchmarks/line_coverage.py keeps them.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from recorder.program_lines import lines_of, marked, recorded, share
 
 from profiling_lab.demo.training import record_training
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.lines import LinesResult, lines
 
 pytestmark = pytest.mark.gpu
@@ -34,26 +31,12 @@ assert recorder.summary.dropped == 0 and recorder.summary.reasons == {{}}, recor
 """
 
 
-def tell(what: str, covered: Coverage) -> None:
-    """For people, and for the table of the recorder's README."""
-    print(f"{what}: {share(covered)}")
-    if folder := os.environ.get("PROFILING_LAB_COVERAGE"):
-        row = {
-            "program": what,
-            "gpu_ns": covered.gpu_ns,
-            "attributed_frac": covered.attributed_frac,
-            "unattributed": {u.reason: u.ns / covered.gpu_ns for u in covered.unattributed},
-        }
-        with (Path(folder) / "line_coverage.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-
 def of_program(
     run_gpu: Any, tmp_path: Path, name: str, options: str = "", warm_up: int = 2, timeout: int = 120
 ) -> LinesResult:
     run_gpu(RECORD.format(name=name, options=options, warm_up=warm_up, steps=STEPS), timeout=timeout)
     result = lines_of(tmp_path / "out.sqlite", name)
-    tell(name + options, result.coverage)
+    print(f"{name}{options}: {share(result.coverage)}")
     return result
 
 
@@ -81,7 +64,7 @@ def test_the_demo(tmp_path: Path) -> None:
     record_training(path, "slow", print, steps=2)
     with Trace.open(path) as trace:
         covered = lines(trace, own=("model.py", "train_model.py")).coverage
-    tell("profiling-lab demo", covered)
+    print(f"profiling-lab demo: {share(covered)}")
     assert covered.attributed_frac >= 0.99, covered.unattributed
 
 

@@ -21,9 +21,8 @@ class Embeddings(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         patches = self.projection(images).flatten(2).transpose(1, 2)  # gpu: forward backward
-        tokens = torch.cat(
-            (self.cls_token.expand(len(images), -1, -1), patches), dim=1
-        )  # gpu: forward backward
+        first = self.cls_token.expand(len(images), -1, -1)
+        tokens = torch.cat((first, patches), dim=1)  # gpu: forward backward
         return tokens + self.positions  # gpu: forward backward
 
 
