@@ -17,6 +17,7 @@ COMMANDS = (
     "demo",
     "record",
     "recover",
+    "merge",
     "lines",
     "kernels",
     "apis",

@@ -49,6 +49,13 @@ class Place:
     """'recording' or 'name', '' where `rank` is None"""
 
 
+def place_of(trace: Trace, pid: int) -> Place:
+    """The place of one of several processes in a file: only our recorder notes it, in merged recordings."""
+    facts = trace.process_facts.get(pid, {})
+    rank = _number(facts.get("rank"))
+    return Place(rank, _number(facts.get("world_size")), "recording" if rank is not None else "")
+
+
 def place(trace: Trace) -> Place:
     """As torch.profiler or our recorder noted it, else by the name of the file."""
     noted: object = trace.recorder_facts

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.ranks.collectives import AT_MOST, Found, collectives
-from profiling_lab.ranks.facts import Place, clock, place
+from profiling_lab.ranks.facts import Place, clock, place, place_of
 from profiling_lab.ranks.lines import LineTimes, line_times
 from profiling_lab.ranks.question import Question
 from profiling_lab.trace import Trace
@@ -102,9 +102,9 @@ def summarize(trace: Trace, question: Question | None = None) -> tuple[RankSumma
     track, devices = device_tracks(trace.operations)
     busy, _ = _analysis.sum_by_key(track, trace.operations.duration_ns, len(devices))
     units = _units(trace, busy, devices)
-    said = place(trace) if len(units) == 1 else Place(None, None, "")
     return tuple(
-        _rank(trace, question, steps, np.flatnonzero(track == unit.track), unit, said) for unit in units
+        _rank(trace, question, steps, np.flatnonzero(track == unit.track), unit, _said(trace, units, unit))
+        for unit in units
     )
 
 
@@ -119,6 +119,14 @@ class _Unit:
     """GPUs of its process that are ranks of their own as well"""
     minor: tuple[int, ...]
     """other GPUs that the process used a little"""
+
+
+def _said(trace: Trace, units: list[_Unit], unit: _Unit) -> Place:
+    if len(units) == 1:
+        return place(trace)
+    if unit.beside:  # a rank per GPU of one process, which notes one rank
+        return Place(None, None, "")
+    return place_of(trace, trace.pids[unit.process])
 
 
 def _units(trace: Trace, busy_ns: I64, devices: tuple[tuple[int, int], ...]) -> list[_Unit]:

@@ -125,9 +125,13 @@ PYREC_TABLES: dict[str, str] = {
         globalPid INTEGER, graphNodeId INTEGER, correlationId INTEGER""",
     "PYREC_META": """
         name TEXT, value TEXT""",
-    # Only of a recording that paused: what was recorded. end NULL: never closed; firstStep NULL: no steps.
+    # Only of a recording that paused: what was recorded. end NULL: never closed; firstStep NULL: no steps;
+    # globalPid NULL: of the only process.
     "PYREC_WINDOW": """
-        start INTEGER NOT NULL, end INTEGER, firstStep INTEGER""",
+        start INTEGER NOT NULL, end INTEGER, firstStep INTEGER, globalPid INTEGER""",
+    # Only where recordings were merged: what PYREC_META said of each process.
+    "PYREC_PROCESS": """
+        globalPid INTEGER, name TEXT, value TEXT""",
     # Names that the program gave through NVTX: of streams, events, contexts, devices and things of its own.
     # type and identifier are NVTX's: 0x50001 is a cudaStream_t, whose handle is the identifier.
     "PYREC_RESOURCE": """

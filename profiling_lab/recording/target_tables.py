@@ -229,4 +229,6 @@ def _own_meta(spool: Spool) -> list[tuple[str, str]]:
     pairs = [pair for pair in sorted(spool.meta.items()) if pair[0] not in NOT_IN_THE_META_TABLE]
     nodes = spool.records["stack_nodes"]
     lost = int((~np.isin(spool.records["calls"]["stack"], [0, *nodes["id"].tolist()])).sum())
+    if "finished" not in spool.meta:
+        pairs.append(("finished", "no"))  # the process was killed, or left without a word
     return [*pairs, ("unreadable_bytes", str(spool.unreadable_bytes)), ("stacks_lost", str(lost))]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,18 +23,25 @@ class Pauses:
     """starts of windows that begin with a step"""
 
 
-def read_pauses(file: SqliteFile | None, processes: I32) -> Pauses:
-    """The pauses of these processes; none in a recording without windows.
+def read_pauses(file: SqliteFile | None, processes: I32, ids: Sequence[int]) -> Pauses:
+    """The pauses of these processes, of which `ids` are the global ids; none in a recording without windows.
 
-    A window that nothing closed lasts until the next one: what is not known to be a pause is none.
+    In a merged file a window is of one process. A window that nothing closed lasts until the next one: what
+    is not known to be a pause is none.
     """
-    start_ns = end_ns = first_step = np.empty(0, dtype=np.int64)
+    start_ns = end_ns = first_step = owner = np.empty(0, dtype=np.int64)
     if file is not None and {"start", "end"} <= set(file.columns("PYREC_WINDOW")):
-        rows = file.select("PYREC_WINDOW", {"start": 0, "end": _OPEN_END, "firstStep": NO_SEQUENCE})
+        rows = file.select(
+            "PYREC_WINDOW", {"start": 0, "end": _OPEN_END, "firstStep": NO_SEQUENCE, "globalPid": 0}
+        )
         order = np.argsort(rows["start"], kind="stable")
-        start_ns, end_ns, first_step = (rows[name][order] for name in ("start", "end", "firstStep"))
-    times, size = len(processes), len(start_ns[1:])
+        start_ns, end_ns, first_step, owner = (rows[name][order] for name in rows)
+    parts = [(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
+    for process in processes.tolist():
+        mine = np.flatnonzero((owner == 0) | (owner == ids[process]))
+        between = len(mine[1:])
+        parts.append((np.full(between, process, dtype=np.int32), end_ns[mine[:-1]], start_ns[mine[1:]]))
     return Pauses(
-        Spans.of(np.repeat(processes, size), np.tile(end_ns[:-1], times), np.tile(start_ns[1:], times)),
+        Spans.of(*(np.concatenate(column) for column in zip(*parts, strict=True))),
         start_ns[first_step != NO_SEQUENCE],
     )

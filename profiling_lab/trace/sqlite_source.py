@@ -9,7 +9,7 @@ from pathlib import Path
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import Operations, Overheads, Ranges
 from profiling_lab.trace.parquet_folder import ParquetFolder
-from profiling_lab.trace.process_ids import Registry, process_part
+from profiling_lab.trace.process_ids import Registry, pid_of, process_part
 from profiling_lab.trace.read_calls import CALL_TABLE, CallTable, read_calls
 from profiling_lab.trace.read_nvtx import NvtxRows, read_nvtx
 from profiling_lab.trace.read_operations import TABLES, read_operations
@@ -81,6 +81,17 @@ class SqliteSource:
             return {}
         query = "SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM PYREC_META"
         return {row[0]: row[1] for row in self.file.texts(query)}
+
+    def process_facts(self) -> dict[int, dict[str, str]]:
+        if not self.file.columns("PYREC_PROCESS"):
+            return {}
+        out: dict[int, dict[str, str]] = {}
+        query = "SELECT CAST(IFNULL(globalPid, 0) AS TEXT), CAST(IFNULL(name, '') AS BLOB),"
+        for process, name, value in self.file.texts(
+            f"{query} CAST(IFNULL(value, '') AS BLOB) FROM PYREC_PROCESS"
+        ):
+            out.setdefault(pid_of(int(process)), {})[name] = value
+        return out
 
     def _thread_names(self) -> dict[int, str]:
         """Names by global thread id."""

@@ -119,6 +119,11 @@ class Trace:
         return self.source.recorder_facts()
 
     @cached_property
+    def process_facts(self) -> dict[int, dict[str, str]]:
+        """What our recorder noted in each process of a merged recording, by process id; {} in any other."""
+        return self.source.process_facts() if isinstance(self.source, SqliteSource) else {}
+
+    @cached_property
     def _call_table(self) -> CallTable:
         return self.source.call_table()
 
@@ -192,7 +197,7 @@ class Trace:
     def pauses(self) -> Pauses:
         """When the recording paused, per process that used a GPU: nothing is known of these times."""
         file = self.source.file if isinstance(self.source, SqliteSource) else None
-        return read_pauses(file, np.unique(self.whole.operations.process))
+        return read_pauses(file, np.unique(self.whole.operations.process), self.source.processes.ids)
 
     @cached_property
     def first_ns(self) -> int:

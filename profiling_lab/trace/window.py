@@ -253,6 +253,13 @@ def ranks(trace: Trace) -> tuple[dict[int, int], bool]:
         noted = str(distributed.get("rank", "")) if isinstance(distributed, dict) else ""
     if noted.isdecimal() and len(processes) == 1:
         return {int(noted): processes[0]}, True
+    merged = {
+        int(rank): process
+        for process in processes
+        if (rank := trace.process_facts.get(trace.pids[process], {}).get("rank", "")).isdecimal()
+    }
+    if processes and len(merged) == len(processes):
+        return merged, True
     return dict(enumerate(processes)), False
 
 
