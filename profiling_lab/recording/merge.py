@@ -114,7 +114,9 @@ class _Merger:
 
     def run(self) -> Merged:
         for name in (*NSYS_TABLES, *PYREC_TABLES):
-            if name in (*ALWAYS_WRITTEN, "PYREC_PROCESS") or any(name in part.columns for part in self._parts):
+            if name in (*ALWAYS_WRITTEN, "PYREC_PROCESS") or any(
+                name in part.columns for part in self._parts
+            ):
                 self._cursor.execute(create_table(name))
         self._total = sum(sum(self._counts(part).values()) for part in self._parts)
         for part, pids in zip(self._parts, self._pids, strict=True):
