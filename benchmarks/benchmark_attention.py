@@ -21,7 +21,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -75,6 +75,16 @@ def error_of(function: Attention, like: Problem, device: str) -> float:
     return worst
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    problem: Problem
+    suite: str = ""
+
+    @property
+    def providers(self) -> tuple[str, ...] | None:
+        return SUITES[self.suite].providers if self.suite else None
+
+
 class Field:
     """Who takes part: the providers wanted, each tried once for each head_dim, group and dtype."""
 
@@ -90,8 +100,8 @@ class Field:
         chosen = self.options.impl or suite
         return [n for n in self.everyone if (n in chosen if chosen else n not in ON_REQUEST)]
 
-    def of(self, one: Problem, suite: tuple[str, ...] | None, device: str) -> dict[str, Attention]:
-        names = self.wanted(suite)
+    def of(self, task: Task, device: str) -> dict[str, Attention]:
+        one, names = task.problem, self.wanted(task.providers)
         key = (one.head_dim, one.heads // one.kv_heads, one.dtype, tuple(names))
         if key not in self.usable:
             self.usable[key] = {}
@@ -150,8 +160,9 @@ def within(name: str, call: Callable[[], object]) -> object:
         return call()
 
 
-def report(one: Problem, timings: dict[str, Timing], results: ResultsFile, device: str) -> str:
-    case = {**asdict(one), "device": device}
+def report(task: Task, timings: dict[str, Timing], results: ResultsFile, device: str) -> str:
+    one = task.problem
+    case = {**asdict(one), "device": device, "suite": task.suite}
     line = one.label
     for name, timing in timings.items():
         rate = one.flops / timing.median_ns / 1e3
@@ -161,7 +172,7 @@ def report(one: Problem, timings: dict[str, Timing], results: ResultsFile, devic
     return line
 
 
-def done_before(path: Path, results: ResultsFile) -> set[Problem]:
+def done_before(path: Path, results: ResultsFile) -> set[Task]:
     """What the last run of the file measured, if that was this commit on this machine.
 
     Then this run goes on under the same number: every problem's providers took turns in one process.
@@ -174,21 +185,21 @@ def done_before(path: Path, results: ResultsFile) -> set[Problem]:
     if not rows:
         return set()
     results.run = rows[-1]["run"]
-    fields = Problem.__dataclass_fields__
     cases = [r["case"] for r in rows if r["run"] == results.run and r["metric"] == "rate"]
-    return {Problem(**{k: v for k, v in case.items() if k in fields}) for case in cases}
+    names = Problem.__dataclass_fields__
+    return {Task(Problem(**{name: case[name] for name in names}), case["suite"]) for case in cases}
 
 
-def chosen(options: argparse.Namespace) -> list[tuple[Problem, tuple[str, ...] | None]]:
-    """Problems with the providers they are about, of the part of them that is wanted."""
+def chosen(options: argparse.Namespace) -> list[Task]:
+    """The share of the problems that is wanted."""
     if options.suite:
-        found = [(p, SUITES[name].providers) for name in options.suite for p in SUITES[name].problems]
+        found = [Task(p, name) for name in options.suite for p in SUITES[name].problems]
     else:
         masks = {"no": (False,), "yes": (True,), "both": (False, True)}[options.causal]
         directions = ("forward", "backward") if options.direction == "both" else (options.direction,)
         axes = product(options.head_dim, options.seq_lengths, masks, directions)
         found = [
-            (problem(direction, dim, rows, causal, *options.shape, options.dtype), None)
+            Task(problem(direction, dim, rows, causal, *options.shape, options.dtype))
             for dim, rows, causal, direction in axes
         ]
     index, count = options.part  # by twos: a forward and its backward stay together
@@ -200,22 +211,23 @@ def run(options: argparse.Namespace, results: ResultsFile) -> bool:
     todo = chosen(options)
     if options.resume:
         known = done_before(options.output, results)
-        say(f"{sum(p in known for p, _ in todo)} of {len(todo)} problems were measured before")
-        todo = [(p, names) for p, names in todo if p not in known]
+        say(f"{sum(task in known for task in todo)} of {len(todo)} problems were measured before")
+        todo = [task for task in todo if task not in known]
     field = Field(options, results)
     if options.device.startswith("cuda") and options.roof:
         results.add("attention", {"n": 8192}, "matmul", "matmul_rate", matmul_rate() / 1e12, "TFLOP/s")
     start = time.monotonic()
     relative: dict[str, dict[str, float]] = defaultdict(dict)
-    for number, (one, names) in enumerate(todo, 1):
+    for number, task in enumerate(todo, 1):
         used = time.monotonic() - start
         if options.seconds and used > options.seconds:
             say(f"{used:.0f} s are used up: {len(todo) - number + 1} problems are left; --resume goes on")
             return False
-        timings = measure(one, field.of(one, names, options.device), options)
+        one = task.problem
+        timings = measure(one, field.of(task, options.device), options)
         left = (time.monotonic() - start) / number * (len(todo) - number)
         say(f"[{number}/{len(todo)}, {left:.0f} s left]")
-        print(report(one, timings, results, options.device), flush=True)
+        print(report(task, timings, results, options.device), flush=True)
         base = timings.get(options.baseline)
         for name, timing in timings.items():
             if base is not None and name != options.baseline:

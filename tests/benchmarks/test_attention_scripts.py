@@ -82,7 +82,7 @@ def test_parts_of_a_suite_add_up_to_it() -> None:
     whole = list(SUITES["grid"].problems)
     assert len(whole) == 72 and len({p.label for p in whole}) == 72
     parts = [chosen(argparse.Namespace(suite=["grid"], part=(i, 5))) for i in range(1, 6)]
-    assert sorted(p.label for part in parts for p, _ in part) == sorted(p.label for p in whole)
+    assert sorted(task.problem.label for part in parts for task in part) == sorted(p.label for p in whole)
     for suite in SUITES.values():
         assert len({p.label for p in suite.problems}) == len(suite.problems), suite.about
 
