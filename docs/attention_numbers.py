@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the figures in the pages of the attention ops from benchmarks/results, so that none is typed by hand.
+
+python docs/attention_numbers.py            # rewrites the blocks between the marks
+python docs/attention_numbers.py --check    # exit code 1 if a block is not what the results say
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+RESULTS = REPO / "benchmarks" / "results"
+OPS = REPO / "csrc" / "ops"
+BEGIN, END = "<!-- figures: docs/attention_numbers.py -->", "<!-- end of figures -->"
+BASE = "sdpa-cudnn"
+
+Line = dict[str, Any]
+
+
+def lines_of(name: str) -> list[Line]:
+    path = RESULTS / f"{name}.jsonl"
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def newest(lines: list[Line]) -> list[Line]:
+    """The lines of the last run among them."""
+    return [line for line in lines if line["run"] == lines[-1]["run"]]
+
+
+def suite(*names: str) -> list[Line]:
+    """The rates of the last run of these suites."""
+    lines = [line for line in lines_of("attention_suites") if line["case"].get("suite") in names]
+    return [line for line in newest(lines) if line["metric"] == "rate"]
+
+
+def told(lines: list[Line], name: str) -> str:
+    one = lines[0]
+    where = ", ".join(
+        f"{what} {one[key]}" if what else one[key]
+        for what, key in (("", "gpu"), ("driver", "driver"), ("torch", "torch"), ("cuDNN", "cudnn"))
+        if one[key] is not None
+    )
+    return f"{where}, {one['date'][:10]} ([lines](../../../benchmarks/results/{name}.jsonl))"
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
+
+
+def mask_of(case: dict[str, Any]) -> str:
+    return "causal" if case["causal"] else "full"
+
+
+def grid() -> list[str]:
+    """Every point of the grid: our rate, and how many times cuDNN's that is."""
+    lines = [line for line in newest(lines_of("attention")) if line["metric"] == "rate"]
+    rates: dict[tuple[str, int, str], dict[int, dict[str, float]]] = {}
+    for line in lines:
+        case = line["case"]
+        at = rates.setdefault((case["direction"], case["head_dim"], mask_of(case)), {})
+        at.setdefault(case["rows"], {})[line["provider"]] = line["value"]
+    lengths = sorted({line["case"]["rows"] for line in lines})
+    peers = [p for p in dict.fromkeys(line["provider"] for line in lines) if p != "flash"]
+    out = [
+        f"bf16, TFLOP/s of `flash` and, in brackets, its ratio to `{BASE}`; batch x rows = 16384, "
+        f"heads x head_dim = 2048. {told(lines, 'attention')}:",
+        "",
+    ]
+    rows = []
+    for (direction, dim, mask), points in sorted(rates.items(), key=lambda item: item[0][0] != "forward"):
+        cells = []
+        for length in lengths:
+            at = points.get(length, {})
+            ours, base = at.get("flash"), at.get(BASE)
+            cells.append("-" if ours is None else f"{ours:.0f}" + (f" ({ours / base:.2f})" if base else ""))
+        rows.append([f"{direction} d{dim} {mask}", *cells])
+    out += table(["", *map(str, lengths)], rows)
+    ratios = []
+    for direction in ("forward", "backward"):
+        for peer in peers:
+            found = [
+                at["flash"] / at[peer]
+                for (where, _, _), points in rates.items()
+                for at in points.values()
+                if where == direction and "flash" in at and peer in at
+            ]
+            if found:
+                ratios.append([direction, f"`{peer}`", *map(lambda v: f"{v:.2f}", (geometric_mean(found),
+                               min(found), max(found))), str(len(found))])  # fmt: skip
+    out += ["", "`flash` as a multiple of the others:", ""]
+    return out + table(["", "over", "geometric mean", "lowest", "highest", "points"], ratios)
+
+
+def means(
+    lines: list[Line], label: Callable[[dict[str, Any]], str], digits: int = 0
+) -> tuple[list[str], list[list[str]]]:
+    """Geometric means over what `label` does not tell apart: a row per label, a column per provider."""
+    groups: dict[str, dict[str, list[float]]] = {}
+    for line in lines:
+        groups.setdefault(label(line["case"]), {}).setdefault(line["provider"], []).append(line["value"])
+    names = list(dict.fromkeys(line["provider"] for line in lines))
+    rows = [
+        [row, *(f"{geometric_mean(found[n]):.{digits}f}" if n in found else "-" for n in names)]
+        for row, found in groups.items()
+    ]
+    return ["", *(f"`{name}`" for name in names)], rows
+
+
+def shape(case: dict[str, Any]) -> str:
+    heads = f"{case['heads']} heads"
+    if case["heads"] != case["kv_heads"]:
+        heads += f" on {case['kv_heads']}"
+    return f"d{case['head_dim']} {case['direction']}, {heads}, s = {case['rows']}"
+
+
+def by_dim(case: dict[str, Any]) -> str:
+    return f"d{case['head_dim']} {case['direction']}"
+
+
+def by_dtype(case: dict[str, Any]) -> str:
+    return f"{case['dtype']} d{case['head_dim']} {case['direction']} s = {case['rows']}"
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], int], ...] = (
+    ("gqa", "Grouped queries, 64 on 8, beside as many flops without groups", shape, 0),
+    ("odd", "Lengths that no tile divides, beside the nearest that one does", shape, 0),
+    ("varlen", "Variable lengths (all equal) beside the same as a batch", shape, 0),
+    ("deterministic", "Gradients with the same bits in every run", by_dim, 0),
+    ("short", "Short sequences", shape, 0),
+    ("portable", "The sm_80 path on the same GPU beside FlashAttention-2, mean over s = 1024, 4096, 16384",
+     by_dim, 0),
+    ("flex", "FlexAttention, s = 8192", by_dim, 0),
+    ("cpu", "The CPU path", by_dtype, 3),
+)  # fmt: skip
+
+
+def attention() -> list[str]:
+    out = grid() if lines_of("attention") else []
+    for name, about, label, digits in SECTIONS:
+        lines = suite(name)
+        if lines:
+            out += ["", f"{about}; TFLOP/s, mean over causal or not. {told(lines, 'attention_suites')}:", ""]
+            out += table(*means(lines, label, digits))
+    absent = {
+        (line["provider"], line["case"]["reason"])
+        for lines in (lines_of("attention"), lines_of("attention_suites"))
+        for line in (newest(lines) if lines else [])
+        if line["metric"] == "available" and line["provider"] != "flash-sm80"
+    }
+    if absent:
+        out += ["", "Not measured:", "", *(f"- `{name}`: {reason}" for name, reason in sorted(absent))]
+    return out
+
+
+def ladder() -> list[str]:
+    lines = suite("ladder")
+    if not lines:
+        return []
+    text = f"TFLOP/s, bf16, forward, 8 heads, mean over causal or not. {told(lines, 'attention_suites')}:"
+    return [text, "", *table(*means(lines, lambda case: f"d{case['head_dim']}, s = {case['rows']}", 1))]
+
+
+PAGES = {OPS / "attention" / "README.md": attention, OPS / "ladder_attention" / "README.md": ladder}
+
+
+def main() -> int:
+    stale = []
+    for page, block in PAGES.items():
+        text = page.read_text()
+        before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
+        wanted = text[:before] + "\n" + "\n".join([*block(), ""]) + text[after:]
+        if wanted != text:
+            stale.append(page)
+            if "--check" not in sys.argv:
+                page.write_text(wanted)
+    if "--check" in sys.argv and stale:
+        print(f"{', '.join(str(p.relative_to(REPO)) for p in stale)}: run python docs/attention_numbers.py",
+              file=sys.stderr)  # fmt: skip
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
