@@ -22,6 +22,7 @@ def start(
     paused: bool = False,
     most_bytes: int = 0,
     flush_period_ms: int = ...,
+    drain_period_ms: int = ...,
 ) -> dict[str, Any]:
     """Begin to record: {"gpu": bool, "gpu_reason": str, "stack_reason": str}.
 

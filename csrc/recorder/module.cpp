@@ -54,6 +54,8 @@ py::dict start(const py::kwargs& wanted) {
       options.sample_period_ns = value.cast<uint64_t>();
     else if (name == "most_bytes")
       options.most_bytes = value.cast<uint64_t>();
+    else if (name == "drain_period_ms")
+      options.drain_period_ms = value.cast<uint32_t>();
     else if (name == "flush_period_ms")
       options.flush_period_ms = value.cast<uint32_t>();
     else

@@ -23,7 +23,6 @@ namespace spool = trace::spool;
 
 namespace {
 
-constexpr auto kDrainPeriod = std::chrono::milliseconds(20);
 constexpr int64_t kClockStepNs = 1'000'000;
 constexpr uint32_t kWarning = 2;
 
@@ -87,6 +86,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   gpu_ = nvtx_ = python_ = sampling_ = false;
   recorded_calls_ = calls_with_stack_ = 0;
   flush_period_ms_ = options.flush_period_ms;
+  drain_period_ms_ = options.drain_period_ms;
   armed_ = !options.paused;
   open_ = !options.paused;
   limit_reached_ = false;
@@ -238,7 +238,7 @@ void Session::consume() {
   uint64_t last_flush = monotonic_ns();
   std::unique_lock lock(consumer_mutex_);
   while (!stopping_) {
-    wake_.wait_for(lock, kDrainPeriod);
+    wake_.wait_for(lock, std::chrono::milliseconds(drain_period_ms_));
     lock.unlock();
     const uint64_t now = monotonic_ns();
     if (now - last_flush >= uint64_t{flush_period_ms_} * 1'000'000) {

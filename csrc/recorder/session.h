@@ -37,6 +37,7 @@ struct StartOptions {
   uint64_t sample_period_ns = 0;  // from one sample of the host's Python to the next; 0: none
   uint64_t most_bytes = 0;        // the capture file ends its last window before it grows larger; 0: no limit
   uint32_t flush_period_ms = 1000;  // what a killed process may lose
+  uint32_t drain_period_ms = 20;    // how often the rings are emptied
 };
 
 struct StartResult {
@@ -109,7 +110,7 @@ class Session {
   std::mutex consumer_mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
-  uint32_t flush_period_ms_ = 1000;
+  uint32_t flush_period_ms_ = 1000, drain_period_ms_ = 20;
   trace::spool::Clock last_clock_{};
 
   bool gpu_ = false, nvtx_ = false, python_ = false, sampling_ = false;

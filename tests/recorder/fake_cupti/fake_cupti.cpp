@@ -425,6 +425,15 @@ PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, c
                            uint32_t stream, int grid, int block) {
   fake_kernel_of_node(correlation, start, end, name, stream, grid, block, 0);
 }
+// Many launches with their kernels in one go, each a microsecond long.
+PLAB_FAKE void fake_work(uint32_t count, const char* name) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t correlation = fake_launch();
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    const auto start = static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+    fake_kernel(correlation, start, start + 1000, name, 7, 1, 1);
+  }
+}
 PLAB_FAKE void fake_memcpy(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes,
                            int copy_kind) {
   MemcpyRecord r{};
