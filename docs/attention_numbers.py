@@ -61,7 +61,9 @@ def mask_of(case: dict[str, Any]) -> str:
 
 def grid() -> list[str]:
     """Every point of the grid: our rate, and how many times cuDNN's that is."""
-    lines = [line for line in newest(lines_of("attention")) if line["metric"] == "rate"]
+    run = newest(lines_of("attention"))
+    lines = [line for line in run if line["metric"] == "rate"]
+    product = [line["value"] for line in run if line["metric"] == "matmul_rate"]
     rates: dict[tuple[str, int, str], dict[int, dict[str, float]]] = {}
     for line in lines:
         case = line["case"]
@@ -83,6 +85,8 @@ def grid() -> list[str]:
             cells.append("-" if ours is None else f"{ours:.0f}" + (f" ({ours / base:.2f})" if base else ""))
         rows.append([f"{direction} d{dim} {mask}", *cells])
     out += table(["", *map(str, lengths)], rows)
+    if product:
+        out += ["", f"The product of two 8192 x 8192 matrices in the same run: {product[0]:.0f} TFLOP/s."]
     ratios = []
     for direction in ("forward", "backward"):
         for peer in peers:
