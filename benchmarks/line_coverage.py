@@ -35,6 +35,8 @@ CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("checkpointing", {"use_reentrant": True}),
     ("custom_function", {}),
     ("double_backward", {}),
+    ("operators", {}),
+    ("two_threads", {}),
     ("data_loading", {}),
     ("compiled", {}),
     ("compiled", {"mode": "reduce-overhead"}),

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
 from typing import Any
 
 from profiling_lab.recording.meta_names import GENERATED_CODE
+
+# torch.compile's name for what follows a graph break.
+_RESUMED = re.compile(r"\btorch_dynamo_resume_in_(\w+)_at_\d+")
 
 Origin = tuple[str, str, int, int]
 """file, function, its first line, line"""
@@ -46,6 +50,7 @@ def origins() -> dict[str, str]:
 
 def _named(file: str, name: str, line: int, names: dict[str, list[tuple[int, int, str]]]) -> Origin:
     """A frame with the qualified name of its function, as all other frames have it."""
+    name = written_name(name)
     if file not in names:
         names[file] = []
         if "/site-packages/" not in file and "/dist-packages/" not in file:
@@ -68,3 +73,8 @@ def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
         elif isinstance(node, ast.ClassDef):
             inside = f"{prefix}{node.name}."
         yield from _functions(node, inside)
+
+
+def written_name(function: str) -> str:
+    """The function's name in the program: after a graph break torch.compile runs the rest under another."""
+    return _RESUMED.sub(r"\1", function)

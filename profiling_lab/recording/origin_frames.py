@@ -10,6 +10,7 @@ from bisect import bisect_right
 
 import numpy as np
 
+from profiling_lab.recording.generated_code import written_name
 from profiling_lab.recording.meta_names import GENERATED_CODE
 from profiling_lab.recording.spool import Records, Spool
 
@@ -20,6 +21,7 @@ def with_origins(spool: Spool, nodes: Records) -> Records:
     A node of generated code becomes the innermost frame of its origin and keeps its id, so calls and callees
     need not change; its own frame and the others of the origin get new ids above it.
     """
+    spool.strings[:] = map(written_name, spool.strings)
     known = json.loads(spool.meta.get(GENERATED_CODE, "{}"))
     if not known:
         return nodes

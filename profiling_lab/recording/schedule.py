@@ -242,8 +242,8 @@ class Conductor:
         elif phase is Phase.WARM_UP:
             _recorder.warm_up()
         else:
-            # What still runs belongs to no window: unrecorded it would look like idle time, and of a warm-up it
-            # would stand in the window without its launches.
+            # What still runs belongs to no window: unrecorded it would look like idle time, and of a warm-up
+            # it would stand in the window without its launches.
             self._wait_for_gpu()
             self.windows += _recorder.open_window(self.steps if self.schedule.by_steps else -1)
         self._phase = phase

@@ -57,6 +57,36 @@ with profiling_lab.record(OUT):
         assert row.file.endswith("script.py")
 
 
+def test_code_after_a_graph_break_has_the_names_of_the_program(run: Any, tmp_path: Path) -> None:
+    """torch.compile runs the rest of a function under a name that nobody wrote."""
+    pytest.importorskip("torch")
+    run(
+        """
+import torch
+copy = launching_operator(fake)
+@torch.compile
+def work(x):
+    y = copy(x * 2)
+    torch._dynamo.graph_break()
+    return copy(y).sum()
+x = torch.ones(64, requires_grad=True)
+work(x).backward()
+with profiling_lab.record(OUT):
+    work(x).backward()
+""",
+        env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "somewhere")},
+        timeout=300,
+    )
+    hide_the_driver(tmp_path / "out.sqlite")
+    with Trace.open(tmp_path / "out.sqlite") as trace:
+        rows = {
+            (row.line - 1, row.function) for row in lines(trace).rows if row.forward_ns and row.backward_ns
+        }
+        functions = {frame.function for frame in trace.stacks.frames}
+    assert rows == {(5, "work"), (7, "work")}
+    assert not [name for name in functions if name.startswith("torch_dynamo_resume")]
+
+
 def tree(*rows: tuple[int, int, str, str, int]) -> tuple[Any, Any]:
     """A capture with stack nodes (id, parent, function, file, line), callers first."""
     strings: list[str] = []
@@ -142,6 +172,15 @@ def test_origins_have_qualified_names_where_the_source_can_be_read(monkeypatch: 
     (outer, inner) = known["frames"]
     assert outer == ["/gone.py", "main", 0, 3]
     assert inner == [__file__, "Cache.stack_frames_for_code", _LINE - 1, _LINE]
+
+
+def test_names_that_torch_compile_gives() -> None:
+    assert generated_code.written_name("torch_dynamo_resume_in_forward_at_12") == "forward"
+    assert (
+        generated_code.written_name("build.<locals>.torch_dynamo_resume_in_a_step_at_7")
+        == "build.<locals>.a_step"
+    )
+    assert generated_code.written_name("Model.forward") == "Model.forward"
 
 
 def test_a_torch_that_keeps_it_elsewhere_has_no_origins(monkeypatch: pytest.MonkeyPatch) -> None:

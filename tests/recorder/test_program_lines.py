@@ -22,6 +22,7 @@ CASES = (
     ("checkpointing", {"use_reentrant": True}),
     ("custom_function", {}),
     ("double_backward", {}),
+    ("operators", {}),
 )
 RECORD = """
 import importlib, torch
