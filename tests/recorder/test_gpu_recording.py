@@ -367,3 +367,25 @@ print(f"{{calls:.0f}} calls in a step of {{microseconds:.0f}} us, recorded: {{ra
 assert ratio < 1.5, (plain, recorded)
 """)
     print(done.stdout)
+
+
+def test_the_allocators_lock_and_the_gil_are_never_held_together(run_gpu: Any) -> None:
+    """A launch under the allocator's lock must not wait for Python, whose holder may wait for that lock."""
+    run_gpu("""
+import threading
+torch.cuda.memory._record_memory_history(max_entries=1000)
+end = time.time() + 3
+def work(size):
+    while time.time() < end:
+        kept = [torch.empty(size + 1000 * i, device="cuda").fill_(1) for i in range(20)]
+        del kept
+        torch.cuda.empty_cache()
+def look():
+    while time.time() < end: torch.cuda.memory._snapshot(); sum(range(10000))
+with profiling_lab.record(OUT) as recorder:
+    threads = [threading.Thread(target=work, args=(1 << n,)) for n in (10, 16, 20, 22)]
+    threads.append(threading.Thread(target=look))
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+assert recorder.summary.kernels > 100 and recorder.summary.reasons == {}, recorder.summary
+""", timeout=60)  # fmt: skip
