@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,21 @@ _recorder.stop({})
 )
 def test_refused_under_nvidias_profilers(run: Any, variable: str, who: str) -> None:
     assert who in refusal(run, env={variable: "1"})
+
+
+@pytest.mark.parametrize(
+    ("library", "who"),
+    [
+        ("libToolsInjection64.so", "Nsight Systems"),
+        ("libToolsInjectionProxy64.so", "Nsight Compute"),
+        ("libsanitizer-collection.so", "compute-sanitizer"),
+    ],
+)
+def test_refused_where_their_library_is_loaded(
+    run: Any, preload: Any, tmp_path: Path, library: str, who: str
+) -> None:
+    shutil.copy(preload("int nothing;")["LD_PRELOAD"], tmp_path / library)
+    assert who in refusal(run, env={"LD_PRELOAD": str(tmp_path / library)})
 
 
 def test_refused_inside_torch_profiler(run: Any) -> None:
