@@ -184,10 +184,15 @@ def providers(peers: list[str] | None = None) -> dict[str, Attention | str]:
     return found
 
 
+def needs_repeatable(name: str) -> bool:
+    """Whether a provider is deterministic only while torch is told to be."""
+    return name.startswith("sdpa") and name.endswith("deterministic")
+
+
 @contextmanager
 def as_named(name: str) -> Iterator[None]:
     """Around every call of the provider: what its name promises beyond its function."""
-    with repeatable() if name.startswith("sdpa") and name.endswith("deterministic") else nullcontext():
+    with repeatable() if needs_repeatable(name) else nullcontext():
         yield
 
 

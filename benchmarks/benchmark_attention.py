@@ -29,7 +29,15 @@ from typing import Any
 
 import torch
 from attention_cases import LENGTHS, SUITES, Problem, problem
-from attention_providers import ON_REQUEST, Attention, as_named, inputs, providers
+from attention_providers import (
+    ON_REQUEST,
+    Attention,
+    as_named,
+    inputs,
+    needs_repeatable,
+    providers,
+    repeatable,
+)
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, matmul_rate, ratio
@@ -146,7 +154,7 @@ def measure(one: Problem, field: dict[str, Attention], options: argparse.Namespa
             continue  # the same forward
         else:
             call = partial(function, *tensors[:3], one.causal)
-        variants[name] = partial(within, name, call)
+        variants[name] = partial(repeatably, call) if needs_repeatable(name) else call
     if not variants:
         return {}
     with torch.no_grad():
@@ -155,8 +163,8 @@ def measure(one: Problem, field: dict[str, Attention], options: argparse.Namespa
         )
 
 
-def within(name: str, call: Callable[[], object]) -> object:
-    with as_named(name):
+def repeatably(call: Callable[[], object]) -> object:
+    with repeatable():
         return call()
 
 
