@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -47,7 +49,11 @@ CASES: tuple[tuple[str, dict[str, object]], ...] = (
 def main() -> int:
     parser = argparse.ArgumentParser(description="Share of GPU time with a line of Python.")
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
+    parser.add_argument("--table", type=Path, metavar="RESULTS", help="only print results as Markdown")
     args = parser.parse_args()
+    if args.table:
+        sys.stdout.write(table(args.table))
+        return 0
     results = ResultsFile(args.output, machine("cuda"))
     sys.path.insert(0, str(PROGRAMS.parent))
     with TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
@@ -89,6 +95,27 @@ def add(results: ResultsFile, name: str, options: dict[str, object], path: Path)
     for rest in covered.unattributed:
         why = case | {"reason": rest.reason}
         results.add(BENCHMARK, why, provider, "without_a_line", rest.ns / covered.gpu_ns, "ratio")
+
+
+def table(results: Path) -> str:
+    """The latest figures of each program."""
+    latest: dict[str, dict[str, Any]] = {}
+    reasons: dict[str, list[str]] = {}
+    for line in map(json.loads, results.read_text().splitlines()):
+        options = {name: value for name, value in line["case"].items() if name not in ("program", "reason")}
+        who = " ".join([line["case"]["program"], *(f"{name}={value}" for name, value in options.items())])
+        if line["metric"] == "gpu_time":
+            latest[who], reasons[who] = {}, []
+        if line["metric"] == "without_a_line":
+            reasons[who].append(f"{100 * line['value']:.2f} % {line['case']['reason']}")
+        else:
+            latest[who][line["metric"]] = line["value"]
+    rows = [
+        f"| {who} | {found['gpu_time'] / 1e6:.2f} ms | {100 * found['with_a_line']:.2f} % "
+        f"| {'; '.join(reasons[who]) or '-'} |\n"
+        for who, found in latest.items()
+    ]
+    return "| program | GPU time | with a line | the rest |\n|---|---|---|---|\n" + "".join(rows)
 
 
 if __name__ == "__main__":
