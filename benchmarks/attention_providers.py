@@ -101,8 +101,6 @@ def flex() -> Attention:
     """FlexAttention compiled by Inductor; one compilation for each head_dim, mask and direction."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    torch._dynamo.config.recompile_limit = 256  # of shapes, masks and gradients on or off
-
     def sees(batch: Any, head: Any, row: Any, key: Any) -> Any:
         return row >= key
 
@@ -113,6 +111,7 @@ def flex() -> Attention:
     compiled = torch.compile(flex_attention, dynamic=False)
 
     def call(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        torch._dynamo.config.recompile_limit = 256  # of shapes, masks and gradients on or off
         blocks = mask(q.shape[1], k.shape[1], q.device) if causal else None
         out: Tensor = compiled(*heads_first(q, k, v), block_mask=blocks, enable_gqa=q.shape[2] != k.shape[2])
         return out.transpose(1, 2)

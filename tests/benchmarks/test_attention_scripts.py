@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from conftest import REPO
-from package_root import PACKAGE_ROOT
 
 pytest.importorskip("torch")
 
@@ -21,24 +22,38 @@ SMALL = ("--device", "cpu", "--dtype", "float32", "--batch", "1", "--heads", "2"
 SMALL += ("--head-dim", "16", "--warmup", "0", "--baseline", "sdpa-math")
 
 
-def script(name: str, *arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script of benchmarks/ in `folder`, whose modules it may import too."""
-    paths = {"PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), str(folder)]), "PROFILING_LAB_GIT": "0123abc"}
-    return subprocess.run(
-        [sys.executable, str(REPO / "benchmarks" / name), *arguments],
-        env={**os.environ, **paths, **environment},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+@dataclass(frozen=True, slots=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Script = Callable[..., Done]
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Script:
+    """script(name, *arguments): main() of a script of benchmarks/, in a folder that it may import from."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(REPO / "benchmarks"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROFILING_LAB_GIT", "0123abc")
+
+    def run(name: str, *arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        capfd.readouterr()
+        code = import_module(name).main()
+        return Done(code, *capfd.readouterr())
+
+    return run
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_benchmark_times_tells_who_is_absent_and_resumes(tmp_path: Path) -> None:
+def test_benchmark_times_tells_who_is_absent_and_resumes(tmp_path: Path, script: Script) -> None:
     out = tmp_path / "results.jsonl"
     who = ("--impl", "flash,sdpa-math,naive,liger-kernel,mine,broken", "--peer", "mine=my_peer:zero")
     who += ("--peer", "broken=no_such_module:f", "--output", str(out))
@@ -46,8 +61,8 @@ def test_benchmark_times_tells_who_is_absent_and_resumes(tmp_path: Path) -> None
         "def zero(q, k, v, causal):\n    return (q + k.mean() + v.mean()) * 0\n"
     )
 
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return script("benchmark_attention.py", *SMALL, *who, *more, folder=tmp_path)
+    def run(*more: str) -> Done:
+        return script("benchmark_attention", *SMALL, *who, *more)
 
     first = run("--seq-len", "20", "--causal", "no")
     assert first.returncode == 0, first.stderr
@@ -70,15 +85,11 @@ def test_benchmark_times_tells_who_is_absent_and_resumes(tmp_path: Path) -> None
     assert third.returncode == 1 and "problems are left; --resume goes on" in third.stderr
 
 
-def test_parts_of_a_suite_add_up_to_it() -> None:
-    sys.path.insert(0, str(REPO / "benchmarks"))
-    try:
-        import argparse
+def test_parts_of_a_suite_add_up_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPO / "benchmarks"))
+    from attention_cases import SUITES
+    from benchmark_attention import chosen
 
-        from attention_cases import SUITES
-        from benchmark_attention import chosen
-    finally:
-        sys.path.pop(0)
     whole = list(SUITES["grid"].problems)
     assert len(whole) == 72 and len({p.label for p in whole}) == 72
     parts = [chosen(argparse.Namespace(suite=["grid"], part=(i, 5))) for i in range(1, 6)]
@@ -87,15 +98,15 @@ def test_parts_of_a_suite_add_up_to_it() -> None:
         assert len({p.label for p in suite.problems}) == len(suite.problems), suite.about
 
 
-def test_plots_of_an_array(tmp_path: Path) -> None:
+def test_plots_of_an_array(tmp_path: Path, script: Script) -> None:
     run = script(
-        "benchmark_attention.py", *SMALL, "--seq-lengths", "16,32", "--impl", "flash,sdpa-math",
-        "--output", "benchmark_results.json", folder=tmp_path,
+        "benchmark_attention", *SMALL, "--seq-lengths", "16,32", "--impl", "flash,sdpa-math",
+        "--output", "benchmark_results.json",
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     drawn = script(
-        "visualize_results.py", "--input", "benchmark_results.json", "--output-dir", "plots/",
-        "--baseline", "sdpa-math", folder=tmp_path,
+        "visualize_results", "--input", "benchmark_results.json", "--output-dir", "plots/",
+        "--baseline", "sdpa-math",
     )  # fmt: skip
     assert drawn.returncode == 0, drawn.stderr
     names = {path.name for path in (tmp_path / "plots").iterdir()}
@@ -106,13 +117,13 @@ def test_plots_of_an_array(tmp_path: Path) -> None:
         root = ElementTree.fromstring(path.read_text())
         assert "flash" in "".join(root.itertext()) and "nan" not in path.read_text().lower()
     (tmp_path / "empty.json").write_text("[]")
-    none = script("visualize_results.py", "--input", "empty.json", folder=tmp_path)
+    none = script("visualize_results", "--input", "empty.json")
     assert none.returncode == 3 and "has no rates of attention" in none.stderr
 
 
-def test_profile_writes_a_trace_with_its_ranges(tmp_path: Path) -> None:
+def test_profile_writes_a_trace_with_its_ranges(tmp_path: Path, script: Script) -> None:
     shape = ("--device", "cpu", "--seq-len", "32", "--batch", "1", "--heads", "1", "--steps", "2")
-    done = script("profile_kernels.py", "--impl", "tiled", "--backward", *shape, folder=tmp_path)
+    done = script("profile_kernels", "--impl", "tiled", "--backward", "--torch-profiler", "on", *shape)
     assert done.returncode == 0, done.stderr
     assert "profiling_lab::ladder_attention" in done.stdout
     events = json.loads((tmp_path / "trace_tiled.json").read_text())["traceEvents"]
@@ -120,14 +131,17 @@ def test_profile_writes_a_trace_with_its_ranges(tmp_path: Path) -> None:
     assert names.count("tiled step 0") == names.count("tiled step 1") == 1
     assert names.count("forward") == names.count("backward") == 2
 
-    unknown = script("profile_kernels.py", "--impl", "flash-sm80", *shape, folder=tmp_path)
+    unknown = script("profile_kernels", "--impl", "flash-sm80", *shape)
     assert unknown.returncode == 2 and "PROFILING_LAB_ATTENTION_PATH=sm80" in unknown.stderr
-    listed = script("profile_kernels.py", "--list", folder=tmp_path)
+    listed = script("profile_kernels", "--list")
     assert {"naive", "tiled", "flash", "sdpa-flash", "sdpa-cudnn"} <= set(listed.stdout.split())
 
 
-def test_profile_leaves_the_gpu_to_the_tool_that_watches(tmp_path: Path) -> None:
-    options = ("--device", "cpu", "--seq-len", "16")
-    done = script("profile_kernels.py", *options, folder=tmp_path, NSYS_PROFILING_SESSION_ID="1")
+def test_profile_leaves_the_gpu_to_the_tool_that_watches(
+    tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "profiling_lab._recorder", raising=False)
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
+    done = script("profile_kernels", "--device", "cpu", "--seq-len", "16")
     assert done.returncode == 0 and "3 steps ran without torch.profiler" in done.stderr
     assert "Nsight Systems" in done.stderr and not list(tmp_path.iterdir())
