@@ -5,10 +5,11 @@
 #include <pybind11/stl.h>
 
 #include <atomic>
-#include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "recorder/autograd_link.h"
 #include "recorder/capture_watch.h"
@@ -142,14 +143,15 @@ bool calibrate_functions(const NodeFacts& user, const NodeFacts& function) {
   return autograd_link::calibrate_functions(sample(user), sample(function));
 }
 
-// The records of one kind as a structured array that owns its memory.
+// The records of one kind as a structured array that takes their memory over.
 template <class T>
-py::object records(const spool::Contents& contents, spool::Kind kind) {
-  const auto found = contents.records.find(kind);
-  const size_t bytes = found == contents.records.end() ? 0 : found->second.size();
-  py::array_t<T> out(static_cast<py::ssize_t>(bytes / sizeof(T)));
-  if (bytes) std::memcpy(out.mutable_data(), found->second.data(), bytes / sizeof(T) * sizeof(T));
-  return out;
+py::object records(spool::Contents& contents, spool::Kind kind) {
+  auto owned = std::make_unique<std::vector<char>>(std::move(contents.records[kind]));
+  const auto count = static_cast<py::ssize_t>(owned->size() / sizeof(T));
+  const auto* const first = reinterpret_cast<const T*>(owned->data());
+  const py::capsule owner(owned.get(), [](void* memory) { delete static_cast<std::vector<char>*>(memory); });
+  owned.release();
+  return py::array_t<T>(count, first, owner);
 }
 
 // Imports numpy, so not before it is needed: the module is loaded before the user's script runs.

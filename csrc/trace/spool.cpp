@@ -182,10 +182,28 @@ void Writer::write_block(Kind kind, size_t record_bytes, const void* data, size_
   (error_ ? bytes_lost_ : bytes_written_) += bytes;
 }
 
+// Room for what the blocks promise, so that a large capture is not copied again and again while it grows.
+void reserve(std::ifstream& file, Contents& contents) {
+  std::map<Kind, size_t> bytes;
+  const auto size = static_cast<std::streamoff>(file.seekg(0, std::ios::end).tellg());
+  BlockHeader header;
+  for (std::streamoff at = 0; file.seekg(at) && file.read(reinterpret_cast<char*>(&header), sizeof header);) {
+    at += static_cast<std::streamoff>(sizeof header) + header.payload_bytes;
+    if (header.magic != kMagic || header.payload_bytes > kLargestBlock || at > size) break;
+    const auto kind = static_cast<Kind>(header.kind);
+    const bool is_text = kind == Kind::kHeader || kind == Kind::kMeta || kind == Kind::kStrings;
+    if (!is_text) bytes[kind] += header.payload_bytes;
+  }
+  for (const auto& [kind, count] : bytes) contents.records[kind].reserve(count);
+  file.clear();
+  file.seekg(0);
+}
+
 Contents read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot read " + path + ": " + std::strerror(errno));
   Contents contents;
+  reserve(file, contents);
   std::vector<char> payload;
   bool opened = false;
   while (true) {

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.recording.schema import column_names
-from profiling_lab.recording.spool import Records, Spool, global_tid
+from profiling_lab.recording.spool import Records, Rows, Spool, global_tid, pieces
 from profiling_lab.recording.strings import NONE, StringTable
 
 # CUPTI's numbers -> nsys' numbers (its ENUM_* tables).
@@ -51,19 +52,22 @@ def null_where(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> Any:
     return np.ma.masked_array(values, mask=mask)
 
 
-def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
-    """Arrow tables of everything CUPTI and the call callbacks delivered."""
-    return {
-        "CUPTI_ACTIVITY_KIND_KERNEL": _kernels(spool, strings),
-        "CUPTI_ACTIVITY_KIND_MEMCPY": _copies(spool),
-        "CUPTI_ACTIVITY_KIND_MEMSET": _sets(spool),
-        "CUPTI_ACTIVITY_KIND_RUNTIME": _calls(spool, strings),
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _syncs(spool),
-        "CUPTI_ACTIVITY_KIND_OVERHEAD": _overheads(spool, strings),
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _graphs(spool),
-        "PYREC_LAUNCH": _launches(spool, strings),
-        "PYREC_GRAPH_NODE": _graph_nodes(spool),
+def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
+    """Arrow tables of everything CUPTI and the call callbacks delivered, in pieces."""
+    made_of: dict[str, tuple[str, Callable[[Spool, StringTable, Records], Any]]] = {
+        "CUPTI_ACTIVITY_KIND_KERNEL": ("kernels", _kernels),
+        "CUPTI_ACTIVITY_KIND_MEMCPY": ("copies", _copies),
+        "CUPTI_ACTIVITY_KIND_MEMSET": ("sets", _sets),
+        "CUPTI_ACTIVITY_KIND_RUNTIME": ("calls", _calls),
+        "CUPTI_ACTIVITY_KIND_OVERHEAD": ("overheads", _overheads),
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("graphs", _graphs),
+        "PYREC_LAUNCH": ("calls", _launches),
     }
+    for name, (kind, make) in made_of.items():
+        for piece in pieces(spool.records[kind]):
+            yield name, make(spool, strings, piece)
+    yield "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _syncs(spool)
+    yield "PYREC_GRAPH_NODE", _graph_nodes(spool)
 
 
 def _work(spool: Spool, records: Records) -> dict[str, Any]:
@@ -80,19 +84,13 @@ def _work(spool: Spool, records: Records) -> dict[str, Any]:
     }
 
 
-def _by_start(records: Records) -> Records:
-    ordered: Records = records[np.argsort(records["start_ns"], kind="stable")]
-    return ordered
-
-
 def _null_if_zero(values: npt.NDArray[Any]) -> Any:
     return null_where(int64(values), values == 0)
 
 
-def _kernels(spool: Spool, strings: StringTable) -> Any:
+def _kernels(spool: Spool, strings: StringTable, k: Records) -> Any:
     from profiling_lab import _recorder
 
-    k = _by_start(spool.records["kernels"])
     names, inverse = np.unique(k["name"], return_inverse=True)
     mangled = [strings.text(i) for i in names.tolist()]
     demangled = [_recorder.demangle(name) for name in mangled]
@@ -132,8 +130,7 @@ def _memory_kind(cupti: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.where(cupti == 0, _MEMORY_KIND_UNKNOWN, int64(cupti) - 1)
 
 
-def _copies(spool: Spool) -> Any:
-    c = _by_start(spool.records["copies"])
+def _copies(spool: Spool, _: StringTable, c: Records) -> Any:
     columns = _work(spool, c) | {
         "bytes": int64(c["bytes"]),
         "copyKind": int64(c["copy_kind"]),
@@ -149,8 +146,7 @@ def _copies(spool: Spool) -> Any:
     return arrow_table("CUPTI_ACTIVITY_KIND_MEMCPY", columns, len(c))
 
 
-def _sets(spool: Spool) -> Any:
-    s = _by_start(spool.records["sets"])
+def _sets(spool: Spool, _: StringTable, s: Records) -> Any:
     columns = _work(spool, s) | {
         "value": int64(s["value"]),
         "bytes": int64(s["bytes"]),
@@ -160,14 +156,12 @@ def _sets(spool: Spool) -> Any:
     return arrow_table("CUPTI_ACTIVITY_KIND_MEMSET", columns, len(s))
 
 
-def _graphs(spool: Spool) -> Any:
-    g = _by_start(spool.records["graphs"])
+def _graphs(spool: Spool, _: StringTable, g: Records) -> Any:
     columns = _work(spool, g) | {"graphId": int64(g["graph"]), "graphExecId": int64(g["graph"])}
     return arrow_table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, len(g))
 
 
-def _calls(spool: Spool, strings: StringTable) -> Any:
-    c = _by_start(spool.records["calls"])
+def _calls(spool: Spool, strings: StringTable, c: Records) -> Any:
     columns = {
         "start": spool.since_start(c["start_ns"]),
         "end": spool.since_start(c["end_ns"]),
@@ -180,8 +174,7 @@ def _calls(spool: Spool, strings: StringTable) -> Any:
     return arrow_table("CUPTI_ACTIVITY_KIND_RUNTIME", columns, len(c))
 
 
-def _launches(spool: Spool, strings: StringTable) -> Any:
-    c = _by_start(spool.records["calls"])
+def _launches(spool: Spool, strings: StringTable, c: Records) -> Any:
     unlinked = (c["flags"] & API_LINKED) == 0
     forward = (c["flags"] & API_BACKWARD) == 0
     node_name = strings.ids(c["node_name"])
@@ -199,7 +192,8 @@ def _launches(spool: Spool, strings: StringTable) -> Any:
 
 
 def _syncs(spool: Spool) -> Any:
-    s = _by_start(np.concatenate([spool.records["syncs"], _syncs_without_record(spool)]))
+    s = np.concatenate([spool.records["syncs"], _syncs_without_record(spool)])
+    s = s[np.argsort(s["start_ns"], kind="stable")]
     device_of = {int(c["context"]): int(c["device"]) for c in spool.records["contexts"]}
     columns = {
         "start": spool.since_start(s["start_ns"]),
@@ -257,8 +251,7 @@ def _graph_nodes(spool: Spool) -> Any:
     return arrow_table("PYREC_GRAPH_NODE", columns, len(nodes))
 
 
-def _overheads(spool: Spool, strings: StringTable) -> Any:
-    o = _by_start(spool.records["overheads"])
+def _overheads(spool: Spool, strings: StringTable, o: Records) -> Any:
     kinds = [_OVERHEAD_TYPE.get(kind, 1) for kind in o["kind"].tolist()]
     labels = {kind: strings.id(text) for kind, text in _OVERHEAD_TEXT.items() if kind in kinds}
     columns = {

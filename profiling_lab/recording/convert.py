@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from profiling_lab.errors import LabError
 from profiling_lab.recording import activity_tables, range_tables, target_tables
@@ -21,7 +22,7 @@ from profiling_lab.recording.schema import (
     create_table,
     enum_rows,
 )
-from profiling_lab.recording.spool import Spool
+from profiling_lab.recording.spool import Rows, Spool
 from profiling_lab.recording.strings import StringTable
 from profiling_lab.recording.windows import keep_what_was_recorded
 
@@ -43,16 +44,16 @@ def convert(spool_path: str | Path, out_path: str | Path, meta: dict[str, str] |
     spool.meta.update(meta or {})
     keep_what_was_recorded(spool)
     strings = StringTable(spool.strings)
-    tables = {
-        **activity_tables.build(spool, strings),
-        **range_tables.build(spool, strings),
-        **target_tables.build(spool, strings),
-    }
-    tables["StringIds"] = strings.table()  # last: every other table has named its strings by now
+    rows = chain(
+        activity_tables.build(spool, strings),
+        range_tables.build(spool, strings),
+        target_tables.build(spool, strings),
+        strings.build(),  # last: every other table has named its strings by now
+    )
     destination = Path(out_path)
     temporary = destination.with_name(destination.name + ".tmp")
     try:
-        _write(temporary, tables)
+        counts = _write(temporary, rows)
         os.replace(temporary, destination)
     except Exception as error:
         raise LabError(
@@ -61,30 +62,35 @@ def convert(spool_path: str | Path, out_path: str | Path, meta: dict[str, str] |
     finally:  # after Ctrl-C too
         with contextlib.suppress(OSError):
             temporary.unlink()
-    return Converted({name: table.num_rows for name, table in tables.items()}, spool.meta)
+    return Converted(counts, spool.meta)
 
 
-def _write(path: Path, tables: dict[str, Any]) -> None:
+def _write(path: Path, rows: Iterable[Rows]) -> dict[str, int]:
+    """Writes the tables as their rows come; returns how many each has."""
     import adbc_driver_sqlite.dbapi
 
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     connection = adbc_driver_sqlite.dbapi.connect(str(path), autocommit=True)
+    counts = dict.fromkeys((*NSYS_TABLES, *PYREC_TABLES), 0)
     try:
         with connection.cursor() as cursor:
             # The file is thrown away if anything fails, so it needs no journal.
             for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
                 cursor.execute(statement)
-            for name in (*NSYS_TABLES, *PYREC_TABLES):
-                table = tables.get(name)
-                if name not in ALWAYS_WRITTEN and (table is None or table.num_rows == 0):
+            for name in ALWAYS_WRITTEN:
+                cursor.execute(create_table(name))
+            for name, table in rows:
+                if table.num_rows == 0:
                     continue
+                if not counts[name] and name not in ALWAYS_WRITTEN:
+                    cursor.execute(create_table(name))
+                cursor.adbc_ingest(name, table, mode="append")
+                counts[name] += table.num_rows
+            for name, meanings in enum_rows().items():
                 cursor.execute(create_table(name))
-                if table is not None and table.num_rows:
-                    cursor.adbc_ingest(name, table, mode="append")
-            for name, rows in enum_rows().items():
-                cursor.execute(create_table(name))
-                cursor.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
+                cursor.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", meanings)
             cursor.execute("COMMIT")
     finally:
         connection.close()
+    return counts

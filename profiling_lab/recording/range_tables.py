@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from profiling_lab.recording import payload_tables
 from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
 from profiling_lab.recording.origin_frames import with_origins
-from profiling_lab.recording.spool import Records, Spool, global_tid
+from profiling_lab.recording.spool import PIECE_ROWS, Records, Rows, Spool, global_tid
 from profiling_lab.recording.strings import NONE, StringTable
 
 MARK, DOMAIN_CREATED = 34, 75
@@ -34,25 +35,21 @@ _PAYLOADS = {
 }
 
 
-def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
+def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
     """Arrow tables of ranges, stacks and the frames behind them."""
     nodes = with_origins(spool, _last_of_each(spool.records["stack_nodes"]))
     frames, frame_of_node = _frames(nodes, strings)
-    return {
-        "PYREC_FRAME": frames,
-        "PYREC_STACK": arrow_table(
-            "PYREC_STACK",
-            {
-                "id": int64(nodes["id"]),
-                "parentId": int64(nodes["parent"]),
-                "frameId": frame_of_node,
-                "depth": int64(nodes["depth"]),
-            },
-            len(nodes),
-        ),
-        "NVTX_EVENTS": _events(spool, strings, nodes),
-        **payload_tables.build(spool, _stack_forms(spool)),
+    yield "PYREC_FRAME", frames
+    columns = {
+        "id": int64(nodes["id"]),
+        "parentId": int64(nodes["parent"]),
+        "frameId": frame_of_node,
+        "depth": int64(nodes["depth"]),
     }
+    yield "PYREC_STACK", arrow_table("PYREC_STACK", columns, len(nodes))
+    for piece in _events(spool, strings, nodes):
+        yield "NVTX_EVENTS", piece
+    yield from payload_tables.build(spool, _stack_forms(spool)).items()
 
 
 def _stack_forms(spool: Spool) -> list[payload_tables.StackForm]:
@@ -90,26 +87,42 @@ def _frames(nodes: Records, strings: StringTable) -> tuple[Any, npt.NDArray[np.i
     return arrow_table("PYREC_FRAME", table, len(distinct)), inverse.reshape(-1).astype(np.int64) + 1
 
 
-def _events(spool: Spool, strings: StringTable, nodes: Records) -> Any:
+def _events(spool: Spool, strings: StringTable, nodes: Records) -> Iterator[Any]:
+    """All rows by their start, some at a time: each piece is what its stretch of time has of every kind."""
     import pyarrow as pa
 
-    calls, samples = spool.records["calls"], spool.records["samples"]
-    marks = _Marks(spool, strings, {int(node["id"]): node for node in nodes})
-    tables = [
-        _ranges(spool, strings),
-        marks.table(STACK_SCHEMA, STACK_DOMAIN, calls["start_ns"], calls["thread"], calls["stack"]),
-        marks.table(
-            SAMPLE_SCHEMA, sample_domain(spool), samples["time_ns"], samples["thread"], samples["stack"]
-        ),
+    calls, samples, ranges = (spool.records[kind] for kind in ("calls", "samples", "ranges"))
+    texts = _StackTexts(strings, {int(node["id"]): node for node in nodes})
+    backtrace = _Marks(spool, texts, STACK_SCHEMA, STACK_DOMAIN)
+    sampling = _Marks(spool, texts, SAMPLE_SCHEMA, sample_domain(spool))
+    kinds: list[tuple[Records, Records, Callable[[Records], Any]]] = [
+        (ranges, ranges["start_ns"], lambda rows: _ranges(spool, strings, rows)),
+        (calls, calls["start_ns"], lambda r: backtrace.table(r["start_ns"], r["thread"], r["stack"])),
+        (samples, samples["time_ns"], lambda r: sampling.table(r["time_ns"], r["thread"], r["stack"])),
     ]
-    events = pa.concat_tables([t for t in tables if t.num_rows] or tables[:1], promote_options="permissive")
-    return events.sort_by("start")
+    named = [
+        marks.domain() for marks, rows in ((backtrace, calls), (sampling, samples)) if np.any(rows["stack"])
+    ]
+    if named:
+        yield pa.concat_tables(named)
+    orders = [np.argsort(times, kind="stable") for _, times, _ in kinds]
+    longest = max(range(len(kinds)), key=lambda i: len(orders[i]))
+    cuts = kinds[longest][1][orders[longest][PIECE_ROWS::PIECE_ROWS]]
+    limits = [
+        [0, *np.searchsorted(times, cuts, sorter=order).tolist(), len(order)]
+        for (_, times, _), order in zip(kinds, orders, strict=True)
+    ]
+    for i in range(len(cuts) + 1):
+        parts = [
+            make(records[order[limit[i] : limit[i + 1]]])
+            for (records, _, make), order, limit in zip(kinds, orders, limits, strict=True)
+        ]
+        yield pa.concat_tables(parts).sort_by("start")
 
 
-def _ranges(spool: Spool, strings: StringTable) -> Any:
+def _ranges(spool: Spool, strings: StringTable, r: Records) -> Any:
     import pyarrow as pa
 
-    r = spool.records["ranges"]
     registered = (r["registered"] == 1) & (r["text"] != NONE)
     plain = ~registered & (r["text"] != NONE)
     texts = pa.array([*spool.strings, None], pa.string()).take(
@@ -155,36 +168,18 @@ def sample_domain(spool: Spool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marks:
-    """Stacks as marks, each at its time and on its thread; the text of a stack stands once in StringIds."""
+class _StackTexts:
+    """Stacks as payloads in JSON. The text of a stack stands once in StringIds."""
 
-    spool: Spool
     strings: StringTable
     node_of: dict[int, Any]
+    known: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def table(self, schema: str, domain: int, times: Records, threads: Records, stacks: Records) -> Any:
-        import pyarrow as pa
-
-        known = np.isin(stacks, np.asarray([*self.node_of], dtype=np.uint32))
-        distinct, inverse = np.unique(stacks[known], return_inverse=True)
-        texts = np.asarray(
-            [self.strings.id(self._json(schema, stack)) for stack in distinct.tolist()], dtype=np.int64
-        )
-        columns = {
-            "start": self.spool.since_start(times[known]),
-            "eventType": MARK,
-            "color": _STACK_COLOR,
-            "globalTid": global_tid(self.spool.process, int64(threads[known])),
-            "domainId": domain,
-            "jsonTextId": texts[inverse.reshape(-1)],
-        }
-        count = int(known.sum())
-        table = _typed(arrow_table("NVTX_EVENTS", columns, count))
-        if count == 0:
-            return table
-        named = {"start": 0, "eventType": DOMAIN_CREATED, "text": schema, "domainId": domain,
-                 "globalTid": self.spool.global_pid}  # fmt: skip
-        return pa.concat_tables([_typed(arrow_table("NVTX_EVENTS", named, 1)), table])
+    def id(self, schema: str, stack: int) -> int:
+        key = (schema, stack)
+        if key not in self.known:
+            self.known[key] = self.strings.id(self._json(schema, stack))
+        return self.known[key]
 
     def _json(self, schema: str, stack: int) -> str:
         frames = []
@@ -205,6 +200,38 @@ class _Marks:
             "Frames": frames,
         }
         return json.dumps({schema: payload}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Stacks as marks of one domain, each at its time and on its thread."""
+
+    spool: Spool
+    texts: _StackTexts
+    schema: str
+    number: int
+
+    def domain(self) -> Any:
+        named = {"start": 0, "eventType": DOMAIN_CREATED, "text": self.schema, "domainId": self.number,
+                 "globalTid": self.spool.global_pid}  # fmt: skip
+        return _typed(arrow_table("NVTX_EVENTS", named, 1))
+
+    def table(self, times: Records, threads: Records, stacks: Records) -> Any:
+        distinct, inverse = np.unique(stacks, return_inverse=True)
+        texts = np.asarray(
+            [self.texts.id(self.schema, i) if i in self.texts.node_of else -1 for i in distinct.tolist()],
+            dtype=np.int64,
+        )[inverse.reshape(-1)]
+        has_stack = texts >= 0
+        columns = {
+            "start": self.spool.since_start(times[has_stack]),
+            "eventType": MARK,
+            "color": _STACK_COLOR,
+            "globalTid": global_tid(self.spool.process, int64(threads[has_stack])),
+            "domainId": self.number,
+            "jsonTextId": texts[has_stack],
+        }
+        return _typed(arrow_table("NVTX_EVENTS", columns, int(has_stack.sum())))
 
 
 def _typed(table: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ import numpy.typing as npt
 from profiling_lab.errors import UnreadableInputError
 
 Records = npt.NDArray[Any]
+Rows = tuple[str, Any]
+"""the name of a table and some rows for it"""
+
+PIECE_ROWS = 200_000
+"""so many rows are made and written at a time: memory must hold the capture, and not much more"""
 
 # nsys packs machine, process and thread into one number; ours are machine 0, virtual machine 1.
 VIRTUAL_MACHINE = 1 << 48
@@ -56,6 +62,13 @@ class Spool:
     @property
     def global_pid(self) -> int:
         return int(global_tid(self.process, 0))
+
+
+def pieces(records: Records) -> Iterator[Records]:
+    """The records by their start, some at a time."""
+    order = np.argsort(records["start_ns"], kind="stable")
+    for first in range(0, len(order), PIECE_ROWS):
+        yield records[order[first : first + PIECE_ROWS]]
 
 
 def global_tid(process: int, thread: Any) -> Any:

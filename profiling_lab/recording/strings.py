@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from profiling_lab.recording.spool import Rows
 
 NONE = 0xFFFFFFFF  # the spool's "no string"
 Ids = npt.NDArray[np.int64]
@@ -33,13 +36,12 @@ class StringTable:
         mapped = [self.id(self._spool[i]) if i < len(self._spool) else -1 for i in distinct.tolist()]
         return np.asarray(mapped, dtype=np.int64)[inverse.reshape(-1)]
 
-    def table(self) -> Any:
+    def build(self) -> Iterator[Rows]:
         """The rows of StringIds as an Arrow table."""
         import pyarrow as pa
 
-        return pa.table(
-            {
-                "id": pa.array(range(1, len(self._ids) + 1), pa.int64()),
-                "value": pa.array(self._ids, pa.string()),
-            }
-        )
+        columns = {
+            "id": pa.array(range(1, len(self._ids) + 1), pa.int64()),
+            "value": pa.array(self._ids, pa.string()),
+        }
+        yield "StringIds", pa.table(columns)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
-from profiling_lab.recording.spool import VIRTUAL_MACHINE, Spool, global_tid
+from profiling_lab.recording.spool import VIRTUAL_MACHINE, Rows, Spool, global_tid
 from profiling_lab.recording.strings import StringTable
 from profiling_lab.recording.windows import OPEN_END, windows
 
@@ -22,9 +23,9 @@ _DIAGNOSTIC_FROM_INJECTION, _TARGET_TIMESTAMP = 1, 1
 _DRIVER_VERSION_ENUM, _ARCHITECTURE_ENUM, _CORES_ENUM, _OS_ENUM = 205, 3, 1, 605
 
 
-def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
+def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
     """Arrow tables of everything around the events."""
-    return {
+    tables = {
         "ThreadNames": _thread_names(spool, strings),
         "PROCESSES": _rows(
             "PROCESSES",
@@ -48,6 +49,7 @@ def build(spool: Spool, strings: StringTable) -> dict[str, Any]:
         "PYREC_RESOURCE": _resources(spool, strings),
         "PYREC_META": _pairs("PYREC_META", _own_meta(spool)),
     }
+    yield from tables.items()
 
 
 def _rows(name: str, rows: list[dict[str, Any]]) -> Any:
