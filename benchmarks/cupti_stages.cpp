@@ -23,11 +23,14 @@ enum Stage : int {
   kRuntimeCallbacks = 1,
   kDriverCallbacks = 2,
   kKernels = 4,
-  kOtherRecords = 8,
+  kCopies = 8,
+  kOverheads = 16,
+  kWaits = 32,
 };
 
 constexpr size_t kBufferBytes = size_t{4} << 20;
 constexpr int kBuffersAhead = 8;
+constexpr auto kSynchronization = static_cast<ActivityKind>(38);  // which the recorder never switches on
 
 #define PLAB_DECLARE(name, parameters) Result(*name) parameters = nullptr;
 PLAB_CUPTI_REQUIRED(PLAB_DECLARE)
@@ -106,7 +109,6 @@ int stages_open(const char* path) {
   ActivitySetAttribute(kAttributeZeroedBuffer, &bytes, &zeroed);
   for (int i = 0; i < kBuffersAhead; ++i) buffers.push_back(allocate());
   if (const Result code = ActivityRegisterCallbacks(&requested, &completed); code != kSuccess) return code;
-  if (ActivityEnableAllSyncRecords) ActivityEnableAllSyncRecords(0);
   collect_calls(Domain::kRuntime, "cuda", &runtime_calls);
   collect_calls(Domain::kDriver, "cu", &driver_calls);
   return kSuccess;
@@ -117,11 +119,9 @@ void stages_switch(int wanted) {
   if (changes(kRuntimeCallbacks)) switch_calls(runtime_calls, wanted & kRuntimeCallbacks);
   if (changes(kDriverCallbacks)) switch_calls(driver_calls, wanted & kDriverCallbacks);
   if (changes(kKernels)) switch_kinds({ActivityKind::kConcurrentKernel}, wanted & kKernels);
-  if (changes(kOtherRecords)) {
-    switch_kinds({ActivityKind::kMemcpy, ActivityKind::kMemset, ActivityKind::kSynchronization,
-                  ActivityKind::kOverhead},
-                 wanted & kOtherRecords);
-  }
+  if (changes(kCopies)) switch_kinds({ActivityKind::kMemcpy, ActivityKind::kMemset}, wanted & kCopies);
+  if (changes(kOverheads)) switch_kinds({ActivityKind::kOverhead}, wanted & kOverheads);
+  if (changes(kWaits)) switch_kinds({kSynchronization}, wanted & kWaits);
   stage_now = wanted;
 }
 

@@ -6,7 +6,6 @@
 One run measures one workload (recorder_workloads.py) in one way, because CUPTI serves one client and a graph
 must not be older than its tracing:
   recorder   the recording is on, paused, on, ...: every other block. --without leaves parts of it out
-  window     no recorder, then one between two of its windows, ...: started and stopped for every other block
   stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
   peers      torch.profiler and emit_nvtx around every other block
   processes  whole programs, each in a process of its own: plain, `profiling-lab record`, nsys if installed
@@ -39,7 +38,15 @@ import torch
 from recorder_workloads import WORKLOADS, Step
 
 from profiling_lab import _recorder
-from profiling_lab.measure import ResultsFile, Timing, compare_steps, machine, ratio, ratio_interval
+from profiling_lab.measure import (
+    ResultsFile,
+    Timing,
+    compare_steps,
+    machine,
+    ratio,
+    ratio_interval,
+    step_time,
+)
 from profiling_lab.recording import Recorder, libcupti
 
 BENCHMARK = "recorder_overhead"
@@ -47,21 +54,25 @@ HERE = Path(__file__).resolve().parent
 PLAIN = "plain"
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
-# cupti_stages.cpp's bits, cheapest first; every stage is compared with the first.
+# cupti_stages.cpp's bits; every stage is compared with the first.
 STAGES = {
-    "CUPTI: subscribed": 0,
-    "CUPTI: empty runtime callbacks": 1,
-    "CUPTI: empty runtime and driver callbacks": 3,
+    "CUPTI: all off": 0,
+    "CUPTI: runtime callbacks": 1,
+    "CUPTI: runtime and driver callbacks": 3,
     "CUPTI: kernel records": 4,
-    "CUPTI: all records": 12,
-    "CUPTI: all records, runtime callbacks": 13,
-    "CUPTI: all records, all callbacks": 15,
+    "CUPTI: kernel, copy and set records": 12,
+    "CUPTI: these records, runtime callbacks": 13,
+    "CUPTI: these records, all callbacks": 15,
+    "CUPTI: these and overhead records, all callbacks": 31,
 }
+ALL_STAGES = 31
+# Not in turns with the others: what this kind of record does to CUDA's calls outlasts it.
+LASTING_STAGES = {"CUPTI: wait records": 32, "CUPTI: all off, after wait records": 0}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what recording costs.")
-    parser.add_argument("way", choices=("recorder", "window", "stages", "peers", "processes", "child"))
+    parser.add_argument("way", choices=("recorder", "stages", "peers", "processes", "child"))
     parser.add_argument("--workload", choices=list(WORKLOADS), default="loop")
     parser.add_argument("--without", nargs="+", default=[], choices=("stacks", "autograd", "nvtx"))
     parser.add_argument("--peer", nargs="+", help="only these of the peers")
@@ -77,7 +88,6 @@ def main() -> int:
     run = Run(args, results)
     {
         "recorder": measure_recorder,
-        "window": measure_window,
         "stages": measure_stages,
         "peers": measure_peers,
         "processes": measure_processes,
@@ -140,12 +150,6 @@ class Run:
         ):
             self.results.add(BENCHMARK, self.case, name, metric, value, "ratio")
 
-    def add_cost_per_call(self, name: str, timing: Timing, base: Timing, calls: float) -> None:
-        """Nanoseconds of step time for each call: the median of the differences of neighbouring blocks."""
-        extra = statistics.median(a - b for a, b in zip(timing.samples_ns, base.samples_ns, strict=True))
-        self.results.add(BENCHMARK, self.case, name, "overhead_per_call", extra / calls, "ns/call")
-        self.results.add(BENCHMARK, self.case, name, "calls", calls, "calls/step")
-
 
 @contextmanager
 def after(switch: Callable[[], object]) -> Iterator[None]:
@@ -170,7 +174,7 @@ def measure_recorder(run: Run) -> None:
         calls = calls_per_step(step, recorder)
         recorder.pause()
         summary = recorder.stop()
-    run.add_cost_per_call(name, timings[name], timings["recorder: paused"], calls)
+    add_cost_per_call(run, name, timings[name], timings["recorder: paused"], calls)
     facts = {
         "callback": ("overhead_callback_ns", "ns/call"),
         "dropped": ("dropped_calls", "calls"),
@@ -194,43 +198,38 @@ def calls_per_step(step: Step, recorder: Recorder, steps: int = 5) -> float:
     return (counts[1] - counts[0]) / steps
 
 
-def measure_window(run: Run) -> None:
-    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
-        step = run.build(keep)
-
-        @contextmanager
-        def between_windows() -> Iterator[None]:
-            recorder = Recorder(Path(folder) / "run.sqlite", overwrite=True)
-            recorder.start()
-            recorder.pause()
-            try:
-                yield
-            finally:
-                recorder.stop()
-
-        run.compare(
-            step, {PLAIN: nullcontext, "recorder: between windows": between_windows}, extra_seconds=0.25
-        )
-
-
 def measure_stages(run: Run) -> None:
     with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
         library = load_stages(Path(folder))
+        library.stages_switch(ALL_STAGES)  # before CUDA, as the recorder does
         step = run.build(keep)
         contexts: Contexts = {
             name: (lambda bits=bits: after(lambda: library.stages_switch(bits)))  # type: ignore[misc]
             for name, bits in STAGES.items()
         }
         timings = run.compare(step, contexts)
-        library.stages_switch(STAGES["CUPTI: empty runtime callbacks"])
+        library.stages_switch(STAGES["CUPTI: runtime callbacks"])
         library.stages_launches()
         step()
         torch.cuda.synchronize()
         calls = library.stages_launches()
+        base = timings[next(iter(STAGES))]
+        for name, bits in LASTING_STAGES.items():
+            library.stages_switch(bits)
+            timings[name] = step_time(step, steps_per_block=run.args.steps, blocks=20, name=name)
+            run.results.add_timing(BENCHMARK, run.case, name, timings[name], "step_time")
         library.stages_close()
-    base = timings[next(iter(STAGES))]
     for name, timing in timings.items():
-        run.add_cost_per_call(name, timing, base, calls)
+        add_cost_per_call(run, name, timing, base, calls)
+
+
+def add_cost_per_call(run: Run, name: str, timing: Timing, base: Timing, calls: float) -> None:
+    """Nanoseconds of step time for each call; of neighbouring blocks where the two took turns."""
+    extra = timing.median_ns - base.median_ns
+    if timing.n == base.n:
+        extra = statistics.median(a - b for a, b in zip(timing.samples_ns, base.samples_ns, strict=True))
+    run.results.add(BENCHMARK, run.case, name, "overhead_per_call", extra / calls, "ns/call")
+    run.results.add(BENCHMARK, run.case, name, "calls", calls, "calls/step")
 
 
 def load_stages(folder: Path) -> ctypes.CDLL:
@@ -290,12 +289,20 @@ def measure_processes(run: Run) -> None:
     program += ["--pin"] if run.args.pin else []
     with TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
         run_it = [sys.executable, *program]
+        record = [
+            sys.executable,
+            "-m",
+            "profiling_lab",
+            "record",
+            "-o",
+            f"{folder}/ours.sqlite",
+            "--overwrite",
+        ]
+        never = ["--wait", "1000000000", "--active", "1"]
         commands = {
             PLAIN: run_it,
-            "profiling-lab record": [
-                *(sys.executable, "-m", "profiling_lab", "record", "-o", f"{folder}/ours.sqlite"),
-                *program,
-            ],
+            "profiling-lab record": [*record, *program],
+            "profiling-lab record, outside of its window": [*record, *never, *program],
         }
         if nsys := shutil.which("nsys"):
             profile = [nsys, "profile", "--force-overwrite=true", f"--output={folder}/nsys"]

@@ -27,13 +27,6 @@ void ActivityDecoder::decode(uint8_t* data, size_t valid_bytes) {
                          r.value, r.memory_kind});
         break;
       }
-      case ActivityKind::kSynchronization: {
-        const auto& r = *reinterpret_cast<const cupti::SynchronizationRecord*>(record);
-        ++counts_.syncs;
-        syncs_.push_back(
-            {r.start, r.end, r.context, r.stream, r.correlation, static_cast<uint32_t>(r.type), r.event, 0});
-        break;
-      }
       case ActivityKind::kGraphTrace: {
         const auto& r = *reinterpret_cast<const cupti::GraphTraceRecord*>(record);
         if (!has_time(r.start, r.end)) break;
@@ -134,7 +127,6 @@ void ActivityDecoder::write_out() {
   put(spool::Kind::kKernel, kernels_);
   put(spool::Kind::kCopy, copies_);
   put(spool::Kind::kSet, sets_);
-  put(spool::Kind::kSync, syncs_);
   put(spool::Kind::kGraph, graphs_);
   put(spool::Kind::kOverhead, overheads_);
   put(spool::Kind::kContext, contexts_);

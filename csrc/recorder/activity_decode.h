@@ -25,7 +25,7 @@ class ActivityDecoder {
   void write_out();
 
   struct Counts {
-    uint64_t kernels = 0, copies = 0, sets = 0, syncs = 0, graphs = 0, unknown = 0, without_time = 0;
+    uint64_t kernels = 0, copies = 0, sets = 0, graphs = 0, unknown = 0, without_time = 0;
   };
   const Counts& counts() const noexcept { return counts_; }
   void reset() { counts_ = {}; }
@@ -42,7 +42,6 @@ class ActivityDecoder {
   std::vector<trace::spool::Kernel> kernels_;
   std::vector<trace::spool::Copy> copies_;
   std::vector<trace::spool::Set> sets_;
-  std::vector<trace::spool::Sync> syncs_;
   std::vector<trace::spool::Graph> graphs_;
   std::vector<trace::spool::Overhead> overheads_;
   std::vector<trace::spool::Context> contexts_;

@@ -36,7 +36,6 @@ enum class ActivityKind : int {
   kOverhead = 17,
   kMemcpyPeer = 22,
   kStream = 37,
-  kSynchronization = 38,
   kGraphTrace = 51,
 };
 
@@ -155,13 +154,6 @@ struct MemsetRecord {
   uint64_t graph_node;
 };
 
-struct SynchronizationRecord {
-  int kind;
-  int type;
-  uint64_t start, end;
-  uint32_t correlation, context, stream, event;
-};
-
 struct OverheadRecord {
   int kind;
   int overhead_kind;
@@ -217,7 +209,7 @@ using BufferCompleted = void (*)(void* context, uint32_t stream, uint8_t* buffer
     (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata, SubscriberParams* params)) \
   X(SetThreadIdType, (int type))                                                                          \
   X(ActivityEnableAndDump, (ActivityKind kind))                                                           \
-  X(ActivityEnableAllSyncRecords, (uint8_t enable))                                                       \
-  X(GetGraphNodeId, (void* node, uint64_t* id))
+  X(GetGraphNodeId, (void* node, uint64_t* id))                                                           \
+  X(GetStreamIdEx, (void* context, void* stream, uint8_t per_thread, uint32_t* id))
 
 }  // namespace plab::recorder::cupti

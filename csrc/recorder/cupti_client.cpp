@@ -6,6 +6,7 @@
 
 #include "recorder/clock.h"
 #include "recorder/cuda_driver.h"
+#include "recorder/wait_calls.h"
 
 namespace plab::recorder {
 
@@ -16,10 +17,10 @@ namespace {
 constexpr uint64_t kTakeoverAfterNs = 5'000'000'000;
 constexpr uint32_t kWarning = 2, kError = 3;  // DIAGNOSTIC_EVENT's severities
 
-// KERNEL would serialise the GPU, RUNTIME would cost more than everything else together.
+// KERNEL would serialise the GPU, RUNTIME would cost more than everything else together, and SYNCHRONIZATION
+// nearly as much, long after it is off (wait_calls.h).
 constexpr ActivityKind kKinds[] = {ActivityKind::kConcurrentKernel, ActivityKind::kMemcpy,
-                                   ActivityKind::kMemset, ActivityKind::kSynchronization,
-                                   ActivityKind::kOverhead};
+                                   ActivityKind::kMemset, ActivityKind::kOverhead};
 constexpr ActivityKind kKindsOfExistingThings[] = {ActivityKind::kContext, ActivityKind::kStream};
 
 // CUPTI's buffer callbacks carry no user data.
@@ -119,8 +120,6 @@ void CuptiClient::enable_kinds(bool graph_nodes) {
   // nodes.
   traces_nodes_ = graph_nodes || cuda_driver::context_exists();
   if (!traces_nodes_) functions_.ActivityEnable(ActivityKind::kGraphTrace);
-  // A thread that polls events (NCCL's watchdog) would fill the file with queries that were not ready.
-  if (functions_.ActivityEnableAllSyncRecords) functions_.ActivityEnableAllSyncRecords(0);
   for (const ActivityKind kind : kKindsOfExistingThings) {
     functions_.ActivityEnableAndDump ? functions_.ActivityEnableAndDump(kind)
                                      : functions_.ActivityEnable(kind);
@@ -129,7 +128,11 @@ void CuptiClient::enable_kinds(bool graph_nodes) {
 
 void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   traced_ = launch_callbacks::traced_calls(functions_);
-  for (const auto& call : traced_) names_[call_key(call.domain, call.cbid)] = writer_.intern(call.name);
+  wait_calls::start(&functions_);
+  for (const auto& call : traced_) {
+    names_[call_key(call.domain, call.cbid)] = writer_.intern(call.name);
+    wait_calls::add(call.domain, call.cbid, call.name);
+  }
   captures_ = capture_watch::start(functions_);
   for (const auto& call : captures_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
   launch_callbacks::arm(rings, python_stacks);
@@ -236,7 +239,6 @@ void CuptiClient::add_statistics(std::map<std::string, std::string>* out) {
   put("kernels", counts.kernels);
   put("copies", counts.copies);
   put("sets", counts.sets);
-  put("syncs", counts.syncs);
   put("graph_launches", counts.graphs);
   put("records_unknown", counts.unknown);
   put("records_without_time", counts.without_time);

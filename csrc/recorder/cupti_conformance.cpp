@@ -35,7 +35,6 @@ static_assert(int(ActivityKind::kConcurrentKernel) == CUPTI_ACTIVITY_KIND_CONCUR
 static_assert(int(ActivityKind::kOverhead) == CUPTI_ACTIVITY_KIND_OVERHEAD);
 static_assert(int(ActivityKind::kMemcpyPeer) == CUPTI_ACTIVITY_KIND_MEMCPY2);
 static_assert(int(ActivityKind::kStream) == CUPTI_ACTIVITY_KIND_STREAM);
-static_assert(int(ActivityKind::kSynchronization) == CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
 static_assert(int(ActivityKind::kGraphTrace) == CUPTI_ACTIVITY_KIND_GRAPH_TRACE);
 static_assert(kAttributeZeroedBuffer == CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER);
 static_assert(kThreadIdSystem == CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
@@ -46,6 +45,12 @@ SAME_OFFSET(CallbackData, return_value, CUpti_CallbackData, functionReturnValue)
 SAME_OFFSET(CallbackData, symbol_name, CUpti_CallbackData, symbolName);
 SAME_OFFSET(CallbackData, correlation_data, CUpti_CallbackData, correlationData);
 SAME_OFFSET(CallbackData, correlation_id, CUpti_CallbackData, correlationId);
+
+// The stream is the first argument (wait_calls.cpp).
+static_assert(offsetof(cuStreamSynchronize_params, hStream) == 0);
+static_assert(offsetof(cuStreamWaitEvent_params, hStream) == 0);
+static_assert(offsetof(cudaStreamSynchronize_v3020_params, stream) == 0);
+static_assert(offsetof(cudaStreamWaitEvent_v3020_params, stream) == 0);
 
 SAME_OFFSET(ResourceData, descriptor, CUpti_ResourceData, resourceDescriptor);
 SAME_OFFSET(GraphData, node, CUpti_GraphData, node);
@@ -97,10 +102,6 @@ SAME_OFFSET(MemsetRecord, bytes, CUpti_ActivityMemset4, bytes);
 SAME_OFFSET(MemsetRecord, correlation, CUpti_ActivityMemset4, correlationId);
 SAME_OFFSET(MemsetRecord, memory_kind, CUpti_ActivityMemset4, memoryKind);
 SAME_OFFSET(MemsetRecord, graph_node, CUpti_ActivityMemset4, graphNodeId);
-PREFIX_OF(SynchronizationRecord, CUpti_ActivitySynchronization);
-SAME_OFFSET(SynchronizationRecord, type, CUpti_ActivitySynchronization, type);
-SAME_OFFSET(SynchronizationRecord, correlation, CUpti_ActivitySynchronization, correlationId);
-SAME_OFFSET(SynchronizationRecord, event, CUpti_ActivitySynchronization, cudaEventId);
 PREFIX_OF(OverheadRecord, CUpti_ActivityOverhead);
 SAME_OFFSET(OverheadRecord, overhead_kind, CUpti_ActivityOverhead, overheadKind);
 SAME_OFFSET(OverheadRecord, process, CUpti_ActivityOverhead, objectId);

@@ -13,6 +13,7 @@
 #include "recorder/graph_nodes.h"
 #include "recorder/python_stacks.h"
 #include "recorder/tick_clock.h"
+#include "recorder/wait_calls.h"
 #include "trace/spool.h"
 
 namespace plab::recorder::launch_callbacks {
@@ -64,6 +65,8 @@ void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32
   event.start_tick = tick_clock::now();
   event.correlation = call.correlation_id;
   event.cbid = static_cast<uint16_t>(cbid);
+  event.context = call.context_uid;
+  event.stream = wait_calls::stream_of(domain, cbid, call);
   event.flags = domain == cupti::Domain::kDriver ? uint8_t{trace::spool::kApiDriver} : uint8_t{0};
   event.stack = take_stacks.load(std::memory_order_relaxed) ? python_stacks::capture() : 0;
   autograd_link::Reading reading;

@@ -20,8 +20,9 @@ struct LaunchEvent {
   uint16_t cbid;
   uint8_t flags;  // trace::spool::ApiFlag
   uint8_t pad;
+  uint32_t context, stream;  // CUPTI's numbers; spool::kNone where the call names no stream to wait for
 };
-static_assert(sizeof(LaunchEvent) == 72);
+static_assert(sizeof(LaunchEvent) == 80);
 
 class LaunchRing {
  public:

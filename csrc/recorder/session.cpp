@@ -16,6 +16,7 @@
 #include "recorder/clock.h"
 #include "recorder/nvtx_ranges.h"
 #include "recorder/python_stacks.h"
+#include "recorder/wait_calls.h"
 
 namespace plab::recorder {
 
@@ -84,7 +85,7 @@ StartResult Session::start(const StartOptions& options) {
 
 void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult* result) {
   gpu_ = nvtx_ = python_ = sampling_ = false;
-  recorded_calls_ = calls_with_stack_ = 0;
+  recorded_calls_ = calls_with_stack_ = waits_ = 0;
   flush_period_ms_ = options.flush_period_ms;
   drain_period_ms_ = options.drain_period_ms;
   armed_ = !options.paused;
@@ -315,10 +316,18 @@ void Session::drain_launches() {
     call.return_value = event.return_value;
     call.flags = event.flags;
     calls_.push_back(call);
+    const auto domain = driver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
+    if (const auto wait = wait_calls::wait_of(domain, event.cbid); wait != wait_calls::Wait::kNone) {
+      ++waits_;
+      syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation,
+                        static_cast<uint32_t>(wait), spool::kNone, 0});
+    }
   });
   stacks_.write_out();
   writer_.append(spool::Kind::kApiCall, calls_);
   calls_.clear();
+  writer_.append(spool::Kind::kSync, syncs_);
+  syncs_.clear();
 }
 
 void Session::drain_samples() {
@@ -358,6 +367,7 @@ std::map<std::string, std::string> Session::statistics() {
   const spool::Writer::Usage file = writer_.usage();
   const auto put = [&out](const char* name, uint64_t value) { out[name] = std::to_string(value); };
   put("calls", recorded_calls_);
+  put("syncs", waits_);
   put("calls_with_stack", calls_with_stack_);
   put("stacks", stacks_.count());
   put("ranges", nvtx_ranges::count());

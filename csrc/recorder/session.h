@@ -104,6 +104,7 @@ class Session {
   PythonSampler sampler_;
   std::unordered_map<const void*, uint32_t> node_names_;
   std::vector<trace::spool::ApiCall> calls_;
+  std::vector<trace::spool::Sync> syncs_;
   TickTimeline ticks_;
 
   std::thread consumer_;
@@ -120,7 +121,7 @@ class Session {
 
   std::mutex windows_mutex_;
   std::vector<trace::spool::Window> windows_;  // all of them: a range may end long after many
-  uint64_t recorded_calls_ = 0, calls_with_stack_ = 0;
+  uint64_t recorded_calls_ = 0, calls_with_stack_ = 0, waits_ = 0;
 };
 
 }  // namespace plab::recorder

@@ -10,6 +10,7 @@ from typing import Any
 
 RUNTIME, DRIVER = 2, 1
 LAUNCH, MALLOC, COPY, SET, STREAM_SYNC, DEVICE_SYNC, GRAPH, LAST_ERROR = 211, 20, 41, 51, 131, 165, 311, 10
+EVENT_SYNC, STREAM_WAIT = 137, 147
 DRIVER_LAUNCH, DRIVER_LAUNCH_EX, HOST_FUNCTION = 307, 652, 527
 
 
@@ -26,7 +27,6 @@ class Fake:
             "fake_memcpy": (u32, u64, u64, u64, number),
             "fake_peer_copy": (u32, u64, u64, u64),
             "fake_memset": (u32, u64, u64, u64, u32),
-            "fake_sync": (u32, u64, u64, number, u32),
             "fake_graph": (u32, u64, u64, u32),
             "fake_call": (number, u32, number),
             "fake_enter": (number, u32),

@@ -41,7 +41,7 @@ with profiling_lab.record(OUT) as recorder:
         fake.kernel(f"k{i}", ns=i)
         fake.copy(nbytes=i)
         fake.memset(fake.call(SET), now, now + 1, i, i)
-        fake.sync(fake.call(STREAM_SYNC), now, now + 2, 3, 7)
+        fake.call(STREAM_SYNC)
         fake.peer_copy(fake.call(COPY), now, now + 3, i)
         fake.graph(fake.call(GRAPH), now, now + 4, i)
 assert recorder.summary.dropped == 0

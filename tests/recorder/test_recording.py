@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def test_every_kind_of_event_arrives(run: Any, query: Any, tmp_path: Path) -> None:
     run("""
@@ -18,7 +20,7 @@ with profiling_lab.record(OUT) as recorder:
     now = time.time_ns()
     fake.peer_copy(fake.call(COPY), now, now + 40, 77)
     set_ = fake.call(SET); fake.memset(set_, now, now + 10, 128, 255)
-    sync = fake.call(STREAM_SYNC); fake.sync(sync, now, now + 20, 3, 7)
+    fake.call(STREAM_SYNC)
     graph = fake.call(GRAPH); fake.graph(graph, now, now + 500, 3)
     fake.call(MALLOC, result=2)
     fake.call(LAST_ERROR)
@@ -279,15 +281,37 @@ with profiling_lab.record(OUT): fake.kernel("a")
     assert query("SELECT clusterX, localMemoryTotal FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(0, 0)]
 
 
-def test_a_device_wait_without_record_still_has_a_row(run: Any, query: Any) -> None:
+def test_waits_are_rows_made_of_their_calls(run: Any, query: Any) -> None:
+    """CUPTI's own records of waits make every later CUDA call dearer, so that kind must never be on."""
     run("""
-with profiling_lab.record(OUT): fake.call(DEVICE_SYNC)
+SYNCHRONIZATION = 38
+with profiling_lab.record(OUT) as recorder:
+    assert not fake.kind_enabled(SYNCHRONIZATION)
+    for call in (EVENT_SYNC, STREAM_WAIT, STREAM_SYNC, DEVICE_SYNC, LAUNCH):
+        fake.call(call)
+assert recorder.summary.meta["syncs"] == "4"
 """)
     rows = query(
-        "SELECT s.syncType, s.start = r.start, s.end = r.end FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION s "
-        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId)"
+        "SELECT s.syncType, s.streamId, s.eventId, s.contextId, s.start = r.start, s.end = r.end "
+        "FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION s JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId)"
     )
-    assert rows == [(4, 1, 1)]
+    none = 2**32 - 1
+    assert rows == [
+        (1, none, none, 1, 1, 1),
+        (2, 7, none, 1, 1, 1),
+        (3, 7, none, 1, 1, 1),
+        (4, none, none, 1, 1, 1),
+    ]
+
+
+@pytest.mark.parametrize("before", ["fake.fail(b'GetStreamIdEx', 1)", "pass"])
+def test_a_wait_whose_stream_cannot_be_told_is_a_row_without_one(run: Any, query: Any, before: str) -> None:
+    run(f"""
+{before}
+with profiling_lab.record(OUT): fake.call(STREAM_SYNC)
+""")
+    stream = 7 if before == "pass" else 2**32 - 1
+    assert query("SELECT syncType, streamId FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION") == [(3, stream)]
 
 
 def test_nothing_of_the_environment_or_the_arguments_is_in_the_file(run: Any, tmp_path: Path) -> None:

@@ -28,13 +28,15 @@ using namespace plab::recorder::cupti;
 namespace {
 
 constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 96, kMemsetBytes = 88,
-                 kSyncBytes = 56, kGraphBytes = 56, kContextBytes = 32, kStreamBytes = 24, kUnknownBytes = 64;
+                 kGraphBytes = 56, kContextBytes = 32, kStreamBytes = 24, kUnknownBytes = 64;
 
 const std::map<std::pair<int, uint32_t>, const char*> kNames = {
     {{2, 20}, "cudaMalloc_v3020"},
     {{2, 41}, "cudaMemcpyAsync_v3020"},
     {{2, 51}, "cudaMemsetAsync_v3020"},
     {{2, 131}, "cudaStreamSynchronize_v3020"},
+    {{2, 137}, "cudaEventSynchronize_v3020"},
+    {{2, 147}, "cudaStreamWaitEvent_v3020"},
     {{2, 165}, "cudaDeviceSynchronize_v3020"},
     {{2, 10}, "cudaGetLastError_v3020"},
     {{2, 211}, "cudaLaunchKernel_v7000"},
@@ -85,8 +87,6 @@ size_t bytes_of(int kind) {
       return kMemcpyPeerBytes;
     case ActivityKind::kMemset:
       return kMemsetBytes;
-    case ActivityKind::kSynchronization:
-      return kSyncBytes;
     case ActivityKind::kGraphTrace:
       return kGraphBytes;
     case ActivityKind::kContext:
@@ -147,6 +147,9 @@ void dispatch(int domain, uint32_t cbid, Site site, uint32_t correlation, int re
   data.return_value = site == Site::kExit ? &result : nullptr;
   data.correlation_data = &slot;
   data.correlation_id = correlation;
+  void* const parameters[] = {reinterpret_cast<void*>(uintptr_t{7})};  // the stream, where a call has one
+  data.function_params = parameters;
+  data.context_uid = 1;
   state.callback(state.userdata, static_cast<Domain>(domain), cbid, &data);
 }
 
@@ -269,11 +272,11 @@ PLAB_FAKE Result cuptiSetThreadIdType(int) {
   ENTER(SetThreadIdType)
   return kSuccess;
 }
-PLAB_FAKE Result cuptiActivityEnableAllSyncRecords(uint8_t) {
-  ENTER(ActivityEnableAllSyncRecords)
+PLAB_FAKE Result cuptiGetStreamIdEx(void*, void* stream, uint8_t, uint32_t* id) {
+  ENTER(GetStreamIdEx)
+  *id = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(stream));
   return kSuccess;
 }
-
 PLAB_FAKE Result cuptiGetGraphNodeId(void* node, uint64_t* id) {
   *id = reinterpret_cast<uintptr_t>(node);
   return kSuccess;
@@ -463,13 +466,6 @@ PLAB_FAKE void fake_memset(uint32_t correlation, uint64_t start, uint64_t end, u
   r.kind = static_cast<int>(ActivityKind::kMemset);
   r.value = value, r.bytes = bytes, r.start = start, r.end = end;
   r.context = 1, r.stream = 7, r.correlation = correlation, r.memory_kind = 3;
-  put(&r, sizeof r);
-}
-PLAB_FAKE void fake_sync(uint32_t correlation, uint64_t start, uint64_t end, int type, uint32_t stream) {
-  SynchronizationRecord r{};
-  r.kind = static_cast<int>(ActivityKind::kSynchronization);
-  r.type = type, r.start = start, r.end = end;
-  r.correlation = correlation, r.context = 1, r.stream = stream, r.event = 0xffffffffu;
   put(&r, sizeof r);
 }
 PLAB_FAKE void fake_graph(uint32_t correlation, uint64_t start, uint64_t end, uint32_t graph) {
