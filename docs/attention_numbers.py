@@ -148,16 +148,17 @@ SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], int], ...] = (
 
 def attention() -> list[str]:
     out = grid() if lines_of("attention") else []
+    runs = {newest(lines_of("attention"))[0]["run"]} if out else set()
     for name, about, label, digits in SECTIONS:
         lines = suite(name)
         if lines:
+            runs.add(lines[0]["run"])
             out += ["", f"{about}; TFLOP/s, mean over causal or not. {told(lines, 'attention_suites')}:", ""]
             out += table(*means(lines, label, digits))
     absent = {
         (line["provider"], line["case"]["reason"])
-        for lines in (lines_of("attention"), lines_of("attention_suites"))
-        for line in (newest(lines) if lines else [])
-        if line["metric"] == "available" and line["provider"] != "flash-sm80"
+        for line in lines_of("attention") + lines_of("attention_suites")
+        if line["metric"] == "available" and line["run"] in runs and line["provider"] != "flash-sm80"
     }
     if absent:
         out += ["", "Not measured:", "", *(f"- `{name}`: {reason}" for name, reason in sorted(absent))]
