@@ -187,8 +187,8 @@ def main() -> int:
             if "--check" not in sys.argv:
                 page.write_text(wanted)
     if "--check" in sys.argv and stale:
-        print(f"{', '.join(str(p.relative_to(REPO)) for p in stale)}: run python docs/attention_numbers.py",
-              file=sys.stderr)  # fmt: skip
+        pages = ", ".join(str(page.relative_to(REPO)) for page in stale)
+        sys.stderr.write(f"{pages}: run python docs/attention_numbers.py\n")
         return 1
     return 0
 
