@@ -36,7 +36,7 @@ CASES = (("demo", "fp32"), ("demo", "bf16"), ("demo with hidden_norm", "bf16"))
 PROVIDERS: dict[str, Ops] = {"before": "torch", "after": "fast"}
 SEEDS = (0, 1)
 RECORDED = ("demo with hidden_norm", "bf16")
-RECORDED_STEPS = 3
+RECORDED_STEPS = 5
 
 Curve = list[float]
 
