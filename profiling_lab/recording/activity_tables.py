@@ -17,8 +17,6 @@ from profiling_lab.recording.strings import NONE, StringTable
 _MEMORY_KIND_UNKNOWN = 7
 _OVERHEAD_TYPE = {1: 2, 1 << 16: 3, 2 << 16: 4, 3 << 16: 5, 4 << 16: 6, 5 << 16: 7, 6 << 16: 8}
 _OVERHEAD_EVENT_CLASS = 103
-_CONTEXT_SYNC = 4
-_CALLS_THAT_SYNC_A_CONTEXT = ("cudaDeviceSynchronize", "cuCtxSynchronize", "cudaThreadSynchronize")
 
 API_DRIVER, API_LINKED, API_BACKWARD = 1, 2, 4
 
@@ -192,7 +190,7 @@ def _launches(spool: Spool, strings: StringTable, c: Records) -> Any:
 
 
 def _syncs(spool: Spool) -> Any:
-    s = np.concatenate([spool.records["syncs"], _syncs_without_record(spool)])
+    s = spool.records["syncs"]
     s = s[np.argsort(s["start_ns"], kind="stable")]
     device_of = {int(c["context"]): int(c["device"]) for c in spool.records["contexts"]}
     columns = {
@@ -207,23 +205,6 @@ def _syncs(spool: Spool) -> Any:
         "eventId": int64(s["event"]),
     }
     return arrow_table("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns, len(s))
-
-
-def _syncs_without_record(spool: Spool) -> Records:
-    """CUPTI 13.0 delivers no record for a device-wide wait; its call says when it was."""
-    calls = spool.records["calls"]
-    names = [i for i, text in enumerate(spool.strings) if text.startswith(_CALLS_THAT_SYNC_A_CONTEXT)]
-    waits = calls[
-        np.isin(calls["name"], names) & ~np.isin(calls["correlation"], spool.records["syncs"]["correlation"])
-    ]
-    made = np.zeros(len(waits), dtype=spool.records["syncs"].dtype)
-    for field in ("start_ns", "end_ns", "correlation"):
-        made[field] = waits[field]
-    contexts = spool.records["contexts"]
-    made["context"] = contexts["context"][0] if len(contexts) else 0
-    made["stream"] = made["event"] = NONE
-    made["type"] = _CONTEXT_SYNC
-    return made
 
 
 def _graph_nodes(spool: Spool) -> Any:
