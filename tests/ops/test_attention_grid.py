@@ -113,3 +113,18 @@ def test_offsets_of_another_type_or_place_are_refused() -> None:
         flash_attention(q, q, q, cu_seqlens_q=good, cu_seqlens_k=short)
     with pytest.raises(ValueError, match="not a contiguous vector of batch \\+ 1 offsets"):
         flash_attention(q, q, q, cu_seqlens_q=good[None], cu_seqlens_k=good[None])
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+@pytest.mark.parametrize("sequences", [0, 3])
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_a_packed_batch_of_nothing(device: str, sequences: int, rows: int) -> None:
+    """No sequences, or empty ones alone, and rows that belong to none: zeros, not what memory held before."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    cu = torch.zeros(sequences + 1, dtype=torch.int32, device=device)
+    q, k, v = (torch.full((rows, 2, 64), math.nan, device=device, dtype=dtype) for _ in range(3))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out, lse = flash_attention(*leaves, cu_seqlens_q=cu, cu_seqlens_k=cu, causal=True, return_lse=True)
+    assert out.shape == q.shape and not out.any() and bool((lse == -math.inf).all())
+    for gradient in torch.autograd.grad(out, leaves, torch.full_like(out, math.nan)):
+        assert gradient.shape == q.shape and not gradient.any()
