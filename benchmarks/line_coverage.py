@@ -39,6 +39,7 @@ CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("double_backward", {}),
     ("operators", {}),
     ("two_threads", {}),
+    ("accumulation", {}),
     ("data_loading", {}),
     ("compiled", {}),
     ("compiled", {"mode": "reduce-overhead"}),

@@ -62,6 +62,13 @@ def test_kernels_are_on_their_lines(run_gpu: Any, tmp_path: Path, name: str, opt
     assert result.coverage.attributed_frac >= 0.99, result.coverage.unattributed
 
 
+def test_adding_up_gradients_is_named_and_nothing_else_is_left(run_gpu: Any, tmp_path: Path) -> None:
+    result = of_program(run_gpu, tmp_path, "accumulation")
+    assert recorded(result, "accumulation") == marked("accumulation")
+    (rest,) = result.coverage.unattributed
+    assert rest.reason.startswith("AccumulateGrad") and rest.kernels == 3 * STEPS
+
+
 def test_the_demo(tmp_path: Path) -> None:
     path = tmp_path / "demo.sqlite"
     record_training(path, "slow", print, steps=2)
