@@ -107,3 +107,29 @@ def test_replays_of_compiled_graphs_are_on_the_function_that_was_compiled(
     outside = {line: phases for line, phases in marked("compiled").items() if line.endswith("()")}
     assert recorded(result, "compiled") == marked("compiled", "as a graph") | outside
     assert result.coverage.attributed_frac >= 0.99, result.coverage.unattributed
+
+
+def test_replays_of_compiled_graphs_kernel_by_kernel(run_gpu: Any, tmp_path: Path) -> None:
+    """A recording that saw the capture gives each kernel of a replay the line it was generated from."""
+    pytest.importorskip("triton")
+    run_gpu(
+        """
+from programs import compiled
+with profiling_lab.record(OUT, graph_nodes=True) as recorder:
+    step = compiled.build("cuda", mode="reduce-overhead")
+    for _ in range(25): step()
+    torch.cuda.synchronize()
+assert recorder.summary.dropped == 0 and recorder.summary.reasons == {}, recorder.summary
+""",
+        timeout=300,
+    )
+    result = lines_of(tmp_path / "out.sqlite", "compiled")
+    print(f"kernel by kernel: {share(result.coverage)}")
+    found = recorded(result, "compiled")
+    print({row.line: row.kernels for row in result.rows})
+    for line, phases in marked("compiled").items():
+        assert phases <= found.get(line, set()), line
+    of_the_model = [row for row in result.rows if row.backward_ns and "forward" in row.function]
+    often = [row for row in of_the_model if row.kernels >= 2 * 20]  # forward and backward of every replay
+    assert len(often) >= 4, of_the_model
+    assert result.coverage.attributed_frac >= 0.99, result.coverage.unattributed
