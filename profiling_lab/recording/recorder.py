@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,6 +104,11 @@ class Recorder:
         self._undo: list[Callable[[], None]] = []
 
     @property
+    def is_recording(self) -> bool:
+        """Between start() and stop(), in the process that started."""
+        return self._process == os.getpid()
+
+    @property
     def spool_path(self) -> Path:
         return self.path.with_name(self.path.name + ".spool")
 
@@ -178,7 +184,7 @@ class Recorder:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
         from profiling_lab import _recorder
 
-        if self._process != os.getpid():
+        if not self.is_recording:
             raise LabError("this recorder is not recording")
         self._conductor.stop()
         self._wait_for_gpu()
@@ -287,7 +293,7 @@ class Recorder:
 
     def _stop_at_exit(self) -> None:
         # A forked child inherits this registration, but not the recording.
-        if self._process == os.getpid():
+        if self.is_recording:
             self.stop()
 
 
@@ -299,7 +305,7 @@ def step() -> None:
 
     Once it was called, optimizers are not counted any more. Does nothing where nothing is recorded.
     """
-    if _running is not None and _running._process == os.getpid():  # a forked child records nothing
+    if _running is not None and _running.is_recording:  # a forked child records nothing
         _running._conductor.called()
 
 
@@ -314,11 +320,20 @@ def record(path: str | os.PathLike[str], *, overwrite: bool = False, **options: 
     """Record the body of a `with` statement into `path`, an SQLite file that nsys' readers understand.
 
     `overwrite` allows an existing file to be replaced; further options are those of Recorder. The recorder is
-    yielded; its `summary` is there after the block. Raises what Recorder.start and Recorder.stop raise.
+    yielded; its `summary` is there after the block. Raises what Recorder.start and Recorder.stop raise; what
+    the body raises goes on, and what stop() then has to say becomes a RuntimeWarning.
     """
     recorder = Recorder(path, overwrite=overwrite, **options)
     recorder.start()
     try:
         yield recorder
-    finally:
+    except BaseException:
+        # What the body raised is what its caller must see; a failing stop() comes beside it.
+        if recorder.is_recording:
+            try:
+                recorder.stop()
+            except LabError as error:
+                warnings.warn(f"the recording could not be finished: {error}", RuntimeWarning, stacklevel=3)
+        raise
+    if recorder.is_recording:  # not stopped in the body, nor a forked child that came out of it
         recorder.stop()

@@ -4,15 +4,9 @@
 from __future__ import annotations
 
 import itertools
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from profiling_lab import _recorder
@@ -88,63 +82,6 @@ def test_a_capture_of_another_version_is_refused(spool: Path, tmp_path: Path) ->
     spool.write_bytes(content)
     with pytest.raises(UnreadableInputError, match="its format is 99"):
         convert(spool, tmp_path / "out.sqlite")
-
-
-def test_killed_at_random_moments_nothing_older_than_a_flush_is_lost(
-    fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("""
-import sys, time, profiling_lab.recording
-from fake_driver import Fake
-fake = Fake()
-profiling_lab.recording.Recorder(sys.argv[1], flush_period_ms=50, overwrite=True).start()
-log = open(sys.argv[2], "w", buffering=1)
-while True:
-    correlation = fake.kernel("k")
-    log.write(f"{correlation} {time.time_ns()}\\n")
-    if correlation % 50 == 0: time.sleep(0.002)  # a busy machine must not make the ring overflow
-""")
-    import profiling_lab
-    from profiling_lab import _recorder
-
-    package = Path(profiling_lab.__file__).parents[1]
-    monkeypatch.setenv("PYTHONPATH", f"{package}:{Path(__file__).parent}")
-    monkeypatch.setenv("PROFILING_LAB_CUPTI", str(fake_library))
-    generator = random.Random(1)
-    for attempt in range(8):
-        out, log = tmp_path / f"{attempt}.sqlite", tmp_path / f"{attempt}.log"
-        process = subprocess.Popen([sys.executable, str(program), str(out), str(log)])
-        while not (log.exists() and log.stat().st_size > 0):
-            assert process.poll() is None
-            time.sleep(0.01)
-        time.sleep(0.7 + generator.random() / 2)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        killed = time.time_ns()
-        spool = out.with_name(out.name + ".spool")
-        # A clock is written at every flush; what was there by the last but one has been written since.
-        flushed = int(np.sort(_recorder.read_spool(str(spool))["clocks"]["real_ns"])[-2])
-        assert flushed > killed - 10_000_000_000
-        converted = convert(spool, out)
-        import sqlite3
-
-        with sqlite3.connect(out) as file:
-            assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            calls = {c for (c,) in file.execute("SELECT correlationId FROM PYREC_LAUNCH")}
-            kernels = {c for (c,) in file.execute("SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL")}
-        lines = [line.split() for line in log.read_text().splitlines() if line.count(" ") == 1]
-        old = {int(c) for c, when in lines if int(when) < flushed}
-        assert old and old <= calls and old <= kernels, (len(old), len(calls), len(kernels))
-        assert converted.meta.get("finished") is None
-        assert dict(_stacks_lost(out))["stacks_lost"] == "0"
-
-
-def _stacks_lost(path: Path) -> list[tuple[str, str]]:
-    import sqlite3
-
-    with sqlite3.connect(path) as file:
-        return file.execute("SELECT name, value FROM PYREC_META WHERE name = 'stacks_lost'").fetchall()
 
 
 def test_a_full_disk_stops_the_writing_and_is_told(run: Any) -> None:

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way in which a recording can be cut off, and what is left of it then."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling_lab.cli import main
+from profiling_lab.recording.convert import convert
+
+ATTEMPTS = 50
+
+# One process that has imported everything makes all that are killed, so that each lives for a moment only.
+KILLED = f"""
+import random, signal, sqlite3
+from profiling_lab import _recorder
+from profiling_lab.recording import Recorder
+from profiling_lab.recording.convert import convert
+import adbc_driver_sqlite.dbapi, pyarrow, numpy as np
+generator = random.Random(1)
+
+def program(out, log):
+    Recorder(out, flush_period_ms=20).start()
+    with open(log, "w", buffering=1) as file:
+        while True:
+            correlation = fake.kernel("k")
+            file.write(f"{{correlation}} {{time.time_ns()}}\\n")
+            if correlation % 50 == 0: time.sleep(0.002)  # a busy machine must not make the ring overflow
+
+def check(out, log, killed_ns):
+    spool = out + ".spool"
+    # A clock is written at every flush; what was there by the last but one has been written since.
+    clocks = np.sort(_recorder.read_spool(spool)["clocks"]["real_ns"])
+    flushed = int(clocks[-2]) if len(clocks) > 1 else 0  # killed before the first flush
+    assert flushed > killed_ns - 10_000_000_000 or len(clocks) < 2
+    converted = convert(spool, out)
+    assert "finished" not in converted.meta
+    with sqlite3.connect(out) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        calls = {{c for c, in file.execute("SELECT correlationId FROM PYREC_LAUNCH")}}
+        any_kernel = converted.rows["CUPTI_ACTIVITY_KIND_KERNEL"]  # tables without rows are not written
+        query = "SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        kernels = {{c for c, in file.execute(query)}} if any_kernel else set()
+        meta = dict(file.execute("SELECT name, value FROM PYREC_META"))
+        domains = file.execute("SELECT count(*) FROM PYREC_LAUNCH WHERE stackId = 0").fetchone()
+    assert meta["stacks_lost"] == "0" and meta["finished"] == "no" and domains == (0,), meta
+    lines = [line.split() for line in open(log).read().splitlines() if line.count(" ") == 1]
+    old = {{int(c) for c, when in lines if int(when) < flushed}}
+    assert old <= calls and old <= kernels, (len(old), len(calls), len(kernels))
+    return len(old)
+
+kept = 0
+for attempt in range({ATTEMPTS}):
+    out, log = f"{{attempt}}.sqlite", f"{{attempt}}.log"
+    child = os.fork()
+    if child == 0:
+        try: program(out, log)
+        finally: os._exit(1)
+    while not (os.path.exists(log) and os.path.getsize(log)): time.sleep(0.002)
+    time.sleep(generator.random() / 8)
+    os.kill(child, signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    kept += check(out, log, time.time_ns())
+    for name in (out, log, out + ".spool"): os.unlink(name)
+assert kept > {ATTEMPTS} * 20, kept
+"""
+
+
+def test_killed_at_random_moments_nothing_older_than_a_flush_is_lost(run: Any) -> None:
+    run(KILLED, timeout=300)
+
+
+def test_the_pieces_of_a_killed_conversion_are_no_file(run: Any, tmp_path: Path) -> None:
+    """Whoever is killed while writing leaves the capture and a .tmp, which the next attempt replaces."""
+    run(
+        """
+from profiling_lab.recording import convert
+recorder = profiling_lab.recording.Recorder(OUT); recorder.start()
+for _ in range(100): fake.kernel("a")
+def killed(*_): os._exit(9)
+os.replace = killed
+recorder.stop()
+""",
+        ok=False,
+    )
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.sqlite.spool", "out.sqlite.tmp"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("out*")} == {0o600}
+    assert convert(tmp_path / "out.sqlite.spool", tmp_path / "out.sqlite").rows["PYREC_LAUNCH"] == 100
+    assert not (tmp_path / "out.sqlite.tmp").exists()
+
+
+def test_no_room_for_the_capture(run: Any) -> None:
+    run("""
+os.symlink("/dev/full", OUT + ".spool")
+try: profiling_lab.record(OUT).__enter__()
+except profiling_lab.errors.LabError as error: assert "No space left on device" in str(error), error
+else: raise SystemExit("was not refused")
+os.unlink(OUT + ".spool")
+with profiling_lab.record(OUT): fake.kernel("a")  # nothing of the first attempt is in the way
+""")
+
+
+def test_no_room_for_the_file_keeps_the_capture(run: Any, tmp_path: Path) -> None:
+    done = run("""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+recorder = profiling_lab.recording.Recorder(OUT); recorder.start()
+for _ in range(200): fake.kernel("a")
+from profiling_lab import _recorder
+resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, resource.RLIM_INFINITY))
+try: recorder.stop()
+except profiling_lab.errors.LabError as error: print(error)
+else: raise SystemExit("no error")
+assert not recorder.is_recording and not _recorder.recording()
+""")
+    assert done.stdout.startswith("cannot write /") and "the capture is kept in" in done.stdout
+    assert [path.name for path in tmp_path.glob("out*")] == ["out.sqlite.spool"]
+    rows = convert(tmp_path / "out.sqlite.spool", tmp_path / "out.sqlite").rows
+    assert rows["PYREC_LAUNCH"] == rows["CUPTI_ACTIVITY_KIND_KERNEL"] == 200
+
+
+def test_a_folder_that_nobody_may_write_to(run: Any) -> None:
+    run("""
+try: profiling_lab.record("/proc/self/out.sqlite").__enter__()
+except profiling_lab.errors.LabError as error: assert str(error).startswith("cannot write /proc/"), error
+else: raise SystemExit("was not refused")
+""")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write into any folder")
+def test_a_read_only_folder(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    run("""
+try: profiling_lab.record("closed/out.sqlite").__enter__()
+except profiling_lab.errors.LabError as error: assert "Permission denied" in str(error), error
+else: raise SystemExit("was not refused")
+""")
+
+
+def test_a_folder_that_is_renamed_meanwhile(run: Any, tmp_path: Path) -> None:
+    """One sentence; the capture went along and is whole."""
+    run("""
+os.mkdir("sub")
+recorder = profiling_lab.recording.Recorder("sub/out.sqlite"); recorder.start(); fake.kernel("a")
+os.rename("sub", "elsewhere")
+fake.kernel("b")
+try: recorder.stop()
+except profiling_lab.errors.LabError as error: assert "sub/out.sqlite.spool" in str(error), error
+else: raise SystemExit("no error")
+with profiling_lab.record(OUT): fake.kernel("c")
+""")
+    spool = tmp_path / "elsewhere" / "out.sqlite.spool"
+    assert convert(spool, tmp_path / "saved.sqlite").rows["CUPTI_ACTIVITY_KIND_KERNEL"] == 2
+
+
+def test_a_folder_that_is_removed_meanwhile(run: Any, query: Any) -> None:
+    run("""
+import shutil
+os.mkdir("sub")
+recorder = profiling_lab.recording.Recorder("sub/out.sqlite"); recorder.start(); fake.kernel("a")
+shutil.rmtree("sub")
+fake.kernel("b")
+try: recorder.stop()
+except profiling_lab.errors.LabError as error: assert "No such file" in str(error), error
+else: raise SystemExit("no error")
+with profiling_lab.record(OUT): fake.kernel("c")
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
+
+
+def test_what_the_body_raised_goes_on(run: Any, query: Any) -> None:
+    run("""
+import warnings
+try:
+    with profiling_lab.record(OUT):
+        fake.kernel("a")
+        try: raise KeyError("first")
+        except KeyError: raise ValueError("second")
+except ValueError as error: assert isinstance(error.__context__, KeyError)
+os.mkdir("sub")
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    try:
+        with profiling_lab.record("sub/out.sqlite"):
+            os.mkdir("sub/out.sqlite.tmp")
+            raise ValueError("mine")
+    except ValueError as error: assert error.__context__ is None
+assert [str(w.message)[:36] for w in told] == ["the recording could not be finished:"], told
+assert os.path.basename(told[0].filename) == "script.py"
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
+
+
+def test_stopped_in_the_body_or_left_by_a_child(run: Any, query: Any) -> None:
+    run("""
+with profiling_lab.record(OUT) as recorder:
+    fake.kernel("a"); recorder.stop()
+with profiling_lab.record(OUT, overwrite=True):
+    fake.kernel("b")
+    child = os.fork()
+if child == 0: os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+""")
+    names = "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName"
+    assert query(names) == [("b",)]
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("raised", ["SystemExit(4)", "KeyboardInterrupt", "ValueError"])
+def test_what_is_raised_beside_the_recording(run: Any, query: Any, raised: str, in_thread: bool) -> None:
+    run(f"""
+import threading
+threading.excepthook = lambda *_: None
+def work():
+    fake.kernel("a")
+    raise {raised}
+with profiling_lab.record(OUT):
+    if {in_thread}:
+        thread = threading.Thread(target=work); thread.start(); thread.join()
+    else:
+        try: work()
+        except BaseException: pass
+    fake.kernel("b")
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(2,)]
+
+
+def test_a_handler_of_sigterm_ends_the_recording(run: Any, query: Any) -> None:
+    """As programs on clusters have one. Without it a recording is left to `recover`."""
+    done = run(
+        """
+import signal
+def stop(*_): raise SystemExit(143)
+signal.signal(signal.SIGTERM, stop)
+with profiling_lab.record(OUT):
+    fake.kernel("a")
+    signal.raise_signal(signal.SIGTERM)
+""",
+        ok=False,
+    )
+    assert done.returncode == 143
+    assert query("SELECT value FROM PYREC_META WHERE name = 'finished'") == [("yes",)]
+
+
+def test_what_was_cut_off_says_so(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(
+        """
+recorder = profiling_lab.recording.Recorder(OUT, flush_period_ms=20); recorder.start()
+for _ in range(10): fake.kernel("a")
+time.sleep(0.3)
+os._exit(0)
+"""
+    )
+    assert main(["recover", str(tmp_path / "out.sqlite.spool")]) == 0
+    assert main(["lines", str(tmp_path / "out.sqlite")]) == 0
+    assert "the recording was cut off before its end" in capsys.readouterr().out
+    with closing(sqlite3.connect(tmp_path / "out.sqlite")) as file:
+        assert file.execute("SELECT count(*) FROM PYREC_LAUNCH").fetchone() == (10,)
