@@ -140,9 +140,8 @@ SUITES: dict[str, Suite] = {
     "ladder": _suite(
         "the rungs that lead to flash_attention",
         dims=(64, 128),
-        rows=(1024, 4096),
+        rows=(1024, 2048),
         directions=("forward",),
-        batch=1,
         heads=((8, 8),),
         providers=("naive", "tiled", "ladder-flash", "eager", "flash", "sdpa-cudnn"),
     ),

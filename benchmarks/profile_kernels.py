@@ -50,7 +50,7 @@ def range_named(name: str, cuda: bool) -> Iterator[None]:
                 torch.cuda.nvtx.range_pop()
 
 
-def step_of(name: str, function: Attention, options: argparse.Namespace) -> Callable[[int], None]:
+def warmed_up(name: str, function: Attention, options: argparse.Namespace) -> Callable[[int], None]:
     cuda = options.device.startswith("cuda")
     one = problem(
         "forward", options.head_dim, options.seq_len, options.causal,
@@ -60,15 +60,29 @@ def step_of(name: str, function: Attention, options: argparse.Namespace) -> Call
     leaves = [x.requires_grad_(options.backward) for x in leaves]
 
     def step(number: int) -> None:
-        with range_named(f"{name} step {number}", cuda), as_named(name):
+        with range_named(f"{name} step {number}", cuda):
             with range_named("forward", cuda):
-                out = function(*leaves, options.causal)
+                out = forward()
             if options.backward:
                 with range_named("backward", cuda):
-                    torch.autograd.grad(out, leaves, dout)
-        if cuda:
-            torch.cuda.synchronize()  # a step's kernels lie inside its range
+                    backward(out)
+            if cuda:
+                torch.cuda.synchronize()  # a step's kernels lie inside its range
 
+    def forward() -> torch.Tensor:
+        with as_named(name):
+            return function(*leaves, options.causal)
+
+    def backward(out: torch.Tensor) -> None:
+        if options.backward:
+            with as_named(name):
+                torch.autograd.grad(out, leaves, dout)
+
+    with range_named("warm-up", cuda):
+        for _ in range(options.warmup):
+            backward(forward())
+        if cuda:
+            torch.cuda.synchronize()
     return step
 
 
@@ -101,7 +115,7 @@ def main() -> int:
     parser.add_argument("--dtype", default=None, help="default: bfloat16 on CUDA, float32 on the CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=3, help="calls that are looked at")
-    parser.add_argument("--warmup", type=int, default=3, help="calls before, in no range of their own")
+    parser.add_argument("--warmup", type=int, default=3, help="calls before, in one range")
     parser.add_argument("--torch-profiler", choices=("auto", "on", "off"), default="auto")
     parser.add_argument("--limit", type=int, default=15, help="rows of the table")
     parser.add_argument("--output", type=Path, help="the Chrome trace (default: trace_<impl>.json)")
@@ -118,10 +132,7 @@ def main() -> int:
     if isinstance(function, str):
         print(f"no implementation {options.impl}: {function}", file=sys.stderr)
         return 2
-    step = step_of(options.impl, function, options)
-    with range_named("warm-up", options.device.startswith("cuda")):
-        for number in range(options.warmup):
-            step(number)
+    step = warmed_up(options.impl, function, options)
     reason = watched()
     if options.torch_profiler == "on" or (options.torch_profiler == "auto" and reason is None):
         write_profile(step, options)
