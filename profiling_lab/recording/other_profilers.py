@@ -8,19 +8,27 @@ import sys
 from pathlib import Path
 
 NVTX_VARIABLE = "NVTX_INJECTION64_PATH"
+_UNDER_NSYS = "this process runs under Nsight Systems, which holds the GPU's tracing: run it without nsys"
 
 
 def held_by() -> str | None:
     """One sentence about the profiler that already traces this process; None if there is none."""
-    if "NV_NSIGHT_INJECTION_TRANSPORT_TYPE" in os.environ or _mapped("libToolsInjectionProxy"):
+    if "NSYS_PROFILING_SESSION_ID" in os.environ:
+        return _UNDER_NSYS
+    if "NV_NSIGHT_INJECTION_TRANSPORT_TYPE" in os.environ:
         return "this process runs under Nsight Compute, which holds the GPU's tracing: run it without ncu"
-    if "NSYS_PROFILING_SESSION_ID" in os.environ or _mapped("libToolsInjection"):
-        return "this process runs under Nsight Systems, which holds the GPU's tracing: run it without nsys"
+    if _mapped("libToolsInjection"):
+        return _UNDER_NSYS
     if _mapped("libsanitizer-"):
         return "this process runs under compute-sanitizer, which holds the GPU's tracing: run it without that"
     if torch_profiler_is_on():
         return "torch.profiler is recording, and CUDA serves one client: start the recorder outside of it"
     return None
+
+
+def suspect() -> str:
+    """Who may hold CUPTI, where it gives no name: "" or the end of a sentence."""
+    return "; Triton's Proton is loaded here" if _mapped("libproton") else ""
 
 
 def torch_profiler_is_on() -> bool:

@@ -153,7 +153,8 @@ class Recorder:
             )
         except RuntimeError as error:
             self._take_back()
-            raise LabError(str(error)) from error
+            unnamed = "CUPTI is held by another profiler" in str(error)
+            raise LabError(f"{error}{other_profilers.suspect() if unnamed else ''}") from error
         if not state["gpu"]:
             self._reasons["gpu"] = state["gpu_reason"]
         if state["stack_reason"]:

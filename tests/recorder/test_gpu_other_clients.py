@@ -87,11 +87,11 @@ runpy.run_module("profiling_lab", run_name="__main__")
 PROTON = "import triton.profiler as proton\n"
 
 
-def test_proton_before_us_is_named_or_we_record_beside_it(run_gpu: Any) -> None:
+def test_proton_before_us_is_named(run_gpu: Any) -> None:
     pytest.importorskip("triton.profiler")
     done = run_gpu(f"{PROTON}proton.start('theirs')\n{REFUSED}proton.finalize()\n")
     text = sentence(done)
-    assert "CUPTI is held by" in text and "Proton" in text
+    assert "CUPTI is held by" in text and "Triton's Proton is loaded here" in text
 
 
 def test_after_proton_has_ended_we_record_or_say_who_holds_cupti(run_gpu: Any) -> None:
@@ -102,11 +102,13 @@ a = torch.randn(256, 256, device="cuda")
 proton.start("theirs"); (a @ a).sin(); proton.finalize()
 try:
     with profiling_lab.record(OUT) as recorder: (a @ a).sin(); torch.cuda.synchronize()
-    print("recorded", recorder.summary.kernels)
+    assert recorder.summary.kernels >= 2 and recorder.summary.dropped == 0, recorder.summary
+    print("recorded")
 except profiling_lab.errors.LabError as error: print("refused:", error)
 assert torch.isfinite((a @ a).sum())
 """)
-    assert "recorded 2" in done.stdout or "CUPTI is held by" in done.stdout, done.stdout
+    print(done.stdout)
+    assert "recorded" in done.stdout or "CUPTI is held by" in done.stdout
 
 
 def test_proton_that_comes_later_does_not_harm_the_recording(run_gpu: Any) -> None:
@@ -124,6 +126,7 @@ with profiling_lab.record(OUT, flush_period_ms=200) as recorder:
     except Exception as error: print("Proton was refused:", str(error)[:200])
     (a @ a).sin(); torch.cuda.synchronize()
 print(recorder.summary.kernels, recorder.summary.dropped, recorder.summary.reasons)
-assert recorder.summary.kernels == 24, recorder.summary
+assert recorder.summary.kernels >= 24 and recorder.summary.kernels % 12 == 0, recorder.summary
+assert recorder.summary.reasons == {{}}, recorder.summary
 """)
     print(done.stdout)

@@ -110,7 +110,7 @@ def test_refused_under_nvidias_profilers(run: Any, variable: str, who: str) -> N
     ("library", "who"),
     [
         ("libToolsInjection64.so", "Nsight Systems"),
-        ("libToolsInjectionProxy64.so", "Nsight Compute"),
+        ("libToolsInjectionProxy64.so", "Nsight Systems"),
         ("libsanitizer-collection.so", "compute-sanitizer"),
     ],
 )
