@@ -2,6 +2,7 @@
 #include "trace/spool.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,6 +89,9 @@ bool take_text(const char*& at, const char* end, std::string* text) {
 
 std::string Writer::open(const std::string& path, const Header& header) {
   std::lock_guard lock(mutex_);
+  struct stat old;
+  // Truncated, a file keeps its mode and whoever has it open.
+  if (::lstat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode)) ::unlink(path.c_str());
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
   if (file_ < 0) return "cannot write " + path + ": " + std::strerror(errno);
   error_ = 0;
