@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+from package_root import PACKAGE_ROOT
 
 TESTS = Path(__file__).resolve().parents[1]
 REPO = TESTS.parent
@@ -21,3 +27,17 @@ def test_every_test_that_is_named_exists() -> None:
     }
     assert len(named) > 60 and named <= written, named - written
     assert all((REPO / name).is_file() for name in re.findall(r"`(benchmarks/\w+\.py)`", page))
+
+
+def test_the_table_of_coverage_is_that_of_the_results() -> None:
+    results = REPO / "benchmarks" / "results" / "line_coverage.jsonl"
+    pytest.importorskip("torch")
+    table = subprocess.run(
+        [sys.executable, str(REPO / "benchmarks" / "line_coverage.py"), "--table", str(results)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+    ).stdout
+    assert table.count("\n") > 10
+    assert table in (REPO / "csrc" / "recorder" / "README.md").read_text()
