@@ -35,14 +35,17 @@ def origins() -> dict[str, str]:
     numbers: dict[Origin, int] = {}
     names: dict[str, list[tuple[int, int, str]]] = {}
     files: dict[str, list[tuple[int, list[int]]]] = {}
+    chains: dict[str, list[int]] = {}  # by torch's text: many lines have the same origin
     try:
         for path, columns in dict(cache.linemaps).items():
-            for line in columns[0] if columns else ():
-                frames = cache.stack_frames_for_code(path, line) or []
-                chain = [_named(f["filename"], f["name"], int(f["line"]), names) for f in reversed(frames)]
-                files.setdefault(path, []).append(
-                    (line, [numbers.setdefault(f, len(numbers)) for f in chain])
-                )
+            for line, text in zip(*columns, strict=True) if columns else ():
+                if text not in chains:
+                    frames = cache.stack_frames_for_code(path, line) or []
+                    named = [
+                        _named(f["filename"], f["name"], int(f["line"]), names) for f in reversed(frames)
+                    ]
+                    chains[text] = [numbers.setdefault(frame, len(numbers)) for frame in named]
+                files.setdefault(path, []).append((line, chains[text]))
     except Exception:
         return {}
     return {GENERATED_CODE: json.dumps({"frames": list(numbers), "files": files})} if files else {}
