@@ -19,6 +19,7 @@ import json
 import math
 import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -83,6 +84,17 @@ def error_of(function: Attention, like: Problem, device: str) -> float:
     return worst
 
 
+def why(failure: Exception, said: list[str]) -> str:
+    """One line: what was raised, and the warning that explains it. PyTorch's backends say their reasons so,
+    between lines about those that were not asked for.
+    """
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    reasons = [text.splitlines()[0] for text in said if text.strip()]
+    reasons = [text for text in reasons if "runtime disabled" not in text and "not used because" not in text]
+    text = f"{type(failure).__name__}: {lines[0] if lines else ''}"
+    return f"{text} {reasons[-1].partition(' (Triggered')[0]}" if reasons else text
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     problem: Problem
@@ -125,11 +137,11 @@ class Field:
     def try_out(self, function: Attention, name: str, one: Problem, device: str) -> str:
         """Why it cannot take part, or nothing."""
         try:
-            with as_named(name):
+            with warnings.catch_warnings(record=True) as said, as_named(name):
+                warnings.simplefilter("always")
                 error = error_of(function, one, device)
         except Exception as failure:
-            lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-            return f"{type(failure).__name__}: {lines[0] if lines else ''}"
+            return why(failure, [str(warning.message) for warning in said])
         limit = max(4 * torch.finfo(getattr(torch, one.dtype)).eps, 1e-5)
         return "" if error < limit else f"wrong: relative error {error:.2g}, allowed {limit:.2g}"
 
