@@ -16,9 +16,10 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 SOURCES = REPO / "csrc" / "recorder"
 SHAPES = Path(__file__).with_name("python_stack_shapes.py")
+SAMPLES = Path(__file__).with_name("python_samples.py")
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
-C_SOURCES = sorted(SOURCES.glob("python_frames_*.c"))
+C_SOURCES = sorted(SOURCES.glob("python_*.c"))
 CPP_SOURCES = [
     *sorted(SOURCES.glob("python_*.cpp")),
     *(SOURCES / name for name in ("code_lines.cpp", "stack_trie.cpp", "thread_stacks.cpp")),
@@ -90,6 +91,18 @@ def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
     assert report["disturbed_differences"] == []
     assert report["sub_interpreter"] in ("counted and left out", "the line that entered it", "not available")
     assert all(nanoseconds < 5000 for nanoseconds in report["cost_ns"].values())
+    check_samples(python, tmp_path)
+
+
+def check_samples(python: Path, folder: Path) -> None:
+    """The main thread is found where it computes and where it waits, the other one where it waits."""
+    done = subprocess.run([python, SAMPLES, folder], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    for act, found in report["found"].items():
+        assert found[f"{act} main"] >= 20, report
+        assert found[f"other {report['other']}"] >= 29, report
+        assert set(found) <= {f"{act} main", f"other {report['other']}", "<module> main"}, report
 
 
 def test_the_running_python_is_among_the_versions() -> None:
