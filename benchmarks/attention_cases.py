@@ -123,6 +123,8 @@ SUITES: dict[str, Suite] = {
             "sdpa-cudnn",
             "sdpa-cudnn-deterministic",
             "sdpa-flash-deterministic",
+            "flash-attn-4",
+            "flash-attn-4-deterministic",
         ),
     ),
     "portable": _suite(

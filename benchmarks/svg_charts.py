@@ -21,6 +21,7 @@ KNOWN = {
     "sdpa-flash-deterministic": "#c2571a",
     "flash-attn-3": "#7a3e9d",
     "flash-attn-4": "#c01f4b",
+    "flash-attn-4-deterministic": "#c01f4b",
     "flex-attention": "#2a8f9e",
 }
 OTHERS = ("#8a6d1f", "#5b6770", "#a2488f", "#4d7a1f", "#8a8a8a", "#1f2f3a")
