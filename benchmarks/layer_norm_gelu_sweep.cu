@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of layer_norm_gelu in more configurations than the op uses, as a library for
 // layer_norm_gelu_sweep.py. Compile with -DPLAB_SWEEP_ELEMENT=__nv_bfloat16 (or __half, float); times nothing
-// itself.
+// itself. Needs sm_90.
 #include <string>
 #include <vector>
 
@@ -14,139 +14,165 @@ namespace plab::ops::layer_norm_gelu {
 namespace {
 
 using Element = PLAB_SWEEP_ELEMENT;
-constexpr int kWarpsPerBlock = 4;
+constexpr int kUnit = 8 / cuda::kVecSize<Element>;  // as many vectors as hold 8 elements
 
 /// One configuration. Both return false where it cannot do such rows.
 struct Entry {
   std::string name;
-  bool (*forward)(const ForwardParams&, int waves, cudaStream_t);
-  bool (*backward)(const BackwardParams&, int waves, cudaStream_t);
-  int64_t (*backward_blocks)(const BackwardParams&, int waves);
+  bool (*forward)(const ForwardParams&, int waves, bool interleaved, cudaStream_t);
+  bool (*backward)(const BackwardParams&, int waves, bool interleaved, cudaStream_t);
+  int64_t (*partial_rows)(const BackwardParams&, int waves, bool interleaved);
 };
 
-struct Launch {
-  int blocks, threads, shared_bytes;
-  int64_t rows_per_group;
-};
-
-/// blocks = 0: not possible.
-template <auto kKernel>
-Launch plan(int64_t rows, int64_t cols, int vecs, int resident_threads, int groups, int shared_per_group,
-            int waves) {
-  const int per_vec = vecs * cuda::kVecSize<Element>;
-  const int64_t threads_per_row = cols / per_vec;
-  const bool is_warp = groups > 1;
-  if (cols % (per_vec * 32) != 0 || (is_warp ? threads_per_row != 32 : threads_per_row <= 32)) return {};
-  const int threads = static_cast<int>(threads_per_row) * groups;
-  if (threads > resident_threads || shared_per_group + 1024 > cuda::max_shared_bytes()) return {};
-  const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) *
-                           cuda::blocks_per_multiprocessor<kKernel>(threads, shared_per_group);
-  const cuda::RowRuns runs = cuda::cut_rows(rows, resident * groups, waves);
-  return {static_cast<int>(cuda::ceil_div<int64_t>(runs.groups, groups)), threads, shared_per_group,
-          runs.rows_per_group};
+/// units = 0: not possible.
+template <class Config, auto kKernel>
+Launch plan(int64_t rows, int64_t cols, int resident_threads, int waves, bool interleaved) {
+  using Tile = typename Config::Tile;
+  constexpr int kBlocks = Config::Group::kBlocks, kRows = Config::Group::kIsWarp ? kWarpsPerBlock : 1;
+  if (cols % (Tile::kElements * 32 * kBlocks) != 0) return {};
+  const int64_t threads = cols / (Tile::kElements * kBlocks);
+  if (Config::Group::kIsWarp ? threads != 32 : (threads <= 32 || threads > kMaxThreadsPerRow)) return {};
+  if (threads * kRows > resident_threads || !fits<Config>(static_cast<int>(threads))) return {};
+  return plan_launch<Config, kKernel>(rows, static_cast<int>(threads), waves, interleaved);
 }
 
 template <class Config>
-bool run_forward(const ForwardParams& params, int waves, cudaStream_t stream) {
-  using Tile = typename Config::Tile;
-  const int threads_per_row = static_cast<int>(params.cols / Tile::kElements);
-  const Launch launch = plan<forward_kernel<Config>>(
-      params.rows, params.cols, Tile::kVecs, Config::kMaxBlock, Config::Group::kIsWarp ? kWarpsPerBlock : 1,
-      WeightStore<Tile, Config::kWeights>::shared_bytes(threads_per_row), waves);
-  if (launch.blocks == 0) return false;
-  forward_kernel<Config>
-      <<<launch.blocks, launch.threads, launch.shared_bytes, stream>>>(params, launch.rows_per_group);
-  PLAB_CHECK_LAUNCH();
+constexpr auto kForwardKernel = [] {
+  if constexpr (Config::kStages == 0)
+    return &forward_direct_kernel<Config>;
+  else
+    return &forward_kernel<Config>;
+}();
+
+template <class Config>
+bool run_forward(const ForwardParams& params, int waves, bool interleaved, cudaStream_t stream) {
+  const Launch launch = plan<Config, kForwardKernel<Config>>(
+      params.rows, params.cols, Config::kMaxBlock * Config::kMinBlocks, waves, interleaved);
+  if (launch.units == 0) return false;
+  start<Config>(kForwardKernel<Config>, launch, params, stream);
   return true;
 }
 
 template <class Config>
-Launch plan_backward(const BackwardParams& params, int waves) {
-  using Tile = typename Config::Tile;
-  const int threads_per_row = static_cast<int>(params.cols / Tile::kElements);
-  return plan<backward_kernel<Config>>(params.rows, params.cols, Tile::kVecs, Config::kResidentThreads,
-                                       Config::Group::kIsWarp ? Config::kWarps : 1,
-                                       Config::shared_bytes(threads_per_row), waves);
+Launch plan_backward(const BackwardParams& params, int waves, bool interleaved) {
+  return plan<Config, backward_kernel<Config>>(params.rows, params.cols, Config::kResidentThreads, waves,
+                                               interleaved);
 }
 
 template <class Config>
-bool run_backward(const BackwardParams& params, int waves, cudaStream_t stream) {
-  const Launch launch = plan_backward<Config>(params, waves);
-  if (launch.blocks == 0) return false;
-  backward_kernel<Config>
-      <<<launch.blocks, launch.threads, launch.shared_bytes, stream>>>(params, launch.rows_per_group);
-  PLAB_CHECK_LAUNCH();
-  add_partials_kernel<Element>
-      <<<static_cast<int>(cuda::ceil_div<int64_t>(2 * params.cols, 32)), 1024, 0, stream>>>(
-          static_cast<const float*>(params.partial), launch.blocks, params.cols,
-          static_cast<Element*>(params.dweight), static_cast<Element*>(params.dbias));
+bool run_backward(const BackwardParams& params, int waves, bool interleaved, cudaStream_t stream) {
+  const Launch launch = plan_backward<Config>(params, waves, interleaved);
+  if (launch.units == 0) return false;
+  start<Config>(backward_kernel<Config>, launch, params, stream);
+  add_partials_kernel<Element, 32><<<static_cast<int>(cuda::ceil_div<int64_t>(2 * params.cols, 32)),
+                                     params.cols <= kManyColumns ? 1024 : 256, 0, stream>>>(
+      static_cast<const float*>(params.partial), launch.units, params.cols,
+      static_cast<Element*>(params.dweight), static_cast<Element*>(params.dbias));
   PLAB_CHECK_LAUNCH();
   return true;
 }
 
-const char* name(Weights weights) {
-  return weights == Weights::kShared ? "shared" : weights == Weights::kRegisters ? "registers" : "cached";
+template <class Group>
+std::string name() {
+  if (Group::kIsWarp) return "warp";
+  if (std::is_same_v<Group, cuda::BlockPairSum>) return "block";
+  return "cluster " + std::to_string(Group::kBlocks);
+}
+std::string name(Weights weights) {
+  return weights == Weights::kShared      ? "shared"
+         : weights == Weights::kRegisters ? "packed"
+         : weights == Weights::kFloats    ? "floats"
+                                          : "cached";
 }
 
-template <int kVecs, class Group, int kResident, Weights kWeights, bool kPrefetch>
+template <int kVecs, class Group, int kResident, Weights kWeights, int kStages>
 void add_forward(std::vector<Entry>& entries) {
-  using Tile = RowTile<Element, kVecs, Access::kExact>;
-  using Config = ForwardConfig<Tile, Group, kResident, kWeights, kPrefetch, GeluForm::kErf>;
-  entries.push_back({"vecs " + std::to_string(kVecs) + ", resident " + std::to_string(kResident) +
-                         ", weights " + name(kWeights) + (kPrefetch ? ", prefetch" : ""),
+  using Tile = RowTile<Element, kVecs * kUnit, Access::kExact>;
+  using Config = ForwardConfig<Tile, Group, kResident, kWeights, kStages, GeluForm::kErf>;
+  entries.push_back({name<Group>() + ", " + std::to_string(8 * kVecs) + " columns, resident " +
+                         std::to_string(kResident) + ", weights " + name(kWeights) + ", stages " +
+                         std::to_string(kStages),
                      &run_forward<Config>, nullptr, nullptr});
 }
 
-template <int kVecs, class Group, int kResident, Weights kWeights, Sums kSums>
+template <int kVecs, class Group, int kResident, Weights kWeights, int kStages, bool kOverlap>
 void add_backward(std::vector<Entry>& entries) {
-  using Tile = RowTile<Element, kVecs, Access::kExact>;
-  using Config = BackwardConfig<Tile, Group, kResident, kWarpsPerBlock, kWeights, kSums, GeluForm::kErf>;
-  entries.push_back(
-      {"vecs " + std::to_string(kVecs) + ", resident " + std::to_string(kResident) + ", weights " +
-           name(kWeights) + ", sums " + (kSums == Sums::kShared ? "shared" : "registers"),
-       nullptr, &run_backward<Config>,
-       [](const BackwardParams& p, int waves) -> int64_t { return plan_backward<Config>(p, waves).blocks; }});
+  using Tile = RowTile<Element, kVecs * kUnit, Access::kExact>;
+  using Config =
+      BackwardConfig<Tile, Group, kResident, kWarpsPerBlock, kWeights, kStages, kOverlap, GeluForm::kErf>;
+  entries.push_back({name<Group>() + ", " + std::to_string(8 * kVecs) + " columns, resident " +
+                         std::to_string(kResident) + ", weights " + name(kWeights) + ", stages " +
+                         std::to_string(kStages) + (kOverlap ? ", overlap" : ""),
+                     nullptr, &run_backward<Config>,
+                     [](const BackwardParams& p, int waves, bool interleaved) -> int64_t {
+                       return plan_backward<Config>(p, waves, interleaved).units;
+                     }});
 }
 
 template <int kVecs, class Group>
 void add_forward_family(std::vector<Entry>& entries) {
-  const auto with = [&]<int kResident>(std::integral_constant<int, kResident>) {
-    add_forward<kVecs, Group, kResident, Weights::kShared, true>(entries);
-    add_forward<kVecs, Group, kResident, Weights::kCached, true>(entries);
-    add_forward<kVecs, Group, kResident, Weights::kCached, false>(entries);
-  };
-  with(std::integral_constant<int, 768>{});
-  with(std::integral_constant<int, 1024>{});
-  with(std::integral_constant<int, 1536>{});
-  with(std::integral_constant<int, 2048>{});
+  using enum Weights;
+  add_forward<kVecs, Group, 512, kFloats, 3>(entries);
+  add_forward<kVecs, Group, 640, kFloats, 3>(entries);
+  add_forward<kVecs, Group, 640, kFloats, 4>(entries);
+  add_forward<kVecs, Group, 768, kRegisters, 3>(entries);
+  add_forward<kVecs, Group, 768, kRegisters, 4>(entries);
+  if constexpr (kVecs <= 2) add_forward<kVecs, Group, 1024, kFloats, 3>(entries);
 }
 
-template <int kVecs>
+template <int kVecs, class Group>
+void add_direct_family(std::vector<Entry>& entries) {
+  using enum Weights;
+  add_forward<kVecs, Group, 768, kCached, 0>(entries);
+  add_forward<kVecs, Group, 1024, kCached, 0>(entries);
+  add_forward<kVecs, Group, 1536, kCached, 0>(entries);
+  if constexpr (kVecs <= 2) add_forward<kVecs, Group, 2048, kCached, 0>(entries);
+}
+
+template <int kVecs, class Group>
 void add_backward_family(std::vector<Entry>& entries) {
-  const auto with = [&]<int kResident>(std::integral_constant<int, kResident>) {
-    add_backward<kVecs, cuda::WarpGroup, kResident, Weights::kShared, Sums::kRegisters>(entries);
-    add_backward<kVecs, cuda::BlockGroup, kResident, Weights::kShared, Sums::kRegisters>(entries);
-    add_backward<kVecs, cuda::BlockGroup, kResident, Weights::kShared, Sums::kShared>(entries);
-    add_backward<kVecs, cuda::BlockGroup, kResident, Weights::kCached, Sums::kShared>(entries);
-  };
-  with(std::integral_constant<int, 512>{});
-  with(std::integral_constant<int, 640>{});
-  with(std::integral_constant<int, 768>{});
+  using enum Weights;
+  add_backward<kVecs, Group, 512, kShared, 3, true>(entries);
+  add_backward<kVecs, Group, 640, kShared, 3, true>(entries);
+  add_backward<kVecs, Group, 640, kShared, 2, false>(entries);
+  add_backward<kVecs, Group, 768, kShared, 2, false>(entries);
+  add_backward<kVecs, Group, 640, kShared, 3, false>(entries);
+  add_backward<kVecs, Group, 640, kCached, 3, true>(entries);
 }
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = [] {
-    constexpr int kUnit = 8 / cuda::kVecSize<Element>;  // as many vectors as hold 8 elements
+    using namespace cuda;
+    using enum Weights;
     std::vector<Entry> list;
-    add_forward_family<kUnit, cuda::WarpGroup>(list);
-    add_forward_family<kUnit, cuda::BlockGroup>(list);
-    add_forward_family<2 * kUnit, cuda::WarpGroup>(list);
-    add_forward_family<2 * kUnit, cuda::BlockGroup>(list);
-    add_forward_family<4 * kUnit, cuda::WarpGroup>(list);
-    add_forward_family<4 * kUnit, cuda::BlockGroup>(list);
-    add_backward_family<kUnit>(list);
-    add_backward_family<2 * kUnit>(list);
-    add_backward_family<4 * kUnit>(list);
+    add_forward_family<4, WarpPairSum>(list);
+    add_forward_family<4, BlockPairSum>(list);
+    add_forward_family<3, WarpPairSum>(list);
+    add_forward_family<2, WarpPairSum>(list);
+    add_forward<4, ClusterPairSum<1>, 512, kFloats, 3>(list);
+    add_forward<4, ClusterPairSum<1>, 640, kFloats, 4>(list);
+    add_forward<4, ClusterPairSum<2>, 512, kFloats, 3>(list);
+    add_forward<4, ClusterPairSum<4>, 512, kFloats, 3>(list);
+    add_direct_family<4, WarpPairSum>(list);
+    add_direct_family<4, BlockPairSum>(list);
+    add_direct_family<3, WarpPairSum>(list);
+    add_direct_family<2, WarpPairSum>(list);
+    add_direct_family<2, BlockPairSum>(list);
+    add_direct_family<1, BlockPairSum>(list);
+    add_backward_family<2, WarpPairSum>(list);
+    add_backward_family<2, BlockPairSum>(list);
+    add_backward<3, WarpPairSum, 512, kShared, 3, false>(list);
+    add_backward<3, WarpPairSum, 512, kShared, 2, false>(list);
+    add_backward<1, WarpPairSum, 1024, kShared, 3, true>(list);
+    add_backward<1, BlockPairSum, 1024, kShared, 3, true>(list);
+    add_backward<1, BlockPairSum, 768, kShared, 3, true>(list);
+    add_backward<2, ClusterPairSum<1>, 512, kShared, 3, true>(list);
+    add_backward<2, ClusterPairSum<2>, 512, kShared, 3, true>(list);
+    add_backward<2, ClusterPairSum<2>, 512, kCached, 3, true>(list);
+    add_backward<2, ClusterPairSum<4>, 512, kShared, 3, true>(list);
+    add_backward<2, ClusterPairSum<4>, 640, kShared, 3, true>(list);
+    add_backward<2, ClusterPairSum<4>, 640, kShared, 2, false>(list);
+    add_backward<1, ClusterPairSum<4>, 1024, kShared, 3, true>(list);
     return list;
   }();
   return all;
@@ -178,21 +204,21 @@ int sweep_is_forward(int i) { return op::entries()[i].forward != nullptr; }
 const char* sweep_error() { return op::last_error.c_str(); }
 
 /// 1 launched, 0 not possible for these rows, -1 error. Rows are contiguous.
-int64_t sweep_forward(int i, int waves, const void* x, const void* weight, const void* bias, void* y,
-                      void* mean, void* rstd, int64_t rows, int64_t cols, void* stream) {
+int64_t sweep_forward(int i, int waves, int interleaved, const void* x, const void* weight, const void* bias,
+                      void* y, void* mean, void* rstd, int64_t rows, int64_t cols, void* stream) {
   op::ForwardParams params{};
   params.x = x, params.weight = weight, params.bias = bias, params.y = y, params.mean = mean,
   params.rstd = rstd;
   params.rows = rows, params.cols = cols, params.x_row_stride = cols, params.eps = 1e-5;
   return op::guarded([&]() -> int64_t {
-    return op::entries()[i].forward(params, waves, static_cast<cudaStream_t>(stream));
+    return op::entries()[i].forward(params, waves, interleaved != 0, static_cast<cudaStream_t>(stream));
   });
 }
 
 /// With partial = null: the rows of scratch it needs, 0 where not possible. Else as sweep_forward.
-int64_t sweep_backward(int i, int waves, const void* dy, const void* x, const void* weight, const void* bias,
-                       const void* mean, const void* rstd, void* dx, void* dweight, void* dbias,
-                       void* partial, int64_t rows, int64_t cols, void* stream) {
+int64_t sweep_backward(int i, int waves, int interleaved, const void* dy, const void* x, const void* weight,
+                       const void* bias, const void* mean, const void* rstd, void* dx, void* dweight,
+                       void* dbias, void* partial, int64_t rows, int64_t cols, void* stream) {
   op::BackwardParams params{};
   params.dy = dy, params.x = x, params.weight = weight, params.bias = bias, params.mean = mean,
   params.rstd = rstd;
@@ -200,8 +226,8 @@ int64_t sweep_backward(int i, int waves, const void* dy, const void* x, const vo
   params.rows = rows, params.cols = cols, params.x_row_stride = cols, params.dy_row_stride = cols;
   return op::guarded([&]() -> int64_t {
     const op::Entry& entry = op::entries()[i];
-    if (partial == nullptr) return entry.backward_blocks(params, waves);
-    return entry.backward(params, waves, static_cast<cudaStream_t>(stream));
+    if (partial == nullptr) return entry.partial_rows(params, waves, interleaved != 0);
+    return entry.backward(params, waves, interleaved != 0, static_cast<cudaStream_t>(stream));
   });
 }
 }

@@ -95,18 +95,33 @@ __device__ __forceinline__ float gelu_erf(float z) {
   }
 }
 
+/// g(t) exp(t^2 / 2) for 16-bit results, t >= 0. The derivative needs no relative accuracy where it is tiny:
+/// it is added to averages over the row. Error of g: bf16 6.3e-5, fp16 1.6e-5, a 30th and a 15th of the
+/// rounding.
+template <class Element>
+__device__ __forceinline__ float scaled_slope(float t) {
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    return horner(t, 4.99937334e-01f, -7.95510274e-01f, 2.35434420e-01f, -9.96631879e-02f, 2.52808696e-02f,
+                  -2.73970680e-03f);
+  } else {
+    return horner(t, 4.99984320e-01f, -7.97151980e-01f, 2.44424175e-01f, -1.16942017e-01f, 3.96728492e-02f,
+                  -8.04207008e-03f, 7.04250584e-04f);
+  }
+}
+
 template <class Element>
 __device__ __forceinline__ float gelu_erf_derivative(float z) {
-  constexpr float kMinusInvSqrt2Pi = -0.39894228f;
   const float t = fabsf(z);
-  const float g = gauss(t) * fmaf(t, kMinusInvSqrt2Pi, scaled_tail<Element>(t));
-  const float d = z < 0.0f ? g : 1.0f - g;
-  if constexpr (std::is_same_v<Element, float>) {
+  if constexpr (!std::is_same_v<Element, float>) {
+    return 0.5f + copysignf(fmaf(-gauss(t), scaled_slope<Element>(t), 0.5f), z);
+  } else {
+    constexpr float kMinusInvSqrt2Pi = -0.39894228f;
+    const float g = gauss(t) * fmaf(t, kMinusInvSqrt2Pi, scaled_tail<Element>(t));
+    const float d = z < 0.0f ? g : 1.0f - g;
     const float r = horner(z * z, 7.978845600e-01f, -2.659614797e-01f, 5.984076046e-02f, -9.495046786e-03f,
                            1.143585910e-03f, -9.759805286e-05f);
     return t < kNearZero ? fmaf(z, r, 0.5f) : d;
   }
-  return d;
 }
 
 /// 1 / (1 + exp(-2k (z + 0.044715 z^3))), k = sqrt(2 / pi), and e, that exponential: (1 + tanh(..)) / 2

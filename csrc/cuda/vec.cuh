@@ -91,6 +91,17 @@ __device__ __forceinline__ Vec<Element> pack(const float (&f)[kVecSize<Element>]
   }
 }
 
+/// Element by element, in fp32 and rounded once more, as torch does.
+template <class Element>
+__device__ __forceinline__ Vec<Element> add(const Vec<Element>& a, const Vec<Element>& b) {
+  float x[kVecSize<Element>], y[kVecSize<Element>];
+  unpack(a, x);
+  unpack(b, y);
+#pragma unroll
+  for (int j = 0; j < kVecSize<Element>; ++j) x[j] += y[j];
+  return pack<Element>(x);
+}
+
 /// Read once by the whole grid: passes L1 by. `address` is 16-byte aligned, as in every function below.
 template <class Element>
 __device__ __forceinline__ Vec<Element> load_streaming(const Element* address) {

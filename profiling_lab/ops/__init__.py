@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from profiling_lab.ops.heavy_layer import HeavyLayer, heavy_layer
     from profiling_lab.ops.ladder_attention import LadderSelfAttention, ladder_attention
-    from profiling_lab.ops.layer_norm_gelu import LayerNormGelu, layer_norm_gelu
+    from profiling_lab.ops.layer_norm_gelu import LayerNormGelu, layer_norm_gelu, layer_norm_gelu_residual
 
 __all__ = [
     "OPS",
@@ -36,6 +36,7 @@ __all__ = [
     "heavy_layer",
     "ladder_attention",
     "layer_norm_gelu",
+    "layer_norm_gelu_residual",
 ]
 
 OPS: tuple[str, ...] = ("attention", "heavy_layer", "ladder_attention", "layer_norm_gelu")
@@ -52,6 +53,7 @@ _HOMES = {
     "ladder_attention": "ladder_attention",
     "LadderSelfAttention": "ladder_attention",
     "layer_norm_gelu": "layer_norm_gelu",
+    "layer_norm_gelu_residual": "layer_norm_gelu",
     "LayerNormGelu": "layer_norm_gelu",
 }
 

@@ -74,6 +74,39 @@ def register_autocast(name: str, rule: CastRule) -> None:
     _LIBRARY.impl(name, kernel_for("cpu"), "AutocastCPU")
 
 
+def is_plain(*tensors: torch.Tensor | None) -> bool:
+    """True if nothing between Python and the kernel has a say: a call may pass the dispatcher's layers by.
+
+    That is, tensors of torch's own classes on a device that has kernels, no torch.compile, autocast,
+    functorch transform or forward-mode differentiation. A wrapper that asks saves 5 to 15 us a call.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0:
+        return False
+    for tensor in tensors:
+        if tensor is not None and type(tensor) not in _PLAIN_CLASSES:
+            return False
+    first = tensors[0]
+    if first is None or not (first.is_cpu or (first.is_cuda and _HAS_CUDA_KERNELS)):
+        return False
+    return not torch.is_autocast_enabled(first.device.type)
+
+
+_PLAIN_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def wants_gradient(*tensors: torch.Tensor | None) -> bool:
+    """True if autograd shall remember this call."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def below_autograd(op: Any, *args: Any) -> Any:
+    """op(*args) without its autograd kernel, which is Python and costs more than the launch."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*args)
+
+
 def check_call(slug: str, *tensors: torch.Tensor) -> None:
     """Refuses what the op would answer wrongly or with a riddle: devices without kernels, forward-mode AD."""
     for tensor in tensors:

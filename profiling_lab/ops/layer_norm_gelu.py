@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""layer_norm_gelu: y = gelu(layer_norm(x) * weight + bias) in one pass, forward and backward.
+"""layer_norm_gelu: y = gelu(layer_norm(x) * weight + bias) in one pass, forward and backward; with a
+residual, of x + residual, which it returns too.
 
 With h = (x - mean) rstd, z = h weight + bias and dz = dy gelu'(z), row by row of x (averages are over a row):
     dweight = sum of dz h    dbias = sum of dz    dh = dz weight    dx = rstd (dh - avg(dh) - h avg(dh h))
@@ -22,6 +23,7 @@ Approximate = Literal["none", "tanh"]
 _APPROXIMATE = get_args(Approximate)
 
 _FORWARD = registration.overload("layer_norm_gelu")
+_RESIDUAL = registration.overload("layer_norm_gelu_residual")
 _BACKWARD = registration.overload("layer_norm_gelu_backward")
 
 
@@ -47,9 +49,40 @@ def layer_norm_gelu(
     CUDA tensor where profiling_lab was built without CUDA kernels, for forward-mode and for second-order
     differentiation.
     """
+    if registration.is_plain(x, weight, bias):
+        if registration.wants_gradient(x, weight, bias):
+            return cast(Tensor, _LayerNormGelu.apply(x, weight, bias, eps, approximate))
+        return cast(Tensor, registration.below_autograd(_FORWARD, x, weight, bias, eps, approximate)[0])
     tensors = (x, weight) if bias is None else (x, weight, bias)
     registration.check_call("layer_norm_gelu", *tensors)
     return cast(Tensor, _FORWARD(x, weight, bias, eps, approximate)[0])
+
+
+def layer_norm_gelu_residual(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    approximate: Approximate = "none",
+) -> tuple[Tensor, Tensor]:
+    """Return y = gelu(layer_norm(s) * weight + bias) and s = x + residual, in one pass over memory.
+
+    residual has the shape, dtype and device of x; everything else as in layer_norm_gelu. s is rounded to the
+    dtype before it is normalised, as x + residual in plain torch is, and carries on the residual stream. Both
+    results are contiguous. The gradient that reaches s from elsewhere is added in the backward's only pass; x
+    and residual get the same gradient.
+    """
+    if registration.is_plain(x, residual, weight, bias):
+        if registration.wants_gradient(x, residual, weight, bias):
+            y, total = _LayerNormGeluResidual.apply(x, residual, weight, bias, eps, approximate)
+            return y, total
+        y, total, _ = registration.below_autograd(_RESIDUAL, x, residual, weight, bias, eps, approximate)
+        return y, total
+    tensors = (x, residual, weight) if bias is None else (x, residual, weight, bias)
+    registration.check_call("layer_norm_gelu", *tensors)
+    y, total, _ = _RESIDUAL(x, residual, weight, bias, eps, approximate)
+    return y, total
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> None:
@@ -64,11 +97,7 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
     for name, vector in (("weight", weight), ("bias", bias)):
         if vector is None:
             continue
-        if vector.device != x.device:
-            raise ValueError(f"layer_norm_gelu: {name} is on {vector.device} but x is on {x.device}")
-        if vector.dtype != x.dtype:
-            theirs, ours = str(vector.dtype)[6:], str(x.dtype)[6:]
-            raise ValueError(f"layer_norm_gelu: {name} has dtype {theirs} but x has dtype {ours}")
+        _check_alike(name, vector, x)
         if vector.dim() != 1:
             shape = list(vector.shape)
             raise ValueError(
@@ -80,39 +109,135 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
             )
 
 
+def _check_alike(name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        raise ValueError(f"layer_norm_gelu: {name} is on {tensor.device} but x is on {x.device}")
+    if tensor.dtype != x.dtype:
+        theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
+        raise ValueError(f"layer_norm_gelu: {name} has dtype {theirs} but x has dtype {ours}")
+
+
 # Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors. Results are
 # contiguous.
 
 
+def _statistics(x: Tensor) -> Tensor:
+    return x.new_empty((2, *x.shape[:-1]), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+
 def _forward_fake(
     x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
+) -> tuple[Tensor, Tensor]:
+    _check(x, weight, bias, approximate)
+    return x.new_empty(x.shape), _statistics(x)
+
+
+def _residual_fake(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(x, weight, bias, approximate)
-    statistics = torch.float64 if x.dtype == torch.float64 else torch.float32
-    mean, rstd = (x.new_empty(x.shape[:-1], dtype=statistics) for _ in range(2))
-    return x.new_empty(x.shape), mean, rstd
+    _check_alike("residual", residual, x)
+    if residual.shape != x.shape:
+        shapes = list(residual.shape), list(x.shape)
+        raise ValueError(f"layer_norm_gelu: residual has shape {shapes[0]} but x has shape {shapes[1]}")
+    return x.new_empty(x.shape), x.new_empty(x.shape), _statistics(x)
 
 
 def _backward_fake(
-    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor, rstd: Tensor, approximate: str
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    statistics: Tensor,
+    approximate: str,
+    dsum: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape)
 
 
-# Autograd. mean and rstd are saved, two numbers a row; z is computed again, which costs less than reading it.
+# Autograd. The statistics are saved, two numbers a row; z is computed again: cheaper than reading it.
+# Everything stands twice: for the dispatcher, which torch.compile and transforms need, and as the
+# autograd.Function of plain calls.
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _gradients(
+    saved: tuple[Tensor, ...], approximate: str, dy: Tensor | None, dsum: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """For x, weight and bias."""
+    x, weight, bias, statistics = saved
+    if dy is None:  # only the sum was used
+        return dsum, None, None
+    arguments = (dy, x, weight, bias, statistics, approximate, dsum)
+    # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
+    if registration.is_plain(dy, x, dsum) and not torch.is_grad_enabled():
+        dx, dweight, dbias = registration.below_autograd(_BACKWARD, *arguments)
+    else:
+        dx, dweight, dbias = _BACKWARD(*arguments)
+    return dx, dweight, None if bias is None else dbias
+
+
+class _LayerNormGelu(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
+    ) -> Tensor:
+        y, statistics = registration.below_autograd(_FORWARD, x, weight, bias, eps, approximate)
+        ctx.save_for_backward(x, weight, bias, statistics)
+        ctx.approximate = approximate
+        return cast(Tensor, y)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return *_gradients(ctx.saved_tensors, ctx.approximate, dy), None, None
+
+
+class _LayerNormGeluResidual(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        eps: float,
+        approximate: str,
+    ) -> tuple[Tensor, Tensor]:
+        y, total, statistics = registration.below_autograd(
+            _RESIDUAL, x, residual, weight, bias, eps, approximate
+        )
+        ctx.save_for_backward(total, weight, bias, statistics)
+        ctx.approximate = approximate
+        ctx.set_materialize_grads(False)
+        return y, total
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Tensor | None, ...]:
+        dx, dweight, dbias = _gradients(ctx.saved_tensors, ctx.approximate, dy, dsum)
+        return dx, dx, dweight, dbias, None, None
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weight, bias, _, ctx.approximate = inputs
-    _, mean, rstd = output
-    ctx.mark_non_differentiable(mean, rstd)
-    ctx.save_for_backward(x, weight, bias, mean, rstd)
+    _, statistics = output
+    ctx.mark_non_differentiable(statistics)
+    ctx.save_for_backward(x, weight, bias, statistics)
 
 
 def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    x, weight, bias, mean, rstd = ctx.saved_tensors  # once: checkpointing computes anew each time
-    dx, dweight, dbias = _BACKWARD(dy, x, weight, bias, mean, rstd, ctx.approximate)
-    return dx, dweight, None if bias is None else dbias, None, None
+    # saved_tensors once: checkpointing computes anew each time
+    return *_gradients(ctx.saved_tensors, ctx.approximate, dy), None, None
+
+
+def _setup_residual_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, _, weight, bias, _, ctx.approximate = inputs
+    _, total, statistics = output
+    ctx.mark_non_differentiable(statistics)
+    ctx.save_for_backward(total, weight, bias, statistics)
+
+
+def _residual_backward(ctx: Any, dy: Tensor, dsum: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    dx, dweight, dbias = _gradients(ctx.saved_tensors, ctx.approximate, dy, dsum)
+    return dx, dx, dweight, dbias, None, None
 
 
 # Autocast. The op computes in fp32 whatever it reads, so x need not be cast; weight and bias follow it.
@@ -123,6 +248,12 @@ def _align_with_x(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), *options
 
 
+def _align_residual_with_x(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, residual, *rest = args
+    first, *others = _align_with_x(dtype, (x, *rest))
+    return first, residual.to(x.dtype), *others
+
+
 # vmap. A batch of x is just more rows; a batch of weights is so many separate calls.
 
 
@@ -130,21 +261,40 @@ def _vmap_rule(
     info: Any, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     if in_dims[0] is not None and in_dims[1] is None and in_dims[2] is None:
-        return _FORWARD(args[0].movedim(in_dims[0], 0), *args[1:]), (0, 0, 0)
+        return _FORWARD(args[0].movedim(in_dims[0], 0), *args[1:]), (0, 1)
+    return _separately(_FORWARD, info, in_dims, args)
+
+
+def _residual_vmap_rule(
+    info: Any, in_dims: tuple[int | None, ...], *args: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    return _separately(_RESIDUAL, info, in_dims, args)
+
+
+def _separately(
+    op: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...]
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     calls = (
         [a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)]
         for i in range(info.batch_size)
     )
-    results = [_FORWARD(*call) for call in calls]
-    return tuple(torch.stack(part) for part in zip(*results, strict=True)), (0, 0, 0)
+    results = [op(*call) for call in calls]
+    stacked = tuple(torch.stack(part) for part in zip(*results, strict=True))
+    return stacked, (0,) * len(stacked)
 
 
 torch.library.register_fake("profiling_lab::layer_norm_gelu", _forward_fake)
+torch.library.register_fake("profiling_lab::layer_norm_gelu_residual", _residual_fake)
 torch.library.register_fake("profiling_lab::layer_norm_gelu_backward", _backward_fake)
 torch.library.register_autograd("profiling_lab::layer_norm_gelu", _backward, setup_context=_setup_context)
+torch.library.register_autograd(
+    "profiling_lab::layer_norm_gelu_residual", _residual_backward, setup_context=_setup_residual_context
+)
 torch.library.register_vmap("profiling_lab::layer_norm_gelu", _vmap_rule)
+torch.library.register_vmap("profiling_lab::layer_norm_gelu_residual", _residual_vmap_rule)
 registration.refuse_double_backward("layer_norm_gelu_backward", "layer_norm_gelu")
 registration.register_autocast("layer_norm_gelu", _align_with_x)
+registration.register_autocast("layer_norm_gelu_residual", _align_residual_with_x)
 
 
 class LayerNormGelu(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -210,16 +360,31 @@ def _make_inputs(
     return normal(*shape, mean=0.5, scale=2.0), normal(d, mean=1.0, scale=0.3), normal(d, mean=0.0, scale=0.3)
 
 
+def reference_residual(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    approximate: Approximate = "none",
+) -> tuple[Tensor, Tensor]:
+    """layer_norm_gelu_residual in plain torch."""
+    total = x + residual
+    return reference(total, weight, bias, eps, approximate), total
+
+
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     x, weight, bias = inputs
     with torch.no_grad():
-        _, mean, rstd = _FORWARD(x, weight, bias, 1e-5, "none")
+        _, statistics = _FORWARD(x, weight, bias, 1e-5, "none")
     dy = torch.ones_like(x, memory_format=torch.contiguous_format)
     return (
         ("layer_norm_gelu", (x, weight, bias, 1e-5, "none")),
         ("layer_norm_gelu", (x, weight, None, 1e-3, "tanh")),
-        ("layer_norm_gelu_backward", (dy, x, weight, bias, mean, rstd, "none")),
-        ("layer_norm_gelu_backward", (dy, x, weight, None, mean, rstd, "tanh")),
+        ("layer_norm_gelu_residual", (x, dy, weight, bias, 1e-5, "none")),
+        ("layer_norm_gelu_residual", (x, dy, weight, None, 1e-3, "tanh")),
+        ("layer_norm_gelu_backward", (dy, x, weight, bias, statistics, "none")),
+        ("layer_norm_gelu_backward", (dy, x, weight, None, statistics, "tanh", dy)),
     )
 
 

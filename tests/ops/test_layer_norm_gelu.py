@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from profiling_lab.ops import LayerNormGelu, layer_norm_gelu
-from profiling_lab.ops.layer_norm_gelu import CASE, reference
+from profiling_lab.ops import LayerNormGelu, layer_norm_gelu, layer_norm_gelu_residual
+from profiling_lab.ops.layer_norm_gelu import CASE, reference, reference_residual
 
 
 def exact(x: Tensor, weight: Tensor, bias: Tensor, approximate: str = "none") -> Tensor:
@@ -114,6 +114,9 @@ WIDTHS = [
     pytest.param(12288, id="24 warps or 12"),
     pytest.param(16384, id="most that the forward holds in registers"),
     pytest.param(16392, id="one vector more than that, of 16 bits"),
+    pytest.param(20480, id="a cluster of four blocks, in the backward of 32 bits eight"),
+    pytest.param(32768, id="a cluster of two blocks forward, four backward"),
+    pytest.param(65536, id="a cluster of four blocks forward, eight backward"),
     pytest.param(131072, id="very long"),
 ]
 
@@ -276,3 +279,133 @@ def test_more_than_2_to_the_31_elements(within: Any) -> None:
     within(dx[ends], truth[1], eager[1], 3)
     # gelu' of a standard normal has mean Phi-averaged 1/2 by symmetry: dbias counts the rows.
     assert (dbias.double() / rows).sub(0.5).abs().max().item() < 0.01
+
+
+# With a residual
+
+
+def with_both_gradients(function: Any, inputs: tuple[Tensor, ...], dy: Tensor, dsum: Tensor) -> list[Tensor]:
+    """y, the sum, and the gradients of all inputs where both are used."""
+    leaves = [t.detach().clone().requires_grad_() for t in inputs]
+    outputs = function(*leaves)
+    gradients = torch.autograd.grad(
+        outputs, leaves, [g.to(o.dtype) for g, o in zip((dy, dsum), outputs, strict=True)]
+    )
+    return [*(o.detach() for o in outputs), *gradients]
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype_name", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("d", [1, 37, 512, 768, 1000, 4096, 16384, 20000])
+def test_residual_against_float64(
+    device: torch.device, generator: torch.Generator, d: int, dtype_name: str, approximate: Any, within: Any
+) -> None:
+    if device.type == "cuda" and dtype_name == "float64":
+        pytest.skip("no float64 on CUDA")
+    dtype = getattr(torch, dtype_name)
+    x, weight, bias = CASE.make_inputs((9, d), dtype, device, generator)
+    residual, dy, dsum = (torch.randn(9, d, generator=generator).to(device, dtype) for _ in range(3))
+    inputs = (x, residual, weight, bias)
+
+    def ours(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return layer_norm_gelu_residual(*tensors, approximate=approximate)
+
+    def theirs(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return reference_residual(*tensors, approximate=approximate)
+
+    got = with_both_gradients(ours, inputs, dy, dsum)
+    as_torch = torch.float32 if dtype == torch.float64 else dtype
+    own = with_both_gradients(theirs, tuple(t.to(as_torch) for t in inputs), dy, dsum)
+    # The truth starts from the sum as it is rounded: that it is, is part of what is asked for.
+    total = x + residual
+    assert torch.equal(got[1], total)
+    doubles = [t.double().requires_grad_() for t in (total, weight, bias)]
+    y = reference(*doubles, approximate=approximate)
+    dx, dweight, dbias = torch.autograd.grad(y, doubles, dy.double())
+    dx = dx + dsum.double()
+    for k, (what, truth) in enumerate(
+        (
+            ("y", y.detach()),
+            ("sum", total),
+            ("dx", dx),
+            ("dresidual", dx),
+            ("dweight", dweight),
+            ("dbias", dbias),
+        )
+    ):
+        within(got[k], truth, own[k], 2 if k < 2 else 3, what)
+    assert torch.equal(got[2], got[3])
+
+
+def test_residual_where_only_one_result_is_used(device: torch.device, generator: torch.Generator) -> None:
+    x, weight, bias = CASE.make_inputs((5, 64), torch.float32, device, generator)
+    residual, g = (torch.randn(5, 64, generator=generator).to(device) for _ in range(2))
+    leaves = [t.requires_grad_() for t in (x, residual, weight, bias)]
+    y, total = layer_norm_gelu_residual(*leaves)
+    of_y = torch.autograd.grad(y, leaves, g, retain_graph=True)
+    plain = with_gradients(layer_norm_gelu, (total, weight, bias), g)
+    for a, b in zip(of_y, (plain[1], plain[1], plain[2], plain[3]), strict=True):
+        assert torch.equal(a, b)
+    of_sum = torch.autograd.grad(total, leaves, g, allow_unused=True)
+    assert torch.equal(of_sum[0], g) and torch.equal(of_sum[1], g) and of_sum[2] is None and of_sum[3] is None
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed shapes", "dynamic shapes"])
+def test_residual_compiles(device: torch.device, generator: torch.Generator, dynamic: bool) -> None:
+    compiled = torch.compile(layer_norm_gelu_residual, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for rows in (4, 7):
+        x, weight, bias = CASE.make_inputs((rows, 48), torch.float32, device, generator)
+        residual, dy, dsum = (torch.randn(rows, 48, generator=generator).to(device) for _ in range(3))
+        inputs = (x, residual, weight, bias)
+        for a, b in zip(
+            with_both_gradients(compiled, inputs, dy, dsum),
+            with_both_gradients(layer_norm_gelu_residual, inputs, dy, dsum),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b)
+
+
+def test_residual_in_other_layouts_under_autocast_and_vmap(
+    device: torch.device, generator: torch.Generator
+) -> None:
+    x, weight, bias = CASE.make_inputs((6, 64), torch.float32, device, generator)
+    wide = torch.randn(6, 128, generator=generator).to(device)
+    residual = wide[:, 64:]
+    expected = layer_norm_gelu_residual(x, residual.contiguous(), weight, bias)
+    for a, b in zip(layer_norm_gelu_residual(x, residual, weight, bias), expected, strict=True):
+        assert a.is_contiguous() and torch.equal(a, b)
+    by_row = torch.vmap(layer_norm_gelu_residual, in_dims=(0, 0, None, None))(x, residual, weight, bias)
+    for a, b in zip(by_row, expected, strict=True):
+        torch.testing.assert_close(a, b)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        y, total = layer_norm_gelu_residual(x.bfloat16(), residual, weight, bias)
+    assert y.dtype == total.dtype == torch.bfloat16
+
+
+def test_residual_of_another_shape_is_refused() -> None:
+    for device in ("cpu", "meta"):
+        x, weight = torch.ones(2, 4, device=device), torch.ones(4, device=device)
+        sentence = r"residual has shape \[4\] but x has shape \[2, 4\]"
+        with pytest.raises((ValueError, RuntimeError), match=sentence):
+            layer_norm_gelu_residual(x, torch.ones(4, device=device), weight)
+        with pytest.raises(
+            (ValueError, RuntimeError), match="residual has dtype float64 but x has dtype float32"
+        ):
+            layer_norm_gelu_residual(x, torch.ones(2, 4, device=device).double(), weight)
+
+
+def test_a_plain_call_and_the_dispatcher_agree(device: torch.device, generator: torch.Generator) -> None:
+    """Plain calls go past the dispatcher's autograd, which is there for compilers and transforms."""
+    inputs = CASE.make_inputs((7, 96), torch.float32, device, generator)
+    dy = torch.randn(7, 96, generator=generator).to(device)
+    op = torch.ops.profiling_lab.layer_norm_gelu
+    plain = with_gradients(layer_norm_gelu, inputs, dy)
+    dispatched = with_gradients(lambda *t: op(*t, 1e-5, "none")[0], inputs, dy)
+    for a, b in zip(plain, dispatched, strict=True):
+        assert torch.equal(a, b)
+    leaf = inputs[0].detach().requires_grad_()
+    assert layer_norm_gelu(leaf, *inputs[1:]).requires_grad
+    with torch.no_grad():
+        assert not layer_norm_gelu(leaf, *inputs[1:]).requires_grad
+    with torch.inference_mode():
+        assert layer_norm_gelu(leaf, *inputs[1:]).is_inference()

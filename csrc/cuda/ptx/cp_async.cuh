@@ -11,7 +11,16 @@ __device__ __forceinline__ void cp_async_cg(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
-/// Waits for all copies that this thread has started. Other threads need a barrier after it.
-__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/// The copies started since the last commit become one group; without any, an empty one.
+__device__ __forceinline__ void cp_async_commit_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/// Waits until at most kPending of this thread's last groups are still on their way. Other threads need a
+/// barrier after it.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
 
 }  // namespace plab::cuda::ptx

@@ -1,254 +1,295 @@
 // SPDX-License-Identifier: Apache-2.0
 // layer_norm_gelu backward: dX, and the sums dW, dB over all rows.
 // With H = (X - mean) rstd and dZ = dY gelu'(H W + B):  dW = sum dZ H,  dB = sum dZ,  dH = dZ W,
-//      dX = rstd (dH - avg(dH) - H avg(dH H)), averages over a row.
-// Mapping   one group of threads per row as in the forward, the next row of X and dY on its way; a thread
-// keeps the sums for
-//           its columns over all rows of its group, in registers or, for long rows, in shared memory. They
-//           leave once per block, and a second kernel adds the blocks' sums in a fixed order: no atomics, the
-//           same bits in every run. So all blocks are resident at once here: each further wave would move 16
-//           d more bytes per block.
-// Bytes     rows * (3 d e + 8), e = bytes per element, and 16 d per block for the sums (L2).   Flops about 40
-// per element. Roof      memory: H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md
-// counts ours. Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of
-// a vector.
+//      dX = rstd (dH - avg(dH) - H avg(dH H)), averages over a row; with a residual + the sum's own gradient.
+//
+// Mapping   one group of threads per row as in the forward, the next rows of X and dY on their way through
+//           shared memory. A thread keeps dW and dB of its columns in registers over all its rows. They leave
+//           once per block, and a second kernel adds the blocks' sums in a fixed order: no atomics, the same
+//           bits in every run. So all blocks are resident at once: another wave would move 16 d more bytes per
+//           block.
+// Bytes     rows * (3 d e + 8), e = bytes per element, and 16 d per block for the sums (L2).
+// Flops     about 40 per element.
+// Roof      memory: an H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md counts ours.
+// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
 #pragma once
 
 #include "cuda/math.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/pair_sum.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
-#include "ops/layer_norm_gelu/next_row.cuh"
+#include "ops/layer_norm_gelu/row_ring.cuh"
 #include "ops/layer_norm_gelu/row_tile.cuh"
 #include "ops/layer_norm_gelu/weights.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 
-/// Where a thread keeps the sums of its columns.
-enum class Sums {
-  kRegisters,  // 2 registers an element
-  kShared,     // 16 bytes of shared memory traffic an element and row
-};
-
-/// kResidentThreads as in ForwardConfig; kWarps: of a block whose warps have a row each; kAheadX and
-/// kAheadDy: where the next rows arrive.
-template <class Tile_, class Group_, int kResidentThreads_, int kWarps_, Weights kWeights_, Sums kSums_,
-          GeluForm kForm_, Ahead kAheadX_ = Ahead::kRegisters, Ahead kAheadDy_ = Ahead::kRegisters>
+/// kResidentThreads as in ForwardConfig; kWarps: of a block whose warps have a row each; kOverlap: the first
+/// part of the next row is done before this one's sums are collected.
+template <class Tile_, class Group_, int kResidentThreads_, int kWarps_, Weights kWeights_, int kStages_,
+          bool kOverlap_, GeluForm kForm_, bool kResidual_ = false>
 struct BackwardConfig {
   using Tile = Tile_;
   using Group = Group_;
   using Element = typename Tile::Element;
   using WeightsOfRow = WeightStore<Tile, kWeights_>;
-  using NextX = NextRow<Tile, kAheadX_>;
-  using NextDy = NextRow<Tile, kAheadDy_>;
+  using Ring = RowRing<Tile, kStages_>;
   static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr int kWarps = kWarps_;
-  static constexpr Sums kSums = kSums_;
+  static constexpr int kStages = kStages_;
+  static constexpr bool kOverlap = kOverlap_;
+  static constexpr Weights kWeights = kWeights_;
   static constexpr GeluForm kForm = kForm_;
-  static_assert(kSums == Sums::kRegisters || !Group::kIsWarp, "warps would need shared sums of their own");
+  static constexpr bool kResidual = kResidual_;
+  static constexpr int kSumBytes = Group::kIsWarp ? kWarps * Tile::kElements * 32 * 4 : 0;
 
-  /// Dynamic shared memory of a group of that many threads.
-  static constexpr int shared_bytes(int threads) {
-    const int sums =
-        kSums == Sums::kShared ? 2 * Tile::kElements * threads * static_cast<int>(sizeof(float)) : 0;
-    return WeightsOfRow::shared_bytes(threads) + sums + NextX::shared_bytes(threads) +
-           NextDy::shared_bytes(threads);
+  static constexpr int weight_bytes(int threads_per_row) {
+    return WeightsOfRow::shared_bytes(threads_per_row);
+  }
+  static constexpr int shared_bytes(int threads_per_row, int threads) {
+    const int rings = weight_bytes(threads_per_row) + (kResidual ? 3 : 2) * Ring::shared_bytes(threads);
+    return rings > kSumBytes ? rings : kSumBytes;
   }
 };
 
-/// The sums of this thread's columns, one per element: add(i, terms) for vector i of each row.
-template <class Tile, Sums kSums>
-class ColumnSums {
- public:
-  static constexpr int kQuads = Tile::kVecSize / 4;
-
-  __device__ ColumnSums(float4* shared, int thread, int threads)
-      : shared_(shared + thread), threads_(threads) {
-    if constexpr (kSums == Sums::kShared) {
-#pragma unroll
-      for (int q = 0; q < Tile::kVecs * kQuads; ++q)
-        shared_[q * threads_] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-  }
-
-  /// Elements 4 q to 4 q + 3 of vector i. In shared memory only this thread touches them: nothing to
-  /// synchronise.
-  __device__ __forceinline__ void add(int i, int q, float a, float b, float c, float d) {
-    if constexpr (kSums == Sums::kShared) {
-      float4& sum = shared_[(i * kQuads + q) * threads_];
-      const float4 old = sum;
-      sum = make_float4(old.x + a, old.y + b, old.z + c, old.w + d);
-    } else {
-      registers_[i][4 * q] += a, registers_[i][4 * q + 1] += b;
-      registers_[i][4 * q + 2] += c, registers_[i][4 * q + 3] += d;
-    }
-  }
-
-  __device__ __forceinline__ void read(typename Tile::Floats& sums) const {
-#pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
-#pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) {
-        if constexpr (kSums == Sums::kShared) {
-          sums[i][j] = reinterpret_cast<const float*>(&shared_[(i * kQuads + j / 4) * threads_])[j % 4];
-        } else {
-          sums[i][j] = registers_[i][j];
-        }
-      }
-    }
-  }
-
- private:
-  float4* shared_;
-  int threads_;
-  typename Tile::Floats registers_ = {};
-};
-
-/// Writes the block's sums for this thread's columns. Where warps have rows of their own, the first warp adds
-/// the others'.
+/// Adds what the block's warps have, where each has rows of its own; true in the threads that hold the sum.
 template <class Config>
-__device__ void store_sums(const typename Config::Tile& tile, typename Config::Tile::Floats& sums,
-                           float* out) {
+__device__ bool add_warps(typename Config::Tile::Floats& sums, float* shared) {
   using Tile = typename Config::Tile;
-  if constexpr (Config::Group::kIsWarp) {
-    static __shared__ float others[Config::kWarps][Tile::kElements][cuda::kWarpSize];
-    const int warp = threadIdx.x / cuda::kWarpSize, lane = threadIdx.x % cuda::kWarpSize;
-    __syncthreads();  // the buffer may still be read from the call before
+  if constexpr (!Config::Group::kIsWarp) return true;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __syncthreads();  // rings and weights, or the sums of the call before, are no longer read
 #pragma unroll
-    for (int e = 0; e < Tile::kElements; ++e)
-      others[warp][e][lane] = sums[e / Tile::kVecSize][e % Tile::kVecSize];
-    __syncthreads();
-    if (warp != 0) return;
+  for (int e = 0; e < Tile::kElements; ++e)
+    shared[(warp * Tile::kElements + e) * 32 + lane] = sums[e / Tile::kVecSize][e % Tile::kVecSize];
+  __syncthreads();
+  if (warp != 0) return false;
 #pragma unroll
-    for (int e = 0; e < Tile::kElements; ++e) {
-      for (int w = 1; w < Config::kWarps; ++w)
-        sums[e / Tile::kVecSize][e % Tile::kVecSize] += others[w][e][lane];
-    }
+  for (int e = 0; e < Tile::kElements; ++e) {
+    for (int w = 1; w < Config::kWarps; ++w)
+      sums[e / Tile::kVecSize][e % Tile::kVecSize] += shared[(w * Tile::kElements + e) * 32 + lane];
   }
+  return true;
+}
+
+/// Writes this thread's columns: `row` has an element, or an fp32, for each column of the matrix.
+template <class Tile, class Out>
+__device__ void store_sums(const Tile& tile, const typename Tile::Floats& sums, Out* row) {
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
+    if constexpr (Tile::kAccess != Access::kScalar && std::is_same_v<Out, float>) {
 #pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) {
-      if (tile.owns(i, j)) out[tile.column(i, j)] = sums[i][j];
+      for (int j = 0; j < Tile::kVecSize; j += 4) {
+        if (tile.owns(i, 0))
+          *reinterpret_cast<float4*>(row + tile.column(i, j)) =
+              make_float4(sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < Tile::kVecSize; ++j) {
+        if (tile.owns(i, j)) row[tile.column(i, j)] = cuda::from_float<Out>(sums[i][j]);
+      }
     }
   }
 }
 
-/// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group); block b writes row b of
-/// params.partial.
+/// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group), or with `interleaved` every
+/// count-th; the blocks of a group write one row of params.partial.
 template <class Config>
 __global__ void __launch_bounds__(Config::kResidentThreads)
-    backward_kernel(const __grid_constant__ BackwardParams params, int64_t rows_per_group) {
+    backward_kernel(const __grid_constant__ BackwardParams params, int64_t rows_per_group, bool interleaved) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
+  constexpr bool kIs16Bit = sizeof(Element) == 2;
   static __shared__ typename Config::Group::Storage storage;
   extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
-  const auto* x = static_cast<const Element*>(params.x);
-  const auto* dy = static_cast<const Element*>(params.dy);
-  const auto* means = static_cast<const float*>(params.mean);
-  const auto* rstds = static_cast<const float*>(params.rstd);
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
 
-  int64_t row = group.index() * rows_per_group;
-  const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
-  constexpr int kQuadBytes = sizeof(float4);
-  float4* sums_at = shared + Config::WeightsOfRow::shared_bytes(group.size()) / kQuadBytes;
-  const int sums_each = Config::kSums == Sums::kShared ? Tile::kElements / 4 * group.size() : 0;
-  float4* next_x_at = sums_at + 2 * sums_each;
-  float4* next_dy_at = next_x_at + Config::NextX::shared_bytes(group.size()) / kQuadBytes;
-  typename Config::NextX next_x(tile, next_x_at, group.rank(), group.size());
-  typename Config::NextDy next_dy(tile, next_dy_at, group.rank(), group.size());
-  float next_mean = 0.0f, next_rstd = 0.0f;
-  auto prefetch = [&](int64_t r) {
-    if (r >= end) return;
-    next_x.request(x + r * params.x_row_stride);
-    next_dy.request(dy + r * params.dy_row_stride);
-    next_mean = __ldg(means + r);
-    next_rstd = __ldg(rstds + r);
+  const int64_t first = interleaved ? group.index() : group.index() * rows_per_group;
+  const int64_t step = interleaved ? group.count() : 1;
+  const int64_t left = interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
+  const int count = static_cast<int>(interleaved ? left : left < rows_per_group ? left : rows_per_group);
+
+  char* memory =
+      reinterpret_cast<char*>(shared) + Config::weight_bytes(group.size() / Config::Group::kBlocks);
+  typename Config::Ring x_ring(tile, memory, threadIdx.x, blockDim.x);
+  typename Config::Ring dy_ring(tile, memory + Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
+                                blockDim.x);
+  typename Config::Ring dsum_ring(tile, memory + 2 * Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
+                                  blockDim.x);
+  const Element* dsum_ahead = nullptr;
+  int64_t dsum_step = 0;
+  if constexpr (Config::kResidual) {
+    dsum_ahead = static_cast<const Element*>(params.dsum) + first * params.dsum_row_stride;
+    dsum_step = step * params.dsum_row_stride;
+  }
+  const int64_t x_step = step * params.x_row_stride, dy_step = step * params.dy_row_stride;
+  const Element* x_ahead = static_cast<const Element*>(params.x) + first * params.x_row_stride;
+  const Element* dy_ahead = static_cast<const Element*>(params.dy) + first * params.dy_row_stride;
+  Element* dx = static_cast<Element*>(params.dx) + first * params.cols;
+  const int64_t dx_step = step * params.cols;
+  const float* mean_next = static_cast<const float*>(params.mean) + first;
+  const float* rstd_next = static_cast<const float*>(params.rstd) + first;
+
+  RingSlot ahead{0}, now{0}, read{0};
+  int requested = 0;
+  auto request = [&] {
+    if (requested < count) {
+      x_ring.request(x_ahead, ahead);
+      dy_ring.request(dy_ahead, ahead);
+      if constexpr (Config::kResidual) {
+        dsum_ring.request(dsum_ahead, ahead);
+        dsum_ahead += dsum_step;
+      }
+      ahead = x_ring.next(ahead);
+      x_ahead += x_step, dy_ahead += dy_step;
+    }
+    ++requested;
+    cuda::ptx::cp_async_commit_group();
   };
-  prefetch(row);
+#pragma unroll
+  for (int s = 0; s < Config::kStages - 1; ++s) request();
   typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
                                         static_cast<const Element*>(params.bias), group, shared);
-  ColumnSums<Tile, Config::kSums> dweight(sums_at, group.rank(), group.size());
-  ColumnSums<Tile, Config::kSums> dbias(sums_at + sums_each, group.rank(), group.size());
-  __syncthreads();  // the weights in shared memory
+  typename Tile::Floats dweight = {}, dbias = {};
+  if constexpr (Config::kWeights == Weights::kShared) __syncthreads();
 
-  for (; row < end; ++row) {
-    typename Tile::Floats h, dh;
-    next_x.take(h);
-    next_dy.take(dh);
-    const float mean = next_mean, rstd = next_rstd;
-    prefetch(row + 1);
-
+  struct Row {
+    float mean, rstd;
+  };
+  Row ahead_row{};  // of the next row to be read
+  auto load_row = [&] {
+    ahead_row = {__ldg(mean_next), __ldg(rstd_next)};
+    mean_next += step, rstd_next += step;
+  };
+  using Floats = typename Tile::Floats;
+  using Ticket = typename Config::Group::Ticket;
+  int loaded = 0;
+  // dH of the next row, the sums for dW and dB, and this thread's share of the row's two sums.
+  auto first_part = [&](Floats& dh, Row& row) -> Ticket {
+    cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
+    row = ahead_row;
+    if (++loaded < count) load_row();
     weights.next_row();
-    float sums[2] = {0.0f, 0.0f};
+    float sum = 0.0f, sum_h = 0.0f;
+    const float offset = -row.mean * row.rstd;
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
-      float w[Tile::kVecSize], b[Tile::kVecSize];
+      float w[Tile::kVecSize], b[Tile::kVecSize], x[Tile::kVecSize], dy[Tile::kVecSize];
+      cuda::unpack(x_ring.vec(read, i), x);
+      cuda::unpack(dy_ring.vec(read, i), dy);
       weights.get(i, w, b);
-      float dz[Tile::kVecSize];
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
         // Beyond the row's end dY is zero, and so is all that follows from it.
-        h[i][j] = (h[i][j] - mean) * rstd;
-        dz[j] = dh[i][j] * cuda::gelu_derivative<Element, Config::kForm>(fmaf(h[i][j], w[j], b[j]));
-        dh[i][j] = dz[j] * w[j];
-        sums[0] += dh[i][j];
-        sums[1] = fmaf(dh[i][j], h[i][j], sums[1]);
-      }
-#pragma unroll
-      for (int q = 0; q < Tile::kVecSize; q += 4) {
-        dweight.add(i, q / 4, dz[q] * h[i][q], dz[q + 1] * h[i][q + 1], dz[q + 2] * h[i][q + 2],
-                    dz[q + 3] * h[i][q + 3]);
-        dbias.add(i, q / 4, dz[q], dz[q + 1], dz[q + 2], dz[q + 3]);
+        const float h = kIs16Bit ? fmaf(x[j], row.rstd, offset) : (x[j] - row.mean) * row.rstd;
+        const float dz = dy[j] * cuda::gelu_derivative<Element, Config::kForm>(fmaf(h, w[j], b[j]));
+        dweight[i][j] = fmaf(dz, h, dweight[i][j]);
+        dbias[i][j] += dz;
+        dh[i][j] = dz * w[j];
+        sum += dh[i][j];
+        sum_h = fmaf(dh[i][j], h, sum_h);
       }
     }
-    group.sum(sums);
-    const float shift = -sums[0] * inverse_cols, slope = -sums[1] * inverse_cols;
+    read = x_ring.next(read);
+    return group.post(cuda::warp_pair_sum(sum, sum_h));
+  };
+  auto second_part = [&](const Floats& dh, const Row& row, const Ticket& ticket) {
+    float sum, sum_h;
+    group.collect(ticket, sum, sum_h);
+    // dX = rstd (dH - avg(dH) - (X - mean) rstd avg(dH H)) = rstd dH + slope (X - mean) + shift
+    const float slope = -sum_h * inverse_cols * row.rstd * row.rstd, shift = -sum * inverse_cols * row.rstd;
+    const float shift_of_x = fmaf(-row.mean, slope, shift);
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
+      float f[Tile::kVecSize];
+      cuda::unpack(x_ring.vec(now, i), f);
+      [[maybe_unused]] float dsum[Tile::kVecSize];
+      if constexpr (Config::kResidual) cuda::unpack(dsum_ring.vec(now, i), dsum);
 #pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) dh[i][j] = rstd * (fmaf(h[i][j], slope, dh[i][j]) + shift);
+      for (int j = 0; j < Tile::kVecSize; ++j) {
+        const float rest = kIs16Bit ? fmaf(f[j], slope, shift_of_x) : fmaf(f[j] - row.mean, slope, shift);
+        f[j] = fmaf(dh[i][j], row.rstd, rest);
+        if constexpr (Config::kResidual) f[j] += dsum[j];
+      }
+      tile.store_vec(dx, i, f);
     }
-    tile.store(static_cast<Element*>(params.dx) + row * params.cols, dh);
+    now = x_ring.next(now);
+    dx += dx_step;
+  };
+
+  if (count > 0) {
+    load_row();
+    if constexpr (Config::kOverlap) {
+      Floats dh[2];
+      Row rows[2];
+      Ticket tickets[2];
+      tickets[0] = first_part(dh[0], rows[0]);
+      auto turn = [&](int k, int mine, int other) {
+        request();
+        if (k + 1 < count) tickets[other] = first_part(dh[other], rows[other]);
+        second_part(dh[mine], rows[mine], tickets[mine]);
+      };
+      for (int k = 0; k < count; k += 2) {
+        turn(k, 0, 1);
+        if (k + 1 < count) turn(k + 1, 1, 0);
+      }
+    } else {
+      for (int k = 0; k < count; ++k) {
+        Floats dh;
+        Row row;
+        const Ticket ticket = first_part(dh, row);
+        request();
+        second_part(dh, row, ticket);
+      }
+    }
   }
 
-  float* partial = static_cast<float*>(params.partial) + blockIdx.x * 2 * params.cols;
-  typename Tile::Floats sums;
-  dweight.read(sums);
-  store_sums<Config>(tile, sums, partial);
-  dbias.read(sums);
-  store_sums<Config>(tile, sums, partial + params.cols);
+  const auto store = [&](Floats& sums, void* whole, int64_t of_partial) {
+    if (!add_warps<Config>(sums, reinterpret_cast<float*>(shared))) return;
+    if (params.partial == nullptr) return store_sums(tile, sums, static_cast<Element*>(whole));
+    const int64_t unit = blockIdx.x / Config::Group::kBlocks;
+    store_sums(tile, sums, static_cast<float*>(params.partial) + 2 * unit * params.cols + of_partial);
+  };
+  store(dweight, params.dweight, 0);
+  store(dbias, params.dbias, params.cols);
+  group.finish();
 }
 
 /// Adds the blocks' sums: column by column, always in the same order.
-/// Mapping: a block of 32 x 32 threads for 32 columns; warp w adds rows w, w + 32, ..., then the 32 warps'
-/// sums are added. Bytes: partial_rows * 8 d, from L2.
-template <class Element>
+/// Mapping: a block has kColumns columns; a warp reads 32 / kColumns rows at a time, the warps take turns,
+/// then the sums of all are added. Few columns a block where a row has few: there must be blocks enough.
+/// Bytes: partial_rows * 8 d, from L2.
+template <class Element, int kColumns>
 __global__ void __launch_bounds__(1024)
     add_partials_kernel(const float* __restrict__ partial, int64_t partial_rows, int64_t cols,
                         Element* dweight, Element* dbias) {
-  static __shared__ float sums[32][33];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  constexpr int kRowsOfWarp = 32 / kColumns;
+  static __shared__ float sums[32 * kRowsOfWarp][kColumns + 1];
+  const int at = threadIdx.x % kColumns, first = threadIdx.x / kColumns, step = blockDim.x / kColumns;
   const int64_t width = 2 * cols;
-  const int64_t column = blockIdx.x * int64_t{32} + lane;
+  const int64_t column = blockIdx.x * int64_t{kColumns} + at;
   float sum = 0.0f;
   if (column < width) {
 #pragma unroll 8
-    for (int64_t row = warp; row < partial_rows; row += 32) sum += partial[row * width + column];
+    for (int64_t row = first; row < partial_rows; row += step) sum += partial[row * width + column];
   }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || column >= width) return;
-  float total = 0.0f;
-#pragma unroll
-  for (int w = 0; w < 32; ++w) total += sums[w][lane];
+  sums[first][at] = sum;
+  for (int half = step / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (first < half) sums[first][at] += sums[first + half][at];
+  }
+  if (first != 0 || column >= width) return;
   if (column < cols) {
-    dweight[column] = cuda::from_float<Element>(total);
+    dweight[column] = cuda::from_float<Element>(sums[0][at]);
   } else {
-    dbias[column - cols] = cuda::from_float<Element>(total);
+    dbias[column - cols] = cuda::from_float<Element>(sums[0][at]);
   }
 }
+
+/// Columns and threads of its blocks, by the number of columns alone: the order of the additions depends on
+/// nothing else.
+constexpr int64_t kFewColumns = 2048, kManyColumns = 4096;
 
 }  // namespace plab::ops::layer_norm_gelu

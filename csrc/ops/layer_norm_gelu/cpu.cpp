@@ -59,6 +59,13 @@ void forward_rows(const ForwardParams& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T* x = static_cast<const T*>(p.x) + row * p.x_row_stride;
     T* y = static_cast<T*>(p.y) + row * p.cols;
+    if (p.residual != nullptr) {
+      const T* residual = static_cast<const T*>(p.residual) + row * p.residual_row_stride;
+      T* sum = static_cast<T*>(p.sum) + row * p.cols;
+      for (int64_t c = 0; c < p.cols; ++c)
+        sum[c] = static_cast<T>(static_cast<A>(x[c]) + static_cast<A>(residual[c]));
+      x = sum;
+    }
     const double mean = blocked_sum(p.cols, [&](int64_t c) { return static_cast<A>(x[c]); }) / cols;
     const double variance = blocked_sum(p.cols,
                                         [&](int64_t c) {
@@ -105,7 +112,11 @@ void backward_rows(const BackwardParams& p, int64_t begin, int64_t end, Accum<T>
     }
     const A mean_dh = static_cast<A>(blocked_sum(p.cols, [&](int64_t c) { return dh[c]; }) / cols);
     const A mean_dh_h = static_cast<A>(blocked_sum(p.cols, [&](int64_t c) { return dh[c] * h[c]; }) / cols);
-    for (int64_t c = 0; c < p.cols; ++c) dx[c] = static_cast<T>(rstd * (dh[c] - mean_dh - h[c] * mean_dh_h));
+    const T* dsum = p.dsum == nullptr ? nullptr : static_cast<const T*>(p.dsum) + row * p.dsum_row_stride;
+    for (int64_t c = 0; c < p.cols; ++c) {
+      const A elsewhere = dsum == nullptr ? A(0) : static_cast<A>(dsum[c]);
+      dx[c] = static_cast<T>(rstd * (dh[c] - mean_dh - h[c] * mean_dh_h) + elsewhere);
+    }
   }
 }
 

@@ -1,42 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm_gelu forward: Y = gelu(LN(X) * W + B); keeps mean and rstd (fp32) for the backward.
-// Mapping   one group of threads per row (a warp up to 128 vectors of 16 bytes, else a block), the row in
-// registers, so X is
-//           read once; a group has a run of rows and the next one is on its way while one is computed. There
-//           are several times more blocks than fit at once: multiprocessors do not all reach memory equally
-//           fast, and whoever is ahead takes the next block.
-// Bytes     rows * (2 d e + 8), e = bytes per element, and W and B once per block (L2).      Flops about 30
-// per element. Roof      memory: H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for
-// each; README.md counts ours. Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d
-// is a multiple of a vector.
+// layer_norm_gelu forward: Y = gelu(LN(X) * W + B), with a residual of X + R, which is written too; keeps mean
+// and rstd (fp32) for the backward.
+//
+// Mapping   a group of threads per row: a warp, a block, or a cluster of blocks. Two kernels read X once.
+//           forward_kernel: the next rows come through shared memory, and the sums of row k + 1 are on their
+//           way while row k is finished, so nobody waits for the slowest warp. forward_direct_kernel: a row
+//           straight into registers; other blocks fill the wait.
+// Bytes     rows * (2 d e + 8), e = bytes per element, twice that with a residual; W and B once per block (L2).
+// Flops     about 30 per element.
+// Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each;
+//           README.md counts ours.
+// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
 #pragma once
 
 #include "cuda/math.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/pair_sum.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
+#include "ops/layer_norm_gelu/moments.cuh"
+#include "ops/layer_norm_gelu/row_ring.cuh"
 #include "ops/layer_norm_gelu/row_tile.cuh"
 #include "ops/layer_norm_gelu/weights.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 
 /// kResidentThreads threads shall fit a multiprocessor together: it caps the registers of each at 65536 /
-/// kResidentThreads. kPrefetch: the next row of a group is requested before this one is computed; without it,
-/// other blocks fill the wait.
-template <class Tile_, class Group_, int kResidentThreads_, Weights kWeights_, bool kPrefetch_,
-          GeluForm kForm_>
+/// kResidentThreads. kStages: rows in the ring, 0 for forward_direct_kernel.
+template <class Tile_, class Group_, int kResidentThreads_, Weights kWeights_, int kStages_, GeluForm kForm_,
+          bool kResidual_ = false>
 struct ForwardConfig {
   using Tile = Tile_;
   using Group = Group_;
   using Element = typename Tile::Element;
+  using Ring = RowRing<Tile, kStages_>;
+  using WeightsOfRow = WeightStore<Tile, kWeights_>;
   static constexpr int kMaxBlock = kResidentThreads_ > 1024 ? 512 : kResidentThreads_;
   static constexpr int kMinBlocks = kResidentThreads_ / kMaxBlock;
+  static constexpr int kStages = kStages_;
   static constexpr Weights kWeights = kWeights_;
-  static constexpr bool kPrefetch = kPrefetch_;
   static constexpr GeluForm kForm = kForm_;
-  /// Mean and variance in one pass, from the sums of x and x^2, which cancel where |mean| is large beside the
-  /// spread; such rows are found and get the two passes that fp32 elements always get.
-  static constexpr bool kOnePass = !std::is_same_v<Element, float>;
-  static constexpr float kOnePassLimit = 8.0f;  // (mean / std)^2: three bits of the variance
+  static constexpr bool kResidual = kResidual_;
+  /// Mean and variance in one pass cancel where the mean is large beside the spread; such rows are found and
+  /// get two.
+  static constexpr float kOnePassLimit = sizeof(Element) == 2 ? 8.0f : 4.0f;  // (mean / std)^2
+
+  static constexpr int weight_bytes(int threads_per_row) {
+    return WeightsOfRow::shared_bytes(threads_per_row);
+  }
+  static constexpr int shared_bytes(int threads_per_row, int threads) {
+    if (kStages == 0) return 0;
+    return weight_bytes(threads_per_row) + (kResidual ? 2 : 1) * Ring::shared_bytes(threads);
+  }
 };
 
 /// 1 / sqrt(v), one Newton step beyond the approximation. v > 0.
@@ -45,123 +58,243 @@ __device__ __forceinline__ float accurate_rsqrt(float v) {
   return fmaf(0.5f * r, fmaf(-v * r, r, 1.0f), r);
 }
 
-/// Calls use(i, j, value) for this thread's elements of a row. They stay packed in between: two elements a
-/// register.
-template <class Tile, class Use>
-__device__ __forceinline__ void for_elements(const Tile& tile, const typename Tile::Packed& row, Use&& use) {
-#pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) {
-    float f[Tile::kVecSize];
-    cuda::unpack(row.vec[i], f);
-#pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) {
-      if (tile.owns(i, j)) use(i, j, f[j]);
-    }
-  }
-}
-
 /// With these the normalised element is (x - centre) * rstd + offset. `centred` false: centre is 0.
 struct RowStatistics {
   float mean, rstd, centre, offset;
   bool centred;
 };
 
+/// Hands in this thread's share of the row's moments. With a residual, it is first added to the row, in the
+/// ring and in `sum`.
+template <class Config, class Rows>
+__device__ __forceinline__ typename Config::Group::Ticket post_moments(const typename Config::Tile& tile,
+                                                                       typename Config::Group& group,
+                                                                       Rows& ring, const Rows& residual,
+                                                                       RingSlot slot, float pivot,
+                                                                       typename Config::Element* sum) {
+  Moments<typename Config::Tile> moments(pivot);
+#pragma unroll
+  for (int i = 0; i < Config::Tile::kVecs; ++i) {
+    cuda::Vec<typename Config::Element> vec = ring.vec(slot, i);
+    if constexpr (Config::kResidual) {
+      vec = cuda::add(vec, residual.vec(slot, i));
+      ring.put(slot, i, vec);
+      tile.store_packed(sum, i, vec);
+    }
+    moments.add(tile, i, vec);
+  }
+  return group.post(moments.warp_sum());
+}
+
 /// All threads of the group have the same sums and take the same branch.
-template <class Config>
+template <class Config, class Rows>
 __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile& tile,
                                                     typename Config::Group& group,
-                                                    const typename Config::Tile::Packed& row,
+                                                    const typename Config::Group::Ticket& ticket,
+                                                    const Rows& ring, RingSlot slot, float pivot,
                                                     float inverse_cols, float eps) {
-  float sums[2] = {0.0f, 0.0f};
-  for_elements(tile, row, [&](int, int, float x) {
-    sums[0] += x;
-    if constexpr (Config::kOnePass) sums[1] = fmaf(x, x, sums[1]);
-  });
-  group.sum(sums);
-  const float mean = sums[0] * inverse_cols;
-  if constexpr (Config::kOnePass) {
-    const float variance = fmaf(-mean, mean, sums[1] * inverse_cols);
-    if (mean * mean <= Config::kOnePassLimit * variance) {  // false for NaN too, which either path passes on
-      const float rstd = accurate_rsqrt(variance + eps);
-      return {mean, rstd, 0.0f, -mean * rstd, false};
-    }
+  using Tile = typename Config::Tile;
+  float sum, squares;
+  group.collect(ticket, sum, squares);
+  const float shift = sum * inverse_cols, mean = pivot + shift;
+  const float variance = fmaf(-shift, shift, squares * inverse_cols);
+  if (shift * shift <= Config::kOnePassLimit * variance) {  // false for NaN too, which either path passes on
+    const float rstd = accurate_rsqrt(variance + eps);
+    if constexpr (sizeof(typename Config::Element) == 2) return {mean, rstd, 0.0f, -mean * rstd, false};
+    return {mean, rstd, pivot, -shift * rstd, true};
   }
   // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
-  float rest[2] = {0.0f, 0.0f};
-  for_elements(tile, row, [&](int, int, float x) {
-    rest[0] += x - mean;
-    rest[1] = fmaf(x - mean, x - mean, rest[1]);
-  });
-  group.sum(rest);
-  const float shift = rest[0] * inverse_cols;
-  const float rstd = accurate_rsqrt(fmaxf(fmaf(-shift, shift, rest[1] * inverse_cols), 0.0f) + eps);
-  return {mean + shift, rstd, mean, -shift * rstd, true};
+  FloatMoments<Tile> centred(mean);
+#pragma unroll
+  for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));
+  float rest, rest_squares;
+  group.collect(group.post(centred.warp_sum()), rest, rest_squares);
+  rest *= inverse_cols;
+  const float rstd = accurate_rsqrt(fmaxf(fmaf(-rest, rest, rest_squares * inverse_cols), 0.0f) + eps);
+  return {mean + rest, rstd, mean, -rest * rstd, true};
 }
 
-/// y of this thread's elements, vector by vector.
+/// y of this thread's vector i.
 template <class Config, bool kCentred>
-__device__ __forceinline__ void finish_row(
-    const typename Config::Tile& tile, const typename Config::Tile::Packed& row, const RowStatistics& s,
-    const WeightStore<typename Config::Tile, Config::kWeights>& weights, typename Config::Element* y) {
+__device__ __forceinline__ void finish_vec(const typename Config::Tile& tile,
+                                           const cuda::Vec<typename Config::Element>& vec, int i,
+                                           const RowStatistics& s,
+                                           const float (&weight)[Config::Tile::kVecSize],
+                                           const float (&bias)[Config::Tile::kVecSize],
+                                           typename Config::Element* y) {
+  float f[Config::Tile::kVecSize];
+  cuda::unpack(vec, f);
+#pragma unroll
+  for (int j = 0; j < Config::Tile::kVecSize; ++j) {
+    const float h = fmaf(kCentred ? f[j] - s.centre : f[j], s.rstd, s.offset);
+    f[j] = cuda::gelu<typename Config::Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
+  }
+  tile.store_vec(y, i, f);
+}
+
+/// y of this thread's elements. 16-bit rows far from zero are rare: their path is short code instead of fast
+/// code.
+template <class Config, class Rows>
+__device__ __forceinline__ void finish_row(const typename Config::Tile& tile, const Rows& ring, RingSlot slot,
+                                           const RowStatistics& s,
+                                           const typename Config::WeightsOfRow& weights,
+                                           typename Config::Element* y) {
   using Tile = typename Config::Tile;
+  constexpr int kFarUnroll = std::is_same_v<Rows, RowInRegisters<Tile>> ? Tile::kVecs : 1;
+  constexpr bool kMayBeFar = sizeof(typename Config::Element) == 2;
+  float weight[Tile::kVecSize], bias[Tile::kVecSize];
+  if (kMayBeFar && s.centred) {
+#pragma unroll kFarUnroll
+    for (int i = 0; i < Tile::kVecs; ++i) {
+      weights.reload(i, weight, bias);
+      finish_vec<Config, true>(tile, ring.vec(slot, i), i, s, weight, bias, y);
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
-    float f[Tile::kVecSize], weight[Tile::kVecSize], bias[Tile::kVecSize];
-    cuda::unpack(row.vec[i], f);
     weights.get(i, weight, bias);
-#pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) {
-      const float h = fmaf(kCentred ? f[j] - s.centre : f[j], s.rstd, s.offset);
-      f[j] = cuda::gelu<typename Config::Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
-    }
-    tile.store_vec(y, i, f);
+    finish_vec<Config, !kMayBeFar>(tile, ring.vec(slot, i), i, s, weight, bias, y);
   }
 }
 
-/// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group).
+/// Group g computes rows g * rows_per_group onwards, `rows_per_group` of them; with kStep apart.
 template <class Config>
 __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
-    forward_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group) {
+    forward_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group, bool interleaved) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   static __shared__ typename Config::Group::Storage storage;
   extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
-  const auto* x = static_cast<const Element*>(params.x);
-  auto* y = static_cast<Element*>(params.y);
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
   const float eps = static_cast<float>(params.eps);
 
-  int64_t row = group.index() * rows_per_group;
-  const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
-  typename Tile::Packed next;
-  if (Config::kPrefetch && row < end) tile.load(x + row * params.x_row_stride, next);
-  WeightStore<Tile, Config::kWeights> weights(tile, static_cast<const Element*>(params.weight),
-                                              static_cast<const Element*>(params.bias), group, shared);
-  if constexpr (Config::kWeights == Weights::kShared) __syncthreads();
+  const int64_t first = interleaved ? group.index() : group.index() * rows_per_group;
+  const int64_t step = interleaved ? group.count() : 1;
+  const int64_t left = interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
+  const int count = static_cast<int>(interleaved ? left : left < rows_per_group ? left : rows_per_group);
+  if (count <= 0 && Config::Group::kIsWarp && Config::kWeights != Weights::kShared) return;
 
-  for (; row < end; ++row) {
-    typename Tile::Packed now;
-    if constexpr (Config::kPrefetch) {
-      now = next;
-      if (row + 1 < end) tile.load(x + (row + 1) * params.x_row_stride, next);
-    } else {
-      tile.load(x + row * params.x_row_stride, now);
+  char* memory = reinterpret_cast<char*>(shared);
+  memory += Config::weight_bytes(group.size() / Config::Group::kBlocks);
+  typename Config::Ring ring(tile, memory, threadIdx.x, blockDim.x);
+  typename Config::Ring residual_ring(tile, memory + Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
+                                      blockDim.x);
+  const Element *residual_ahead = nullptr, *residual_next = nullptr;
+  Element* sum_next = nullptr;
+  int64_t residual_step = 0;
+  if constexpr (Config::kResidual) {
+    residual_ahead = static_cast<const Element*>(params.residual) + first * params.residual_row_stride;
+    residual_next = residual_ahead;
+    residual_step = step * params.residual_row_stride;
+    sum_next = static_cast<Element*>(params.sum) + first * params.cols;
+  }
+  const int64_t x_step = step * params.x_row_stride, y_step = step * params.cols;
+  const Element* x_ahead = static_cast<const Element*>(params.x) + first * params.x_row_stride;
+  const Element* x_next = x_ahead;
+  Element* y = static_cast<Element*>(params.y) + first * params.cols;
+  RingSlot ahead{0}, now{0};
+  int requested = 0;
+  auto request = [&] {
+    if (requested < count) {
+      ring.request(x_ahead, ahead);
+      x_ahead += x_step;
+      if constexpr (Config::kResidual) {
+        residual_ring.request(residual_ahead, ahead);
+        residual_ahead += residual_step;
+      }
+      ahead = ring.next(ahead);
+    }
+    ++requested;
+    cuda::ptx::cp_async_commit_group();
+  };
+#pragma unroll
+  for (int s = 0; s < Config::kStages - 1; ++s) request();
+  typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
+                                        static_cast<const Element*>(params.bias), group, shared);
+  if constexpr (Config::kWeights == Weights::kShared) __syncthreads();
+  if (count <= 0) return group.finish();
+
+  // The next row, once it has arrived. fp32 rows are summed relative to their first element, which is likely
+  // to be near their mean.
+  float pivot = 0.0f;
+  auto post = [&](RingSlot slot, float& pivot_of_row) {
+    cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
+    if constexpr (sizeof(Element) == 4) {
+      pivot_of_row = __ldg(x_next);
+      x_next += x_step;
+      if constexpr (Config::kResidual) {
+        pivot_of_row += __ldg(residual_next);
+        residual_next += residual_step;
+      }
+    }
+    const auto ticket = post_moments<Config>(tile, group, ring, residual_ring, slot, pivot_of_row, sum_next);
+    sum_next += y_step;
+    return ticket;
+  };
+  auto ticket = post(now, pivot);
+  for (int k = 0; k < count; ++k) {
+    request();
+    auto next_ticket = ticket;
+    float next_pivot = 0.0f;
+    const RingSlot next = ring.next(now);
+    if (k + 1 < count) next_ticket = post(next, next_pivot);
+    const RowStatistics s = statistics<Config>(tile, group, ticket, ring, now, pivot, inverse_cols, eps);
+    if (group.rank() == 0) {
+      const int64_t row = first + k * step;
+      static_cast<float*>(params.mean)[row] = s.mean;
+      static_cast<float*>(params.rstd)[row] = s.rstd;
     }
     weights.next_row();
-    const RowStatistics s = statistics<Config>(tile, group, now, inverse_cols, eps);
+    finish_row<Config>(tile, ring, now, s, weights, y);
+    y += y_step;
+    now = next, ticket = next_ticket, pivot = next_pivot;
+  }
+  group.finish();
+}
+
+/// The simplest scheme: one row at a time, straight into registers; other blocks fill the wait.
+template <class Config>
+__global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
+    forward_direct_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group, bool) {
+  using Tile = typename Config::Tile;
+  using Element = typename Config::Element;
+  using Rows = RowInRegisters<Tile>;
+  static __shared__ typename Config::Group::Storage storage;
+  typename Config::Group group(storage);
+  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
+  const float inverse_cols = 1.0f / static_cast<float>(params.cols);
+  const float eps = static_cast<float>(params.eps);
+  int64_t row = group.index() * rows_per_group;
+  const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
+  typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
+                                        static_cast<const Element*>(params.bias), group, nullptr);
+  for (; row < end; ++row) {
+    const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
+    Rows rows, residual;
+    rows.load(tile, x);
+    float pivot = sizeof(Element) == 4 ? cuda::to_float(__ldg(x)) : 0.0f;
+    Element* sum = nullptr;
+    if constexpr (Config::kResidual) {
+      const Element* r = static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
+      residual.load(tile, r);
+      if constexpr (sizeof(Element) == 4) pivot += __ldg(r);
+      sum = static_cast<Element*>(params.sum) + row * params.cols;
+    }
+    weights.next_row();
+    const auto ticket = post_moments<Config>(tile, group, rows, residual, RingSlot{0}, pivot, sum);
+    const RowStatistics s =
+        statistics<Config>(tile, group, ticket, rows, RingSlot{0}, pivot, inverse_cols, eps);
     if (group.rank() == 0) {
       static_cast<float*>(params.mean)[row] = s.mean;
       static_cast<float*>(params.rstd)[row] = s.rstd;
     }
-    Element* out = y + row * params.cols;
-    if (Config::kOnePass && !s.centred) {
-      finish_row<Config, false>(tile, now, s, weights, out);
-    } else {
-      finish_row<Config, true>(tile, now, s, weights, out);
-    }
+    finish_row<Config>(tile, rows, RingSlot{0}, s, weights,
+                       static_cast<Element*>(params.y) + row * params.cols);
   }
+  group.finish();
 }
 
 }  // namespace plab::ops::layer_norm_gelu

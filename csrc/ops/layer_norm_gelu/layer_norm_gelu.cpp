@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "ops/op.h"
 
@@ -25,6 +26,8 @@ struct Problem {
   GeluForm form;
   ElementType element;
   Dtype statistics;  // of mean, rstd and the sums over rows
+
+  int64_t statistics_bytes() const { return statistics == Dtype::kFloat64 ? 8 : 4; }
 };
 
 GeluForm gelu_form(const std::string& approximate) {
@@ -94,73 +97,106 @@ std::optional<Tensor> contiguous(const std::optional<Tensor>& tensor) {
   return torch_abi::contiguous(*tensor);
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight,
-                                           const std::optional<Tensor>& bias, double eps,
-                                           const std::string& approximate) {
-  const Problem problem = check(x, weight, bias, approximate);
-  Tensor y = empty_like(x);
-  const auto leading = x.sizes().first(x.dim() - 1);
-  Tensor mean = empty(leading, problem.statistics, x.device()),
-         rstd = empty(leading, problem.statistics, x.device());
-  if (problem.rows > 0) {
-    const Rows rows = as_rows(x);
-    const Tensor dense_weight = torch_abi::contiguous(weight);
-    const std::optional<Tensor> dense_bias = contiguous(bias);
-    const ForwardParams params{rows.tensor.data(),
-                               dense_weight.data(),
-                               data_or_null(dense_bias),
-                               y.mutable_data(),
-                               mean.mutable_data(),
-                               rstd.mutable_data(),
-                               problem.rows,
-                               problem.cols,
-                               rows.stride,
-                               eps,
-                               problem.form,
-                               problem.element};
-    if (x.device().is_cpu()) {
-      layer_norm_gelu::forward_cpu(params);
-    } else {
-#ifdef PLAB_HAS_CUDA
-      const CudaScope scope(x);
-      layer_norm_gelu::launch_forward(params, scope.stream());
-#endif
-    }
+/// Fills y and the statistics, and with a residual `sum`; x and the residual have the same shape.
+void run_forward(const Problem& problem, const Tensor& x, const Tensor* residual, const Tensor& weight,
+                 const std::optional<Tensor>& bias, double eps, Tensor& y, Tensor* sum, Tensor& statistics) {
+  if (problem.rows == 0) return;
+  const Rows rows = as_rows(x);
+  const Tensor dense_weight = torch_abi::contiguous(weight);
+  const std::optional<Tensor> dense_bias = contiguous(bias);
+  ForwardParams params{};
+  params.x = rows.tensor.data();
+  params.weight = dense_weight.data();
+  params.bias = data_or_null(dense_bias);
+  params.y = y.mutable_data();
+  params.mean = statistics.mutable_data();
+  params.rstd = static_cast<char*>(params.mean) + problem.rows * problem.statistics_bytes();
+  params.rows = problem.rows;
+  params.cols = problem.cols;
+  params.x_row_stride = rows.stride;
+  params.eps = eps;
+  params.form = problem.form;
+  params.element = problem.element;
+  std::optional<Rows> residual_rows;
+  if (residual != nullptr) {
+    residual_rows = as_rows(*residual);
+    params.residual = residual_rows->tensor.data();
+    params.residual_row_stride = residual_rows->stride;
+    params.sum = sum->mutable_data();
   }
-  return {std::move(y), std::move(mean), std::move(rstd)};
+  if (x.device().is_cpu()) {
+    layer_norm_gelu::forward_cpu(params);
+  } else {
+#ifdef PLAB_HAS_CUDA
+    const CudaScope scope(x);
+    layer_norm_gelu::launch_forward(params, scope.stream());
+#endif
+  }
 }
 
-void check_saved(const torch_abi::Named& saved, const Tensor& x, const Problem& problem) {
-  const auto expected = x.sizes().first(x.dim() - 1);
-  PLAB_CHECK(saved.tensor.device() == x.device() && saved.tensor.dtype() == problem.statistics &&
-                 std::ranges::equal(saved.tensor.sizes(), expected),
-             kOp, ": ", saved.name, " is not what the forward returned: it has shape ",
-             torch_abi::text(saved.tensor.sizes()), " and dtype ", torch_abi::name(saved.tensor.dtype()),
+/// The mean of every row, then rstd of every row: (2, the leading dimensions of x).
+std::vector<int64_t> statistics_shape(const Tensor& x) {
+  std::vector<int64_t> shape{2};
+  const auto leading = x.sizes().first(x.dim() - 1);
+  shape.insert(shape.end(), leading.begin(), leading.end());
+  return shape;
+}
+
+std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                                   double eps, const std::string& approximate) {
+  const Problem problem = check(x, weight, bias, approximate);
+  Tensor y = empty_like(x), statistics = empty(statistics_shape(x), problem.statistics, x.device());
+  run_forward(problem, x, nullptr, weight, bias, eps, y, nullptr, statistics);
+  return {std::move(y), std::move(statistics)};
+}
+
+void check_same_shape(const torch_abi::Named& tensor, const Tensor& x) {
+  torch_abi::check_alike(kOp, {{"x", x}, tensor});
+  PLAB_CHECK(std::ranges::equal(tensor.tensor.sizes(), x.sizes()), kOp, ": ", tensor.name, " has shape ",
+             torch_abi::text(tensor.tensor.sizes()), " but x has shape ", torch_abi::text(x.sizes()));
+}
+
+std::tuple<Tensor, Tensor, Tensor> forward_residual(const Tensor& x, const Tensor& residual,
+                                                    const Tensor& weight, const std::optional<Tensor>& bias,
+                                                    double eps, const std::string& approximate) {
+  const Problem problem = check(x, weight, bias, approximate);
+  check_same_shape({"residual", residual}, x);
+  Tensor y = empty_like(x), sum = empty_like(x),
+         statistics = empty(statistics_shape(x), problem.statistics, x.device());
+  run_forward(problem, x, &residual, weight, bias, eps, y, &sum, statistics);
+  return {std::move(y), std::move(sum), std::move(statistics)};
+}
+
+void check_saved(const Tensor& statistics, const Tensor& x, const Problem& problem) {
+  const std::vector<int64_t> expected = statistics_shape(x);
+  PLAB_CHECK(statistics.device() == x.device() && statistics.dtype() == problem.statistics &&
+                 std::ranges::equal(statistics.sizes(), expected),
+             kOp, ": statistics is not what the forward returned: it has shape ",
+             torch_abi::text(statistics.sizes()), " and dtype ", torch_abi::name(statistics.dtype()),
              ", expected ", torch_abi::text(expected), " and ", torch_abi::name(problem.statistics));
 }
 
 std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
-                                            const std::optional<Tensor>& bias, const Tensor& mean,
-                                            const Tensor& rstd, const std::string& approximate) {
+                                            const std::optional<Tensor>& bias, const Tensor& statistics,
+                                            const std::string& approximate,
+                                            const std::optional<Tensor>& dsum) {
   const Problem problem = check(x, weight, bias, approximate);
-  torch_abi::check_alike(kOp, {{"x", x}, {"dy", dy}});
-  PLAB_CHECK(std::ranges::equal(dy.sizes(), x.sizes()), kOp, ": dy has shape ", torch_abi::text(dy.sizes()),
-             " but x has shape ", torch_abi::text(x.sizes()));
-  check_saved({"mean", mean}, x, problem);
-  check_saved({"rstd", rstd}, x, problem);
+  check_same_shape({"dy", dy}, x);
+  if (dsum) check_same_shape({"dsum", *dsum}, x);
+  check_saved(statistics, x, problem);
 
   Tensor dx = empty_like(x), dweight = empty_like(weight), dbias = empty_like(weight);
   const Rows x_rows = as_rows(x), dy_rows = as_rows(dy);
-  const Tensor dense_weight = torch_abi::contiguous(weight), dense_mean = torch_abi::contiguous(mean),
-               dense_rstd = torch_abi::contiguous(rstd);
+  const Tensor dense_weight = torch_abi::contiguous(weight),
+               dense_statistics = torch_abi::contiguous(statistics);
   const std::optional<Tensor> dense_bias = contiguous(bias);
   BackwardParams params{};
   params.dy = dy_rows.tensor.data();
   params.x = x_rows.tensor.data();
   params.weight = dense_weight.data();
   params.bias = data_or_null(dense_bias);
-  params.mean = dense_mean.data();
-  params.rstd = dense_rstd.data();
+  params.mean = dense_statistics.data();
+  params.rstd = static_cast<const char*>(params.mean) + problem.rows * problem.statistics_bytes();
   params.dx = dx.mutable_data();
   params.dweight = dweight.mutable_data();
   params.dbias = dbias.mutable_data();
@@ -170,10 +206,17 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, c
   params.dy_row_stride = dy_rows.stride;
   params.form = problem.form;
   params.element = problem.element;
+  std::optional<Rows> dsum_rows;
+  if (dsum) {
+    dsum_rows = as_rows(*dsum);
+    params.dsum = dsum_rows->tensor.data();
+    params.dsum_row_stride = dsum_rows->stride;
+  }
   const auto with_scratch = [&](int64_t partial_rows, auto&& run) {
+    params.partial_rows = partial_rows;
+    if (partial_rows == 0) return run();
     Tensor partial = empty(std::array{partial_rows, 2 * problem.cols}, problem.statistics, x.device());
     params.partial = partial.mutable_data();
-    params.partial_rows = partial_rows;
     run();
   };
   if (x.device().is_cpu()) {
@@ -194,10 +237,13 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, c
 std::span<const OpDef> layer_norm_gelu_ops() {
   static constexpr OpDef kOps[] = {
       {"layer_norm_gelu(Tensor x, Tensor weight, Tensor? bias, float eps, str approximate) -> "
-       "(Tensor y, Tensor mean, Tensor rstd)",
+       "(Tensor y, Tensor statistics)",
        &Box<&forward>::call},
-      {"layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, Tensor mean, Tensor rstd, "
-       "str approximate) -> (Tensor dx, Tensor dweight, Tensor dbias)",
+      {"layer_norm_gelu_residual(Tensor x, Tensor residual, Tensor weight, Tensor? bias, float eps, "
+       "str approximate) -> (Tensor y, Tensor sum, Tensor statistics)",
+       &Box<&forward_residual>::call},
+      {"layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, Tensor statistics, "
+       "str approximate, Tensor? dsum=None) -> (Tensor dx, Tensor dweight, Tensor dbias)",
        &Box<&backward>::call},
   };
   return kOps;

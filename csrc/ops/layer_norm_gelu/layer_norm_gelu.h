@@ -26,9 +26,12 @@ struct ForwardParams {
   void* y;
   void* mean;
   void* rstd;
+  const void* residual;  // null: none, and no sum
+  void* sum;             // x + residual, rounded to the element type: what is normalised
   int64_t rows;
   int64_t cols;
   int64_t x_row_stride;
+  int64_t residual_row_stride;
   double eps;
   GeluForm form;
   ElementType element;
@@ -41,6 +44,7 @@ struct BackwardParams {
   const void* bias;  // null: zero
   const void* mean;
   const void* rstd;
+  const void* dsum;  // null: zero; the gradient of the sum from elsewhere, added to dx
   void* dx;
   void* dweight;
   void* dbias;
@@ -52,12 +56,14 @@ struct BackwardParams {
   int64_t cols;
   int64_t x_row_stride;
   int64_t dy_row_stride;
+  int64_t dsum_row_stride;
   GeluForm form;
   ElementType element;
 };
 
-/// Rows of scratch that the backward wants. The sums over all rows are made per piece of the work and then
-/// added in a fixed order: dweight and dbias have the same bits in every run.
+/// Rows of scratch that the backward wants; 0: none, of few rows dweight and dbias are written at once. The
+/// sums over all rows are made per piece of the work and then added in a fixed order: they have the same bits
+/// in every run.
 int64_t backward_partial_rows_cpu(const BackwardParams& params);
 int64_t backward_partial_rows_cuda(const BackwardParams& params);
 

@@ -15,6 +15,7 @@
 #include "cuda/reduce.cuh"
 #include "cuda/vec.cuh"
 #include "ops/layer_norm_gelu/long_rows.h"
+#include "ops/layer_norm_gelu/wide_rows.h"
 
 namespace plab::ops::layer_norm_gelu {
 namespace {
@@ -44,6 +45,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
     Element* y = static_cast<Element*>(params.y) + row * cols;
+    if (params.residual != nullptr) {  // each thread reads again only what it wrote
+      const Element* residual =
+          static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
+      Element* sum = static_cast<Element*>(params.sum) + row * cols;
+      for (int64_t c = threadIdx.x; c < cols; c += kThreads)
+        sum[c] = cuda::from_float<Element>(cuda::to_float(x[c]) + cuda::to_float(residual[c]));
+      x = sum;
+    }
     const float mean = row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]); }) * inverse_cols;
     // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
     const float rest =
@@ -81,6 +90,9 @@ __global__ void __launch_bounds__(kThreads)
     const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
     const Element* dy = static_cast<const Element*>(params.dy) + row * params.dy_row_stride;
     Element* dx = static_cast<Element*>(params.dx) + row * cols;
+    const Element* dsum = params.dsum == nullptr
+                              ? nullptr
+                              : static_cast<const Element*>(params.dsum) + row * params.dsum_row_stride;
     const float mean = static_cast<const float*>(params.mean)[row];
     const float rstd = static_cast<const float*>(params.rstd)[row];
     const bool first = row == blockIdx.x;
@@ -105,8 +117,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
       float h, dz;
       gradient(c, h, dz);
-      dx[c] =
-          cuda::from_float<Element>(rstd * (fmaf(-h, mean_dh_h, dz * cuda::to_float(weight[c])) - mean_dh));
+      const float elsewhere = dsum != nullptr ? cuda::to_float(dsum[c]) : 0.0f;
+      dx[c] = cuda::from_float<Element>(
+          fmaf(rstd, fmaf(-h, mean_dh_h, dz * cuda::to_float(weight[c])) - mean_dh, elsewhere));
     }
   }
 }
@@ -142,5 +155,10 @@ PLAB_INSTANTIATE(__nv_bfloat16, GeluForm::kTanh)
 PLAB_INSTANTIATE(__half, GeluForm::kErf)
 PLAB_INSTANTIATE(__half, GeluForm::kTanh)
 #undef PLAB_INSTANTIATE
+
+#ifndef PLAB_HAS_SM90A  // else they are in sm90/wide_rows.cu
+bool launch_forward_wide(const ForwardParams&, cudaStream_t) { return false; }
+int64_t launch_backward_wide(const BackwardParams&, bool, cudaStream_t) { return 0; }
+#endif
 
 }  // namespace plab::ops::layer_norm_gelu

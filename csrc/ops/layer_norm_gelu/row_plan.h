@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a row is cut for the threads that share it. Plain C++, chosen on the host, the same for forward and
-// backward.
+// How a row is cut for the threads that share it. Plain C++, chosen on the host.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace plab::ops::layer_norm_gelu {
 
@@ -16,32 +16,28 @@ enum class Access {
 
 struct RowPlan {
   int threads;  // per row, a multiple of 32; 32 means that a warp has the row to itself
-  int vecs;     // 16-byte vectors per thread; 0: the row is too long to be held in registers
+  int vecs;     // 16-byte vectors per thread; 0: the row is too long for a block
   Access access;
 };
 
 constexpr int kMaxThreadsPerRow = 512;
 
-/// `vec_size` elements fill 16 bytes and a thread may hold `max_vecs` vectors, 2, 4 or 8. `aligned`: every
-/// row of every tensor starts at a multiple of 16 bytes. Kernels exist for kExact with 1, 2, 3, 4 and
-/// max_vecs vectors, for kVector with 1 and max_vecs, for kScalar with 1.
-inline RowPlan plan_row(int64_t cols, int vec_size, int max_vecs, bool aligned) {
+/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
+/// first; kVector ones exist for 1 and the first choice, kScalar ones for 1. `aligned`: every row of every
+/// tensor starts at a multiple of 16 bytes.
+inline RowPlan plan_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned) {
   const auto warps_of = [](int64_t threads) { return static_cast<int>((threads + 31) / 32 * 32); };
   const int64_t vecs_per_row = (cols + vec_size - 1) / vec_size;
   if (aligned && cols % vec_size == 0) {
-    for (const int vecs : {max_vecs, 4, 3, 2, 1}) {
+    for (const int vecs : choices) {
       const int64_t threads = vecs_per_row / vecs;
-      const int fewest = vecs > 4 ? 64 : 32;
-      if (vecs <= max_vecs && vecs_per_row % (vecs * 32) == 0 && threads >= fewest &&
-          threads <= kMaxThreadsPerRow) {
+      if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow)
         return {static_cast<int>(threads), vecs, Access::kExact};
-      }
     }
     if (vecs_per_row <= 32) return {32, 1, Access::kVector};
-    if (vecs_per_row <= max_vecs * kMaxThreadsPerRow) {
-      const int64_t threads = (vecs_per_row + max_vecs - 1) / max_vecs;
-      return {warps_of(threads > 32 || max_vecs <= 4 ? threads : 33), max_vecs, Access::kVector};
-    }
+    const int most = *choices.begin();
+    if (vecs_per_row <= most * kMaxThreadsPerRow)
+      return {warps_of((vecs_per_row + most - 1) / most), most, Access::kVector};
   } else if (vecs_per_row <= kMaxThreadsPerRow) {
     return {warps_of(vecs_per_row), 1, Access::kScalar};
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a row that one thread owns, and how it moves: kVecs vectors of 16 bytes, interleaved over the
-// group's threads so that neighbouring threads touch neighbouring addresses.
+// The part of a row that one thread owns, and how it moves: kVecs vectors of 16 bytes. A warp has one piece
+// of the row, in which neighbouring lanes touch neighbouring addresses; a lane's vectors lie a constant
+// apart.
 #pragma once
 
 #include "cuda/ptx/registers.cuh"
@@ -15,18 +16,23 @@ class RowTile {
   using Element = Element_;
   static constexpr int kVecs = kVecs_, kVecSize = cuda::kVecSize<Element>, kElements = kVecs * kVecSize;
   static constexpr Access kAccess = kAccess_;
+  static constexpr int kWarpSize = 32;
   using Floats = float[kVecs][kVecSize];
   /// A row's elements as they came from memory.
   struct Packed {
     cuda::Vec<Element> vec[kVecs];
   };
 
-  __device__ RowTile(int cols, int thread, int threads) : cols_(cols), thread_(thread), threads_(threads) {}
+  __device__ RowTile(int cols, int thread, int threads)
+      : cols_(cols),
+        first_(((thread / kWarpSize * kVecs) * kWarpSize + thread % kWarpSize) * kVecSize),
+        thread_(thread),
+        threads_(threads) {}
 
   /// Column of this thread's element j in vector i.
   __device__ __forceinline__ int column(int i, int j) const {
     if constexpr (kAccess == Access::kScalar) return (i * kVecSize + j) * threads_ + thread_;
-    return (i * threads_ + thread_) * kVecSize + j;
+    return first_ + i * kWarpSize * kVecSize + j;
   }
 
   __device__ __forceinline__ bool owns(int i, int j) const {
@@ -68,23 +74,23 @@ class RowTile {
   }
 
   __device__ __forceinline__ void store_vec(Element* row, int i, const float (&f)[kVecSize]) const {
+    store_packed(row, i, cuda::pack<Element>(f));
+  }
+
+  __device__ __forceinline__ void store_packed(Element* row, int i, cuda::Vec<Element> vec) const {
     if constexpr (kAccess == Access::kScalar) {
+      const auto* elements = reinterpret_cast<const Element*>(&vec);
 #pragma unroll
       for (int j = 0; j < kVecSize; ++j) {
-        if (owns(i, j)) row[column(i, j)] = cuda::from_float<Element>(f[j]);
+        if (owns(i, j)) row[column(i, j)] = elements[j];
       }
     } else if (owns(i, 0)) {
-      cuda::store_streaming(row + column(i, 0), cuda::pack<Element>(f));
+      cuda::store_streaming(row + column(i, 0), vec);
     }
   }
 
-  __device__ __forceinline__ void store(Element* row, const Floats& f) const {
-#pragma unroll
-    for (int i = 0; i < kVecs; ++i) store_vec(row, i, f[i]);
-  }
-
  private:
-  int cols_, thread_, threads_;
+  int cols_, first_, thread_, threads_;
 };
 
 }  // namespace plab::ops::layer_norm_gelu

@@ -12,6 +12,7 @@ enum class Weights {
   kShared,  // as fp32 in shared memory: half an instruction per element and row, 8 bytes of shared memory per
             // column
   kRegisters,  // packed in registers: two unpacking instructions per element and row
+  kFloats,     // as fp32 in registers: no instruction, two registers an element
   kCached,     // read anew for each row, from L1 after the first
 };
 
@@ -32,9 +33,13 @@ class WeightStore {
   template <class Group>
   __device__ WeightStore(const Tile& tile, const Element* weight, const Element* bias, const Group& group,
                          float4* shared)
-      : tile_(tile), weight_(weight), bias_(bias), shared_(shared + group.rank()), threads_(group.size()) {
+      : tile_(tile), weight_(weight), bias_(bias), shared_(shared + thread_offset(group.local_rank())) {
     if constexpr (kWeights == Weights::kCached) return;
     load();
+    if constexpr (kWeights == Weights::kFloats) {
+      Tile::unpack(w_, weight_floats_);
+      Tile::unpack(b_, bias_floats_);
+    }
     if (kWeights == Weights::kShared && group.leads()) {
 #pragma unroll
       for (int i = 0; i < Tile::kVecs; ++i) {
@@ -57,16 +62,24 @@ class WeightStore {
     }
   }
 
+  /// As get(), but from memory, with an index that need not be known to the compiler.
+  __device__ __forceinline__ void reload(int i, Floats& weight, Floats& bias) const {
+    cuda::unpack(tile_.template load_vec<false>(weight_, i), weight);
+    cuda::Vec<Element> packed_bias{make_uint4(0, 0, 0, 0)};
+    if (bias_ != nullptr) packed_bias = tile_.template load_vec<false>(bias_, i);
+    cuda::unpack(packed_bias, bias);
+  }
+
   /// This thread's weights and biases for vector i.
   __device__ __forceinline__ void get(int i, Floats& weight, Floats& bias) const {
     if constexpr (kWeights == Weights::kShared) {
       take(i, weight);
       take(Tile::kVecs + i, bias);
+    } else if constexpr (kWeights == Weights::kFloats) {
+#pragma unroll
+      for (int j = 0; j < Tile::kVecSize; ++j) weight[j] = weight_floats_[i][j], bias[j] = bias_floats_[i][j];
     } else if constexpr (kWeights == Weights::kCached) {
-      cuda::unpack(tile_.template load_vec<false>(weight_, i), weight);
-      cuda::Vec<Element> packed_bias{make_uint4(0, 0, 0, 0)};
-      if (bias_ != nullptr) packed_bias = tile_.template load_vec<false>(bias_, i);
-      cuda::unpack(packed_bias, bias);
+      reload(i, weight, bias);
     } else {
       cuda::unpack(w_.vec[i], weight);
       cuda::unpack(b_.vec[i], bias);
@@ -83,19 +96,23 @@ class WeightStore {
     }
   }
 
-  // Quad q of vector v lies `threads_` quads after the one before: neighbouring threads, neighbouring banks.
+  // Each warp has its own piece, in which a lane's quads lie a warp apart: neighbouring lanes, neighbouring
+  // banks.
+  __device__ static int thread_offset(int thread) {
+    return thread / 32 * (2 * Tile::kVecs * kQuads * 32) + thread % 32;
+  }
   __device__ __forceinline__ void put(int v, const cuda::Vec<Element>& packed) {
     Floats f;
     cuda::unpack(packed, f);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      shared_[(v * kQuads + q) * threads_] = make_float4(f[4 * q], f[4 * q + 1], f[4 * q + 2], f[4 * q + 3]);
+      shared_[(v * kQuads + q) * 32] = make_float4(f[4 * q], f[4 * q + 1], f[4 * q + 2], f[4 * q + 3]);
     }
   }
   __device__ __forceinline__ void take(int v, Floats& f) const {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      const float4 quad = shared_[(v * kQuads + q) * threads_];
+      const float4 quad = shared_[(v * kQuads + q) * 32];
       f[4 * q] = quad.x, f[4 * q + 1] = quad.y, f[4 * q + 2] = quad.z, f[4 * q + 3] = quad.w;
     }
   }
@@ -104,8 +121,8 @@ class WeightStore {
   const Element* weight_;
   const Element* bias_;
   float4* shared_;
-  int threads_;
   typename Tile::Packed w_, b_;
+  typename Tile::Floats weight_floats_, bias_floats_;
 };
 
 }  // namespace plab::ops::layer_norm_gelu

@@ -78,6 +78,14 @@ inline float __shfl_xor_sync(unsigned, float value, int mask) {
   __syncwarp();
   return other;
 }
+inline float __shfl_sync(unsigned, float value, int from) {
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  on_cpu::lanes[warp][lane] = value;
+  __syncwarp();
+  const float other = on_cpu::lanes[warp][from % 32];
+  __syncwarp();
+  return other;
+}
 template <class T>
 T __ldg(const T* address) {
   return *address;

@@ -24,6 +24,7 @@ struct Shape {
   int rows_per_group;
   float mean;
   bool bias;
+  float first = 0;  // of each row, unless 0
 };
 
 template <class Element>
@@ -55,14 +56,15 @@ double gelu(GeluForm form, double z, double& slope) {
   return z * gate;
 }
 
-template <class Tile, class Group, Weights kWeights, Sums kSums, GeluForm kForm,
-          Ahead kAhead = Ahead::kRegisters>
+template <class Tile, class Group, Weights kWeights, int kStages, bool kOverlap, GeluForm kForm>
 void run(const char* name, const Shape& shape) {
   using Element = typename Tile::Element;
-  using Forward = ForwardConfig<Tile, Group, 1024, kWeights, kAhead == Ahead::kRegisters, kForm>;
-  using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kSums, kForm, kAhead, kAhead>;
-  const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias] = shape;
-  const auto x = normal<Element>(rows * row_stride + offset, row_mean, 2, 1);
+  using Forward = ForwardConfig<Tile, Group, 1024, kWeights, kStages, kForm>;
+  using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kStages, kOverlap, kForm>;
+  const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias, row_first] = shape;
+  auto x = normal<Element>(rows * row_stride + offset, row_mean, 2, 1);
+  for (int64_t r = 0; row_first != 0 && r < rows; ++r)
+    x[offset + r * row_stride] = cuda::from_float<Element>(row_first);
   const auto dy = normal<Element>(rows * row_stride + offset, 0, 1, 2);
   const auto weight = normal<Element>(cols, 1, 0.3f, 3), bias = normal<Element>(cols, 0, 0.3f, 4);
   std::vector<Element> y(rows * cols), dx(rows * cols), dweight(cols), dbias(cols);
@@ -78,15 +80,17 @@ void run(const char* name, const Shape& shape) {
   f.x = x.data() + offset, f.weight = weight.data(), f.bias = with_bias ? bias.data() : nullptr;
   f.y = y.data(), f.mean = mean.data(), f.rstd = rstd.data();
   f.rows = rows, f.cols = cols, f.x_row_stride = row_stride, f.eps = 1e-5;
-  on_cpu::launch(blocks, threads_per_row * groups, [&] { forward_kernel<Forward>(f, rows_per_group); });
+  on_cpu::launch(blocks, threads_per_row * groups,
+                 [&] { forward_kernel<Forward>(f, rows_per_group, false); });
   BackwardParams b{};
   b.dy = dy.data() + offset, b.x = f.x, b.weight = f.weight, b.bias = f.bias, b.mean = f.mean,
   b.rstd = f.rstd;
-  b.dx = dx.data(), b.partial = partial.data();
+  b.dx = dx.data(), b.partial = partial.data(), b.dweight = dweight.data(), b.dbias = dbias.data();
   b.rows = rows, b.cols = cols, b.x_row_stride = row_stride, b.dy_row_stride = row_stride;
-  on_cpu::launch(blocks, threads_per_row * groups, [&] { backward_kernel<Backward>(b, rows_per_group); });
-  on_cpu::launch(static_cast<unsigned>((2 * cols + 31) / 32), 1024, [&] {
-    add_partials_kernel<Element>(partial.data(), blocks, cols, dweight.data(), dbias.data());
+  on_cpu::launch(blocks, threads_per_row * groups,
+                 [&] { backward_kernel<Backward>(b, rows_per_group, false); });
+  on_cpu::launch(static_cast<unsigned>((2 * cols + 7) / 8), 256, [&] {
+    add_partials_kernel<Element, 8>(partial.data(), blocks, cols, dweight.data(), dbias.data());
   });
 
   Error error_y, error_dx, error_dweight, error_dbias;
@@ -123,37 +127,37 @@ void run(const char* name, const Shape& shape) {
 }
 
 void run_all() {
-  using cuda::BlockGroup;
-  using cuda::WarpGroup;
+  using cuda::BlockPairSum;
+  using cuda::WarpPairSum;
   using Bf16 = __nv_bfloat16;
   using enum Access;
   using enum Weights;
   constexpr auto kErf = GeluForm::kErf, kTanh = GeluForm::kTanh;
-  constexpr auto kSumsShared = Sums::kShared, kSumsRegisters = Sums::kRegisters;
-  run<RowTile<Bf16, 2, kExact>, WarpGroup, kShared, kSumsRegisters, kErf>("bf16 a warp per row",
-                                                                          {11, 512, 512, 0, 2, 0.5f, true});
-  run<RowTile<Bf16, 1, kExact>, BlockGroup, kShared, kSumsRegisters, kErf>(
+  constexpr bool kInTurn = false, kOverlap = true;
+  run<RowTile<Bf16, 2, kExact>, WarpPairSum, kShared, 3, kOverlap, kErf>("bf16 a warp per row",
+                                                                         {11, 512, 512, 0, 2, 0.5f, true});
+  run<RowTile<Bf16, 1, kExact>, BlockPairSum, kFloats, 3, kOverlap, kErf>(
       "bf16 three warps per row, rows apart", {5, 768, 776, 0, 2, 0.5f, true});
-  run<RowTile<__half, 2, kExact>, BlockGroup, kCached, kSumsShared, kTanh>(
-      "fp16 sums in shared memory, tanh, no bias", {3, 1024, 1024, 0, 2, 0.5f, false});
-  run<RowTile<Bf16, 2, kExact>, BlockGroup, kRegisters, kSumsShared, kErf>("bf16 far from zero, two passes",
-                                                                           {3, 1024, 1024, 0, 3, 30, true});
-  run<RowTile<float, 2, kExact>, BlockGroup, kShared, kSumsRegisters, kErf>("fp32 two warps per row",
-                                                                            {4, 512, 512, 0, 2, 0.5f, true});
-  run<RowTile<float, 1, kScalar>, BlockGroup, kShared, kSumsRegisters, kTanh>(
-      "fp32 odd and not aligned", {4, 301, 307, 1, 2, 0.5f, true});
-  run<RowTile<float, 1, kScalar>, WarpGroup, kShared, kSumsRegisters, kErf>("fp32 a short odd row for a warp",
-                                                                            {9, 37, 37, 1, 1, 0.5f, false});
-  run<RowTile<Bf16, 1, kVector>, WarpGroup, kShared, kSumsRegisters, kErf>("bf16 vectors, some lanes idle",
-                                                                           {9, 136, 136, 0, 2, 0.5f, true});
-  run<RowTile<Bf16, 2, kExact>, BlockGroup, kCached, kSumsShared, kErf, Ahead::kShared>(
-      "bf16 next rows and sums in shared memory", {5, 1024, 1024, 0, 3, 0.5f, true});
-  run<RowTile<float, 2, kVector>, BlockGroup, kShared, kSumsShared, kErf, Ahead::kShared>(
-      "fp32 everything in shared memory, some threads idle", {3, 420, 424, 0, 2, 0.5f, true});
-  run<RowTile<Bf16, 4, kVector>, BlockGroup, kCached, kSumsShared, kErf>(
+  run<RowTile<__half, 2, kExact>, BlockPairSum, kCached, 4, kInTurn, kTanh>(
+      "fp16 tanh, no bias", {9, 1024, 1024, 0, 6, 0.5f, false});
+  run<RowTile<Bf16, 2, kExact>, BlockPairSum, kRegisters, 3, kOverlap, kErf>("bf16 far from zero, two passes",
+                                                                             {3, 1024, 1024, 0, 3, 30, true});
+  run<RowTile<float, 2, kExact>, BlockPairSum, kShared, 3, kOverlap, kErf>("fp32 two warps per row",
+                                                                           {4, 512, 512, 0, 2, 0.5f, true});
+  run<RowTile<float, 1, kScalar>, BlockPairSum, kShared, 4, kOverlap, kTanh>("fp32 odd and not aligned",
+                                                                             {4, 301, 307, 1, 2, 0.5f, true});
+  run<RowTile<float, 1, kScalar>, WarpPairSum, kShared, 3, kInTurn, kErf>("fp32 a short odd row for a warp",
+                                                                          {9, 37, 37, 1, 1, 0.5f, false});
+  run<RowTile<Bf16, 1, kVector>, WarpPairSum, kShared, 3, kOverlap, kErf>("bf16 vectors, some lanes idle",
+                                                                          {9, 136, 136, 0, 2, 0.5f, true});
+  run<RowTile<Bf16, 2, kExact>, BlockPairSum, kFloats, 6, kOverlap, kErf>(
+      "bf16 a run longer than the ring", {14, 1024, 1024, 0, 13, 0.5f, true});
+  run<RowTile<float, 2, kVector>, BlockPairSum, kFloats, 3, kInTurn, kErf>(
+      "fp32 some threads idle, far from its first element", {3, 420, 424, 0, 2, 20, true, 1000});
+  run<RowTile<Bf16, 4, kVector>, BlockPairSum, kCached, 3, kOverlap, kErf>(
       "bf16 vectors, some threads idle, mean corrected", {3, 1480, 1480, 0, 2, 400, true});
-  run<RowTile<__half, 1, kScalar>, BlockGroup, kShared, kSumsRegisters, kErf>(
-      "fp16 rows not aligned", {3, 600, 601, 1, 2, 0.5f, true});
+  run<RowTile<__half, 1, kScalar>, BlockPairSum, kShared, 3, kOverlap, kErf>("fp16 rows not aligned",
+                                                                             {3, 600, 601, 1, 2, 0.5f, true});
 }
 
 }  // namespace

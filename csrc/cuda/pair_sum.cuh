@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two sums over the threads that share a row, in two steps: post() hands in what a thread has, collect()
+// gives the sums. In between there is time for other work, which the wait for the slowest warp then no longer
+// costs. The order of the additions depends on the number of threads alone, so equal inputs give equal bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/reduce.cuh"
+
+#ifdef __CUDACC__
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mma_sync.cuh"
+#include "cuda/ptx/tma.cuh"
+#endif
+
+namespace plab::cuda {
+
+/// Sums two values over a warp. They share the shuffles: even lanes end up with the sum of a, odd lanes with
+/// b's.
+__device__ __forceinline__ float warp_pair_sum(float a, float b) {
+  const bool odd = threadIdx.x % 2 != 0;
+  float v = odd ? b : a;
+  v += __shfl_xor_sync(kAllLanes, odd ? a : b, 1);
+#pragma unroll
+  for (int offset = 2; offset < kWarpSize; offset *= 2) v += __shfl_xor_sync(kAllLanes, v, offset);
+  return v;
+}
+
+/// What a row's threads pass from post to collect: `lane_sum` of post is as warp_pair_sum returns it.
+/// At most kDepth posts may be waiting for their collect, minus two.
+constexpr int kPairBuffers = 4;
+
+/// A warp has the row to itself.
+class WarpPairSum {
+ public:
+  static constexpr bool kIsWarp = true;
+  static constexpr int kBlocks = 1;
+  struct Storage {};
+  struct Ticket {
+    float lane_sum;
+  };
+
+  __device__ explicit WarpPairSum(Storage&) {}
+  __device__ int rank() const { return static_cast<int>(threadIdx.x) % kWarpSize; }
+  __device__ int size() const { return kWarpSize; }
+  __device__ int index() const {
+    return static_cast<int>(blockIdx.x * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize);
+  }
+  __device__ int count() const { return static_cast<int>(gridDim.x * (blockDim.x / kWarpSize)); }
+  /// Exactly one group of each block does.
+  __device__ bool leads() const { return threadIdx.x < kWarpSize; }
+  /// The rank among the group's threads in this block.
+  __device__ int local_rank() const { return rank(); }
+  __device__ Ticket post(float lane_sum) { return {lane_sum}; }
+  __device__ void collect(const Ticket& ticket, float& a, float& b) {
+    a = __shfl_sync(kAllLanes, ticket.lane_sum, 0);
+    b = __shfl_sync(kAllLanes, ticket.lane_sum, 1);
+  }
+  __device__ void finish() {}
+};
+
+/// A block of at most 16 warps has the row.
+class BlockPairSum {
+ public:
+  static constexpr bool kIsWarp = false;
+  static constexpr int kBlocks = 1;
+  struct Storage {
+    float partial[kPairBuffers][kWarpSize];
+  };
+  using Ticket = int;
+
+  __device__ explicit BlockPairSum(Storage& storage) : storage_(storage) {}
+  __device__ int rank() const { return static_cast<int>(threadIdx.x); }
+  __device__ int size() const { return static_cast<int>(blockDim.x); }
+  __device__ int index() const { return static_cast<int>(blockIdx.x); }
+  __device__ int count() const { return static_cast<int>(gridDim.x); }
+  __device__ bool leads() const { return true; }
+  __device__ int local_rank() const { return static_cast<int>(threadIdx.x); }
+
+  __device__ Ticket post(float lane_sum) {
+    const int buffer = next_++ % kPairBuffers, warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+    if (lane < 2) storage_.partial[buffer][2 * warp + lane] = lane_sum;
+    return buffer;
+  }
+  /// In the order of the posts. One barrier: with four buffers nobody writes what another still reads.
+  __device__ void collect(Ticket buffer, float& a, float& b) {
+    __syncthreads();
+    const int lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
+    float v = lane < 2 * warps ? storage_.partial[buffer][lane] : 0.0f;
+#pragma unroll
+    for (int offset = 2; offset < kWarpSize; offset *= 2) v += __shfl_xor_sync(kAllLanes, v, offset);
+    a = __shfl_sync(kAllLanes, v, 0);
+    b = __shfl_sync(kAllLanes, v, 1);
+  }
+  __device__ void finish() {}
+
+ private:
+  Storage& storage_;
+  int next_ = 0;
+};
+
+#ifdef __CUDACC__
+
+/// The blocks of a cluster share the row, each a part of its columns; kBlocks = 1: one block, whose warps
+/// need not wait for each other between post and collect. Needs sm_90.
+template <int kBlocks_>
+class ClusterPairSum {
+ public:
+  static constexpr bool kIsWarp = false;
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kMaxSums = kBlocks * kWarpSize;  // of 16 warps a block
+  struct Storage {
+    float partial[kPairBuffers][kMaxSums];
+    unsigned long long barrier[kPairBuffers];
+  };
+  using Ticket = int;
+
+  __device__ explicit ClusterPairSum(Storage& storage) {
+    const int warps = blockDim.x / kWarpSize;
+    storage_ = static_cast<uint32_t>(__cvta_generic_to_shared(&storage));
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kPairBuffers; ++i) ptx::mbarrier_init(barrier(i), kBlocks > 1 ? 1 : 2 * warps);
+      ptx::fence_barrier_init();
+    }
+    if constexpr (kBlocks > 1) {
+      ptx::cluster_sync();
+    } else {
+      __syncthreads();
+    }
+  }
+  __device__ int rank() const {
+    return static_cast<int>(threadIdx.x + (kBlocks > 1 ? ptx::cluster_rank() * blockDim.x : 0));
+  }
+  __device__ int size() const { return static_cast<int>(blockDim.x) * kBlocks; }
+  __device__ int index() const { return static_cast<int>(blockIdx.x) / kBlocks; }
+  __device__ int count() const { return static_cast<int>(gridDim.x) / kBlocks; }
+  __device__ bool leads() const { return true; }
+  __device__ int local_rank() const { return static_cast<int>(threadIdx.x); }
+
+  __device__ Ticket post(float lane_sum) {
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
+    const int ticket = next_++, buffer = ticket % kPairBuffers;
+    if constexpr (kBlocks > 1) {
+      const int sums = 2 * kBlocks * warps;
+      if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier(buffer), sums * sizeof(float));
+      if (lane < 2 * kBlocks) {  // lanes 2 c and 2 c + 1 serve block c
+        const int slot = 2 * (static_cast<int>(ptx::cluster_rank()) * warps + warp) + lane % 2;
+        ptx::cluster_store_async(ptx::cluster_address(slot_address(buffer, slot), lane / 2), lane_sum,
+                                 ptx::cluster_address(barrier(buffer), lane / 2));
+      }
+    } else if (lane < 2) {
+      ptx::store_shared_float(slot_address(buffer, 2 * warp + lane), lane_sum);
+      ptx::mbarrier_arrive(barrier(buffer));
+    }
+    return ticket;
+  }
+  __device__ void collect(Ticket ticket, float& a, float& b) {
+    const int buffer = ticket % kPairBuffers;
+    const int lane = threadIdx.x % kWarpSize, sums = 2 * kBlocks * (blockDim.x / kWarpSize);
+    ptx::mbarrier_wait(barrier(buffer), (ticket / kPairBuffers) % 2);
+    float v = 0.0f;
+#pragma unroll
+    for (int first = 0; first < kMaxSums; first += kWarpSize) {
+      if (first + lane < sums) v += ptx::load_shared_float(slot_address(buffer, first + lane));
+    }
+#pragma unroll
+    for (int offset = 2; offset < kWarpSize; offset *= 2) v += __shfl_xor_sync(kAllLanes, v, offset);
+    a = __shfl_sync(kAllLanes, v, 0);
+    b = __shfl_sync(kAllLanes, v, 1);
+  }
+  /// Before the block ends: others may still write to it.
+  __device__ void finish() {
+    if constexpr (kBlocks > 1) ptx::cluster_sync();
+  }
+
+ private:
+  __device__ uint32_t slot_address(int buffer, int slot) const {
+    return storage_ + (buffer * kMaxSums + slot) * static_cast<uint32_t>(sizeof(float));
+  }
+  __device__ uint32_t barrier(int buffer) const {
+    return storage_ + static_cast<uint32_t>(offsetof(Storage, barrier)) + buffer * 8;
+  }
+
+  uint32_t storage_;
+  int next_ = 0;
+};
+
+#endif
+
+}  // namespace plab::cuda

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which configuration of the forward kernel serves which rows. Measured by
+// benchmarks/layer_norm_gelu_sweep.py.
+#pragma once
+
+#include "ops/layer_norm_gelu/forward.cuh"
+#include "ops/layer_norm_gelu/launch_plan.cuh"
+#include "ops/layer_norm_gelu/long_rows.h"
+#include "ops/layer_norm_gelu/wide_rows.h"
+
+namespace plab::ops::layer_norm_gelu {
+
+/// Vectors per thread, the best first: 32 columns, or 24, 16, 8.
+template <class Element, class Function>
+void dispatch_forward_tile(const RowPlan& plan, Function&& function) {
+  if constexpr (sizeof(Element) == 2) {
+    dispatch_tile<Element, 4, 3, 2, 1>(plan, function);
+  } else {
+    dispatch_tile<Element, 8, 6, 4, 2, 1>(plan, function);
+  }
+}
+template <class Element>
+RowPlan plan_forward(int64_t cols, bool is_aligned) {
+  if constexpr (sizeof(Element) == 2) return plan_row(cols, 8, {4, 3, 2, 1}, is_aligned);
+  return plan_row(cols, 4, {8, 6, 4, 2, 1}, is_aligned);
+}
+
+/// fp32 has arithmetic to spare and does best with the simplest scheme and one row a group; so do 16-bit rows
+/// whose warp has as much of them as a thread can hold. `resident`: threads on a multiprocessor.
+template <class Tile, class Group, GeluForm kForm, bool kResidual>
+void launch_forward_direct(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
+  constexpr bool k16Bit = sizeof(typename Tile::Element) == 2;
+  constexpr int kResident = Group::kIsWarp && !k16Bit && Tile::kElements == 32 ? 768 : 1024;
+  using Config = ForwardConfig<Tile, Group, kResident, Weights::kCached, 0, kForm, kResidual>;
+  const int waves = k16Bit || threads_per_row == kMaxThreadsPerRow ? 16 : 1 << 14;
+  start<Config>(
+      forward_direct_kernel<Config>,
+      plan_launch<Config, forward_direct_kernel<Config>>(params.rows, threads_per_row, waves, false), params,
+      stream);
+}
+
+/// Weights and biases of a thread's columns are in registers, in fp32: 64 of 128 for 32 columns. The rows
+/// come through shared memory. False where that does not suffice.
+template <class Tile, class Group, int kResident, int kStages, GeluForm kForm, bool kResidual>
+bool launch_forward_ring(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
+  using Config = ForwardConfig<Tile, Group, kResident, Weights::kFloats, kStages, kForm, kResidual>;
+  if (!fits<Config>(threads_per_row)) return false;
+  start<Config>(forward_kernel<Config>,
+                plan_launch<Config, forward_kernel<Config>>(params.rows, threads_per_row, 4, true), params,
+                stream);
+  return true;
+}
+
+template <class Element, GeluForm kForm, bool kResidual>
+void launch_forward_typed(const ForwardParams& params, cudaStream_t stream) {
+  const bool is_aligned =
+      aligned({params.x, params.weight, params.bias, params.y, params.residual, params.sum},
+              {params.x_row_stride, params.residual_row_stride, params.cols}, sizeof(Element));
+  const RowPlan plan = plan_forward<Element>(params.cols, is_aligned);
+  bool done = false;
+  if (plan.vecs > 0) {
+    dispatch_forward_tile<Element>(plan, [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
+      if constexpr (sizeof(Element) == 2 && Tile::kAccess == Access::kExact &&
+                    !(Group::kIsWarp && Tile::kVecs == 4)) {
+        if constexpr (Group::kIsWarp) {
+          done = launch_forward_ring<Tile, Group, Tile::kVecs == 3 ? 512 : 640, Tile::kVecs == 3 ? 3 : 4,
+                                     kForm, kResidual>(params, plan.threads, stream);
+        } else {
+          done =
+              plan.threads <= 128
+                  ? launch_forward_ring<Tile, Group, 512, 3, kForm, kResidual>(params, plan.threads, stream)
+                  : launch_forward_ring<Tile, Group, 640, 3, kForm, kResidual>(params, plan.threads, stream);
+        }
+        if (done) return;
+      }
+      launch_forward_direct<Tile, Group, kForm, kResidual>(params, plan.threads, stream);
+      done = true;
+    });
+  } else if (is_aligned) {
+    done = launch_forward_wide(params, stream);
+  }
+  if (!done) launch_forward_long<Element, kForm>(params, stream);
+}
+
+}  // namespace plab::ops::layer_norm_gelu
