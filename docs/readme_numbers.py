@@ -61,20 +61,31 @@ def heavy_layer_step() -> list[str]:
 
 
 def recorder_overhead() -> list[str]:
-    lines = newest_run("recorder_overhead")
-    if not lines:
+    """All lines of the file: one run of this benchmark measures one program in one way."""
+    path = RESULTS / "recorder_overhead.jsonl"
+    if not path.is_file():
         return []
-    value = {(line["case"]["heavy"], line["provider"]): line["value"] for line in lines
-             if line["metric"] == "overhead"}  # fmt: skip
-    programs = list(dict.fromkeys(heavy for heavy, _ in value))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for line in lines:
+        found.setdefault((line["case"]["workload"], line["provider"]), {})[line["metric"]] = line["value"]
+    value = {key: metrics for key, metrics in found.items() if "overhead" in metrics}
+
+    def cell(program: str, provider: str) -> str:
+        ratio = value.get((program, provider))
+        if ratio is None:
+            return "-"
+        return f"{ratio['overhead']:.3f} x ({ratio['overhead_low']:.3f} to {ratio['overhead_high']:.3f})"
+
+    programs = list(dict.fromkeys(program for program, _ in value))
     providers = list(dict.fromkeys(provider for _, provider in value))
-    rows = []
-    for provider in providers:
-        cells = (f"{value[p, provider]:.3f} x" if (p, provider) in value else "-" for p in programs)
-        rows.append((provider, *cells))
+    rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
+    rows = [row for row in rows if not row[0].startswith("CUPTI: ")]
     text = (
-        "What recording costs, as a ratio to the same step without it, in turns in one process; `loop` is "
-        f"bound by the host and moves by tenths from run to run. {base(lines, 'recorder_overhead')}:"
+        "What recording costs, as a ratio to the same step without it, with its 95 % interval. The command "
+        "and nsys: whole processes beside one that no tool touched; the others: in turns in one process, "
+        "`recorder: everything` beside its own pauses. `loop` is bound by the host: 3,572 CUDA calls in "
+        f"32 ms. {base(lines, 'recorder_overhead')}:"
     )
     return [text, "", *table(("", *(f"`{p}`" for p in programs)), rows)]
 
