@@ -44,7 +44,14 @@ __device__ __forceinline__ void remap_scores(float (&s)[kRegs], const ScoreMap& 
     s[i] = map.softcap ? map.outer * tanh_fast(s[i] * map.inner) : s[i] * map.inner;
 }
 
-// Keeps what a query sees: `row` is the band's first query, `column` the tile's first key.
+// Bit e says whether element e of a fragment's row, of columns 0, 1, 8, 9, 16, 17 ..., lies before `end`.
+__device__ __forceinline__ uint32_t bits_before(int end) {
+  const int count = min(max(2 * (end >> 3) + min(end & 7, 2), 0), 32);
+  return __funnelshift_lc(0, 1, count) - 1;  // a shift by 32 gives 0
+}
+
+// Keeps what a query sees: `row` is the band's first query, `column` the tile's first key. A bit per element,
+// as testing a bit is one instruction and comparing with two bounds is two.
 template <int kRegs>
 __device__ __forceinline__ void mask_scores(float (&s)[kRegs], int column, int row, const Visible& visible,
                                             int k_len) {
@@ -55,10 +62,13 @@ __device__ __forceinline__ void mask_scores(float (&s)[kRegs], int column, int r
     const int low = visible.low(row + lane / 4 + 8 * h) - column;
     const int high = visible.high(row + lane / 4 + 8 * h, k_len) - column;
 #pragma unroll
-    for (int i = 2 * h; i < kRegs; i += 4) {
-      const int j = 8 * (i / 4);
-      if (j < low || j >= high) s[i] = -INFINITY;
-      if (j + 1 < low || j + 1 >= high) s[i + 1] = -INFINITY;
+    for (int first = 0; first < kRegs; first += 64) {  // 128 columns: 64 registers, 32 of them this row's
+      const uint32_t seen = bits_before(high - 2 * first) & ~bits_before(low - 2 * first);
+#pragma unroll
+      for (int i = first + 2 * h; i < min(first + 64, kRegs); i += 4) {
+        if (!(seen >> (2 * ((i - first) / 4)) & 1)) s[i] = -INFINITY;
+        if (!(seen >> (2 * ((i - first) / 4) + 1) & 1)) s[i + 1] = -INFINITY;
+      }
     }
   }
 }

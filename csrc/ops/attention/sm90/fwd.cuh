@@ -1,34 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/attention/sm90/tiles.cuh"
+#include <algorithm>
+
+#include "cuda/ptx/tma_store.cuh"
+#include "ops/attention/sm90/fwd_producer.cuh"
+#include "ops/attention/sm90/fwd_softmax.cuh"
+#include "ops/attention/sm90/products.cuh"
 
 namespace plab::ops::attention::sm90 {
 
-template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_>
-struct FwdConfig {
-  using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_, kStages = 2;
-  static constexpr bool kPingPong = kPingPong_;
-  static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kConsumers) * kWarpgroup;
-  // Registers a thread, out of 65536 for the block: producers need few, consumers hold S, P and O.
-  static constexpr int kProducerRegs = kConsumers == 2 ? 24 : 32, kConsumerRegs = kConsumers == 2 ? 240 : 160;
-  static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
-  static constexpr int kSmemBytes = kBytesQ + 2 * kStages * kBytesKv + 256;
-  static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed Hopper's 227 KB per block");
-  static_assert(kTileKv % 16 == 0, "P V consumes keys in steps of 16");
-};
-
-struct FwdMaps {
-  CUtensorMap q, k, v;
-};
-
 // attention_fwd_sm90: O = softmax(mask(Q K^T scale)) V and its LSE, on Hopper's wgmma and TMA.
-// Mapping   one block per kTileQ query rows of one head: a producer warpgroup whose one thread feeds TMA, and
-//           kTileQ / 64 consumer warpgroups of 64 rows. S(n) = Q K(n)^T is issued before O += P(n+1) V(n+1),
-//           so the softmax of tile n runs under the second product; with kPingPong the two warpgroups take
-//           turns issuing, so that one's products run under the other's softmax. P stays in registers, as the
-//           A operand.
+// Mapping   a block stays on its multiprocessor and walks over tiles of kTileQ query rows of one head: a
+//           producer warp feeds TMA, and kTileQ / 64 consumer warpgroups own 64 rows each. S(n) = Q K(n)^T is
+//           issued before O += P(n+1) V(n+1), so the softmax of tile n runs under the second product; with
+//           kPingPong the two warpgroups take turns issuing, so that one's products run under the other's
+//           softmax. P stays in registers, as the A operand. With two buffers for Q the first S of the next
+//           query tile is issued before the last P V of this one, whose O leaves while products run.
 // Bytes     2 B (2 Sq H + 2 Sk Hkv) D + 4 B H Sq        Flops  4 B H Sq Sk D, half of it under a causal mask
 // Roof      Sk / 2 flop per byte: compute, 989 TFLOP/s dense. At d64 the exponentials (16 a clock and
 //           multiprocessor) take as long as the products.
@@ -38,168 +26,216 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     attention_fwd_sm90_kernel(const __grid_constant__ FwdParams p, const __grid_constant__ TileGrid grid,
                               const __grid_constant__ FwdMaps maps) {
   using Element = typename Config::Element;
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv, kStages = Config::kStages;
-  extern __shared__ __align__(1024) unsigned char memory[];
-  const uint32_t q_tile = ptx::shared_address(memory), k_ring = q_tile + Config::kBytesQ;
-  const uint32_t v_ring = k_ring + kStages * Config::kBytesKv, barriers = v_ring + kStages * Config::kBytesKv;
-  const uint32_t q_full = barriers, k_full = barriers + 8, v_full = k_full + 8 * kStages;
-  const uint32_t k_empty = v_full + 8 * kStages, v_empty = k_empty + 8 * kStages;
-
+  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
+  extern __shared__ __align__(1024) unsigned char bytes[];
+  const FwdMemory<Config> memory(ptx::shared_address(bytes));
   const Problem& problem = p.problem;
-  const Tile tile = find_tile(problem, grid, true, blockIdx.x);
-  if (!tile.valid) return;
-  const int rows = min(kM, tile.q_len - tile.row);
-  const Visible visible(problem, tile);
-  const int key_begin = visible.low(tile.row) / kN;
-  const int key_end = (visible.high(tile.row + rows - 1, tile.k_len) + kN - 1) / kN;
 
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_init(q_full, 1);
-    for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(k_full + 8 * i, 1);
-      ptx::mbarrier_init(v_full + 8 * i, 1);
-      ptx::mbarrier_init(k_empty + 8 * i, Config::kConsumers);
-      ptx::mbarrier_init(v_empty + 8 * i, Config::kConsumers);
-    }
-    ptx::fence_barrier_init();
-  }
+  if (threadIdx.x == 0) memory.init_barriers();
   __syncthreads();
 
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
-    if (threadIdx.x == 0 && key_begin < key_end) {
-      const int kv_head = tile.head / (problem.heads / problem.kv_heads);
-      Ring<kStages> k, v;
-      const auto load = [&](Ring<kStages>& ring, uint32_t base, uint32_t full, uint32_t empty,
-                            const CUtensorMap& map, int n) {
-        ptx::mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
-        tma_load_tile<kN, kD>(base + ring.stage * Config::kBytesKv, map, full + 8 * ring.stage,
-                              int(tile.k_row) + n * kN, kv_head, tile.batch);
-        ring.advance();
-      };
-      load(k, k_ring, k_full, k_empty, maps.k, key_end - 1);
-      tma_load_tile<kM, kD>(q_tile, maps.q, q_full, int(tile.q_row) + tile.row, tile.head, tile.batch);
-      for (int n = key_end - 2; n >= key_begin; --n) {
-        load(k, k_ring, k_full, k_empty, maps.k, n);
-        load(v, v_ring, v_full, v_empty, maps.v, n + 1);
-      }
-      load(v, v_ring, v_full, v_empty, maps.v, key_begin);
-    }
+    if (threadIdx.x < 32) produce<Config>(problem, grid, maps, memory);
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegs>();
-    // The shuffle tells the compiler that the number is the same in a warp: descriptors then live in uniform
-    // registers.
-    const int group = __shfl_sync(~0u, int(threadIdx.x) / kWarpgroup, 0) - 1, lane = int(threadIdx.x & 31);
-    const int warp = int(threadIdx.x % kWarpgroup) / 32, band = tile.row + 64 * group + 16 * warp;
+    const int group = uniform(int(threadIdx.x) / kWarpgroup) - 1, lane = int(threadIdx.x & 31);
+    const int band = 64 * group + 16 * (int(threadIdx.x % kWarpgroup) / 32);  // this warp's rows in the tile
     const bool leader = threadIdx.x % kWarpgroup == 0;
-    const uint32_t q_rows = q_tile + 64 * 128 * group;
-    constexpr int kTurn = 1,
-                  kOwn = 4;  // named barriers: kTurn + group, and kOwn + group among a group's own threads
-    const auto take_turn = [&] {
+    // Named barriers: kTurn + group, and kOwn + group among a group's own threads.
+    constexpr int kTurn = 1, kOwn = 4;
+    if (Config::kPingPong && group == 1) ptx::named_barrier_arrive(kTurn, 2 * kWarpgroup);  // group 0 begins
+
+    Ring<kStagesQ> q;
+    Ring<kStages> k, v;
+    const ScoreMap map(problem);
+    const float slack = fminf(LaggingRow::kSlack / map.factor, 0x1p125f);
+    float o[kD / 2], s[kN / 2], rescale[2];
+    uint32_t probability[kN / 16][4];
+    LaggingRow state;
+    int leaving = -1;  // the Q buffer from which TMA is fetching O
+
+    const auto release = [&](auto& ring, uint32_t empty) {
+      if (leader) ptx::mbarrier_arrive(empty + 8 * ring.stage);
+      ring.advance();
+    };
+    const auto skip = [&](auto& ring, uint32_t full, uint32_t empty) {
+      ptx::mbarrier_wait(full + 8 * ring.stage, ring.parity);
+      release(ring, empty);
+    };
+    const auto next_work = [&] {
+      ptx::mbarrier_wait(memory.q_full + 8 * q.stage, q.parity);
+      return read_work(memory.note(q.stage));
+    };
+    const auto begin_scores = [&] {
+      ptx::mbarrier_wait(memory.k_full + 8 * k.stage, k.parity);
       if (Config::kPingPong) ptx::named_barrier_sync(kTurn + group, 2 * kWarpgroup);
+      ptx::wgmma_fence();
+      issue_scores<Element, kN, kD, kM>(s, memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group,
+                                        memory.k_ring + k.stage * Config::kBytesKv);
     };
     const auto pass_turn = [&] {
       if (Config::kPingPong) ptx::named_barrier_arrive(kTurn + 1 - group, 2 * kWarpgroup);
     };
-    if (Config::kPingPong && group == 1) ptx::named_barrier_arrive(kTurn, 2 * kWarpgroup);  // group 0 begins
-
-    const ScoreMap map(problem);
-    float o[kD / 2], s[kN / 2];
-    uint32_t probability[kN / 16][4];
-    RowState state;
-    float rescale[2];
-    Ring<kStages> k, v;
-#pragma unroll
-    for (int i = 0; i < kD / 2; ++i) o[i] = 0.f;
-
-    const auto soften = [&](int n) {
-      const bool edge =
-          (n + 1) * kN > visible.high(tile.row, tile.k_len) || n * kN < visible.low(tile.row + rows - 1);
+    const auto begin_output = [&](int n, int k_len) {
+      ptx::mbarrier_wait(memory.v_full + 8 * v.stage, v.parity);
+      const uint32_t v_tile = memory.v_ring + v.stage * Config::kBytesKv;
+      // With cu_seqlens the rows behind a sequence are its neighbour's: a NaN there must not meet a
+      // probability of 0.
+      if (problem.cu_seqlens_k != nullptr && (n + 1) * kN > k_len) {
+        const int first = k_len - n * kN;
+        for (int i = int(threadIdx.x % kWarpgroup); i < (kN - first) * (kD / 8); i += kWarpgroup) {
+          const int row = first + i / (kD / 8), piece = i % (kD / 8);
+          ptx::store_shared_16(v_tile + (piece / 8) * kN * 128 + row * 128 + (piece % 8) * 16,
+                               make_uint4(0, 0, 0, 0));
+        }
+        ptx::fence_proxy_async();
+        ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+      }
+      ptx::wgmma_fence();
+      issue_output<Element, kD, kN>(o, probability, v_tile);
+    };
+    const auto soften = [&](const Work& work, int n) {
       if (map.remap) remap_scores(s, map);
-      if (edge) mask_scores(s, n * kN, band, visible, tile.k_len);
-      online_softmax(s, map.factor, state, rescale);
+      if (n < work.clear_from || n >= work.edge_at)
+        mask_scores(s, n * kN, work.row + band, visible_of(problem, work), work.k_len);
+      return exponentiate(s, map.factor, slack, state, rescale);
     };
     const auto pack = [&] {
 #pragma unroll
       for (int i = 0; i < kN / 16; ++i) pack_operand<Element>(probability[i], s, i);
     };
-    // With cu_seqlens the rows behind a sequence are its neighbour's: a NaN there must not meet a probability
-    // of 0.
-    const auto clear_foreign_rows = [&](int n) {
-      if (problem.cu_seqlens_k == nullptr || (n + 1) * kN <= tile.k_len) return;
-      const uint32_t v_tile = v_ring + v.stage * Config::kBytesKv;
-      const int first = tile.k_len - n * kN;
-      for (int i = int(threadIdx.x % kWarpgroup); i < (kN - first) * (kD / 8); i += kWarpgroup) {
-        const int row = first + i / (kD / 8), piece = i % (kD / 8);
-        ptx::store_shared_16(v_tile + (piece / 8) * kN * 128 + row * 128 + (piece % 8) * 16,
-                             make_uint4(0, 0, 0, 0));
+    const auto clear = [&] {
+#pragma unroll
+      for (int i = 0; i < kD / 2; ++i) o[i] = 0.f;
+    };
+    const auto end_of = [&](const Work& work) {  // taking turns, both groups walk over the same tiles
+      return Config::kPingPong ? work.key_end : own_end<kN>(problem, work, group);
+    };
+    // O and LSE of a finished tile. Only this group reads its 64 rows of Q, and it is done with them: they
+    // become O's staging area, and free once O has left.
+    const auto store = [&](const LaggingRow& rows, int stage) {
+      const Work work = read_work(memory.note(stage));
+      float inverse[2];
+      float* lse = static_cast<float*>(p.lse) + work.batch * p.rows.batch + work.head * p.rows.head +
+                   work.q_row + work.row;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float value;
+        finish_row(rows, h, map.factor, problem.sink, work.head, inverse[h], value);
+        const int row = band + lane / 4 + 8 * h;
+        if (lane % 4 == 0 && row < work.rows) lse[row] = value;
+      }
+      const uint32_t o_tile = memory.q_ring + stage * Config::kBytesQ;
+      stage_rows_sm90<Element, kM, kD>(o_tile, 64 * group, o, inverse);
+      if (problem.cu_seqlens_q != nullptr) {  // the rows behind a sequence are its neighbour's
+        ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+        store_rows_sm90<kM, kD>(row_pointer<Element>(p.out, work.batch, work.q_row + work.row, work.head),
+                                p.out.row, o_tile, 64 * group, work.rows, problem.head_dim);
       }
       ptx::fence_proxy_async();
       ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+      if (leader && problem.cu_seqlens_q == nullptr) {
+#pragma unroll
+        for (int chunk = 0; chunk < kD / 64; ++chunk)
+          ptx::tma_store_4d(&maps.o, o_tile + chunk * kM * 128 + 64 * group * 128, chunk * 64,
+                            work.row + 64 * group, work.head, work.batch);
+        ptx::tma_store_commit();
+      }
+      leaving = stage;
+    };
+    const auto settle = [&] {
+      if (leaving < 0) return;
+      if (leader) {
+        ptx::tma_store_wait_read();
+        ptx::mbarrier_arrive(memory.q_empty + 8 * leaving);
+      }
+      leaving = -1;
     };
 
-    if (key_begin < key_end) {
-      ptx::mbarrier_wait(q_full, 0);
-      ptx::mbarrier_wait(k_full + 8 * k.stage, k.parity);
-      take_turn();
-      ptx::wgmma_fence();
-      issue_nt<Element, kN, kD, kM>(s, q_rows, k_ring + k.stage * Config::kBytesKv);
+    // A run: tiles one after the other, the products of neighbours overlapping.
+    Work work = next_work();
+#pragma unroll 1
+    while (work.rows > 0) {
+      int end = end_of(work);
+      if (end == work.key_begin) {  // the tile's last rows do not reach this group
+        for (int n = work.key_end; n > work.key_begin; --n) {
+          skip(k, memory.k_full, memory.k_empty);
+          skip(v, memory.v_full, memory.v_empty);
+        }
+        release(q, memory.q_empty);
+        work = next_work();
+        continue;
+      }
+      if (end < work.key_end) {
+        skip(k, memory.k_full, memory.k_empty);
+        skip(v, memory.v_full, memory.v_empty);
+      }
+      clear();
+      state = LaggingRow{};
+      begin_scores();
       pass_turn();
       ptx::wgmma_wait<0>();
       ptx::keep(s);
-      if (leader) ptx::mbarrier_arrive(k_empty + 8 * k.stage);
-      k.advance();
-      soften(key_end - 1);
+      release(k, memory.k_empty);
+      int n = end - 1, n_output, k_len, stage;
+      soften(work, n);
       pack();
-
-      for (int n = key_end - 2; n >= key_begin; --n) {
-        ptx::mbarrier_wait(k_full + 8 * k.stage, k.parity);
-        take_turn();
-        ptx::wgmma_fence();
-        issue_nt<Element, kN, kD, kM>(s, q_rows, k_ring + k.stage * Config::kBytesKv);
-        ptx::mbarrier_wait(v_full + 8 * v.stage, v.parity);
-        clear_foreign_rows(n + 1);
-        ptx::wgmma_fence();
-        issue_nn<Element, kD, kN>(o, probability, v_ring + v.stage * Config::kBytesKv);
+#pragma unroll 1
+      for (;;) {
+        const bool last = n == work.key_begin;
+        bool skips = false;
+        n_output = n--, k_len = work.k_len, stage = q.stage;
+        if (last) {
+          if (kStagesQ == 1) break;
+          settle();
+          q.advance();
+          work = next_work();
+          if (work.rows == 0) break;
+          end = end_of(work);
+          if (end == work.key_begin) break;
+          skips = end < work.key_end;
+          if (skips) skip(k, memory.k_full, memory.k_empty);
+          n = end - 1;
+        }
+        begin_scores();
+        begin_output(n_output, k_len);
         pass_turn();
         ptx::wgmma_wait<1>();
         ptx::keep(s);
-        if (leader) ptx::mbarrier_arrive(k_empty + 8 * k.stage);
-        k.advance();
-        soften(n);
+        release(k, memory.k_empty);
+        const LaggingRow finished = state;
+        if (last) state = LaggingRow{};
+        const bool changed = soften(work, n);
         ptx::wgmma_wait_after<0>(state.sum[0] + state.sum[1]);
         ptx::keep(o);
         ptx::keep(probability);
-        if (leader) ptx::mbarrier_arrive(v_empty + 8 * v.stage);
-        v.advance();
+        release(v, memory.v_empty);
+        settle();
+        if (last) {
+          if (skips) skip(v, memory.v_full, memory.v_empty);
+          store(finished, stage);
+          clear();
+        } else if (changed) {
 #pragma unroll
-        for (int i = 0; i < kD / 2; ++i) o[i] *= rescale[i / 2 % 2];
+          for (int i = 0; i < kD / 2; ++i) o[i] *= rescale[i / 2 % 2];
+        }
         pack();
       }
-      ptx::mbarrier_wait(v_full + 8 * v.stage, v.parity);
-      clear_foreign_rows(key_begin);
-      ptx::wgmma_fence();
-      issue_nn<Element, kD, kN>(o, probability, v_ring + v.stage * Config::kBytesKv);
+      begin_output(n_output, k_len);
       ptx::wgmma_wait<0>();
       ptx::keep(o);
       ptx::keep(probability);
+      release(v, memory.v_empty);
+      settle();
+      store(state, stage);
+      settle();
+      if (kStagesQ == 1) {
+        q.advance();
+        work = next_work();
+      }
     }
-
-    float inverse[2];
-    float* lse =
-        static_cast<float*>(p.lse) + tile.batch * p.rows.batch + tile.head * p.rows.head + tile.q_row;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float value;
-      finish_row(state, h, map.factor, problem.sink, tile.head, inverse[h], value);
-      const int row = band + lane / 4 + 8 * h;
-      if (lane % 4 == 0 && row < tile.q_len) lse[row] = value;
-    }
-    // Only this group reads its 64 rows of Q, and it is done with them: they become O's staging area.
-    stage_rows_sm90<Element, kM, kD>(q_tile, 64 * group, o, inverse);
-    ptx::named_barrier_sync(kOwn + group, kWarpgroup);
-    store_rows_sm90<kM, kD>(row_pointer<Element>(p.out, tile.batch, tile.q_row + tile.row, tile.head),
-                            p.out.row, q_tile, 64 * group, rows, problem.head_dim);
   }
 }
 
@@ -208,16 +244,22 @@ void launch_fwd_config(const FwdParams& params, cudaStream_t stream) {
   const Problem& p = params.problem;
   const int64_t batch = p.cu_seqlens_q ? 1 : p.batch;
   const int64_t kv_bytes = p.k_len / (p.cu_seqlens_k ? p.batch : 1) * p.head_dim * 4 * p.kv_heads / p.heads;
-  const TileGrid grid = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
+  // Sequences of different lengths are balanced better by the hardware: a block per tile.
+  TileGrid grid = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
+  const int64_t tiles = blocks(grid), resident = cuda::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int64_t count = p.cu_seqlens_q ? tiles : std::min(tiles, resident);
+  // Tiles of equal length: all of a head side by side, because they share its keys.
+  grid.section = grid.last_first ? even_section(grid, count) : 1;
+  const auto map = [&](const View& view, int64_t rows, int64_t heads, int box) {
+    return make_tensor_map(view, p.element, p.head_dim, rows, heads, batch, box);
+  };
   const FwdMaps maps{
-      make_tensor_map(params.q, p.element, p.head_dim, p.q_len, p.heads, batch, Config::kTileQ),
-      make_tensor_map(params.k, p.element, p.head_dim, p.k_len, p.kv_heads, batch, Config::kTileKv),
-      make_tensor_map(params.v, p.element, p.head_dim, p.k_len, p.kv_heads, batch, Config::kTileKv)};
+      map(params.q, p.q_len, p.heads, Config::kTileQ), map(params.k, p.k_len, p.kv_heads, Config::kTileKv),
+      map(params.v, p.k_len, p.kv_heads, Config::kTileKv), map(params.out, p.q_len, p.heads, 64)};
   const auto kernel = attention_fwd_sm90_kernel<Config>;
   PLAB_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes));
-  kernel<<<static_cast<unsigned>(blocks(grid)), Config::kThreads, Config::kSmemBytes, stream>>>(params, grid,
-                                                                                                maps);
+  kernel<<<static_cast<unsigned>(count), Config::kThreads, Config::kSmemBytes, stream>>>(params, grid, maps);
   PLAB_CHECK_LAUNCH();
 }
 

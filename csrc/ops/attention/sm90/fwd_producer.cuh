@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/attention/sm90/fwd_work.cuh"
+#include "ops/attention/sm90/tiles.cuh"
+
+// What the warps of the Hopper forward share, and the one that loads.
+namespace plab::ops::attention::sm90 {
+
+template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_>
+struct FwdConfig {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_, kStages = 2;
+  static constexpr bool kPingPong = kPingPong_;
+  static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kConsumers) * kWarpgroup;
+  // Registers a thread, out of 65536 for the block: producers need few, consumers hold S, P and O.
+  static constexpr int kProducerRegs = kConsumers == 2 ? 40 : 32, kConsumerRegs = kConsumers == 2 ? 232 : 160;
+  static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
+  static constexpr int kBytesRings = 2 * kStages * kBytesKv, kBytesBarriers = 256, kBytesMost = 227 * 1024;
+  // With two buffers for Q a block goes from tile to tile without draining its products.
+  static constexpr int kStagesQ = 2 * kBytesQ + kBytesRings + kBytesBarriers <= kBytesMost ? 2 : 1;
+  static constexpr int kSmemBytes = kStagesQ * kBytesQ + kBytesRings + kBytesBarriers;
+  static_assert(kSmemBytes <= kBytesMost, "tiles and stages exceed Hopper's 227 KB per block");
+  static_assert(kTileKv % 16 == 0, "P V consumes keys in steps of 16");
+};
+
+struct FwdMaps {
+  CUtensorMap q, k, v, o;
+};
+
+// Shared memory: the rings, then their barriers, then a note of the work that comes with each Q.
+template <class Config>
+struct FwdMemory {
+  uint32_t q_ring, k_ring, v_ring, q_full, k_full, v_full, q_empty, k_empty, v_empty, notes;
+
+  __device__ __forceinline__ explicit FwdMemory(uint32_t base) {
+    constexpr int kQ = Config::kStagesQ, kKv = Config::kStages;
+    q_ring = base;
+    k_ring = q_ring + kQ * Config::kBytesQ;
+    v_ring = k_ring + kKv * Config::kBytesKv;
+    q_full = v_ring + kKv * Config::kBytesKv;
+    k_full = q_full + 8 * kQ;
+    v_full = k_full + 8 * kKv;
+    q_empty = v_full + 8 * kKv;
+    k_empty = q_empty + 8 * kQ;
+    v_empty = k_empty + 8 * kKv;
+    notes = q_full + 128;
+  }
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < Config::kStagesQ + 2 * Config::kStages; ++i) {
+      ptx::mbarrier_init(q_full + 8 * i, 1);
+      ptx::mbarrier_init(q_empty + 8 * i, Config::kConsumers);
+    }
+    ptx::fence_barrier_init();
+  }
+  __device__ __forceinline__ uint32_t note(int stage) const { return notes + int(sizeof(Work)) * stage; }
+};
+
+// The producer warp: finds the block's work, announces it with its Q, and feeds the rings of K and V as
+// consumers empty them. The whole warp waits and counts, one lane copies: what all lanes agree on costs
+// uniform registers only.
+template <class Config>
+__device__ __forceinline__ void produce(const Problem& problem, const TileGrid& grid, const FwdMaps& maps,
+                                        const FwdMemory<Config>& memory) {
+  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
+  Ring<kStagesQ> q;
+  Ring<kStages> k, v;
+  const bool elected = threadIdx.x == 0;
+  TileWalk walk(grid);
+  Work work;
+  int k_row = 0, kv_head = 0, batch = 0;
+  const auto load = [&](Ring<kStages>& ring, uint32_t base, uint32_t full, uint32_t empty,
+                        const CUtensorMap& map, int n) {
+    ptx::mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
+    if (elected)
+      tma_load_tile<kN, kD>(base + ring.stage * Config::kBytesKv, map, full + 8 * ring.stage, k_row + n * kN,
+                            kv_head, batch);
+    ring.advance();
+  };
+  const auto announce = [&] {
+    ptx::mbarrier_wait(memory.q_empty + 8 * q.stage, q.parity ^ 1);
+    if (elected) {
+      write_work(memory.note(q.stage), work);
+      if (work.rows > 0)
+        tma_load_tile<kM, kD>(memory.q_ring + q.stage * Config::kBytesQ, maps.q, memory.q_full + 8 * q.stage,
+                              work.q_row + work.row, work.head, work.batch);
+      else
+        ptx::mbarrier_arrive(memory.q_full + 8 * q.stage);
+    }
+    q.advance();
+  };
+  find_work<kM, kN>(problem, grid, walk, work);
+  if (kStagesQ == 2 || work.rows == 0) announce();
+#pragma unroll 1
+  while (work.rows > 0) {
+    k_row = work.k_row, kv_head = work.head / (problem.heads / problem.kv_heads), batch = work.batch;
+    const int begin = work.key_begin, end = work.key_end, early = max(end - 2, begin);
+    load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, end - 1);
+    if (kStagesQ == 1) announce();
+#pragma unroll 1
+    for (int n = end - 1; n >= begin; --n) {
+      if (n > begin) load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, n - 1);
+      load(v, memory.v_ring, memory.v_full, memory.v_empty, maps.v, n);
+      // The next queries are asked for early, yet not before the buffer that the last tile's O leaves is
+      // free.
+      if (kStagesQ == 2 && n == early) {
+        find_work<kM, kN>(problem, grid, walk, work);
+        announce();
+      }
+    }
+    if (kStagesQ == 1) {
+      find_work<kM, kN>(problem, grid, walk, work);
+      if (work.rows == 0) announce();
+    }
+  }
+}
+
+}  // namespace plab::ops::attention::sm90
