@@ -64,6 +64,20 @@ __device__ __forceinline__ uint64_t descriptor_mn_major(uint32_t smem, uint32_t 
          uint64_t(1) << 62;
 }
 
+// The descriptor of what lies `bytes` further: one addition, because only the low word holds the address. A product of many
+// steps that makes each descriptor anew spends more time on that than the tensor cores do.
+__device__ __forceinline__ uint64_t descriptor_step(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xffffffff00000000) | (uint32_t(descriptor) + (bytes >> 4));
+}
+
+// Stores four 8 x 8 matrices of 16-bit elements; register i is this thread's share of matrix i, and lane l gives the address
+// of row l % 8 of matrix l / 8. PTX ISA "stmatrix", sm_90.
+__device__ __forceinline__ void stmatrix_x4(uint32_t smem, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 // ss: D (+)= A B with both in shared memory; rs: A in registers (K-major). `add` 0 overwrites D. The transpose flags
 // say that an operand is MN-major.
 template <class Element, int kN, bool kTransposeA, bool kTransposeB>

@@ -40,6 +40,7 @@ struct Tile {
   int batch, head;       // batch indexes views (0 with cu_seqlens); head counts on the axis the block owns
   int row;               // first row of the tile within its sequence
   int q_len, k_len;      // of this sequence
+  int sequence;          // its number with cu_seqlens, else 0
   int64_t q_row, k_row;  // first row of the sequence within its tensor
   bool valid;
 };
@@ -83,6 +84,7 @@ __device__ __forceinline__ Tile find_tile(const Problem& p, const TileGrid& grid
       const int owner = __ffs(int(holds)) - 1;
       number -= __shfl_sync(~0u, upto - count, owner);
       const int sequence = base + owner;
+      tile.sequence = sequence;
       tile.row = number * grid.tile_rows;
       tile.q_row = p.cu_seqlens_q[sequence];
       tile.k_row = p.cu_seqlens_k[sequence];

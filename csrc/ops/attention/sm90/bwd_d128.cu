@@ -8,10 +8,10 @@ namespace {
 template <class Element>
 void launch(const BwdParams& params, cudaStream_t stream) {
   if (params.dq_sum != nullptr) {
-    launch_bwd_config<BwdConfig<Element, 128, true>>(params, stream);
+    launch_bwd_config<BwdConfig<Element, 128, true, 64, true>>(params, stream);
   } else {
-    launch_bwd_config<BwdConfig<Element, 128, false>>(params, stream);
-    launch_bwd_query_config<BwdQueryConfig<Element, 128, 64>>(params, stream);
+    launch_bwd_config<BwdConfig<Element, 128, false, 64, true>>(params, stream);
+    launch_bwd_query_config<BwdQueryConfig<Element, 128, 96>>(params, stream);
   }
 }
 

@@ -8,9 +8,9 @@ namespace {
 template <class Element>
 void launch(const BwdParams& params, cudaStream_t stream) {
   if (params.dq_sum != nullptr) {
-    launch_bwd_config<BwdConfig<Element, 64, true>>(params, stream);
+    launch_bwd_config<BwdConfig<Element, 64, true, 128, false>>(params, stream);
   } else {
-    launch_bwd_config<BwdConfig<Element, 64, false>>(params, stream);
+    launch_bwd_config<BwdConfig<Element, 64, false, 128, false>>(params, stream);
     launch_bwd_query_config<BwdQueryConfig<Element, 64, 128>>(params, stream);
   }
 }

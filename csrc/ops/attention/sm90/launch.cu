@@ -27,17 +27,19 @@ bool takes(const FwdParams& params) {
 
 bool takes(const BwdParams& params) {
   const Problem& p = params.problem;
-  return p.cu_seqlens_q == nullptr && p.scale > 0 && p.softcap == 0 && p.k_len > 0 && p.q_len > 0 &&
-         tma_reads(params.q, p.q_len, p.heads, p.batch) &&
-         tma_reads(params.dout, p.q_len, p.heads, p.batch) &&
-         tma_reads(params.k, p.k_len, p.kv_heads, p.batch) &&
-         tma_reads(params.v, p.k_len, p.kv_heads, p.batch);
+  return p.scale > 0 && p.softcap == 0 && p.k_len > 0 && p.q_len > 0 &&
+         tma_reads(params.q, p.q_len, p.heads, view_batch(p)) &&
+         tma_reads(params.dout, p.q_len, p.heads, view_batch(p)) &&
+         tma_reads(params.k, p.k_len, p.kv_heads, view_batch(p)) &&
+         tma_reads(params.v, p.k_len, p.kv_heads, view_batch(p));
 }
 
 int64_t dq_sum_floats(const Problem& p) {
-  if (p.cu_seqlens_q != nullptr || p.head_dim > 128 || p.softcap > 0 || !(p.scale > 0)) return 0;
-  constexpr int64_t kTileQ = 64;
-  return p.batch * p.heads * ((p.q_len + kTileQ - 1) / kTileQ * kTileQ) * (p.head_dim <= 64 ? 64 : 128);
+  if (p.head_dim > 128 || p.softcap > 0 || !(p.scale > 0)) return 0;
+  const int64_t kTileQ = p.head_dim <= 64 ? 128 : 64;  // as in bwd_d64.cu and bwd_d128.cu
+  const int64_t tiles =
+      p.cu_seqlens_q ? p.q_len / kTileQ + p.batch : p.batch * ((p.q_len + kTileQ - 1) / kTileQ);
+  return p.heads * tiles * kTileQ * (p.head_dim <= 64 ? 64 : 128);
 }
 
 void launch_fwd(const FwdParams& params, cudaStream_t stream) {

@@ -86,10 +86,11 @@ struct Ring {
 // D = A Bᵀ for this warpgroup's 64 rows of A; both tiles K-major. Issues one group, does not wait.
 template <class Element, int kN, int kDim, int kRowsA>
 __device__ __forceinline__ void issue_nt(float (&d)[kN / 2], uint32_t a_rows, uint32_t b_tile) {
+  const uint64_t a = ptx::descriptor_k_major(a_rows), b = ptx::descriptor_k_major(b_tile);
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k)
-    ptx::Wgmma<Element, kN, false, false>::ss(d, ptx::descriptor_k_major(depth_step<kRowsA>(a_rows, k)),
-                                              ptx::descriptor_k_major(depth_step<kN>(b_tile, k)), k > 0);
+    ptx::Wgmma<Element, kN, false, false>::ss(d, ptx::descriptor_step(a, depth_step<kRowsA>(0, k)),
+                                              ptx::descriptor_step(b, depth_step<kN>(0, k)), k > 0);
   ptx::wgmma_commit();
 }
 
@@ -98,10 +99,10 @@ __device__ __forceinline__ void issue_nt(float (&d)[kN / 2], uint32_t a_rows, ui
 template <class Element, int kDim, int kDepth>
 __device__ __forceinline__ void issue_nn(float (&d)[kDim / 2], const uint32_t (&a)[kDepth / 16][4],
                                          uint32_t b_tile) {
+  const uint64_t b = ptx::descriptor_mn_major(b_tile, kDepth * 128);
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k)
-    ptx::Wgmma<Element, kDim, false, true>::rs(d, a[k],
-                                               ptx::descriptor_mn_major(b_tile + k * 2048, kDepth * 128), 1);
+    ptx::Wgmma<Element, kDim, false, true>::rs(d, a[k], ptx::descriptor_step(b, k * 2048), 1);
   ptx::wgmma_commit();
 }
 
