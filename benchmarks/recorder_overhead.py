@@ -75,6 +75,7 @@ def main() -> int:
     parser.add_argument("way", choices=("recorder", "stages", "peers", "processes", "child"))
     parser.add_argument("--workload", choices=list(WORKLOADS), default="loop")
     parser.add_argument("--without", nargs="+", default=[], choices=("stacks", "autograd", "nvtx"))
+    parser.add_argument("--graph-nodes", action="store_true", help="record graphs kernel by kernel")
     parser.add_argument("--peer", nargs="+", help="only these of the peers")
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
     parser.add_argument("--rounds", type=int, default=2, help="turns of whole processes (2)")
@@ -161,6 +162,9 @@ def after(switch: Callable[[], object]) -> Iterator[None]:
 def measure_recorder(run: Run) -> None:
     parts: dict[str, Any] = {part: False for part in run.args.without}
     name = "recorder: everything" if not parts else "recorder: without " + ", ".join(parts)
+    if run.args.graph_nodes:
+        parts["graph_nodes"] = True
+        name += ", graphs kernel by kernel"
     with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
         recorder = Recorder(Path(folder) / "run.sqlite", **parts)
         recorder.start()  # before CUDA, as `profiling-lab record` does
