@@ -18,11 +18,13 @@ struct LibraryOpaque;
 struct ListOpaque;
 struct StringOpaque;
 struct DeviceGuardOpaque;
+struct StreamGuardOpaque;
 using TensorHandle = TensorOpaque*;
 using LibraryHandle = LibraryOpaque*;
 using ListHandle = ListOpaque*;
 using StringHandle = StringOpaque*;
 using DeviceGuardHandle = DeviceGuardOpaque*;
+using StreamGuardHandle = StreamGuardOpaque*;
 
 using ErrorCode = int32_t;  // 0 is success
 using StackValue =
@@ -93,9 +95,12 @@ constexpr uint64_t kTorchFloor = (2ull << 56) | (10ull << 48);
     (LibraryHandle library, const char* name, BoxedKernel kernel, uint64_t build_version))            \
   X(ErrorCode, aoti_torch_delete_library_object, (LibraryHandle library))
 
-// These may be null: the first exists only in CUDA builds of torch, the others since torch 2.13.
+// These may be null: the first three exist only in CUDA builds of torch, the others since torch 2.13.
 #define PLAB_TORCH_OPTIONAL(X)                                                            \
   X(ErrorCode, aoti_torch_get_current_cuda_stream, (int32_t device_index, void** result)) \
+  X(ErrorCode, aoti_torch_create_cuda_stream_guard,                                       \
+    (void* stream, int32_t device_index, StreamGuardHandle* result))                      \
+  X(ErrorCode, aoti_torch_delete_cuda_stream_guard, (StreamGuardHandle guard))            \
   X(const char*, torch_exception_get_what_without_backtrace, ())                          \
   X(ErrorCode, torch_delete_stable_ivalue, (StackValue * value))
 

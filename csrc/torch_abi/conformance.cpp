@@ -45,6 +45,10 @@ template <>
 struct Map<ours::DeviceGuardOpaque> {
   using type = ::DeviceGuardOpaque;
 };
+template <>
+struct Map<ours::StreamGuardOpaque> {
+  using type = CUDAStreamGuardOpaque;
+};
 
 #define PLAB_SAME(result, name, parameters)                                                                \
   static_assert(                                                                                           \

@@ -35,4 +35,19 @@ class CudaScope {
   cudaStream_t stream_ = nullptr;
 };
 
+// Makes `stream`, of that device, the one that torch calls current there, so that torch's own ops go there
+// too.
+class StreamScope {
+ public:
+  StreamScope(cudaStream_t stream, int32_t device) {
+    PLAB_TORCH(aoti_torch_create_cuda_stream_guard, stream, device, &guard_);
+  }
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+  ~StreamScope() { torch.aoti_torch_delete_cuda_stream_guard(guard_); }
+
+ private:
+  StreamGuardHandle guard_ = nullptr;
+};
+
 }  // namespace plab::torch_abi

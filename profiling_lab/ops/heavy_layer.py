@@ -44,14 +44,22 @@ def heavy_layer(
     """
     if implementation == "fast" or implementation == "slow":
         registration.check_call("heavy_layer", x, w1, w2, w3, b)
-        op = _FAST if implementation == "fast" else _SLOW
-        return cast(Tensor, op(x, w1, w2, w3, b))
+        if implementation == "slow":
+            return cast(Tensor, _SLOW(x, w1, w2, w3, b))
+        return cast(Tensor, _FAST(x, w1, w2, w3, b, x.dtype is torch.float32 and _tf32_is_allowed()))
     if implementation != "loop":
         raise ValueError(
             f"heavy_layer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
         )
     _check(x, w1, w2, w3, b)
     return _loop(x, w1, w2, w3, b)
+
+
+def _tf32_is_allowed() -> bool:
+    """What torch's own products of float32 matrices may do on the GPU; the op asks for its own one."""
+    if torch.compiler.is_compiling():  # Dynamo knows this question, and not the other
+        return cast(bool, torch._C._get_cublas_allow_tf32())
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")  # never fails, however it was set
 
 
 def _loop(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
@@ -92,13 +100,22 @@ def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
 # Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors.
 
 
-def _forward_fake(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
+def _forward_fake(
+    x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, allow_tf32: bool = False
+) -> Tensor:
     _check(x, w1, w2, w3, b)
     return x.new_empty(x.shape)
 
 
 def _backward_fake(
-    dy: Tensor, x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, y: Tensor
+    dy: Tensor,
+    x: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    w3: Tensor,
+    b: Tensor,
+    y: Tensor,
+    allow_tf32: bool = False,
 ) -> tuple[Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape) for tensor in (x, w1, w2, w3, b))
 
@@ -106,19 +123,20 @@ def _backward_fake(
 # Autograd. Y is saved, not Z: the slope of tanh follows from it, and nothing else of the forward is needed.
 
 
-def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs, output)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:5], output)
+    ctx.options = inputs[5:]
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
-    return cast("tuple[Tensor, ...]", _BACKWARD(dy, *ctx.saved_tensors))
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_BACKWARD(dy, *ctx.saved_tensors, *ctx.options), *(None for _ in ctx.options))
 
 
 # vmap. A batch of x is just more rows; a batch of weights is so many separate calls.
 
 
 def _vmap_rule(op: Any) -> Any:
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
         if in_dims[0] is not None and all(dim is None for dim in in_dims[1:]):
             return op(args[0].movedim(in_dims[0], 0), *args[1:]), 0
         calls = (
@@ -207,8 +225,8 @@ def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any,
         y = reference(*inputs).contiguous()
     return (
         ("heavy_layer_slow", inputs),
-        ("heavy_layer_fast", inputs),
-        ("heavy_layer_backward", (torch.ones_like(y), *inputs, y)),
+        ("heavy_layer_fast", (*inputs, False)),
+        ("heavy_layer_backward", (torch.ones_like(y), *inputs, y, False)),
     )
 
 

@@ -168,6 +168,44 @@ def test_module_shows_what_it_is() -> None:
     torch.testing.assert_close(module(x), expected)
 
 
+def test_knows_what_torch_may_do_with_float32(python: Any) -> None:
+    """By the old name, the new one or the function, each in its own process: torch refuses to mix them."""
+    question = (
+        "import sys, torch\n"
+        "from profiling_lab.ops.heavy_layer import _tf32_is_allowed\n"
+        "exec(sys.argv[1])\n"
+        "print(_tf32_is_allowed())\n"
+    )
+    for setting, allowed in (
+        ("", False),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", True),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True),
+        ("torch.set_float32_matmul_precision('high'); torch.set_float32_matmul_precision('highest')", False),
+        (
+            "torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision='ieee'",
+            False,
+        ),
+    ):
+        result = python(question, setting)
+        assert result.stdout.strip() == str(allowed), (setting, result.stderr)
+
+
+def test_the_answer_becomes_part_of_a_compiled_graph() -> None:
+    torch._dynamo.reset()
+    inputs = inputs_of(9, 8, dtype=torch.float32)
+    flags: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        flags.extend(node.args[-1] for node in graph.graph.nodes if "heavy_layer_fast" in str(node.target))
+        return graph
+
+    for allowed in (False, True):
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        y = torch.compile(heavy_layer, backend=backend, fullgraph=True)(*inputs)
+        torch.testing.assert_close(y, reference(*inputs))
+    assert flags == [False, True]
+
+
 # The defects. The exercise needs them; whoever removes one makes a good kernel and breaks the lesson.
 
 
@@ -237,6 +275,121 @@ def test_the_demos_shape_against_float64(dtype: torch.dtype, within: Any) -> Non
         ours = run(variant.call, inputs)
         for i, (a, b, c) in enumerate(zip(ours, truth, yardstick, strict=True)):
             within(a, b, c, 2 if i == 0 else 3, f"{variant.name}, result {i}")
+
+
+FUSED_SHAPES = [(4096, 512), (1000, 200), (300, 136), (129, 128), (2048, 1024)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", FUSED_SHAPES, ids=str)
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
+def test_fused_product_against_float64(
+    shape: tuple[int, int], precision: str, within: Any, gradients: Any
+) -> None:
+    """About a wave of tiles: one kernel for product, bias and tanh. The backward has two lanes."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
+    inputs = inputs_of(*shape, dtype=dtype, device="cuda")
+    dy = torch.randn(shape, generator=torch.Generator().manual_seed(9)).to("cuda", dtype)
+    truth = gradients(reference, tuple(t.double() for t in inputs), dy)
+    yardstick = gradients(reference, inputs, dy)
+    ours, again = (gradients(heavy_layer, inputs, dy) for _ in range(2))
+    for i, (a, b, c, d) in enumerate(zip(ours, truth, yardstick, again, strict=True)):
+        within(a, b, c, 2 if i == 0 else 3, f"result {i}")
+        assert torch.equal(a, d), f"result {i} has other bits the second time"
+
+
+def kernels_of(call: Any) -> list[str]:
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        call()
+        torch.cuda.synchronize()
+    return [e.name for e in recorded.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+
+
+@pytest.mark.gpu
+@pytest.mark.keeps_cupti
+def test_which_kernel_ends_the_forward() -> None:
+    """Hopper, a wave of tiles and a fast type: fused. Float32 that must stay float32, or more tiles: not."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the fused kernel is Hopper's")
+    for shape, dtype, tf32, fused in (
+        ((4096, 512), torch.bfloat16, False, True),
+        ((4096, 512), torch.float32, True, True),
+        ((4096, 512), torch.float32, False, False),
+        ((8192, 4096), torch.bfloat16, False, False),
+        ((4096, 500), torch.bfloat16, False, False),  # rows that do not start at multiples of 16 bytes
+        ((64, 512), torch.bfloat16, False, False),  # fewer rows than columns: the chain
+    ):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        inputs = inputs_of(*shape, dtype=dtype, device="cuda")
+        with torch.no_grad():
+            names = kernels_of(lambda inputs=inputs: heavy_layer(*inputs))
+        assert any("product_tanh" in name for name in names) == fused, (shape, dtype, tf32, names)
+        assert any("bias_tanh" in name for name in names) != fused
+
+
+@pytest.mark.gpu
+def test_first_backward_of_a_thread_may_be_captured() -> None:
+    """Its second stream is made then, in the middle of the capture."""
+    import threading
+
+    inputs = inputs_of(300, 64, dtype=torch.bfloat16, device="cuda")
+    with torch.no_grad():
+        y = heavy_layer(*inputs)
+    dy = torch.ones_like(y)
+    backward = torch.ops.profiling_lab.heavy_layer_backward
+    expected = backward(dy, *inputs, y)
+    found: list[Any] = []
+
+    def capture() -> None:
+        torch.mm(inputs[1], inputs[2])  # cuBLAS itself must not be new to the thread
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = backward(dy, *inputs, y)
+        graph.replay()
+        torch.cuda.synchronize()
+        found.append([tensor.clone() for tensor in outputs])
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    thread.join()
+    assert found and all(torch.equal(a, b) for a, b in zip(found[0], expected, strict=True))
+
+
+@pytest.mark.gpu
+def test_threads_on_streams_of_their_own() -> None:
+    import threading
+
+    many = [inputs_of(500, 64 * (i + 1), dtype=torch.bfloat16, device="cuda") for i in range(4)]
+    expected = [gradients_of_sum(inputs) for inputs in many]
+    torch.cuda.synchronize()
+    wrong: list[int] = []
+
+    def work(index: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                ours = gradients_of_sum(many[index])
+                torch.cuda.current_stream().synchronize()
+                if not all(torch.equal(a, b) for a, b in zip(ours, expected[index], strict=True)):
+                    wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(many))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def gradients_of_sum(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    leaves = [t.detach().requires_grad_() for t in inputs]
+    y = heavy_layer(*leaves)
+    return torch.autograd.grad(y, leaves, torch.ones_like(y))
 
 
 @pytest.mark.gpu

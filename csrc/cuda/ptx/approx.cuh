@@ -20,6 +20,13 @@ __device__ __forceinline__ float rcp_approx_ftz(float x) {
   return result;
 }
 
+/// tanh x, relative error below 2^-11. PTX ISA "tanh", sm_75 and newer.
+__device__ __forceinline__ float tanh_approx(float x) {
+  float result;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 /// The larger one, NaN if either is; fmaxf prefers the number. PTX ISA "max", sm_80 and newer.
 __device__ __forceinline__ float max_nan(float a, float b) {
   float result;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two kernels around heavy_layer's matrix products (which are torch's own, see heavy_layer.cpp).
+// The kernels around heavy_layer's matrix products (which are torch's own, see heavy_layer.cpp).
 //
 // bias_tanh: Z <- tanh(Z + b).
-// Mapping   a grid-stride loop, 16 bytes per thread and step where d and the addresses allow.
+// Mapping   a warp has 32 vectors of 16 bytes of a row, a thread kBatch rows at once.
 // Bytes     2 rows d elements.        Flops  2 rows d, and a tanh each.        Roof  memory.
 //
-// tanh_backward: G = dY (1 - Y^2); db = sum of G over the rows.
-// Mapping   pass 1: a block owns kChunkRows rows and kThreads columns, a thread one column; it writes G and
-// its column's sum.
-//           pass 2: a thread adds up its column's chunks, in order. No atomics, so equal inputs give equal
-//           bits.
+// tanh_backward: G = dY (1 - Y^2), or its transpose; db = sum of G over the rows.
+// Mapping   pass 1: a block owns kChunkRows rows and 32 vectors of columns. Its warps take the rows in turns,
+//           write G and add up their columns; then the block adds up its warps.
+//           pass 2: a block adds up the chunks of 32 columns. No atomics and a fixed order, so equal inputs
+//           give equal bits.
 // Bytes     3 rows d elements + 8 d rows / kChunkRows.   Flops  4 rows d.      Roof  memory.
-// Contract  contiguous, d > 0; checked in heavy_layer.cpp.
+// Contract  contiguous, d > 0; checked in heavy_layer.cpp. A vector is one element where d or an address does
+//           not suit 16 bytes.
 #include <algorithm>
 #include <cstdint>
 
@@ -19,112 +20,194 @@
 #include "cuda/vec.cuh"
 #include "ops/device_types.cuh"
 #include "ops/heavy_layer/heavy_layer.h"
+#include "ops/heavy_layer/tanh.cuh"
 
 namespace plab::ops {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kLanes = 32, kLines = kThreads / kLanes;
+constexpr int kBatch = 4;  // rows that a thread has under way at once
 
-template <class Element>
+// kSize neighbouring elements: a vector of 16 bytes, or one element.
+template <class Element, int kSize>
+__device__ __forceinline__ void load(const Element* address, float (&v)[kSize]) {
+  if constexpr (kSize == 1)
+    v[0] = cuda::to_float(*address);
+  else
+    cuda::unpack(cuda::load_streaming(address), v);
+}
+
+template <class Element, int kSize>
+__device__ __forceinline__ void store(Element* address, const float (&v)[kSize]) {
+  if constexpr (kSize == 1)
+    *address = cuda::from_float<Element>(v[0]);
+  else
+    cuda::store_streaming(address, cuda::pack<Element>(v));
+}
+
+// The grid in its order of rows: which columns and which rows a block has.
+struct Block {
+  int64_t columns, rows;
+  __device__ explicit Block(int64_t column_blocks)
+      : columns(blockIdx.x % column_blocks), rows(blockIdx.x / column_blocks) {}
+};
+
+template <class Element, int kSize>
 __global__ void __launch_bounds__(kThreads)
-    bias_tanh_vector_kernel(Element* z, const Element* b, int64_t vectors, int64_t d) {
-  constexpr int kSize = cuda::kVecSize<Element>;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < vectors; i += step) {
-    float values[kSize], bias[kSize];
-    cuda::unpack(cuda::load_streaming(z + i * kSize), values);
-    cuda::unpack(cuda::load_cached(b + i * kSize % d), bias);
+    bias_tanh_kernel(Element* z, const Element* b, int64_t rows, int64_t d, int64_t column_blocks) {
+  const Block block(column_blocks);
+  const int64_t column = (block.columns * kLanes + threadIdx.x % kLanes) * kSize;
+  if (column >= d) return;
+  // The last rows first: the product before has just written them, so they are still in L2.
+  const int64_t batch = gridDim.x / column_blocks - 1 - block.rows;
+  const int64_t first = batch * kLines * kBatch + threadIdx.x / kLanes;
+  float bias[kSize], values[kBatch][kSize];
+  load<Element, kSize>(b + column, bias);
 #pragma unroll
-    for (int k = 0; k < kSize; ++k) values[k] = tanhf(values[k] + bias[k]);
-    cuda::store_streaming(z + i * kSize, cuda::pack<Element>(values));
+  for (int i = 0; i < kBatch; ++i)
+    if (first + i * kLines < rows) load<Element, kSize>(z + (first + i * kLines) * d + column, values[i]);
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    if (first + i * kLines >= rows) break;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) values[i][k] = fast_tanh<Element>(values[i][k] + bias[k]);
+    store<Element, kSize>(z + (first + i * kLines) * d + column, values[i]);
   }
 }
 
-template <class Element>
+template <class Element, int kSize, bool kTransposes>
 __global__ void __launch_bounds__(kThreads)
-    bias_tanh_kernel(Element* z, const Element* b, int64_t elements, int64_t d) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < elements; i += step) {
-    z[i] = cuda::from_float<Element>(tanhf(cuda::to_float(z[i]) + cuda::to_float(b[i % d])));
+    tanh_backward_kernel(const TanhBackwardParams p, int64_t column_blocks) {
+  constexpr int kColumns = kLanes * kSize;
+  __shared__ float sums[kLines][kColumns];
+  __shared__ Element tile[kTransposes ? kChunkRows : 1][kColumns + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, line = static_cast<int>(threadIdx.x) / kLanes;
+  const Block block(column_blocks);
+  const int64_t first_column = block.columns * kColumns, column = first_column + lane * kSize;
+  const int64_t first = block.rows * kChunkRows, last = min(first + kChunkRows, p.rows);
+  const auto* dy = static_cast<const Element*>(p.dy);
+  const auto* y = static_cast<const Element*>(p.y);
+  auto* g = static_cast<Element*>(p.g);
+  float sum[kSize] = {};
+  if (column < p.d) {
+#pragma unroll 4
+    for (int64_t row = first + line; row < last; row += kLines) {
+      const int64_t at = row * p.d + column;
+      float slope[kSize], value[kSize];
+      load<Element, kSize>(dy + at, slope);
+      load<Element, kSize>(y + at, value);
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) {
+        slope[k] *= 1.0f - value[k] * value[k];
+        sum[k] += slope[k];
+      }
+      if constexpr (kTransposes) {
+#pragma unroll
+        for (int k = 0; k < kSize; ++k)
+          tile[row - first][lane * kSize + k] = cuda::from_float<Element>(slope[k]);
+      } else {
+        store<Element, kSize>(g + at, slope);
+      }
+    }
   }
-}
-
-template <class Element>
-__global__ void __launch_bounds__(kThreads) tanh_backward_kernel(const TanhBackwardParams p) {
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
-  if (column >= p.d) return;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kChunkRows;
-  const int64_t last = min(first + kChunkRows, p.rows);
-  const Element* dy = static_cast<const Element*>(p.dy);
-  const Element* y = static_cast<const Element*>(p.y);
-  Element* g = static_cast<Element*>(p.g);
-  float sum = 0.0f;
-#pragma unroll 8
-  for (int64_t row = first; row < last; ++row) {
-    const int64_t at = row * p.d + column;
-    const float value = cuda::to_float(y[at]);
-    const float slope = cuda::to_float(dy[at]) * (1.0f - value * value);
-    g[at] = cuda::from_float<Element>(slope);
-    sum += slope;
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) sums[line][lane * kSize + k] = sum[k];
+  __syncthreads();
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kColumns && first_column + i < p.d) {
+    float total = 0.0f;
+#pragma unroll
+    for (int l = 0; l < kLines; ++l) total += sums[l][i];
+    p.partial[block.rows * p.d + first_column + i] = total;
   }
-  p.partial[blockIdx.x * p.d + column] = sum;
+  if constexpr (kTransposes) {
+    for (int c = line; c < min(static_cast<int64_t>(kColumns), p.d - first_column); c += kLines)
+      for (int r = lane; r < last - first; r += kLanes)
+        g[(first_column + c) * p.rows + first + r] = tile[r][c];
+  }
 }
 
 template <class Element>
 __global__ void __launch_bounds__(kThreads)
     sum_chunks_kernel(const float* partial, Element* db, int64_t chunks, int64_t d) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= d) return;
+  __shared__ float sums[kLines][kLanes];
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, line = static_cast<int>(threadIdx.x) / kLanes;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + lane;
   float sum = 0.0f;
+  if (column < d) {
 #pragma unroll 8
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * d + column];
+    for (int64_t chunk = line; chunk < chunks; chunk += kLines) sum += partial[chunk * d + column];
+  }
+  sums[line][lane] = sum;
+  __syncthreads();
+  if (line > 0 || column >= d) return;
+#pragma unroll
+  for (int l = 1; l < kLines; ++l) sum += sums[l][lane];
   db[column] = cuda::from_float<Element>(sum);
 }
 
-bool aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % cuda::kVecBytes == 0; }
-
-unsigned grid_stride_blocks(int64_t items) {
-  constexpr int kBlocksPerMultiprocessor = 8;
-  const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) * kBlocksPerMultiprocessor;
-  return static_cast<unsigned>(std::min(cuda::ceil_div<int64_t>(items, kThreads), resident));
+// Calls back with the element type and the vector's size.
+template <class Function>
+void dispatch_vectors(ElementType type, int64_t d, std::initializer_list<const void*> addresses,
+                      Function&& function) {
+  dispatch_device(type, [&](auto tag) {
+    using Element = typename decltype(tag)::type;
+    const bool vectors =
+        d % cuda::kVecSize<Element> == 0 && std::ranges::all_of(addresses, [](const void* address) {
+          return reinterpret_cast<std::uintptr_t>(address) % cuda::kVecBytes == 0;
+        });
+    if (vectors)
+      function(tag, std::integral_constant<int, cuda::kVecSize<Element>>{});
+    else
+      function(tag, std::integral_constant<int, 1>{});
+  });
 }
 
 }  // namespace
 
 void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream) {
-  dispatch_device(params.type, [&](auto tag) {
+  dispatch_vectors(params.type, params.d, {params.z, params.b}, [&](auto tag, auto size) {
     using Element = typename decltype(tag)::type;
-    auto* z = static_cast<Element*>(params.z);
-    const auto* b = static_cast<const Element*>(params.b);
-    const int64_t elements = params.rows * params.d;
-    if (params.d % cuda::kVecSize<Element> == 0 && aligned(z) && aligned(b)) {
-      const int64_t vectors = elements / cuda::kVecSize<Element>;
-      bias_tanh_vector_kernel<Element>
-          <<<grid_stride_blocks(vectors), kThreads, 0, stream>>>(z, b, vectors, params.d);
-      PLAB_CHECK_LAUNCH();
-    } else {
-      bias_tanh_kernel<Element>
-          <<<grid_stride_blocks(elements), kThreads, 0, stream>>>(z, b, elements, params.d);
-      PLAB_CHECK_LAUNCH();
-    }
+    const int64_t columns = cuda::ceil_div<int64_t>(params.d, kLanes * size);
+    const int64_t blocks = columns * cuda::ceil_div<int64_t>(params.rows, kLines * kBatch);
+    bias_tanh_kernel<Element, size()><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        static_cast<Element*>(params.z), static_cast<const Element*>(params.b), params.rows, params.d,
+        columns);
+    PLAB_CHECK_LAUNCH();
   });
 }
 
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream) {
-  dispatch_device(params.type, [&](auto tag) {
+  dispatch_vectors(params.type, params.d, {params.dy, params.y, params.g}, [&](auto tag, auto size) {
     using Element = typename decltype(tag)::type;
     const int64_t chunks = tanh_backward_chunks(params.rows);
-    const auto columns = static_cast<unsigned>(cuda::ceil_div<int64_t>(params.d, kThreads));
+    const int64_t columns = cuda::ceil_div<int64_t>(params.d, kLanes * size);
     if (chunks > 0) {
-      const dim3 grid(static_cast<unsigned>(chunks), columns);
-      tanh_backward_kernel<Element><<<grid, kThreads, 0, stream>>>(params);
+      const auto kernel = params.g_is_transposed ? tanh_backward_kernel<Element, size(), true>
+                                                 : tanh_backward_kernel<Element, size(), false>;
+      kernel<<<static_cast<unsigned>(chunks * columns), kThreads, 0, stream>>>(params, columns);
       PLAB_CHECK_LAUNCH();
     }
-    auto* db = static_cast<Element*>(params.db);
-    sum_chunks_kernel<Element><<<columns, kThreads, 0, stream>>>(params.partial, db, chunks, params.d);
+    sum_chunks_kernel<Element>
+        <<<static_cast<unsigned>(cuda::ceil_div<int64_t>(params.d, kLanes)), kThreads, 0, stream>>>(
+            params.partial, static_cast<Element*>(params.db), chunks, params.d);
     PLAB_CHECK_LAUNCH();
   });
+}
+
+bool fuses_product([[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t d,
+                   [[maybe_unused]] ElementType type, [[maybe_unused]] bool tf32) {
+#ifdef PLAB_HAS_SM90A
+  constexpr int64_t kTile = 128;
+  const int64_t bytes = d * (type == ElementType::kFloat32 ? 4 : 2);
+  const int64_t tiles = cuda::ceil_div(rows, kTile) * cuda::ceil_div(d, kTile);
+  return (type != ElementType::kFloat32 || tf32) && bytes % 16 == 0 && tiles <= cuda::multiprocessors() &&
+         cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
+         cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
+#else
+  return false;
+#endif
 }
 
 }  // namespace plab::ops

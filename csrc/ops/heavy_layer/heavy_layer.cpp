@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <tuple>
 
+#include "ops/heavy_layer/fork.h"
 #include "ops/op.h"
 
 namespace plab::ops {
@@ -16,6 +19,7 @@ using torch_abi::empty;
 using torch_abi::empty_like;
 using torch_abi::mm;
 using torch_abi::mm_out;
+using torch_abi::StreamScope;
 using torch_abi::transposed;
 
 constexpr const char* kOp = "heavy_layer";
@@ -73,20 +77,46 @@ Tensor slow(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
   return y;
 }
 
+// The copies of Hopper's kernels start at multiples of 16 bytes.
+[[maybe_unused]] bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data()) % 16 == 0;
+}
+
 // Matrix products cost 2 n m k flops. In units of 2 d^2, a chain over rows x d costs 3 rows forward and 8
 // rows backward (6 and the two products that the chain must repeat); with M = W1 W2 W3 it is 2 d + rows
 // forward and 7 d + 2 rows backward.
 bool folding_saves_forward(const Problem& p) { return 2 * p.d + p.rows < 3 * p.rows; }
 bool folding_saves_backward(const Problem& p) { return 7 * p.d + 2 * p.rows < 8 * p.rows; }
 
-Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b) {
+// Whether float32 is multiplied as TF32, by torch's products and by ours.
+bool is_tf32(const Problem& p, bool allow_tf32) {
+  return allow_tf32 && p.cuda && p.type == ElementType::kFloat32;
+}
+
+Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b,
+            bool allow_tf32) {
   const Problem problem = check(x, w1, w2, w3, b);
   Tensor y = empty_like(x);
   if (y.numel() == 0) return y;
   const Tensor x_dense = contiguous(x), b_dense = contiguous(b);
   const Tensor rows = as_matrix(x_dense, problem);
   Tensor z = as_matrix(y, problem);
-  if (folding_saves_forward(problem)) {
+  const bool folds = folding_saves_forward(problem), tf32 = is_tf32(problem, allow_tf32);
+#ifdef PLAB_HAS_CUDA
+  if (problem.cuda && folds) {
+    const CudaScope scope(x);
+    if (fuses_product(problem.rows, problem.d, problem.type, tf32) && is_aligned(x_dense)) {
+      const Tensor m_transposed = mm(transposed(w3), transposed(mm(w1, w2)));
+      launch_product_tanh({x_dense.data(), m_transposed.data(), b_dense.data(), y.mutable_data(),
+                           problem.rows, problem.d, problem.type},
+                          scope.stream());
+      return y;
+    }
+  }
+#endif
+  if (folds && tf32) {  // the library's TF32 kernels want both operands along the depth
+    mm_out(z, rows, transposed(mm(transposed(w3), transposed(mm(w1, w2)))));
+  } else if (folds) {
     mm_out(z, rows, mm(mm(w1, w2), w3));
   } else {
     mm_out(z, mm(mm(rows, w1), w2), w3);
@@ -103,56 +133,125 @@ Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
   return y;
 }
 
-// G and db from dY and Y.
-std::tuple<Tensor, Tensor> tanh_backward(const Tensor& dy, const Tensor& y, const Tensor& b,
-                                         const Problem& problem) {
-  Tensor g = empty_like(y);
-  Tensor db = empty_like(b);
-  if (problem.d == 0) return {std::move(g), std::move(db)};
-  const Tensor dy_dense = contiguous(dy), y_dense = contiguous(y);
-  TanhBackwardParams params{dy_dense.data(), y_dense.data(), g.mutable_data(), db.mutable_data(),
-                            nullptr,         problem.rows,   problem.d,        problem.type};
-  if (!problem.cuda) {
-    tanh_backward_cpu(params);
-  } else {
+// Two lanes of work: on a GPU that the products of d x d matrices leave half idle the second one is another
+// stream; elsewhere both are one. What the second lane writes is allocated by the first.
+class Lanes {
+ public:
+  Lanes([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] const Problem& problem) {
 #ifdef PLAB_HAS_CUDA
-    Tensor partial =
-        empty(std::array{tanh_backward_chunks(problem.rows), problem.d}, Dtype::kFloat32, y.device());
-    params.partial = partial.mutable_data<float>();
-    const CudaScope scope(y);
-    launch_tanh_backward(params, scope.stream());
+    if (!problem.cuda || torch_abi::torch.aoti_torch_create_cuda_stream_guard == nullptr) return;
+    scope_.emplace(tensor);
+    device_ = tensor.device().index;
+    if (leaves_gpu_idle(problem.d)) fork_.emplace(scope_->stream());
 #endif
   }
-  return {std::move(g), std::move(db)};
+
+#ifdef PLAB_HAS_CUDA
+  void split() {
+    if (fork_) fork_->split();
+  }
+  void join() {
+    if (fork_) fork_->join();
+  }
+  template <class Products>
+  void second(Products&& products) {
+    std::optional<StreamScope> scope;
+    if (fork_) scope.emplace(fork_->side(), device_);
+    products();
+  }
+
+ private:
+  std::optional<CudaScope> scope_;
+  std::optional<Fork> fork_;
+  int32_t device_ = 0;
+#else
+  void split() {}
+  void join() {}
+  template <class Products>
+  void second(Products&& products) {
+    products();
+  }
+#endif
+};
+
+// G, which may lie as its transpose, and db.
+Tensor tanh_backward(const Tensor& dy, const Tensor& y, Tensor& db, const Problem& problem, bool transposes) {
+  Tensor g = transposes ? transposed(empty(std::array{problem.d, problem.rows}, y.dtype(), y.device()))
+                        : empty(std::array{problem.rows, problem.d}, y.dtype(), y.device());
+  TanhBackwardParams params{dy.data(),    y.data(),  g.mutable_data(), db.mutable_data(), nullptr,
+                            problem.rows, problem.d, problem.type,     transposes};
+  if (!problem.cuda) {
+    tanh_backward_cpu(params);
+    return g;
+  }
+#ifdef PLAB_HAS_CUDA
+  Tensor partial =
+      empty(std::array{tanh_backward_chunks(problem.rows), problem.d}, Dtype::kFloat32, y.device());
+  params.partial = partial.mutable_data<float>();
+  const CudaScope scope(y);
+  launch_tanh_backward(params, scope.stream());
+#endif
+  return g;
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x,
                                                             const Tensor& w1, const Tensor& w2,
                                                             const Tensor& w3, const Tensor& b,
-                                                            const Tensor& y) {
+                                                            const Tensor& y, bool allow_tf32) {
   const Problem problem = check(x, w1, w2, w3, b);
   torch_abi::check_alike(kOp, {{"x", x}, {"dy", dy}, {"y", y}});
   for (const torch_abi::Named& one : {torch_abi::Named{"dy", dy}, {"y", y}}) {
     PLAB_CHECK(std::ranges::equal(one.tensor.sizes(), x.sizes()), kOp, ": ", one.name, " has shape ",
                torch_abi::text(one.tensor.sizes()), " but x has shape ", torch_abi::text(x.sizes()));
   }
-  auto [g_full, db] = tanh_backward(dy, y, b, problem);
-  Tensor dx_full = empty_like(x), dw1 = empty_like(w1), dw2 = empty_like(w2), dw3 = empty_like(w3);
+  Tensor dx_full = empty_like(x), dw1 = empty_like(w1), dw2 = empty_like(w2), dw3 = empty_like(w3),
+         db = empty_like(b);
   if (problem.d != 0) {
-    const Tensor x_dense = contiguous(x);
-    const Tensor rows = as_matrix(x_dense, problem), g = as_matrix(g_full, problem);
+    const Tensor x_dense = contiguous(x), dy_dense = contiguous(dy), y_dense = contiguous(y);
+    const Tensor rows = as_matrix(x_dense, problem);
     Tensor dx = as_matrix(dx_full, problem);
+    Lanes lanes(x, problem);
     if (folding_saves_backward(problem)) {
-      const Tensor w12 = mm(w1, w2), w23 = mm(w2, w3), dm = mm(transposed(rows), g);
-      mm_out(dx, g, transposed(mm(w12, w3)));
+      // The library is slow at A^T B of two fp32 matrices as they lie, so there G is made as its transpose,
+      // and dM too.
+      const bool transposes = is_tf32(problem, allow_tf32);
+      Tensor w12 = empty_like(w1), w23 = empty_like(w1), m = empty_like(w1), dm_memory = empty_like(w1),
+             product = empty_like(w1);
+      lanes.split();
+      lanes.second([&] {
+        mm_out(w12, w1, w2);
+        mm_out(w23, w2, w3);
+        mm_out(m, w12, w3);
+      });
+      const Tensor g = tanh_backward(dy_dense, y_dense, db, problem, transposes);
+      if (transposes) {
+        mm_out(dm_memory, transposed(g), rows);
+      } else {
+        mm_out(dm_memory, transposed(rows), g);
+      }
+      const Tensor dm = transposes ? transposed(dm_memory) : dm_memory.share();
+      lanes.join();
+      lanes.split();
+      lanes.second([&] {
+        mm_out(product, transposed(w1), dm);
+        mm_out(dw2, product, transposed(w3));
+        mm_out(dw3, transposed(w12), dm);
+      });
+      mm_out(dx, g, transposed(m));
       mm_out(dw1, dm, transposed(w23));
-      mm_out(dw2, mm(transposed(w1), dm), transposed(w3));
-      mm_out(dw3, transposed(w12), dm);
+      lanes.join();
     } else {
-      const Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);
+      Tensor h1 = empty_like(rows), h2 = empty_like(rows);
+      lanes.split();
+      lanes.second([&] {
+        mm_out(h1, rows, w1);
+        mm_out(h2, h1, w2);
+      });
+      const Tensor g = tanh_backward(dy_dense, y_dense, db, problem, false);
       const Tensor g2 = mm(g, transposed(w3)), g1 = mm(g2, transposed(w2));
       mm_out(dx, g1, transposed(w1));
       mm_out(dw1, transposed(rows), g1);
+      lanes.join();
       mm_out(dw2, transposed(h1), g2);
       mm_out(dw3, transposed(h2), g);
     }
@@ -165,8 +264,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, co
 std::span<const OpDef> heavy_layer_ops() {
   static constexpr OpDef kOps[] = {
       {"heavy_layer_slow(Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b) -> Tensor", &Box<&slow>::call},
-      {"heavy_layer_fast(Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b) -> Tensor", &Box<&fast>::call},
-      {"heavy_layer_backward(Tensor dy, Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, Tensor y) -> "
+      {"heavy_layer_fast(Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, bool allow_tf32=False) -> "
+       "Tensor",
+       &Box<&fast>::call},
+      {"heavy_layer_backward(Tensor dy, Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, Tensor y, "
+       "bool allow_tf32=False) -> "
        "(Tensor dx, Tensor dw1, Tensor dw2, Tensor dw3, Tensor db)",
        &Box<&backward>::call},
   };

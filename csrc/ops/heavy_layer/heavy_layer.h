@@ -30,7 +30,17 @@ struct BiasTanhParams {
   ElementType type;
 };
 
-// G = dY (1 - Y^2), and db, the sum of G over the rows.
+// Y = tanh(X M + b), with M given as its transpose.
+struct ProductTanhParams {
+  const void* x;
+  const void* m_transposed;
+  const void* b;
+  void* y;
+  int64_t rows, d;
+  ElementType type;  // fp32 is multiplied as TF32
+};
+
+// G = dY (1 - Y^2), and db, the sum of G over the rows. g_is_transposed: g is d x rows.
 struct TanhBackwardParams {
   const void* dy;
   const void* y;
@@ -39,6 +49,7 @@ struct TanhBackwardParams {
   float* partial;  // CUDA only: tanh_backward_chunks(rows) x d sums of a chunk of rows each
   int64_t rows, d;
   ElementType type;
+  bool g_is_transposed = false;  // CUDA only
 };
 
 // The sums over rows are formed in chunks whose size is fixed, so that equal inputs give equal bits, on any
@@ -56,6 +67,11 @@ void tanh_backward_cpu(const TanhBackwardParams& params);
 
 void launch_heavy_layer_slow(const HeavyLayerSlowParams& params, cudaStream_t stream);
 void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream);
+
+// Whether this GPU and this problem are better served by one kernel for the product, the bias and tanh than
+// by torch's product and launch_bias_tanh. The data's addresses need only be known for the launch.
+bool fuses_product(int64_t rows, int64_t d, ElementType type, bool tf32);
+void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream);
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream);
 
 }  // namespace plab::ops
