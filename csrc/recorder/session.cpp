@@ -50,8 +50,13 @@ void Session::after_fork_child() {
 }
 
 StartResult Session::start(const StartOptions& options) {
-  std::lock_guard lock(control_);
   StartResult result;
+  // Not waited for: the caller holds the GIL, and a halt() on another thread may need it for the last sample.
+  const std::unique_lock lock(control_, std::try_to_lock);
+  if (!lock) {
+    result.error = "a recording is being started or stopped by another thread";
+    return result;
+  }
   if (state_ == State::kForked) {
     result.error = "this process was forked from one that recorded, and CUDA tracing does not survive a fork";
     return result;

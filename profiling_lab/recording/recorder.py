@@ -166,6 +166,7 @@ class Recorder:
             self._undo.append(autograd_link.link_when_imported())
             self._undo.append(_recorder.detach_autograd)
         atexit.register(self._stop_at_exit)
+        self._undo.append(_when_a_worker_ends(self._stop_at_exit))
         global _running
         _running = self
         self._conductor.start()
@@ -296,6 +297,17 @@ class Recorder:
         # A forked child inherits this registration, but not the recording.
         if self.is_recording:
             self.stop()
+
+
+def _when_a_worker_ends(stop: Callable[[], None]) -> Callable[[], None]:
+    """A process of multiprocessing leaves without Python's atexit. Returns how to give that up."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is None:
+        return lambda: None
+    from multiprocessing import util
+
+    finalizer = util.Finalize(None, stop, exitpriority=0)
+    return lambda: (finalizer.cancel(), None)[1]
 
 
 _running: Recorder | None = None

@@ -54,7 +54,7 @@ def _python(source: SqliteSource, ownership: Ownership, places: dict[str, int]) 
     """Periodic stacks (--python-sampling=true)."""
     file = source.file
     table = file.newest("NVTX_EVENTS")
-    if table is None:
+    if table is None or not _may_have_samples(source):
         return _nothing()
     payload, join = payload_sql(file, table)
     columns, texts = file.coded_texts(
@@ -67,6 +67,14 @@ def _python(source: SqliteSource, ownership: Ownership, places: dict[str, int]) 
     start_ns, tid, text = columns
     place = np.array([*number, -1], dtype=np.int32)[text]
     return start_ns[place >= 0], tid[place >= 0], place[place >= 0]
+
+
+def _may_have_samples(source: SqliteSource) -> bool:
+    """Our recorder has a mark for every call: they are not all looked at in vain."""
+    asked = (
+        source.recorder_facts().get("samples_per_second", "") if source.recorder == "profiling_lab" else ""
+    )
+    return asked != "0"
 
 
 def _frame_text(stack: tuple[Frame, ...], ownership: Ownership) -> str:

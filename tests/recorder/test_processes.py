@@ -131,6 +131,48 @@ subprocess.run(command, check=True)
     assert "nvtx" not in done.stderr
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_that_record_themselves(
+    fake_library: Path, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker leaves without Python's atexit, and its file is whole nevertheless."""
+    (tmp_path / "workers.py").write_text(
+        f"""
+import multiprocessing, os, sys
+import profiling_lab.recording
+from fake_driver import Fake
+def load(number):
+    recorder = profiling_lab.recording.Recorder(f"worker{{number}}.sqlite"); recorder.start()
+    Fake().kernel(f"of_worker_{{number}}")
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    workers = [context.Process(target=load, args=(n,)) for n in range(2)]
+    [w.start() for w in workers]
+    with profiling_lab.recording.record("main.sqlite"): Fake().kernel("of_main")
+    [w.join() for w in workers]
+    assert [w.exitcode for w in workers] == [0, 0]
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "workers.py"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), str(HERE)]),
+            "PROFILING_LAB_CUPTI": str(fake_library),
+        },
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    files = [str(tmp_path / name) for name in ("main.sqlite", "worker0.sqlite", "worker1.sqlite")]
+    assert not list(tmp_path.glob("*.spool"))
+    assert main(["merge", *files, "-o", str(tmp_path / "job.sqlite")]) == 0
+    assert "merged 3 processes with 3 kernels" in capsys.readouterr().err
+    assert sorted(kernels(tmp_path / "job.sqlite")) == ["of_main", "of_worker_0", "of_worker_1"]
+
+
 def test_the_ranks_of_a_job(fake_library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As torchrun starts them: a file for each, and one of all."""
     script = """

@@ -204,3 +204,18 @@ assert int(recorder.summary.meta["samples_late"]) > 50, recorder.summary.meta
 def test_what_cannot_be_sampled(run: Any, options: str, text: str) -> None:
     done = run(f"profiling_lab.recording.Recorder(OUT, {options})", ok=False)
     assert done.returncode == 1 and text in done.stderr
+
+
+def test_starting_beside_a_stop_does_not_wait_for_it(run: Any) -> None:
+    """The one that stops may need the interpreter's lock for the last sample, which the other one holds."""
+    run("""
+import threading
+def stops():
+    for _ in range(30):
+        recorder = profiling_lab.recording.Recorder(OUT, sample_hz=2000, overwrite=True)
+        try: recorder.start()
+        except profiling_lab.errors.LabError: continue
+        recorder.stop()
+threads = [threading.Thread(target=stops) for _ in range(3)]
+[t.start() for t in threads]; [t.join() for t in threads]
+""")
