@@ -9,10 +9,9 @@
 
 namespace plab::recorder {
 
-uint8_t* ActivityBuffers::allocate() noexcept {
-  // Populated now: the first touch of a page must not happen inside a launch.
-  void* data =
-      mmap(nullptr, buffer_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+uint8_t* ActivityBuffers::allocate(bool populated) noexcept {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (populated ? MAP_POPULATE : 0);
+  void* data = mmap(nullptr, buffer_bytes_, PROT_READ | PROT_WRITE, flags, -1, 0);
   return data == MAP_FAILED ? nullptr : static_cast<uint8_t*>(data);
 }
 
@@ -29,7 +28,8 @@ void ActivityBuffers::prepare(size_t buffer_bytes, size_t ahead, size_t most, bo
     lent_.reserve(most);
     filled_.reserve(most);
     if (!refusable_ && scratch_bytes_ < buffer_bytes) {
-      scratch_ = allocate();  // never freed: several threads may have it at once, for as long as they like
+      scratch_ =
+          allocate(true);  // never freed: several threads may have it at once, for as long as they like
       scratch_bytes_ = buffer_bytes;
     }
   }
@@ -50,6 +50,13 @@ void ActivityBuffers::release() {
 void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
   std::lock_guard lock(mutex_);
   *bytes = buffer_bytes_;
+  if (free_.empty() && count_ < most_) {
+    // Several threads began at once, each with a buffer of its own: one system call is better than a loss.
+    if (uint8_t* fresh = allocate(false)) {
+      ++count_;
+      free_.push_back(fresh);
+    }
+  }
   if (!free_.empty()) {
     *data = free_.back();
     free_.pop_back();
@@ -97,7 +104,9 @@ void ActivityBuffers::keep_ahead() noexcept {
       std::lock_guard lock(mutex_);
       if (free_.size() >= ahead_ || count_ >= most_) return;
     }
-    uint8_t* data = allocate();  // outside of the lock: takes a millisecond
+    // Populated now, and outside of the lock for it takes a millisecond: the first touch of a page should not
+    // happen inside a launch.
+    uint8_t* data = allocate(true);
     if (!data) return;
     std::lock_guard lock(mutex_);
     ++count_;

@@ -14,9 +14,10 @@ struct FilledBuffer {
   size_t valid_bytes;
 };
 
-// A pool of zeroed buffers. The launch path only ever pops one: allocating and zeroing is the consumer's
-// work, because CUPTI asks for a buffer in the middle of the user's launch. The lock is never held across a
-// call into CUPTI (it takes its own locks around these callbacks, in either order).
+// A pool of zeroed buffers. The launch path pops one: allocating and zeroing is the consumer's work, because
+// CUPTI asks for a buffer in the middle of the user's launch; only when the pool is empty is one mapped
+// there. The lock is never held across a call into CUPTI (it takes its own locks around these callbacks, in
+// either order).
 class ActivityBuffers {
  public:
   // `refusable`: this CUPTI accepts "no buffer"; older ones crash on it and get a scratch buffer whose
@@ -47,7 +48,7 @@ class ActivityBuffers {
     uint8_t* data;
     size_t bytes;
   };
-  uint8_t* allocate() noexcept;
+  uint8_t* allocate(bool populated) noexcept;
 
   std::mutex mutex_;
   size_t buffer_bytes_ = 0, ahead_ = 0, most_ = 0;

@@ -241,6 +241,19 @@ assert recorded >= 2 * (1 << 16) // 216 - 2, meta
 """)
 
 
+def test_a_burst_that_is_faster_than_the_consumer_loses_nothing(run: Any) -> None:
+    """As when many threads begin at once, and CUPTI wants a buffer for each."""
+    run("""
+from profiling_lab import _recorder
+_recorder.start(spool_path=OUT + ".spool", cupti_override=os.environ["PROFILING_LAB_CUPTI"],
+                buffer_bytes=1 << 12, buffers_ahead=1, buffers_most=500, flush_period_ms=100_000)
+for _ in range(3000): fake.kernel("k")
+_recorder.stop({})
+meta = _recorder.read_spool(OUT + ".spool")["meta"]
+assert int(meta["kernels"]) == 3000 and int(meta["starved_buffer_requests"]) == 0, meta
+""")
+
+
 def test_old_cupti_never_gets_a_null_buffer(run: Any) -> None:
     run("""
 from profiling_lab import _recorder
