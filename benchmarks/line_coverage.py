@@ -93,6 +93,8 @@ def add(results: ResultsFile, name: str, options: dict[str, object], path: Path)
     provider = "profiling_lab"
     results.add(BENCHMARK, case, provider, "gpu_time", covered.gpu_ns, "ns")
     results.add(BENCHMARK, case, provider, "with_a_line", covered.attributed_frac, "ratio")
+    if covered.linked_ns:
+        results.add(BENCHMARK, case, provider, "inferred", covered.inferred_ns / covered.linked_ns, "ratio")
     for rest in covered.unattributed:
         why = case | {"reason": rest.reason}
         results.add(BENCHMARK, why, provider, "without_a_line", rest.ns / covered.gpu_ns, "ratio")
@@ -113,10 +115,15 @@ def table(results: Path) -> str:
             latest[who][line["metric"]] = line["value"]
     rows = [
         f"| {who} | {found['gpu_time'] / 1e6:.2f} ms | {100 * found['with_a_line']:.2f} % "
-        f"| {'; '.join(reasons[who]) or '-'} |\n"
+        f"| {_percent(found.get('inferred'))} | {'; '.join(reasons[who]) or '-'} |\n"
         for who, found in latest.items()
     ]
-    return "| program | GPU time | with a line | the rest |\n|---|---|---|---|\n" + "".join(rows)
+    head = "| program | GPU time | with a line | of backward: inferred | the rest |\n|---|---|---|---|---|\n"
+    return head + "".join(rows)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 if __name__ == "__main__":
