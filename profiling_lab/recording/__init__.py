@@ -7,7 +7,8 @@ with profiling_lab.record("run.sqlite"):
 
 from __future__ import annotations
 
-from profiling_lab.recording.recorder import Recorder, RecordingSummary, record, step
+from profiling_lab.recording.recorder import Recorder, record, step
 from profiling_lab.recording.schedule import Schedule
+from profiling_lab.recording.summary import RecordingSummary
 
 __all__ = ["Recorder", "RecordingSummary", "Schedule", "record", "step"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import sys
@@ -11,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +20,16 @@ from profiling_lab.recording import (
     gpu_facts,
     libcupti,
     other_profilers,
+    process_end,
     signals,
 )
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schedule import Conductor, Schedule
+from profiling_lab.recording.summary import RecordingSummary
 
 MOST_SAMPLE_HZ = 2000
 """more often the samples would be what is measured"""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingSummary:
-    """What a finished recording holds.
-
-    `launches` counts recorded CUDA calls, `stacks` those among them with a Python stack, `dropped` events and
-    records that were lost. `reasons` says why something was not recorded: keys `gpu`, `stacks`, `nvtx`,
-    `autograd`; a part that worked has no key. `meta` is what PYREC_META holds: more counts, versions, costs.
-    """
-
-    path: Path
-    kernels: int
-    copies: int
-    launches: int
-    stacks: int
-    ranges: int
-    dropped: int
-    seconds: float
-    reasons: dict[str, str]
-    meta: dict[str, str]
 
 
 class Recorder:
@@ -165,8 +144,7 @@ class Recorder:
         if self._autograd:
             self._undo.append(autograd_link.link_when_imported())
             self._undo.append(_recorder.detach_autograd)
-        atexit.register(self._stop_at_exit)
-        self._undo.append(_when_a_worker_ends(self._stop_at_exit))
+        self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
         _running = self
         self._conductor.start()
@@ -201,7 +179,6 @@ class Recorder:
             raise LabError(str(error)) from error
         global _running
         self._process, _running = 0, None
-        atexit.unregister(self._stop_at_exit)
         self._take_back()
         if "write_error" in facts:
             self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
@@ -297,17 +274,6 @@ class Recorder:
         # A forked child inherits this registration, but not the recording.
         if self.is_recording:
             self.stop()
-
-
-def _when_a_worker_ends(stop: Callable[[], None]) -> Callable[[], None]:
-    """A process of multiprocessing leaves without Python's atexit. Returns how to give that up."""
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is None or processes.parent_process() is None:
-        return lambda: None
-    from multiprocessing import util
-
-    finalizer = util.Finalize(None, stop, exitpriority=0)
-    return lambda: (finalizer.cancel(), None)[1]
 
 
 _running: Recorder | None = None
