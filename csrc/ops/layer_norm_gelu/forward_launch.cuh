@@ -47,8 +47,8 @@ bool launch_forward_ring(const ForwardParams& params, int threads_per_row, cudaS
   if (!fits<Config>(threads_per_row)) return false;
   const bool one_block_each = threads_per_row == kMaxThreadsPerRow;  // runs of rows are better then
   start<Config>(forward_kernel<Config>,
-                plan_launch<Config, forward_kernel<Config>>(params.rows, threads_per_row, one_block_each ? 1 : 4,
-                                                            !one_block_each),
+                plan_launch<Config, forward_kernel<Config>>(params.rows, threads_per_row,
+                                                            one_block_each ? 1 : 4, !one_block_each),
                 params, stream);
   return true;
 }
