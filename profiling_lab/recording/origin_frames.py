@@ -21,7 +21,9 @@ def with_origins(spool: Spool, nodes: Records) -> Records:
     A node of generated code becomes the innermost frame of its origin and keeps its id, so calls and callees
     need not change; its own frame and the others of the origin get new ids above it.
     """
-    spool.strings[:] = map(written_name, spool.strings)
+    for function in np.unique(nodes["function"]).tolist():
+        if function < len(spool.strings):
+            spool.strings[function] = written_name(spool.strings[function])
     known = json.loads(spool.meta.get(GENERATED_CODE, "{}"))
     if not known:
         return nodes
