@@ -89,8 +89,12 @@ void run(const char* name, const Shape& shape) {
   b.rows = rows, b.cols = cols, b.x_row_stride = row_stride, b.dy_row_stride = row_stride;
   on_cpu::launch(blocks, threads_per_row * groups,
                  [&] { backward_kernel<Backward>(b, rows_per_group, false); });
-  on_cpu::launch(static_cast<unsigned>((2 * cols + 7) / 8), 256, [&] {
-    add_partials_kernel<Element, 8>(partial.data(), blocks, cols, dweight.data(), dbias.data());
+  on_cpu::launch(static_cast<unsigned>((2 * cols + 31) / 32), 64, [&] {
+    add_partials_kernel<Element, 32>(partial.data(), blocks, cols, dweight.data(), dbias.data());
+  });
+  std::vector<Element> again(2 * cols);
+  on_cpu::launch(static_cast<unsigned>((2 * cols + 7) / 8), 32, [&] {
+    add_partials_kernel<Element, 8>(partial.data(), blocks, cols, again.data(), again.data() + cols);
   });
 
   Error error_y, error_dx, error_dweight, error_dbias;
@@ -120,6 +124,8 @@ void run(const char* name, const Shape& shape) {
   for (int64_t c = 0; c < cols; ++c) {
     error_dweight.add(cuda::to_float(dweight[c]), sum_weight[c]);
     error_dbias.add(cuda::to_float(dbias[c]), sum_bias[c]);
+    error_dweight.add(cuda::to_float(again[c]), sum_weight[c]);
+    error_dbias.add(cuda::to_float(again[cols + c]), sum_bias[c]);
   }
   std::printf("%s\t%.3e\t%.3e\t%.3e\t%.3e\n", name, error_y.relative(), error_dx.relative(),
               error_dweight.relative(), error_dbias.relative());
