@@ -6,7 +6,6 @@
 #include "cuda/ptx/tma_store.cuh"
 #include "ops/attention/sm90/fwd_producer.cuh"
 #include "ops/attention/sm90/fwd_softmax.cuh"
-#include "ops/attention/sm90/products.cuh"
 
 namespace plab::ops::attention::sm90 {
 
@@ -72,8 +71,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::mbarrier_wait(memory.k_full + 8 * k.stage, k.parity);
       if (Config::kPingPong) ptx::named_barrier_sync(kTurn + group, 2 * kWarpgroup);
       ptx::wgmma_fence();
-      issue_scores<Element, kN, kD, kM>(s, memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group,
-                                        memory.k_ring + k.stage * Config::kBytesKv);
+      issue_nt<Element, kN, kD, kM>(s, memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group,
+                                    memory.k_ring + k.stage * Config::kBytesKv);
     };
     const auto pass_turn = [&] {
       if (Config::kPingPong) ptx::named_barrier_arrive(kTurn + 1 - group, 2 * kWarpgroup);
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         ptx::named_barrier_sync(kOwn + group, kWarpgroup);
       }
       ptx::wgmma_fence();
-      issue_output<Element, kD, kN>(o, probability, v_tile);
+      issue_nn<Element, kD, kN>(o, probability, v_tile);
     };
     const auto soften = [&](const Work& work, int n) {
       if (map.remap) remap_scores(s, map);
