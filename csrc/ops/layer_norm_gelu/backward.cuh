@@ -6,12 +6,13 @@
 // Mapping   one group of threads per row as in the forward, the next rows of X and dY on their way through
 //           shared memory. A thread keeps dW and dB of its columns in registers over all its rows. They leave
 //           once per block, and a second kernel adds the blocks' sums in a fixed order: no atomics, the same
-//           bits in every run. So all blocks are resident at once: another wave would move 16 d more bytes per
-//           block.
+//           bits in every run. So all blocks are resident at once: another wave would move 16 d more bytes
+//           per block.
 // Bytes     rows * (3 d e + 8), e = bytes per element, and 16 d per block for the sums (L2).
 // Flops     about 40 per element.
-// Roof      memory: an H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md counts ours.
-// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
+// Roof      memory: an H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md counts
+// ours. Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a
+// vector.
 #pragma once
 
 #include "cuda/math.cuh"
@@ -198,9 +199,11 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   auto second_part = [&](const Floats& dh, const Row& row, const Ticket& ticket) {
     float sum, sum_h;
     group.collect(ticket, sum, sum_h);
-    // dX = rstd (dH - avg(dH) - (X - mean) rstd avg(dH H)) = rstd dH + slope (X - mean) + shift
-    const float slope = -sum_h * inverse_cols * row.rstd * row.rstd, shift = -sum * inverse_cols * row.rstd;
-    const float shift_of_x = fmaf(-row.mean, slope, shift);
+    // dX = rstd (dH - avg(dH) - H avg(dH H)). For 16-bit elements multiplied out, an instruction less; in
+    // fp32 the same H as above must cancel what it should.
+    const float shift = -sum * inverse_cols, slope = -sum_h * inverse_cols;
+    const float slope_of_x = slope * row.rstd * row.rstd;
+    const float shift_of_x = fmaf(-row.mean, slope_of_x, shift * row.rstd);
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
       float f[Tile::kVecSize];
@@ -209,8 +212,12 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
       if constexpr (Config::kResidual) cuda::unpack(dsum_ring.vec(now, i), dsum);
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
-        const float rest = kIs16Bit ? fmaf(f[j], slope, shift_of_x) : fmaf(f[j] - row.mean, slope, shift);
-        f[j] = fmaf(dh[i][j], row.rstd, rest);
+        if constexpr (kIs16Bit) {
+          f[j] = fmaf(dh[i][j], row.rstd, fmaf(f[j], slope_of_x, shift_of_x));
+        } else {
+          const float h = (f[j] - row.mean) * row.rstd;
+          f[j] = row.rstd * (fmaf(h, slope, dh[i][j]) + shift);
+        }
         if constexpr (Config::kResidual) f[j] += dsum[j];
       }
       tile.store_vec(dx, i, f);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm_gelu forward: Y = gelu(LN(X) * W + B), with a residual of X + R, which is written too; keeps mean
-// and rstd (fp32) for the backward.
+// layer_norm_gelu forward: Y = gelu(LN(X) * W + B), with a residual of X + R, which is written too; keeps
+// mean and rstd (fp32) for the backward.
 //
 // Mapping   a group of threads per row: a warp, a block, or a cluster of blocks. Two kernels read X once.
 //           forward_kernel: the next rows come through shared memory, and the sums of row k + 1 are on their
 //           way while row k is finished, so nobody waits for the slowest warp. forward_direct_kernel: a row
 //           straight into registers; other blocks fill the wait.
-// Bytes     rows * (2 d e + 8), e = bytes per element, twice that with a residual; W and B once per block (L2).
-// Flops     about 30 per element.
-// Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each;
+// Bytes     rows * (2 d e + 8), e = bytes per element, twice that with a residual; W and B once per block
+// (L2). Flops     about 30 per element. Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves
+// 28 instruction slots for each;
 //           README.md counts ours.
 // Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
 #pragma once
@@ -104,7 +104,7 @@ __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile&
     return {mean, rstd, pivot, -shift * rstd, true};
   }
   // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
-  FloatMoments<Tile> centred(mean);
+  Moments<Tile> centred(mean);
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));
   float rest, rest_squares;

@@ -25,8 +25,8 @@ RowPlan plan_forward(int64_t cols, bool is_aligned) {
   return plan_row(cols, 4, {8, 6, 4, 2, 1}, is_aligned);
 }
 
-/// fp32 has arithmetic to spare and does best with the simplest scheme and one row a group; so do 16-bit rows
-/// whose warp has as much of them as a thread can hold. `resident`: threads on a multiprocessor.
+/// The simplest scheme is best for fp32, with one row a group, and for 16-bit rows of 32 columns a thread,
+/// with a few. `resident`: threads on a multiprocessor.
 template <class Tile, class Group, GeluForm kForm, bool kResidual>
 void launch_forward_direct(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
   constexpr bool k16Bit = sizeof(typename Tile::Element) == 2;
@@ -62,16 +62,15 @@ void launch_forward_typed(const ForwardParams& params, cudaStream_t stream) {
   bool done = false;
   if (plan.vecs > 0) {
     dispatch_forward_tile<Element>(plan, [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
-      if constexpr (sizeof(Element) == 2 && Tile::kAccess == Access::kExact &&
-                    !(Group::kIsWarp && Tile::kVecs == 4)) {
-        if constexpr (Group::kIsWarp) {
-          done = launch_forward_ring<Tile, Group, Tile::kVecs == 3 ? 512 : 640, Tile::kVecs == 3 ? 3 : 4,
-                                     kForm, kResidual>(params, plan.threads, stream);
-        } else {
+      if constexpr (sizeof(Element) == 2 && Tile::kAccess == Access::kExact) {
+        if constexpr (!Group::kIsWarp && Tile::kVecs == 4) {
+          done = plan.threads == kMaxThreadsPerRow &&
+                 launch_forward_ring<Tile, Group, 640, 3, kForm, kResidual>(params, plan.threads, stream);
+        } else if constexpr (Group::kIsWarp && Tile::kVecs < 4) {
+          constexpr bool k24Columns = Tile::kVecs == 3;
           done =
-              plan.threads <= 128
-                  ? launch_forward_ring<Tile, Group, 512, 3, kForm, kResidual>(params, plan.threads, stream)
-                  : launch_forward_ring<Tile, Group, 640, 3, kForm, kResidual>(params, plan.threads, stream);
+              launch_forward_ring<Tile, Group, k24Columns ? 512 : 640, k24Columns ? 3 : 4, kForm, kResidual>(
+                  params, plan.threads, stream);
         }
         if (done) return;
       }
