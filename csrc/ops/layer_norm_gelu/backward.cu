@@ -31,13 +31,13 @@ void launch_backward(const BackwardParams& params, cudaStream_t stream) {
       add_partials_kernel<Element, kColumns><<<blocks, threads, 0, stream>>>(
           static_cast<const float*>(params.partial), partial_rows, params.cols,
           static_cast<Element*>(params.dweight), static_cast<Element*>(params.dbias));
+      PLAB_CHECK_LAUNCH();
     };
     if (params.cols <= kFewColumns) {
       add.template operator()<8>(1024);
     } else {
       add.template operator()<32>(params.cols <= kManyColumns ? 1024 : 256);
     }
-    PLAB_CHECK_LAUNCH();
   });
 }
 
