@@ -313,12 +313,12 @@ def kernels_of(call: Any) -> list[str]:
 @pytest.mark.gpu
 @pytest.mark.keeps_cupti
 def test_which_kernel_ends_the_forward() -> None:
-    """Hopper, a wave of tiles and a fast type: fused. Float32 that must stay float32, or more tiles: not."""
+    """Hopper, a wave of tiles and 16 bits: fused. Float32, as TF32 too, or more tiles: not."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("the fused kernel is Hopper's")
     for shape, dtype, tf32, fused in (
         ((4096, 512), torch.bfloat16, False, True),
-        ((4096, 512), torch.float32, True, True),
+        ((4096, 512), torch.float32, True, False),
         ((4096, 512), torch.float32, False, False),
         ((8192, 4096), torch.bfloat16, False, False),
         ((4096, 500), torch.bfloat16, False, False),  # rows that do not start at multiples of 16 bytes
