@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The error of layer_norm_gelu by binade of the result, beside eager PyTorch's.
 
-    python benchmarks/layer_norm_gelu_error.py --output benchmarks/results/layer_norm_gelu.jsonl
+    python benchmarks/layer_norm_gelu_error.py --output benchmarks/results/layer_norm_gelu_error.jsonl
 
 Against a float64 result that does not compute 1 + erf(z) or 1 + tanh(z). The largest error relative to the
 result, in units of the dtype's eps, for each sign and power of two of the result that is met often enough.
