@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill docs/fast_ops.md and docs/fast_ops/loss.svg from the results of benchmarks.
+
+python docs/fast_ops_page.py            # rewrites both
+python docs/fast_ops_page.py --check    # exit code 1 if either is not what the results say
+
+What is behind it: benchmarks/train_fast_ops.py and benchmarks/heavy_layer.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from loss_curves import Panel, drawing
+from readme_numbers import RESULTS, Line, base, newest_run, table
+
+PAGE = Path(__file__).with_name("fast_ops.md")
+FOLDER = PAGE.with_suffix("")
+PICTURE = FOLDER / "loss.svg"
+COMPILED = ("compile default", "compile max-autotune-no-cudagraphs")
+_TABLE = re.compile(r"<!-- table: (?P<name>\w+) -->\n.*?<!-- end of table -->\n", re.DOTALL)
+
+
+def training() -> list[str]:
+    """What a step takes before and after, and how far the curves of loss are from each other."""
+    lines = newest_run("train_fast_ops")
+    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    for line in lines:
+        if line["metric"] != "loss":
+            case = found.setdefault((line["case"]["model"], line["case"]["dtype"]), {})
+            case[line["provider"], line["metric"]] = line["value"]
+    rows = [
+        (
+            model,
+            dtype,
+            f"{value['before', 'step_time'] / 1e6:.2f} ms",
+            f"{value['after', 'step_time'] / 1e6:.2f} ms",
+            f"{value['after', 'speedup']:.2f} x",
+            f"{value['after', 'distance_to_before']:.5f}",
+            f"{value['before', 'distance_of_seeds']:.5f}",
+        )
+        for (model, dtype), value in found.items()
+    ]
+    header = ("model", "dtype", "step before", "step after", "faster", "curve after to before, nats",
+              "one seed to another, nats")  # fmt: skip
+    return [f"{_base(lines, 'train_fast_ops')}:", "", *table(header, rows)]
+
+
+def heavy_layer() -> list[str]:
+    """GPU time of the op beside its bare products and its peers; each row is of one run."""
+    cases: dict[tuple[int, int, str, str], list[Line]] = {}
+    for line in _lines("heavy_layer"):
+        case = line["case"]
+        found = cases.setdefault((case["rows"], case["d"], case["dtype"], case["direction"]), [])
+        if found and found[-1]["run"] != line["run"]:
+            found.clear()
+        found.append(line)
+    rows = []
+    for (count, d, dtype, direction), lines in cases.items():
+        value = {(line["provider"], line["metric"]): line["value"] for line in lines}
+
+        def best(start: str, value: dict[tuple[str, str], float] = value) -> str:
+            times = [v for (name, metric), v in value.items() if metric == "time" and name.startswith(start)]
+            return f"{min(times) / 1e3:,.1f}" if times else "-"
+
+        share = value["fast", "share_of_products"]
+        times = [best(name) for name in ("fast", "products", "eager", *COMPILED, "gelu epilogue")]
+        rows.append((f"{count} x {d}", dtype, direction, times[0], times[1], f"{share:.2f}", *times[2:]))
+    header = ("rows x d", "dtype", "", "fast", "its bare products", "their share", "eager",
+              "compile", "compile max-autotune", "GELU epilogue")  # fmt: skip
+    last = list(cases.values())[-1] if cases else []
+    return [f"{_base(last, 'heavy_layer')}, microseconds:", "", *table(header, rows)] if last else []
+
+
+def _lines(name: str) -> list[Line]:
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def _base(lines: list[Line], name: str) -> str:
+    return base(lines, name).replace("(benchmarks/", "(../benchmarks/")
+
+
+def panels() -> list[Panel]:
+    curves: dict[str, dict[tuple[str, int], list[tuple[float, float]]]] = {}
+    for line in newest_run("train_fast_ops"):
+        if line["metric"] == "loss":
+            case = line["case"]
+            panel = curves.setdefault(f"{case['model']}, {case['dtype']}", {})
+            panel.setdefault((line["provider"], case["seed"]), []).append((case["step"], line["value"]))
+    return [Panel(title, dict(found)) for title, found in curves.items()]
+
+
+def filled(page: str) -> str:
+    """The page with each table from the results."""
+    tables = {"training": training, "heavy_layer": heavy_layer}
+    return _TABLE.sub(
+        lambda found: "\n".join(
+            [f"<!-- table: {found['name']} -->", *tables[found["name"]](), "<!-- end of table -->", ""]
+        ),
+        page,
+    )
+
+
+def main() -> int:
+    now = {PAGE: filled(PAGE.read_text()), PICTURE: drawing(panels())}
+    if "--check" in sys.argv[1:]:
+        stale = [path.name for path, text in now.items() if not path.is_file() or path.read_text() != text]
+        print(*stale, file=sys.stderr)
+        return int(bool(stale))
+    for path, text in now.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
