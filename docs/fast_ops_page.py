@@ -39,8 +39,8 @@ def training() -> list[str]:
             f"{value['before', 'step_time'] / 1e6:.2f} ms",
             f"{value['after', 'step_time'] / 1e6:.2f} ms",
             f"{value['after', 'speedup']:.2f} x",
-            f"{value['after', 'distance_to_before']:.5f}",
-            f"{value['before', 'distance_of_seeds']:.5f}",
+            f"{value['after', 'distance_to_before']:.1e}",
+            f"{value['before', 'distance_of_seeds']:.1e}",
         )
         for (model, dtype), value in found.items()
     ]
@@ -109,7 +109,7 @@ def main() -> int:
     now = {PAGE: filled(PAGE.read_text()), PICTURE: drawing(panels())}
     if "--check" in sys.argv[1:]:
         stale = [path.name for path, text in now.items() if not path.is_file() or path.read_text() != text]
-        print(*stale, file=sys.stderr)
+        sys.stderr.writelines(f"{name}\n" for name in stale)
         return int(bool(stale))
     for path, text in now.items():
         path.write_text(text)
