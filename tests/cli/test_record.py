@@ -479,6 +479,7 @@ def test_second_interrupt_while_the_script_runs_keeps_the_recording(tmp_path: Pa
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever this one was started with
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
