@@ -239,7 +239,7 @@ before = high_water()
 work(int(sys.argv[1]))
 print(high_water() - before)
 """
-    rows = 12_000
+    rows = 20_000
     done = python(program, str(rows))
     assert done.returncode == 0, done.stderr
     grown, scores = int(done.stdout), rows * rows * 4
