@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/launch.h"
+#include "cuda/vec.cuh"
 #include "ops/attention/prepare.cuh"
 #include "ops/attention/softmax.cuh"
 
@@ -7,17 +8,6 @@ namespace plab::ops::attention {
 namespace {
 
 constexpr int kThreads = 128;
-
-template <class Element>
-__device__ __forceinline__ float2 widen(uint32_t pair);
-template <>
-__device__ __forceinline__ float2 widen<__nv_bfloat16>(uint32_t pair) {
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-template <>
-__device__ __forceinline__ float2 widen<__half>(uint32_t pair) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
 
 // row_statistics: delta = rowsum(dO O) - dLSE and LSE in units of log2, one pass before the backward.
 // Mapping   kLanes lanes per row, 16 bytes each; rows run over (batch, head, row).
@@ -41,7 +31,9 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t os[4] = {o.x, o.y, o.z, o.w}, gs[4] = {g.x, g.y, g.z, g.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 a = widen<Element>(os[i]), b = widen<Element>(gs[i]);
+      float2 a, b;
+      cuda::detail::unpack_word<Element>(os[i], a.x, a.y);
+      cuda::detail::unpack_word<Element>(gs[i], b.x, b.y);
       sum += a.x * b.x + a.y * b.y;
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/vec.cuh"
 #include "ops/attention/sm90/tiles.cuh"
 
 // What the Hopper kernels that own keys share: which query tiles a key tile meets, how those arrive, and the
@@ -178,17 +179,6 @@ __device__ __forceinline__ void probabilities(float (&s)[kRegs], uint32_t lse_lo
   }
 }
 
-template <class Element>
-__device__ __forceinline__ float2 widen_pair(uint32_t pair);
-template <>
-__device__ __forceinline__ float2 widen_pair<__nv_bfloat16>(uint32_t pair) {
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-template <>
-__device__ __forceinline__ float2 widen_pair<__half>(uint32_t pair) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
-
 // dS = P (dP - delta), in dP's place, from the packed P.
 template <class Element, int kRegs>
 __device__ __forceinline__ void slopes_packed(float (&dp)[kRegs], const uint32_t (&probability)[kRegs / 8][4],
@@ -198,7 +188,8 @@ __device__ __forceinline__ void slopes_packed(float (&dp)[kRegs], const uint32_t
     const float2 delta = ptx::load_shared_float2(deltas + (2 * i + pair) * 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float2 value = widen_pair<Element>(probability[i / 8][i / 2 % 4 + h]);
+      float2 value;
+      cuda::detail::unpack_word<Element>(probability[i / 8][i / 2 % 4 + h], value.x, value.y);
       dp[i + 2 * h] = value.x * (dp[i + 2 * h] - delta.x);
       dp[i + 2 * h + 1] = value.y * (dp[i + 2 * h + 1] - delta.y);
     }
