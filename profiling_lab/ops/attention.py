@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -92,12 +93,12 @@ def attention_flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 def _window(window: Window, causal: bool) -> tuple[int, int]:
-    if window is None:
-        left, right = -1, -1
-    elif isinstance(window, int):
-        left = right = window
-    else:
-        left, right = window
+    pair = (window, window) if isinstance(window, int) else (-1, -1) if window is None else window
+    if not isinstance(pair, (tuple, list)) or [type(side) for side in pair] != [int, int]:
+        raise ValueError(
+            f"flash_attention: window is {window!r}, expected (left, right) or one number, whole numbers"
+        )
+    left, right = pair
     if causal:
         right = 0 if right < 0 else min(right, 0)
     return max(left, -1), max(right, -1)
@@ -250,7 +251,8 @@ class flash_attention_for_sdpa(TorchFunctionMode):  # type: ignore[misc]  # a co
     """While active, F.scaled_dot_product_attention runs flash_attention wherever the two mean the same.
 
     Calls with a mask, with dropout, on a device or dtype without kernels, or causal with unequal lengths
-    (torch aligns those top-left) keep torch's own implementation.
+    (torch aligns those top-left) keep torch's own implementation. nn.MultiheadAttention and what is built on
+    it take part. A backward that recomputes (torch.utils.checkpoint) belongs inside the context too.
     """
 
     def __torch_function__(
@@ -261,6 +263,9 @@ class flash_attention_for_sdpa(TorchFunctionMode):  # type: ignore[misc]  # a co
             result = _sdpa(*args, **kwargs)
             if result is not None:
                 return result
+        if func in _LOOKED_INTO:
+            with self:
+                return _LOOKED_INTO[func](*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -289,6 +294,27 @@ def _sdpa(
         if query.shape[-1] % 8 or query.shape[-1] > 256:
             return None
     return attention_flash(query, key, value, causal=is_causal, scale=scale)
+
+
+def _body_of(function: Any) -> Any:
+    """The function without its own question whether a mode is there."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    silent = dict.fromkeys(names, lambda *_: False)
+    body = FunctionType(
+        function.__code__, {**function.__globals__, **silent}, function.__name__, function.__defaults__
+    )
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
+
+
+# A mode that was asked about a function is not asked about the calls inside of it. For these it must be: the
+# one function of torch's that calls scaled_dot_product_attention, and those that may run a forward again.
+_LOOKED_INTO = {
+    function: _body_of(function)
+    for function in (
+        F.multi_head_attention_forward, Tensor.backward, torch.autograd.backward, torch.autograd.grad
+    )
+}  # fmt: skip
 
 
 def reference(
