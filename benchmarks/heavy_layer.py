@@ -3,6 +3,7 @@
 
     python benchmarks/heavy_layer.py -o benchmarks/results/heavy_layer.jsonl
     python benchmarks/heavy_layer.py --shapes 4096x512 --dtypes bfloat16 --modes default
+    python benchmarks/heavy_layer.py --prepare            only fill torch.compile's cache, which takes longest
 
 GPU time of calls in a CUDA graph, all providers in turns. `products` are the matrix products that the op asks
 torch for, alone and into memory that is there already: their share of the op's time is what bias, tanh, their
@@ -30,12 +31,12 @@ import torch
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, compare, machine, ratio
-from profiling_lab.ops.heavy_layer import CASE, heavy_layer, reference
+from profiling_lab.ops.heavy_layer import heavy_layer, reference
 
 BENCHMARK = "heavy_layer"
 SHAPES = ("4096x512", "8192x4096")
 """The demo's (batch x tokens, d_model), and one whose products fill the GPU."""
-DTYPES = ("bfloat16", "tf32", "float32")
+DTYPES = ("bfloat16", "float16", "tf32", "float32")
 MODES = ("default", "max-autotune-no-cudagraphs")
 
 Function = Callable[..., Tensor]
@@ -105,20 +106,26 @@ def backward_of(function: Function, inputs: Inputs) -> Call:
     return lambda: torch.autograd.grad(y, leaves, inputs.dy, retain_graph=True)
 
 
-def check(name: str, function: Function, dtype: torch.dtype) -> None:
+def gradients_of_square(function: Function, inputs: Inputs, dtype: torch.dtype) -> list[Tensor]:
+    """The output and the gradients of the sum of its squares, computed in dtype."""
+    leaves = [t.detach().to(dtype).requires_grad_() for t in inputs.arguments]
+    y = function(*leaves)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
+
+
+def check(everyone: dict[str, Function], inputs: Inputs) -> None:
     """Raises if the results are further from float64 than four times the formula's own."""
-    inputs = CASE.make_inputs((500, 96), dtype, torch.device("cuda"), torch.Generator().manual_seed(2))
+    truth = gradients_of_square(reference, inputs, torch.float64)
 
-    def run(call: Function, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        leaves = [t.detach().requires_grad_() for t in tensors]
-        y = call(*leaves)
-        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+    def errors(function: Function) -> list[float]:
+        found = gradients_of_square(function, inputs, inputs.x.dtype)
+        return [(got.double() - true).norm().item() for got, true in zip(found, truth, strict=True)]
 
-    truth = run(reference, tuple(t.double() for t in inputs))
-    for own, got, true in zip(run(reference, inputs), run(function, inputs), truth, strict=True):
-        error, allowed = ((t.double() - true).norm().item() for t in (got, own))
-        if not error <= 4 * allowed:
-            raise RuntimeError(f"{name} is {error:.2e} from float64, the formula itself {allowed:.2e}")
+    allowed = errors(reference)
+    for name, function in everyone.items():
+        for error, own in zip(errors(function), allowed, strict=True):
+            if not error <= 4 * own:
+                raise RuntimeError(f"{name} is {error:.2e} from float64, the formula itself {own:.2e}")
 
 
 def products_forward(inputs: Inputs) -> Call:
@@ -158,14 +165,22 @@ def gelu_epilogue(inputs: Inputs) -> Call:
     return lambda: torch._addmm_activation(b, x, w1 @ w2 @ w3, use_gelu=True)
 
 
+def prepare(everyone: dict[str, Function], rows: int, d: int, dtype: str) -> Inputs:
+    """Inputs on which everybody has run once, in both directions, and was right."""
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    inputs = make_inputs(rows, d, torch.float32 if dtype == "tf32" else getattr(torch, dtype))
+    check(everyone, inputs)
+    with torch.no_grad():  # compiled code of its own
+        for function in everyone.values():
+            function(*inputs.arguments)
+    torch.cuda.empty_cache()
+    return inputs
+
+
 def measure(
     results: ResultsFile, everyone: dict[str, Function], rows: int, d: int, dtype: str, rounds: int
 ) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    element = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-    for name, function in everyone.items():
-        check(name, function, element)
-    inputs = make_inputs(rows, d, element)
+    inputs = prepare(everyone, rows, d, dtype)
     forward: dict[str, Call] = {"products": products_forward(inputs)}
     forward |= {name: partial(function, *inputs.arguments) for name, function in everyone.items()}
     forward["gelu epilogue"] = gelu_epilogue(inputs)
@@ -202,6 +217,11 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--modes", nargs="*", choices=MODES, default=MODES, help="of torch.compile")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--prepare",
+        action="store_true",
+        help="time nothing, only fill torch.compile's cache; several such processes may run side by side",
+    )
     args = parser.parse_args()
 
     import torch._dynamo
@@ -213,7 +233,10 @@ def main() -> int:
     for shape in args.shapes:
         rows, d = map(int, shape.split("x"))
         for dtype in args.dtypes:
-            measure(results, providers(args.modes), rows, d, dtype, args.rounds)
+            if args.prepare:
+                prepare(providers(args.modes), rows, d, dtype)
+            else:
+                measure(results, providers(args.modes), rows, d, dtype, args.rounds)
             torch._dynamo.reset()
             torch.cuda.empty_cache()
     return 0

@@ -3,6 +3,7 @@
 
     python benchmarks/train_fast_ops.py -o benchmarks/results/train_fast_ops.jsonl
     python benchmarks/train_fast_ops.py --traces docs/fast_ops      also record a few steps of both, reduced
+    python benchmarks/train_fast_ops.py --parts loss                only curves, which other work does not disturb
 
 Per case (the demo's model and, so that layer_norm_gelu has a place too, the same with hidden_norm; float32
 and autocast to bfloat16) and provider ("before", "after"):
@@ -34,6 +35,7 @@ from profiling_lab.recording import record
 BENCHMARK = "train_fast_ops"
 CASES = (("demo", "fp32"), ("demo", "bf16"), ("demo with hidden_norm", "bf16"))
 PROVIDERS: dict[str, Ops] = {"before": "torch", "after": "fast"}
+PARTS = ("loss", "time")
 SEEDS = (0, 1)
 RECORDED = ("demo with hidden_norm", "bf16")
 RECORDED_STEPS = 5
@@ -46,6 +48,7 @@ def main() -> int:
     parser.add_argument(
         "--output", "-o", type=Path, help="append JSON lines here (default: print a summary only)"
     )
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--steps", type=int, default=300, help="steps of training per curve (300)")
     parser.add_argument("--every", type=int, default=10, help="steps per point of a curve (10)")
     parser.add_argument("--blocks", type=int, default=9, help="blocks of 10 steps that are timed (9)")
@@ -57,13 +60,17 @@ def main() -> int:
     results = ResultsFile(args.output, machine("cuda"))
     with training_script() as script:
         for model, dtype in CASES:
-            curves = {
-                (provider, seed): train(script, results, model, dtype, provider, seed, args.steps, args.every)
-                for seed in SEEDS
-                for provider in PROVIDERS
-            }
-            distances(results, model, dtype, curves)
-            times(script, results, model, dtype, args.blocks)
+            if "loss" in args.parts:
+                curves = {
+                    (provider, seed): train(
+                        script, results, model, dtype, provider, seed, args.steps, args.every
+                    )
+                    for seed in SEEDS
+                    for provider in PROVIDERS
+                }
+                distances(results, model, dtype, curves)
+            if "time" in args.parts:
+                times(script, results, model, dtype, args.blocks)
         if args.traces:
             return record_both(script, args.traces, args.gpu)
     return 0
