@@ -60,12 +60,13 @@ def test_more_than_2_to_the_31_elements_in_one_packed_tensor() -> None:
     total = sum(lengths)
     assert (total - lengths[-1]) * heads * dim > 1 << 31
     cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
-    q, k, v = (normal(total, heads, dim, seed=s) for s in range(3))
-    out = flash_attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, window=(100, 0))
-    last = [x[-lengths[-1] :][None].clone() for x in (q, k, v)]
-    torch.testing.assert_close(
-        out[-lengths[-1] :], flash_attention(*last, window=(100, 0))[0], rtol=2e-2, atol=5e-3
-    )
+    *inputs, dout = (normal(total, heads, dim, seed=s) for s in range(4))
+    offsets = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+    packed = gradients(inputs, dout, window=(100, 0), deterministic=True, **offsets)
+    last = [x[-lengths[-1] :][None].clone() for x in (*inputs, dout)]
+    alone = gradients(last[:3], last[3], window=(100, 0), deterministic=True)
+    for name, a, b in zip(("out", "dq", "dk", "dv"), packed, alone, strict=True):
+        torch.testing.assert_close(a[-lengths[-1] :], b[0], rtol=2e-2, atol=5e-3, msg=name)
 
 
 @pytest.mark.gpu
@@ -97,7 +98,7 @@ def test_repetitions_agree_while_another_stream_loads_the_gpu(dim: int, causal: 
     noise = normal(2048, 2048, seed=5)
     side = torch.cuda.Stream()
     first = gradients(inputs, dout, causal=causal, deterministic=True)
-    for repetition in range(40):
+    for repetition in range(150):
         if repetition % 2:
             with torch.cuda.stream(side):
                 for _ in range(1 + repetition % 5):
