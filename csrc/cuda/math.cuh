@@ -32,6 +32,12 @@ __device__ __forceinline__ float horner(float u, float c0, Rest... rest) {
   return fmaf(horner(u, rest...), u, c0);
 }
 
+/// 1 / sqrt(v), one Newton step beyond the approximation. v > 0.
+__device__ __forceinline__ float accurate_rsqrt(float v) {
+  const float r = rsqrtf(v);
+  return fmaf(0.5f * r, fmaf(-v * r, r, 1.0f), r);
+}
+
 /// exp(-t^2 / 2).
 __device__ __forceinline__ float gauss(float t) {
   constexpr float kMinusHalfLog2E = -0.72134752f;

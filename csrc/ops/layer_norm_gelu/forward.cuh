@@ -39,9 +39,11 @@ struct ForwardConfig {
   static constexpr Weights kWeights = kWeights_;
   static constexpr GeluForm kForm = kForm_;
   static constexpr bool kResidual = kResidual_;
-  /// Mean and variance in one pass cancel where the mean is large beside the spread; such rows are found and
-  /// get two.
-  static constexpr float kOnePassLimit = sizeof(Element) == 2 ? 8.0f : 4.0f;  // (mean / std)^2
+  /// Mean and variance in one pass cancel where the mean is large beside the spread: 16-bit rows for which
+  /// this shows are found and get two passes, fp32 rows always do.
+  static constexpr bool kTwoPasses = sizeof(Element) == 4;
+  static constexpr float kOnePassLimit = 8.0f;  // (mean / std)^2
+  using FirstPass = std::conditional_t<kTwoPasses, MeanShare<Tile>, Moments<Tile>>;
 
   static constexpr int weight_bytes(int threads_per_row) {
     return WeightsOfRow::shared_bytes(threads_per_row);
@@ -52,27 +54,21 @@ struct ForwardConfig {
   }
 };
 
-/// 1 / sqrt(v), one Newton step beyond the approximation. v > 0.
-__device__ __forceinline__ float accurate_rsqrt(float v) {
-  const float r = rsqrtf(v);
-  return fmaf(0.5f * r, fmaf(-v * r, r, 1.0f), r);
-}
-
 /// With these the normalised element is (x - centre) * rstd + offset. `centred` false: centre is 0.
 struct RowStatistics {
   float mean, rstd, centre, offset;
   bool centred;
 };
 
-/// Hands in this thread's share of the row's moments. With a residual, it is first added to the row, in the
-/// ring and in `sum`.
+/// Hands in this thread's share of the row's first sums. With a residual, it is first added to the row, in
+/// the ring and in `sum`.
 template <class Config, class Rows>
-__device__ __forceinline__ typename Config::Group::Ticket post_moments(const typename Config::Tile& tile,
-                                                                       typename Config::Group& group,
-                                                                       Rows& ring, const Rows& residual,
-                                                                       RingSlot slot, float pivot,
-                                                                       typename Config::Element* sum) {
-  Moments<typename Config::Tile> moments(pivot);
+__device__ __forceinline__ typename Config::Group::Ticket post_first_sums(const typename Config::Tile& tile,
+                                                                          typename Config::Group& group,
+                                                                          Rows& ring, const Rows& residual,
+                                                                          RingSlot slot, float inverse_cols,
+                                                                          typename Config::Element* sum) {
+  typename Config::FirstPass sums(Config::kTwoPasses ? inverse_cols : 0.0f);
 #pragma unroll
   for (int i = 0; i < Config::Tile::kVecs; ++i) {
     cuda::Vec<typename Config::Element> vec = ring.vec(slot, i);
@@ -81,9 +77,9 @@ __device__ __forceinline__ typename Config::Group::Ticket post_moments(const typ
       ring.put(slot, i, vec);
       tile.store_packed(sum, i, vec);
     }
-    moments.add(tile, i, vec);
+    sums.add(tile, i, vec);
   }
-  return group.post(moments.warp_sum());
+  return group.post(sums.warp_sum());
 }
 
 /// All threads of the group have the same sums and take the same branch.
@@ -91,26 +87,29 @@ template <class Config, class Rows>
 __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile& tile,
                                                     typename Config::Group& group,
                                                     const typename Config::Group::Ticket& ticket,
-                                                    const Rows& ring, RingSlot slot, float pivot,
-                                                    float inverse_cols, float eps) {
+                                                    const Rows& ring, RingSlot slot, float inverse_cols,
+                                                    float eps) {
   using Tile = typename Config::Tile;
-  float sum, squares;
-  group.collect(ticket, sum, squares);
-  const float shift = sum * inverse_cols, mean = pivot + shift;
-  const float variance = fmaf(-shift, shift, squares * inverse_cols);
-  if (shift * shift <= Config::kOnePassLimit * variance) {  // false for NaN too, which either path passes on
-    const float rstd = accurate_rsqrt(variance + eps);
-    if constexpr (sizeof(typename Config::Element) == 2) return {mean, rstd, 0.0f, -mean * rstd, false};
-    return {mean, rstd, pivot, -shift * rstd, true};
+  float mean, squares;
+  group.collect(ticket, mean, squares);
+  if constexpr (!Config::kTwoPasses) {
+    mean *= inverse_cols;
+    const float variance = fmaf(-mean, mean, squares * inverse_cols);
+    if (mean * mean <= Config::kOnePassLimit * variance) {  // false for NaN too, which either path passes on
+      const float rstd = cuda::accurate_rsqrt(variance + eps);
+      return {mean, rstd, 0.0f, -mean * rstd, false};
+    }
   }
-  // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
+  // What the centred row still sums to is the rounding error of its mean; far from zero that error shows, and
+  // so it does in results near zero.
   Moments<Tile> centred(mean);
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));
   float rest, rest_squares;
   group.collect(group.post(centred.warp_sum()), rest, rest_squares);
   rest *= inverse_cols;
-  const float rstd = accurate_rsqrt(fmaxf(fmaf(-rest, rest, rest_squares * inverse_cols), 0.0f) + eps);
+  const float variance = fmaf(-rest, rest, rest_squares * inverse_cols);
+  const float rstd = cuda::accurate_rsqrt(fmaxf(variance, 0.0f) + eps);
   return {mean + rest, rstd, mean, -rest * rstd, true};
 }
 
@@ -182,18 +181,16 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   typename Config::Ring ring(tile, memory, threadIdx.x, blockDim.x);
   typename Config::Ring residual_ring(tile, memory + Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
                                       blockDim.x);
-  const Element *residual_ahead = nullptr, *residual_next = nullptr;
+  const Element* residual_ahead = nullptr;
   Element* sum_next = nullptr;
   int64_t residual_step = 0;
   if constexpr (Config::kResidual) {
     residual_ahead = static_cast<const Element*>(params.residual) + first * params.residual_row_stride;
-    residual_next = residual_ahead;
     residual_step = step * params.residual_row_stride;
     sum_next = static_cast<Element*>(params.sum) + first * params.cols;
   }
   const int64_t x_step = step * params.x_row_stride, y_step = step * params.cols;
   const Element* x_ahead = static_cast<const Element*>(params.x) + first * params.x_row_stride;
-  const Element* x_next = x_ahead;
   Element* y = static_cast<Element*>(params.y) + first * params.cols;
   RingSlot ahead{0}, now{0};
   int requested = 0;
@@ -217,31 +214,20 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   if constexpr (Config::kWeights == Weights::kShared) __syncthreads();
   if (count <= 0) return group.finish();
 
-  // The next row, once it has arrived. fp32 rows are summed relative to their first element, which is likely
-  // to be near their mean.
-  float pivot = 0.0f;
-  auto post = [&](RingSlot slot, float& pivot_of_row) {
+  auto post = [&](RingSlot slot) {  // the next row, once it has arrived
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
-    if constexpr (sizeof(Element) == 4) {
-      pivot_of_row = __ldg(x_next);
-      x_next += x_step;
-      if constexpr (Config::kResidual) {
-        pivot_of_row += __ldg(residual_next);
-        residual_next += residual_step;
-      }
-    }
-    const auto ticket = post_moments<Config>(tile, group, ring, residual_ring, slot, pivot_of_row, sum_next);
+    const auto ticket =
+        post_first_sums<Config>(tile, group, ring, residual_ring, slot, inverse_cols, sum_next);
     sum_next += y_step;
     return ticket;
   };
-  auto ticket = post(now, pivot);
+  auto ticket = post(now);
   for (int k = 0; k < count; ++k) {
     request();
     auto next_ticket = ticket;
-    float next_pivot = 0.0f;
     const RingSlot next = ring.next(now);
-    if (k + 1 < count) next_ticket = post(next, next_pivot);
-    const RowStatistics s = statistics<Config>(tile, group, ticket, ring, now, pivot, inverse_cols, eps);
+    if (k + 1 < count) next_ticket = post(next);
+    const RowStatistics s = statistics<Config>(tile, group, ticket, ring, now, inverse_cols, eps);
     if (group.rank() == 0) {
       const int64_t row = first + k * step;
       static_cast<float*>(params.mean)[row] = s.mean;
@@ -250,7 +236,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     weights.next_row();
     finish_row<Config>(tile, ring, now, s, weights, y);
     y += y_step;
-    now = next, ticket = next_ticket, pivot = next_pivot;
+    now = next, ticket = next_ticket;
   }
   group.finish();
 }
@@ -275,18 +261,15 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
     Rows rows, residual;
     rows.load(tile, x);
-    float pivot = sizeof(Element) == 4 ? cuda::to_float(__ldg(x)) : 0.0f;
     Element* sum = nullptr;
     if constexpr (Config::kResidual) {
       const Element* r = static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
       residual.load(tile, r);
-      if constexpr (sizeof(Element) == 4) pivot += __ldg(r);
       sum = static_cast<Element*>(params.sum) + row * params.cols;
     }
     weights.next_row();
-    const auto ticket = post_moments<Config>(tile, group, rows, residual, RingSlot{0}, pivot, sum);
-    const RowStatistics s =
-        statistics<Config>(tile, group, ticket, rows, RingSlot{0}, pivot, inverse_cols, eps);
+    const auto ticket = post_first_sums<Config>(tile, group, rows, residual, RingSlot{0}, inverse_cols, sum);
+    const RowStatistics s = statistics<Config>(tile, group, ticket, rows, RingSlot{0}, inverse_cols, eps);
     if (group.rank() == 0) {
       static_cast<float*>(params.mean)[row] = s.mean;
       static_cast<float*>(params.rstd)[row] = s.rstd;

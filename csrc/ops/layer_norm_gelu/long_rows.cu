@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto centred = [&](int64_t c) { return (cuda::to_float(x[c]) - mean) - rest; };
     const float variance =
         row_sum(group, cols, [&](int64_t c) { return centred(c) * centred(c); }) * inverse_cols;
-    const float rstd = rsqrtf(variance + static_cast<float>(params.eps));
+    const float rstd = cuda::accurate_rsqrt(variance + static_cast<float>(params.eps));
     if (threadIdx.x == 0) {
       static_cast<float*>(params.mean)[row] = mean + rest;
       static_cast<float*>(params.rstd)[row] = rstd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread's share of the sums over a row of x - pivot and of its square, and their sum over the warp.
+// A thread's share of the sums over a row, and their sum over the warp.
 #pragma once
 
 #include "cuda/pair_sum.cuh"
@@ -7,17 +7,38 @@
 
 namespace plab::ops::layer_norm_gelu {
 
+/// Of x / d, whose sum is the mean; no row of finite elements overflows.
+template <class Tile>
+class MeanShare {
+ public:
+  __device__ explicit MeanShare(float inverse_cols) : inverse_cols_(inverse_cols) {}
+  __device__ __forceinline__ void add(const Tile& tile, int i, cuda::Vec<typename Tile::Element> vec) {
+    float f[Tile::kVecSize];
+    cuda::unpack(vec, f);
+#pragma unroll
+    for (int j = 0; j < Tile::kVecSize; ++j) {
+      if (tile.owns(i, j)) sum_ = fmaf(f[j], inverse_cols_, sum_);
+    }
+  }
+  /// As warp_pair_sum returns it, beside a zero.
+  __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum(sum_, 0.0f); }
+
+ private:
+  float inverse_cols_, sum_ = 0.0f;
+};
+
+/// Of x - centre and of its square.
 template <class Tile>
 class Moments {
  public:
-  __device__ explicit Moments(float pivot) : pivot_(pivot) {}
+  __device__ explicit Moments(float centre) : centre_(centre) {}
   __device__ __forceinline__ void add(const Tile& tile, int i, cuda::Vec<typename Tile::Element> vec) {
     float f[Tile::kVecSize];
     cuda::unpack(vec, f);
 #pragma unroll
     for (int j = 0; j < Tile::kVecSize; ++j) {
       if (!tile.owns(i, j)) continue;
-      const float x = f[j] - pivot_;
+      const float x = f[j] - centre_;
       sum_ += x;
       squares_ = fmaf(x, x, squares_);
     }
@@ -26,7 +47,7 @@ class Moments {
   __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum(sum_, squares_); }
 
  private:
-  float pivot_, sum_ = 0.0f, squares_ = 0.0f;
+  float centre_, sum_ = 0.0f, squares_ = 0.0f;
 };
 
 }  // namespace plab::ops::layer_norm_gelu
