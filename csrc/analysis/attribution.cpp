@@ -8,7 +8,7 @@ namespace {
 
 Reason why_none(Match match, bool has_forward) {
   if (match == Match::kOwn) return Reason::kNoStack;
-  if (match == Match::kNoNumber) return Reason::kNoSequence;
+  if (match == Match::kNoNumber && !has_forward) return Reason::kNoSequence;
   return has_forward ? Reason::kForwardWithoutStack : Reason::kForwardUnknown;
 }
 

@@ -13,7 +13,7 @@ enum class Reason : uint8_t {
   kAttributed = 0,
   kNoCall = 1,          // no record of the launching call: it ran before the recording began, or was lost
   kNoStack = 2,         // the call was recorded without Python frames
-  kNoSequence = 3,      // backward of a node without a number: AccumulateGrad and hooks
+  kNoSequence = 3,      // of a node without a number, after none that launched
   kForwardUnknown = 4,  // backward, but of what was not recorded
   kForwardWithoutStack = 5,  // backward of a forward call that was recorded without Python frames
 };

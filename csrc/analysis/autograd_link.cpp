@@ -5,6 +5,8 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "analysis/gradient_owner.h"
+
 namespace plab::analysis {
 namespace {
 
@@ -87,25 +89,30 @@ Answer follow(const Links& links, Answer answer) {
 Links link_by_counter(const LaunchProbes& launches) {
   Links links = undecided(launches.size());
   std::unordered_map<int32_t, NodesOfThread> threads;
+  GradientOwner gradients;
   for (const int32_t row : in_time_order(launches.start_ns)) {
     const uint8_t traits = launches.traits[row];
     const int64_t node = launches.node_sequence[row];
     const bool in_backward = node != kNoSequence || (traits & (kIsBackward | kStartsBackward)) != 0;
     const auto phase = in_backward ? Phase::kBackward : Phase::kForward;
+    const int32_t thread = launches.thread[row];
     if (!in_backward || (traits & (kOwnStackAnswers | kStartsBackward)) != 0) {
       decide(links, row, phase, {row, Match::kOwn});
     } else if (node == kNoSequence) {
       decide(links, row, phase, {});
     } else if (node < 0) {
-      decide(links, row, phase, {kNone, Match::kNoNumber});
+      // A hook that runs Python has its line in its own frames.
+      const bool runs_python = (traits & kFramesInsideNode) != 0;
+      decide(links, row, phase, {runs_python ? kNone : gradients.find(thread), Match::kNoNumber});
     } else {
       const auto maker = threads.find(launches.node_thread[row]);
       const Answer made =
           maker == threads.end() ? Answer{} : maker->second.find(node, (traits & kNodeMadeLate) != 0);
       decide(links, row, phase, follow(links, made));
+      gradients.evaluated(thread, launches.node_thread[row], links.forward_row[row]);
     }
+    if (!in_backward || (traits & kStartsBackward) != 0) gradients.outside(thread);
     // Only now: a launch cannot have made the node that it evaluates.
-    const int32_t thread = launches.thread[row];
     if (thread == kNone || (traits & kStartsBackward) != 0) continue;
     NodesOfThread& made_here = threads[thread];
     if (launches.next_sequence[row] != kNoSequence) made_here.claim(launches.next_sequence[row], row);

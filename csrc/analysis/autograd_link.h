@@ -20,7 +20,7 @@ enum class Match : uint8_t {
   kExact = 1,     // the launch that made the node's kernel
   kInferred = 2,  // the node was made between two launches; it is charged to the later one
   kNearest = 3,   // the node was made after the last launch before it was needed; charged to that launch
-  kNoNumber = 4,  // the node has no sequence number: AccumulateGrad and the hooks that run with it
+  kNoNumber = 4,  // the node has no sequence number: AccumulateGrad and its hooks, charged as the node before
   kUnknown = 5,   // the node is older than the recording, or backward is known but not of what
 };
 

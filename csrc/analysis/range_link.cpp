@@ -5,6 +5,7 @@
 
 #include "analysis/autograd_link.h"
 #include "analysis/containment.h"
+#include "analysis/gradient_owner.h"
 
 namespace plab::analysis {
 namespace {
@@ -109,6 +110,7 @@ RangeLinks link_by_ranges(const OperatorRanges& operators, const trace::Moments&
   out.forward_range.assign(launches.size(), kNone);
   // The launch that stands for a range: its first one with Python frames, else its first one.
   std::vector<int32_t> stands_for(operators.ranges.size(), kNone);
+  GradientOwner gradients;
 
   for (const int32_t row : order) {
     const int32_t innermost = nested.innermost[row];
@@ -123,7 +125,8 @@ RangeLinks link_by_ranges(const OperatorRanges& operators, const trace::Moments&
       match = Match::kUnknown;
       out.forward_range[row] = kNone;
       if (evaluation != kNone && tree.sequence(evaluation) == kNoSequence) {
-        match = Match::kNoNumber;  // AccumulateGrad and the hooks that run with it
+        match = Match::kNoNumber;  // a hook that runs Python has its line in its own frames
+        if ((traits[row] & kFramesInsideNode) == 0) answer = gradients.find(launches.track[row]);
       } else if (evaluation != kNone) {
         const auto [maker, sure] = tree.maker_of(evaluation);
         match = sure;
@@ -139,8 +142,11 @@ RangeLinks link_by_ranges(const OperatorRanges& operators, const trace::Moments&
           answer = out.links.forward_row[made_by];
           match = std::max(match, static_cast<Match>(out.links.match[made_by]));
         }
+        const int32_t made_on = maker == kNone ? kNone : operators.ranges.track[maker];
+        gradients.evaluated(launches.track[row], made_on, answer);
       }
     }
+    if (!in_backward || starts_backward) gradients.outside(launches.track[row]);
     out.links.phase[row] = static_cast<uint8_t>(in_backward ? Phase::kBackward : Phase::kForward);
     out.links.match[row] = static_cast<uint8_t>(match);
     out.links.forward_row[row] = answer;

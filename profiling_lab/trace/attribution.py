@@ -10,6 +10,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Operations, Ranges, Trait, full
+from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import BLEED_NS as BLEED_NS
 from profiling_lab.trace.phases import Phase as Phase
@@ -76,6 +77,10 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
     stack, op_phase, op_match, reason = _analysis.attribute(
         author, calls.stack, phase, match, forward_row, calls.traits
     )
+    # What a hook communicates is of many gradients: trace/hooks.py names their modules.
+    of_hook = (op_match == Match.NO_NUMBER) & (stack > 0)
+    of_hook &= operation_classes(operations) == OperationClass.COMMUNICATION
+    stack[of_hook], reason[of_hook] = 0, Reason.NO_SEQUENCE
     op_range = full(len(call), -1, np.int32)
     launched = call >= 0
     op_phase[author < 0] = Phase.UNKNOWN

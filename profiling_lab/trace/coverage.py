@@ -25,7 +25,7 @@ NO_OWN_FRAME = "only library frames in the stack"
 _SENTENCES = {
     Reason.NO_CALL: "launched before the recording began, or its call was not recorded",
     Reason.NO_STACK: "no Python stack recorded for the call",
-    Reason.NO_SEQUENCE: "AccumulateGrad and autograd hooks: they belong to no forward line",
+    Reason.NO_SEQUENCE: "AccumulateGrad and autograd hooks: nothing before them tells whose gradient it is",
     Reason.FORWARD_UNKNOWN: "backward of a forward call that is not in the recording",
     Reason.FORWARD_WITHOUT_STACK: "backward of a call without a Python stack",
 }

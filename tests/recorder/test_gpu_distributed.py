@@ -51,9 +51,11 @@ def test_lines_and_named_reasons(ranks: list[Path], rank: int) -> None:
     reasons = {u.reason: u.ns for u in result.coverage.unattributed}
     in_hooks = sum(ns for reason, ns in reasons.items() if reason.startswith(IN_HOOKS))
     assert in_hooks > 0
-    # DDP copies gradients into its buckets and out again: that is said too, and is all the rest.
-    named = ("AccumulateGrad and autograd hooks", "launched by the autograd engine outside of its nodes")
+    # DDP copies gradients out of its buckets when all nodes are done: that is said too, and is all the rest.
+    named = "launched by the autograd engine outside of its nodes"
     copies = sum(ns for reason, ns in reasons.items() if reason.startswith(named))
+    with_name = result.coverage.attributed_ns + in_hooks
+    print(f"with a line, or a name and the modules it works for: {with_name / result.coverage.gpu_ns:.4f}")
     assert result.coverage.attributed_ns + in_hooks + copies >= 0.99 * result.coverage.gpu_ns, reasons
 
 

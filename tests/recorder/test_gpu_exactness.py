@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One seeded program under three recorders, each in a process of its own: ours, Kineto and nsys.
+"""One seeded program under three recorders: ours and then Kineto in one process, nsys in another.
 
 Kernels are compared in the order in which they were launched: name, grid, block, stream, the call that
-launched them (found by correlation id), and how long they took.
+launched them (found by correlation id), and how long they took. Two processes differ in where their tensors
+lie, which moves kernels of some microseconds by more than a per cent; one process does not.
 """
 
 from __future__ import annotations
@@ -45,7 +46,6 @@ def steps(count):
 steps(100)
 """
 STEPS = 20
-# What two processes of one recorder differ by in a kernel of some microseconds is more than 1 %.
 LONG_NS, RELATIVE, SHORT_RELATIVE, SHORT_NS = 50_000, 0.01, 0.03, 250
 
 
@@ -99,22 +99,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> Path:
+    """The folder gets Kineto's recording too: that one comes last, for it keeps CUPTI."""
     Runner(folder, "import torch", {})(f"""
 {PROGRAM}
 with profiling_lab.record(OUT) as recorder: steps({STEPS})
 assert recorder.summary.reasons == {{}} and recorder.summary.dropped == 0, recorder.summary
+from torch.profiler import profile, ProfilerActivity
+for _ in range(2):  # the first prepares itself
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof: steps({STEPS})
+prof.export_chrome_trace("kineto.json")
 """)
     return folder / "out.sqlite"
 
 
 @pytest.fixture(scope="module")
-def kineto(folder: Path) -> list[Kernel]:
-    Runner(folder, "import torch", {})(f"""
-{PROGRAM}
-from torch.profiler import profile, ProfilerActivity
-with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof: steps({STEPS})
-prof.export_chrome_trace("kineto.json")
-""")
+def kineto(folder: Path, ours: Path) -> list[Kernel]:
     return from_kineto(folder / "kineto.json")
 
 
@@ -162,11 +161,13 @@ def test_durations_agree(ours: Path, peer: str, name: str, request: pytest.Fixtu
     medians = [tuple(statistics.median(column) for column in zip(*pair, strict=True)) for pair in pairs]
     total, their_total = (sum(column) for column in zip(*medians, strict=True))
     apart = [abs(mine - its) / its for mine, its in medians]
-    longest = max(a for a, (_, its) in zip(apart, medians, strict=True) if its > LONG_NS)
+    long = [apart[i] for i, (_, its) in enumerate(medians) if its > LONG_NS]
     print(
         f"{peer}: {per_step} kernels of a step take {total / 1000:.1f} us, "
-        f"{100 * (total / their_total - 1):+.2f} %; those above {LONG_NS // 1000} us differ by at most "
-        f"{100 * longest:.2f} %, {sum(a > RELATIVE for a in apart)} shorter ones by more than 1 %"
+        f"{100 * (total / their_total - 1):+.2f} %; {len(long)} above {LONG_NS // 1000} us differ by at most "
+        f"{100 * max(long):.2f} %; of all half by {100 * statistics.median(apart):.2f} %, "
+        f"{sum(a > RELATIVE for a in apart)} by more than 1 %, the worst by {100 * max(apart):.2f} %, "
+        f"{max(abs(mine - its) for mine, its in medians):.0f} ns"
     )
     assert total == pytest.approx(their_total, rel=RELATIVE)
     for kernel, (mine, its) in zip(kernels, medians, strict=False):

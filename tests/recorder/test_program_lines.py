@@ -23,6 +23,7 @@ CASES = (
     ("custom_function", {}),
     ("double_backward", {}),
     ("operators", {}),
+    ("accumulation", {}),
 )
 RECORD = """
 import importlib, torch
@@ -43,13 +44,3 @@ def test_every_operator_is_on_its_line(run: Any, tmp_path: Path) -> None:
         print(name, options, share(result.coverage))
         assert recorded(result, name) == marked(name), (name, options)
         assert result.coverage.attributed_frac >= 0.99, result.coverage.unattributed
-
-
-def test_adding_up_gradients_is_named_and_nothing_else_is_left(run: Any, tmp_path: Path) -> None:
-    run(RECORD.format(cases=(("accumulation", {}),)))
-    path = tmp_path / "out.sqlite0"
-    hide_the_driver(path)
-    result = lines_of(path, "accumulation")
-    assert recorded(result, "accumulation") == marked("accumulation")
-    (rest,) = result.coverage.unattributed
-    assert rest.reason.startswith("AccumulateGrad") and rest.kernels == 3, rest

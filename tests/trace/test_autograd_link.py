@@ -89,12 +89,56 @@ def test_the_first_launch_cannot_know_whether_the_last_node_is_its_own() -> None
     assert (row[older], match[older]) == (-1, Match.UNKNOWN), "made before the recording began"
 
 
-def test_nodes_without_a_number_are_named_and_not_guessed() -> None:
+def test_a_gradient_is_added_up_for_the_node_before() -> None:
     program = Program()
     program.launch()
-    accumulate = program.launch(ENGINE, node=-1)
+    program.makes(1)
+    gemm = program.launch()
+    program.launch(ENGINE, node=0)
+    accumulate, hook = program.launch(ENGINE, node=-1), program.launch(ENGINE, node=-1)
+    elsewhere = program.launch(5, node=-1)
     phase, match, row = program.link()
-    assert (phase[accumulate], match[accumulate], row[accumulate]) == (Phase.BACKWARD, Match.NO_NUMBER, -1)
+    assert [row[i] for i in (accumulate, hook, elsewhere)] == [gemm, gemm, -1]
+    assert {match[i] for i in (accumulate, hook, elsewhere)} == {Match.NO_NUMBER}
+    assert {phase[i] for i in (accumulate, hook, elsewhere)} == {Phase.BACKWARD}
+
+
+def test_a_gradient_with_no_launch_of_its_backward_before_is_nobodys() -> None:
+    program = Program()
+    program.launch()
+    program.makes(1)
+    program.launch()
+    program.launch(ENGINE, node=0)
+    program.launch(traits=Trait.STARTS_BACKWARD)  # of the next loss, whose nodes launch nothing
+    accumulate = program.launch(ENGINE, node=-1)
+    program.launch(ENGINE, node=900)  # older than the recording: known to be of backward, and no more
+    after_unknown = program.launch(ENGINE, node=-1)
+    _, match, row = program.link()
+    assert (row[accumulate], match[accumulate]) == (-1, Match.NO_NUMBER)
+    assert (row[after_unknown], match[after_unknown]) == (row[accumulate + 1], Match.NO_NUMBER)
+
+
+def test_a_hook_that_runs_python_has_its_own_line() -> None:
+    program = Program()
+    program.launch()
+    program.makes(1)
+    program.launch()
+    program.launch(ENGINE, node=0)
+    hook = program.launch(ENGINE, node=-1, traits=Trait.FRAMES_INSIDE_NODE)
+    _, match, row = program.link()
+    assert (row[hook], match[hook]) == (-1, Match.NO_NUMBER)
+
+
+def test_other_threads_may_go_on_with_forward_meanwhile() -> None:
+    program = Program()
+    program.launch()
+    program.makes(1)
+    gemm = program.launch()
+    program.launch(ENGINE, node=0)
+    program.launch(7)
+    accumulate = program.launch(ENGINE, node=-1)
+    _, _, row = program.link()
+    assert row[accumulate] == gemm
 
 
 def test_all_launches_inside_a_custom_function_share_its_node_and_the_first_answers() -> None:
@@ -273,6 +317,16 @@ def test_an_evaluation_without_a_number_is_named() -> None:
     accumulate: list[Range] = [(100, 900, ENGINE, NO_SEQUENCE, 1), (200, 800, ENGINE, NO_SEQUENCE, 0)]
     phase, match, row, _ = link_ranges(accumulate, [(500, ENGINE, 0)])
     assert (phase, match, row) == ([Phase.BACKWARD], [Match.NO_NUMBER], [-1])
+
+
+def test_ranges_of_gradients_follow_the_node_before() -> None:
+    accumulate: list[Range] = [(200_000, 240_000, ENGINE, NO_SEQUENCE, 1)]
+    launches = [(20_000, MAIN, 1), (120_000, ENGINE, 0), (220_000, ENGINE, 0)]
+    phase, match, row, forward_range = link_ranges([*MATMUL, *accumulate], launches)
+    assert (phase[2], match[2], row[2], forward_range[2]) == (Phase.BACKWARD, Match.NO_NUMBER, 0, -1)
+    launches.insert(2, (180_000, MAIN, 1))  # forward again: that backward is over
+    _, match, row, _ = link_ranges([*MATMUL, *accumulate], launches)
+    assert (match[3], row[3]) == (Match.NO_NUMBER, -1)
 
 
 def test_the_same_number_on_two_threads_leaves_a_doubt() -> None:

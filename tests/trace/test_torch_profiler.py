@@ -84,11 +84,10 @@ def test_todays_format(tmp_path: Path) -> None:
             "model.py:7",
             "Linear.forward",
             10_250,
-            20_000,
+            25_000,
         )
         reasons = {u.reason.split(":")[0].split(",")[0]: u.ns for u in result.coverage.unattributed}
         assert reasons == {
-            "AccumulateGrad and autograd hooks": 5_000,
             "launched before the recording began": 8_000,
         }
         assert any("where its function begins" in note for note in result.coverage.notes)
@@ -184,13 +183,14 @@ def resnets(shared_data: Path) -> Path:
 
 
 def test_resnet50_of_2021_line_by_line(resnets: Path) -> None:
-    """The lines of torchvision's resnet.py, forward and backward in ms, worked out from this file before."""
+    """The lines of torchvision's resnet.py, forward and backward in ms, worked out from this file before.
+    What adds gradients up came later: 3.0 ms in all."""
     truth = {
-        128: (36.7, 84.7),
-        132: (34.4, 72.1),
-        124: (38.4, 79.0),
-        136: (18.0, 39.4),
-        133: (16.5, 28.5),
+        128: (36.7, 85.7),
+        132: (34.4, 72.6),
+        124: (38.4, 79.5),
+        136: (18.0, 39.7),
+        133: (16.5, 28.7),
         138: (15.6, 0.0),
     }
     with Trace.open(resnets / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
@@ -201,6 +201,8 @@ def test_resnet50_of_2021_line_by_line(resnets: Path) -> None:
                 forward,
                 backward,
             )
+        added = trace.attribution.match == Match.NO_NUMBER
+        assert round(trace.operations.duration_ns[added].sum() / 1e6, 1) == 3.0
         coverage = result.coverage
         assert coverage.gpu_ns == 603_558_000 and coverage.span_ns == 996_477_000
         assert coverage.attributed_frac > 0.96

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of several batches are added up: that is the work of no forward line, and has a name instead."""
+"""Gradients of several batches are added up: that is work for the line that uses the parameter."""
 
 from __future__ import annotations
 
