@@ -3,7 +3,7 @@
 
     python benchmarks/train_fast_ops.py -o benchmarks/results/train_fast_ops.jsonl
     python benchmarks/train_fast_ops.py --traces docs/fast_ops      also record a few steps of both, reduced
-    python benchmarks/train_fast_ops.py --parts loss                only curves, which other work does not disturb
+    python benchmarks/train_fast_ops.py --parts loss                only the curves
 
 Per case (the demo's model and, so that layer_norm_gelu has a place too, the same with hidden_norm; float32
 and autocast to bfloat16) and provider ("before", "after"):

@@ -8,6 +8,8 @@ With Z = X W1 W2 W3 + b and G = dY (1 - Y^2), row by row of X:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -43,16 +45,24 @@ def heavy_layer(
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """
     if implementation == "fast" or implementation == "slow":
-        registration.check_call("heavy_layer", x, w1, w2, w3, b)
-        if implementation == "slow":
-            return cast(Tensor, _SLOW(x, w1, w2, w3, b))
-        return cast(Tensor, _FAST(x, w1, w2, w3, b, x.dtype is torch.float32 and _tf32_is_allowed()))
+        plain = registration.is_plain(x, w1, w2, w3, b)
+        if not plain:
+            registration.check_call("heavy_layer", x, w1, w2, w3, b)
+        op, options = (_SLOW, []) if implementation == "slow" else (_FAST, [_multiplies_as_tf32(x)])
+        if plain and registration.wants_gradient(x, w1, w2, w3, b):
+            return cast(Tensor, _HeavyLayer.apply(op, x, w1, w2, w3, b, *options))
+        call = partial(registration.below_autograd, op) if plain else op
+        return cast(Tensor, call(x, w1, w2, w3, b, *options))
     if implementation != "loop":
         raise ValueError(
             f"heavy_layer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
         )
     _check(x, w1, w2, w3, b)
     return _loop(x, w1, w2, w3, b)
+
+
+def _multiplies_as_tf32(x: Tensor) -> bool:
+    return x.dtype is torch.float32 and _tf32_is_allowed()
 
 
 def _tf32_is_allowed() -> bool:
@@ -123,13 +133,34 @@ def _backward_fake(
 # Autograd. Y is saved, not Z: the slope of tanh follows from it, and nothing else of the forward is needed.
 
 
+def _gradients(saved: tuple[Tensor, ...], options: Sequence[bool], dy: Tensor) -> tuple[Tensor, ...]:
+    """For x, w1, w2, w3 and b; `saved` are these and y."""
+    # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
+    if registration.is_plain(dy, saved[0]) and not torch.is_grad_enabled():
+        return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, dy, *saved, *options))
+    return cast(tuple[Tensor, ...], _BACKWARD(dy, *saved, *options))
+
+
+class _HeavyLayer(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    @staticmethod
+    def forward(ctx: Any, op: Any, *inputs: Any) -> Tensor:
+        y = registration.below_autograd(op, *inputs)
+        ctx.save_for_backward(*inputs[:5], y)
+        ctx.options = inputs[5:]
+        return cast(Tensor, y)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:5], output)
     ctx.options = inputs[5:]
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    return (*_BACKWARD(dy, *ctx.saved_tensors, *ctx.options), *(None for _ in ctx.options))
+    return *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
 
 
 # vmap. A batch of x is just more rows; a batch of weights is so many separate calls.
