@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel of layer_norm_gelu under NVIDIA's compute-sanitizer: no access out of bounds, no race in
+shared memory, no barrier that some threads miss, no read of memory that nobody wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from package_root import PACKAGE_ROOT
+
+# A shape for every way to share a row: a warp, a block, a cluster, a long row; aligned and not; few rows and
+# more rows than blocks.
+PROGRAM = """
+import torch
+from profiling_lab.ops import layer_norm_gelu, layer_norm_gelu_residual
+
+SHAPES = ((3, 1), (9, 37), (300, 512), (70, 768), (40, 1000), (40, 1024), (300, 4096), (2, 4096), (40, 5120),
+          (20, 8192), (9, 16384), (5, 32768), (3, 20000))
+for dtype in (torch.bfloat16, torch.float32):
+    for rows, d in SHAPES:
+        for offset in (0, 1):
+            whole = torch.randn(rows * d + offset, device="cuda").to(dtype)
+            x = whole[offset:].view(rows, d).detach().requires_grad_()
+            weight, bias = (torch.rand(d, device="cuda").to(dtype).requires_grad_() for _ in range(2))
+            layer_norm_gelu(x, weight, bias).backward(torch.ones(rows, d, device="cuda", dtype=dtype))
+            y, total = layer_norm_gelu_residual(x, x.detach(), weight, bias)
+            (y.sum() + total.sum()).backward()
+torch.cuda.synchronize()
+print("ran")
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
+def test_sanitizers_find_nothing(tool: str) -> None:
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path="/usr/local/cuda/bin"
+    )
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer of the CUDA toolkit is not on PATH")
+    path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    output = done.stdout + done.stderr
+    assert "ran" in done.stdout.splitlines(), f"the program did not come to its end:\n{output[-3000:]}"
+    assert done.returncode == 0, output[-3000:]
