@@ -3,24 +3,25 @@
 rate.
 
     python benchmarks/layer_norm_gelu.py --quick --output benchmarks/results/layer_norm_gelu.jsonl
+    python benchmarks/layer_norm_gelu.py --processes 12 --output benchmarks/results/layer_norm_gelu.jsonl
 
 Checks every provider that is not torch itself against float64 first. Large problems: forward counted as one
 read and one write of x, backward as two reads and one write; the copy takes its turns between them, so its
 share is of the same clock. Small problems: the time of one call in a CUDA graph, and of one call in a Python
-loop; the backward together with its forward. All of it within 100 seconds, after torch.compile has been
-through it in side-by-side processes:
+loop; the backward together with its forward.
 
-    for t in bfloat16 float16 float32; do for w in "512 768" "1024 2048" 4096 "5120 8192" 16384; do
-        python benchmarks/layer_norm_gelu.py --prepare --dtypes $t --widths $w &
-    done; done; wait
-    python benchmarks/layer_norm_gelu.py --rounds 10 --output benchmarks/results/layer_norm_gelu.jsonl
+Most of the time goes into torch.compile. With --processes so many processes compile side by side, one for
+each dtype and width; only when all have done so do they measure, one after the other. With --prepare they end
+there: what was compiled is in torch's cache on disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -167,15 +168,14 @@ def large(
     print(row, flush=True)
 
 
-def prepare(everyone: list[Provider], elements: int, d: int, dtype: torch.dtype) -> None:
-    """Run torch's own once, so that torch.compile's cache on disk has what the timed run will ask for."""
-    for rows in (elements // d, *(SMALL_ROWS if d == SMALL_WIDTH else ())):
-        tensors = inputs(rows, d, dtype)
-        for provider in everyone:
-            if provider.is_torch:
-                with torch.no_grad():
-                    provider.function(*tensors[:3])
-                both_directions(provider.function, *tensors)
+def prepare(everyone: list[Provider], rows: int, d: int, dtype: torch.dtype) -> None:
+    """Run torch's own once, so that torch.compile has what the timed run will ask for."""
+    tensors = inputs(rows, d, dtype)
+    for provider in everyone:
+        if provider.is_torch:
+            with torch.no_grad():
+                provider.function(*tensors[:3])
+            both_directions(provider.function, *tensors)
 
 
 def share(timings: dict[str, Timing], name: str, passes: int) -> float:
@@ -230,6 +230,35 @@ def timed_where_possible(
     return compare(usable, mode=mode, rounds=rounds, cold=False, calls_per_sample=20)  # type: ignore[arg-type]
 
 
+def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[int]) -> int:
+    """One process for each dtype and width and one for the small problems: all prepare, then each measures
+    in its turn.
+    """
+    tasks = [["--dtypes", t, "--widths", str(d), "--no-small"] for t in dtypes for d in widths]
+    if not options.no_small:
+        tasks.append(["--dtypes", dtypes[0], "--widths"])
+    shared = ["--elements", str(options.elements), "--rounds", str(options.rounds)]
+    shared += ["--quick"] if options.quick else []
+    shared += ["--only-ours"] if options.only_ours else []
+    shared += ["--output", str(options.output)] if options.output else []
+
+    def start(task: list[str]) -> subprocess.Popen[str]:
+        command = [sys.executable, __file__, *shared, *task, "--prepare" if options.prepare else "--wait"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()  # prepared, or failed
+        return process
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        processes = list(pool.map(start, tasks))
+    say("all prepared")
+    failed = 0
+    for process in processes:
+        print(process.communicate("go\n")[0], end="", flush=True)
+        failed += process.returncode != 0
+    return 1 if failed else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -239,37 +268,46 @@ def main() -> int:
         "--quick", action="store_true", help="fewer widths, bfloat16 and float32, no max-autotune"
     )
     parser.add_argument("--elements", type=int, default=1 << 28)
-    parser.add_argument("--widths", type=int, nargs="+")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
+    parser.add_argument("--widths", type=int, nargs="*", help="none: small problems only")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, help="small problems: the first")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only-ours", action="store_true", help="no peers: to tune")
-    parser.add_argument(
-        "--prepare",
-        action="store_true",
-        help="time nothing, only fill torch.compile's cache; several such processes may run side by side",
-    )
     parser.add_argument("--no-small", action="store_true", help="no small problems")
+    parser.add_argument("--processes", type=int, default=1, help="that compile at the same time")
+    parser.add_argument("--prepare", action="store_true", help="only compile, measure nothing")
+    parser.add_argument("--wait", action="store_true", help="between the two for a line on stdin")
     options = parser.parse_args()
+
+    widths = options.widths
+    if widths is None:
+        widths = QUICK_WIDTHS if options.quick else WIDTHS
+    dtypes = options.dtypes or (("bfloat16", "float32") if options.quick else DTYPES)
+    if options.processes > 1:
+        return side_by_side(options, list(dtypes), list(widths))
 
     import torch._dynamo
     import torch._functorch.config
 
     torch._functorch.config.donated_buffer = False  # a backward is repeated here, with retain_graph
     torch._dynamo.config.cache_size_limit = 256
-    results = ResultsFile(options.output, machine())
-    widths = options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)
-    dtypes = options.dtypes or (("bfloat16", "float32") if options.quick else DTYPES)
+    results = ResultsFile(None if options.prepare else options.output, machine())
     modes = ["default"] if options.quick else ["default", "max-autotune-no-cudagraphs"]
     everyone = [Provider("ours", layer_norm_gelu)] if options.only_ours else providers(modes)
-    for dtype_name in dtypes:
-        for d in widths:
-            if options.prepare:
-                prepare(everyone, options.elements, d, getattr(torch, dtype_name))
-                continue
-            large(results, everyone, options.elements, d, getattr(torch, dtype_name), options.rounds)
-            torch.cuda.empty_cache()
-    if not options.no_small and not options.prepare:
-        quick_to_compile = [p for p in everyone if "max-autotune" not in p.name]
+    quick_to_compile = [p for p in everyone if "max-autotune" not in p.name]
+    cases = [(getattr(torch, dtype), d) for dtype in dtypes for d in widths]
+    if options.prepare or options.wait:
+        for dtype, d in cases:
+            prepare(everyone, options.elements // d, d, dtype)
+        for rows in () if options.no_small else SMALL_ROWS:
+            prepare(quick_to_compile, rows, SMALL_WIDTH, getattr(torch, dtypes[0]))
+        torch.cuda.empty_cache()
+        print("prepared", flush=True)
+        if options.prepare or not sys.stdin.readline():
+            return 0
+    for dtype, d in cases:
+        large(results, everyone, options.elements, d, dtype, options.rounds)
+        torch.cuda.empty_cache()
+    if not options.no_small:
         small(results, quick_to_compile, getattr(torch, dtypes[0]), options.rounds)
     return 0
 
