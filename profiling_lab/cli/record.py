@@ -86,7 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module, as in `python -m`"
     )
-    parser.add_argument("script", metavar="SCRIPT", help="the Python script to run")
+    parser.add_argument(
+        "script",
+        metavar="SCRIPT",
+        help="the Python script to run; a folder or archive with a __main__.py, or - for the standard input",
+    )
     parser.add_argument(
         "arguments", metavar="...", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
@@ -186,14 +190,14 @@ def run(args: argparse.Namespace) -> int:
     output = (
         Path(args.output.replace("{rank}", rank or "0"))
         if args.output
-        else _free_name(args.script, args.is_module, rank)
+        else _free_name(script.name, args.is_module, rank)
     )
     recorder = Recorder(
         output,
         overwrite=args.overwrite,
         stacks=not args.no_stacks,
         nvtx=not args.no_nvtx,
-        script=args.script,
+        script=script.name,
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
         sample_hz=_sample_hz(args),
@@ -205,7 +209,7 @@ def run(args: argparse.Namespace) -> int:
     be_quiet = report_every(args.status) if args.status else lambda: None
     ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
     be_quiet()
-    failure = 0 if ending.in_child else _finish(recorder, args.script, output)
+    failure = 0 if ending.in_child else _finish(recorder, script.name, output)
     return end_process(ending) or failure
 
 
@@ -223,7 +227,7 @@ def _refuse_to_replace(output: Path, spool: Path) -> None:
 
 def _free_name(script: str, is_module: bool, rank: str) -> Path:
     """`train.sqlite`, or `train-2.sqlite` and so on: a name nobody asked for must not destroy anything."""
-    stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
+    stem = script.rsplit(".", 1)[-1] if is_module else Path(os.path.abspath(script)).stem
     if rank:  # of several processes that all look for a free name at the same moment
         stem = f"{stem}-rank{rank}"
     number, name = 1, Path(f"{stem}.sqlite")

@@ -11,16 +11,19 @@ import builtins
 import importlib.util
 import io
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
+from typing import Any
 
 from profiling_lab.errors import UnreadableInputError
 
 _SIGINT_EXIT = 130  # 128 + SIGINT, what a shell reports
+_INTERPRETER = re.compile(r"(.*/)?python[\d.]*t?")  # out of habit before the script
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +47,25 @@ class Ending:
 
 
 def find_script(path: str) -> Script:
-    """The script at `path`. Raises UnreadableInputError where there is none that Python could run."""
+    """What `python path` would run: a file, a folder or an archive with a `__main__.py`, or `-`, the standard
+    input. Raises UnreadableInputError where there is nothing that Python could run."""
+    if path == "-":
+        return _script_from_stdin()
     if os.path.isdir(path):
-        raise UnreadableInputError(f"expected a Python script, but {path} is a directory")
+        return _script_inside(path, "a directory without a __main__.py")
     try:
         with io.open_code(os.path.abspath(path)) as file:
             source = file.read()
     except FileNotFoundError:
+        if _INTERPRETER.fullmatch(path):
+            raise UnreadableInputError(
+                f"the script runs in this Python, so leave {path} out: profiling-lab record [options] SCRIPT"
+            ) from None
         raise UnreadableInputError(f"there is no script {path} (looked in {os.getcwd()})") from None
     except OSError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror}") from None
     if b"\0" in source:
-        raise UnreadableInputError(f"expected a Python script, but {path} is a binary file")
+        return _script_inside(path, "a binary file")
     full = os.path.abspath(path)
     return Script(
         name=path,
@@ -72,10 +82,39 @@ def find_script(path: str) -> Script:
     )
 
 
+def _script_from_stdin() -> Script:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UnreadableInputError("expected a script on the standard input, but nothing is piped into it")
+    source = sys.stdin.buffer.read()
+    return Script(
+        name="stdin",
+        argv0="-",
+        folder="",
+        facts={
+            "__file__": "<stdin>",
+            "__cached__": None,
+            "__loader__": BuiltinImporter,
+            "__package__": None,
+            "__spec__": None,
+        },
+        load=lambda: compile(source, "<stdin>", "exec", dont_inherit=True),
+    )
+
+
+def _script_inside(path: str, what: str) -> Script:
+    """The `__main__.py` of a folder or of an archive (zipapp). `what` is at `path` if there is none."""
+    folder = os.path.abspath(path)
+    spec = PathFinder.find_spec("__main__", [folder])
+    if spec is None:
+        raise UnreadableInputError(f"expected a Python script, but {path} is {what}")
+    return replace(_script_of(spec), name=path, argv0=path, folder=folder)
+
+
 def find_module(name: str) -> Script:
     """The module that `python -m name` would run. Imports its parent packages, as Python does."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.getcwd()
+    asked = name
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -83,9 +122,13 @@ def find_module(name: str) -> Script:
             spec = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
         raise UnreadableInputError(f"cannot find the module {name}: {error}") from None
-    loader = spec.loader if spec is not None else None
-    if spec is None or loader is None or not hasattr(loader, "get_code"):
+    if spec is None or not hasattr(spec.loader, "get_code"):
         raise UnreadableInputError(f"there is no module {name} that could be run")
+    return replace(_script_of(spec), name=asked)
+
+
+def _script_of(spec: ModuleSpec) -> Script:
+    loader: Any = spec.loader
 
     def load() -> CodeType:
         code: CodeType | None = loader.get_code(spec.name)
@@ -94,8 +137,8 @@ def find_module(name: str) -> Script:
         return code
 
     return Script(
-        name=name,
-        argv0=spec.origin or name,
+        name=spec.name,
+        argv0=spec.origin or spec.name,
         folder=os.getcwd(),
         facts={
             "__file__": spec.origin,

@@ -10,12 +10,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zipapp
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from package_root import PACKAGE_ROOT
+
+from profiling_lab.errors import UnreadableInputError
+from profiling_lab.recording.run_script import find_script
 
 REPO = Path(__file__).resolve().parents[2]
 SAYS = "profiling-lab: "
@@ -284,6 +288,43 @@ def test_script_in_another_folder_and_behind_a_link(tmp_path: Path) -> None:
         assert (recorded.out, recorded.err, recorded.code) == (alone.out, alone.err, alone.code)
 
 
+ABOUT_ITSELF = """
+import sys, neighbour
+print(neighbour.VALUE, sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ is None)
+raise ValueError("from inside")
+"""
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_folders_and_archives_with_a_main(tmp_path: Path, form: str) -> None:
+    write(tmp_path, ABOUT_ITSELF, "app/__main__.py")
+    write(tmp_path, "VALUE = 5\n", "app/neighbour.py")
+    if form == "archive":
+        zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz", interpreter="/usr/bin/env python3")
+    name = "app.pyz" if form == "archive" else "app"
+    alone, recorded = run(tmp_path, name, "-x"), record(tmp_path, name, "-x")
+    assert (recorded.out, recorded.code) == (alone.out, alone.code) and "5 " in alone.out
+    assert recorded.err.splitlines()[-2:] == alone.err.splitlines()[-2:]  # without Python's own runpy
+    assert "profiling_lab" not in recorded.err
+    assert (tmp_path / "app.sqlite").is_file()
+
+
+def test_script_from_the_standard_input(tmp_path: Path) -> None:
+    write(tmp_path, "VALUE = 5\n", "neighbour.py")
+    alone = run(tmp_path, "-", "-x", stdin=ABOUT_ITSELF)
+    recorded = record(tmp_path, "-", "-x", stdin=ABOUT_ITSELF)
+    assert (recorded.out, recorded.code) == (alone.out, alone.code) and "5 " in alone.out
+    assert recorded.err.splitlines()[-1] == alone.err.splitlines()[-1]
+    assert "profiling_lab" not in recorded.err
+    assert (tmp_path / "stdin.sqlite").is_file()
+
+
+def test_no_script_on_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UnreadableInputError, match="nothing is piped into it"):
+        find_script("-")
+
+
 def test_nothing_heavy_is_imported_before_the_script(tmp_path: Path) -> None:
     write(
         tmp_path, "import sys; print([m for m in ('torch', 'numpy', 'pyarrow', 'rich') if m in sys.modules])"
@@ -400,6 +441,7 @@ def test_existing_output_is_refused_before_the_script_runs(tmp_path: Path) -> No
         pytest.param(["missing.py"], 4, "there is no script missing.py", id="no-such-script"),
         pytest.param(["."], 4, "is a directory", id="directory"),
         pytest.param(["binary.py"], 4, "is a binary file", id="binary"),
+        pytest.param(["python3.12", "script.py"], 4, "leave python3.12 out", id="python-before-the-script"),
         pytest.param(
             ["-m", "no_such_module_here"], 4, "there is no module no_such_module_here", id="no-module"
         ),
