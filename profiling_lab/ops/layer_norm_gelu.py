@@ -51,7 +51,7 @@ def layer_norm_gelu(
     """
     if registration.is_plain(x, weight, bias):
         if registration.wants_gradient(x, weight, bias):
-            return cast(Tensor, _LayerNormGelu.apply(x, weight, bias, eps, approximate))
+            return cast(Tensor, _apply(x, weight, bias, eps, approximate))
         return cast(Tensor, registration.below_autograd(_FORWARD, x, weight, bias, eps, approximate)[0])
     tensors = (x, weight) if bias is None else (x, weight, bias)
     registration.check_call("layer_norm_gelu", *tensors)
@@ -75,7 +75,7 @@ def layer_norm_gelu_residual(
     """
     if registration.is_plain(x, residual, weight, bias):
         if registration.wants_gradient(x, residual, weight, bias):
-            y, total = _LayerNormGeluResidual.apply(x, residual, weight, bias, eps, approximate)
+            y, total = _apply_residual(x, residual, weight, bias, eps, approximate)
             return y, total
         y, total, _ = registration.below_autograd(_RESIDUAL, x, residual, weight, bias, eps, approximate)
         return y, total
@@ -214,6 +214,10 @@ class _LayerNormGeluResidual(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Tensor | None, ...]:
         dx, dweight, dbias = _gradients(ctx.saved_tensors, ctx.approximate, dy, dsum)
         return dx, dx, dweight, dbias, None, None
+
+
+_apply = registration.plain_apply(_LayerNormGelu)
+_apply_residual = registration.plain_apply(_LayerNormGeluResidual)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
