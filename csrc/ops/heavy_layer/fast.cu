@@ -8,8 +8,8 @@
 // tanh_backward: G = dY (1 - Y^2), or its transpose; db = sum of G over the rows.
 // Mapping   pass 1: a block owns kChunkRows rows and 32 vectors of columns. Its warps take the rows in turns,
 //           write G and add up their columns; then the block adds up its warps.
-//           pass 2: a block adds up the chunks of 32 columns. No atomics and a fixed order, so equal inputs
-//           give equal bits.
+//           pass 2, if there are several chunks: a block adds up those of 32 columns. No atomics and a fixed
+//           order, so equal inputs give equal bits.
 // Bytes     3 rows d elements + 8 d rows / kChunkRows.   Flops  4 rows d.      Roof  memory.
 // Contract  contiguous, d > 0; checked in heavy_layer.cpp. A vector is one element where d or an address does
 //           not suit 16 bytes.
@@ -119,7 +119,10 @@ __global__ void __launch_bounds__(kThreads)
     float total = 0.0f;
 #pragma unroll
     for (int l = 0; l < kLines; ++l) total += sums[l][i];
-    p.partial[block.rows * p.d + first_column + i] = total;
+    if (p.partial == nullptr)
+      static_cast<Element*>(p.db)[first_column + i] = cuda::from_float<Element>(total);
+    else
+      p.partial[block.rows * p.d + first_column + i] = total;
   }
   if constexpr (kTransposes) {
     for (int c = line; c < min(static_cast<int64_t>(kColumns), p.d - first_column); c += kLines)
@@ -189,6 +192,7 @@ void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream)
       kernel<<<static_cast<unsigned>(chunks * columns), kThreads, 0, stream>>>(params, columns);
       PLAB_CHECK_LAUNCH();
     }
+    if (chunks == 1) return;
     sum_chunks_kernel<Element>
         <<<static_cast<unsigned>(cuda::ceil_div<int64_t>(params.d, kLanes)), kThreads, 0, stream>>>(
             params.partial, static_cast<Element*>(params.db), chunks, params.d);

@@ -134,7 +134,8 @@ Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
 }
 
 // Two lanes of work: on a GPU that the products of d x d matrices leave half idle the second one is another
-// stream; elsewhere both are one. What the second lane writes is allocated by the first.
+// stream; elsewhere both are one. What the second lane writes is allocated by the first. With fewer rows the
+// launches take longer than the work, and a second stream costs more of them.
 class Lanes {
  public:
   Lanes([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] const Problem& problem) {
@@ -185,9 +186,11 @@ Tensor tanh_backward(const Tensor& dy, const Tensor& y, Tensor& db, const Proble
     return g;
   }
 #ifdef PLAB_HAS_CUDA
-  Tensor partial =
-      empty(std::array{tanh_backward_chunks(problem.rows), problem.d}, Dtype::kFloat32, y.device());
-  params.partial = partial.mutable_data<float>();
+  std::optional<Tensor> partial;
+  if (const int64_t chunks = tanh_backward_chunks(problem.rows); chunks > 1) {
+    partial = empty(std::array{chunks, problem.d}, Dtype::kFloat32, y.device());
+    params.partial = partial->mutable_data<float>();
+  }
   const CudaScope scope(y);
   launch_tanh_backward(params, scope.stream());
 #endif
@@ -210,8 +213,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, co
     const Tensor x_dense = contiguous(x), dy_dense = contiguous(dy), y_dense = contiguous(y);
     const Tensor rows = as_matrix(x_dense, problem);
     Tensor dx = as_matrix(dx_full, problem);
-    Lanes lanes(x, problem);
     if (folding_saves_backward(problem)) {
+      Lanes lanes(x, problem);
       // The library is slow at A^T B of two fp32 matrices as they lie, so there G is made as its transpose,
       // and dM too.
       const bool transposes = is_tf32(problem, allow_tf32);
@@ -241,17 +244,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, co
       mm_out(dw1, dm, transposed(w23));
       lanes.join();
     } else {
-      Tensor h1 = empty_like(rows), h2 = empty_like(rows);
-      lanes.split();
-      lanes.second([&] {
-        mm_out(h1, rows, w1);
-        mm_out(h2, h1, w2);
-      });
+      const Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);
       const Tensor g = tanh_backward(dy_dense, y_dense, db, problem, false);
       const Tensor g2 = mm(g, transposed(w3)), g1 = mm(g2, transposed(w2));
       mm_out(dx, g1, transposed(w1));
       mm_out(dw1, transposed(rows), g1);
-      lanes.join();
       mm_out(dw2, transposed(h1), g2);
       mm_out(dw3, transposed(h2), g);
     }

@@ -46,7 +46,7 @@ struct TanhBackwardParams {
   const void* y;
   void* g;
   void* db;
-  float* partial;  // CUDA only: tanh_backward_chunks(rows) x d sums of a chunk of rows each
+  float* partial;  // CUDA only: tanh_backward_chunks(rows) x d sums, or null where there is one chunk
   int64_t rows, d;
   ElementType type;
   bool g_is_transposed = false;  // CUDA only
