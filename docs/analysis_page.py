@@ -84,17 +84,20 @@ def printed(command: str, folder: Path) -> str:
     return "\n".join(lines).rstrip()
 
 
+def with_prints(page: str, folder: Path) -> str:
+    """The page with every block as its command, run in the folder, prints it today."""
+
+    def block(match: re.Match[str]) -> str:
+        command = match["command"]
+        return f"<!-- prints: {command} -->\n```text\n{printed(command, folder)}\n```\n"
+
+    return _BLOCK.sub(block, page)
+
+
 def filled(page: str) -> str:
-    """The page with every block as its command prints it today."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        examples(folder)
-
-        def block(match: re.Match[str]) -> str:
-            command = match["command"]
-            return f"<!-- prints: {command} -->\n```text\n{printed(command, folder)}\n```\n"
-
-        return _BLOCK.sub(block, page)
+        examples(Path(name))
+        return with_prints(page, Path(name))
 
 
 def main() -> int:
