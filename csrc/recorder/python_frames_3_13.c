@@ -16,10 +16,27 @@ static struct {
   size_t current_frame, previous, executable, instr_ptr, owner;  // bytes from the start of their struct
 } at;
 
-const char* plab_frames_unusable(void) {
 #ifdef Py_GIL_DISABLED
-  return "free-threaded builds of Python are not supported: code objects can die while they are looked at";
+// Loading this module switches the lock of a free-threaded build on, unless the user insists (-X gil=0).
+static const char* lock_unusable(void) {
+#if PY_VERSION_HEX >= 0x030E0000
+  return "free-threaded Python 3.14 and later has a bytecode per thread, whose offsets are not known here";
 #else
+  PyObject* ask = PySys_GetObject("_is_gil_enabled");
+  PyObject* answer = ask != NULL ? PyObject_CallNoArgs(ask) : NULL;
+  const int enabled = answer == Py_True;
+  Py_XDECREF(answer);
+  PyErr_Clear();
+  return enabled ? NULL : "Python runs without its lock: code objects can die while they are looked at";
+#endif
+}
+#else
+static const char* lock_unusable(void) { return NULL; }
+#endif
+
+const char* plab_frames_unusable(void) {
+  const char* reason = lock_unusable();
+  if (reason != NULL) return reason;
   const _Py_DebugOffsets* table = &_PyRuntime.debug_offsets;
   if (memcmp(table->cookie, "xdebugpy", 8) != 0) return "the interpreter does not publish its debug offsets";
   if (table->version >> 16 != PY_VERSION_HEX >> 16) return "the interpreter is not the version built for";
@@ -29,7 +46,6 @@ const char* plab_frames_unusable(void) {
   at.instr_ptr = table->interpreter_frame.instr_ptr;
   at.owner = table->interpreter_frame.owner;
   return NULL;
-#endif
 }
 
 static inline const char* pointer_at(const char* base, size_t offset) {
