@@ -99,7 +99,8 @@ def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
 
 def check_without_the_lock(python: Path, folder: Path) -> None:
     """Loading a module like ours switches the lock on. Who forbids that has no stacks, and is told why."""
-    program = "import stacks_only\ntry: stacks_only.python_stacks.start()\nexcept RuntimeError as error: print(error)"
+    start = "from stacks_only import python_stacks as stacks\ntry: stacks.start()"
+    program = f"{start}\nexcept RuntimeError as error: print(error)"
     done = subprocess.run([python, "-Xgil=0", "-c", program], cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Python runs without its lock")
