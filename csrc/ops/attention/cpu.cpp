@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
-#include <memory>
 #include <new>
+#include <vector>
 
 #include "ops/attention/cpu_tasks.h"
 #include "torch_abi/parallel.h"
@@ -32,8 +32,7 @@ void for_each_task(int64_t tasks, int64_t scratch_size, const Run& run) {
   std::atomic<bool> out_of_memory{false};
   torch_abi::parallel_for(tasks, 1, [&](int64_t, int64_t) {
     try {
-      Scratch<Acc> scratch;
-      scratch.memory.resize(static_cast<size_t>(scratch_size));
+      Scratch<Acc> scratch(scratch_size);
       for (int64_t task; (task = next.fetch_add(1)) < tasks;) run(task, scratch);
     } catch (const std::bad_alloc&) {
       out_of_memory = true;
@@ -57,42 +56,29 @@ int vector_bytes() {
 int vector_bytes() { return 16; }
 #endif
 
+// Kernels<T, Acc>::name(): the function of this name in Task, compiled for the widest vectors this CPU has.
+#define PLAB_KERNEL(name, parameters, arguments)                                                  \
+  PLAB_TARGET("x86-64-v4") static void name##_64 parameters { Task<T, Acc, 64>::name arguments; } \
+  PLAB_TARGET("x86-64-v3") static void name##_32 parameters { Task<T, Acc, 32>::name arguments; } \
+  static void name##_16 parameters { Task<T, Acc, 16>::name arguments; }                          \
+  static auto name() {                                                                            \
+    return vector_bytes() == 64 ? name##_64 : vector_bytes() == 32 ? name##_32 : name##_16;       \
+  }
+
 template <class T, class Acc>
 struct Kernels {
-  using Fwd = void (*)(const FwdParams&, const Sequence&, int64_t, int64_t, Scratch<Acc>&);
-  using Bwd = void (*)(const BwdParams&, const Sequence&, int64_t, int64_t, int64_t, Acc*, int64_t,
-                       Scratch<Acc>&);
-
-  PLAB_TARGET("x86-64-v4")
-  static void fwd_64(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
-                     Scratch<Acc>& scratch) {
-    Task<T, Acc, 64>::fwd(p, s, head, block, scratch);
-  }
-  PLAB_TARGET("x86-64-v3")
-  static void fwd_32(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
-                     Scratch<Acc>& scratch) {
-    Task<T, Acc, 32>::fwd(p, s, head, block, scratch);
-  }
-  static void fwd_16(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
-                     Scratch<Acc>& scratch) {
-    Task<T, Acc, 16>::fwd(p, s, head, block, scratch);
-  }
-  PLAB_TARGET("x86-64-v4")
-  static void bwd_64(const BwdParams& p, const Sequence& s, int64_t head, int64_t begin, int64_t end,
-                     Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
-    Task<T, Acc, 64>::bwd(p, s, head, begin, end, partial, partial_head, scratch);
-  }
-  PLAB_TARGET("x86-64-v3")
-  static void bwd_32(const BwdParams& p, const Sequence& s, int64_t head, int64_t begin, int64_t end,
-                     Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
-    Task<T, Acc, 32>::bwd(p, s, head, begin, end, partial, partial_head, scratch);
-  }
-  static void bwd_16(const BwdParams& p, const Sequence& s, int64_t head, int64_t begin, int64_t end,
-                     Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
-    Task<T, Acc, 16>::bwd(p, s, head, begin, end, partial, partial_head, scratch);
-  }
-  static Fwd fwd() { return vector_bytes() == 64 ? fwd_64 : vector_bytes() == 32 ? fwd_32 : fwd_16; }
-  static Bwd bwd() { return vector_bytes() == 64 ? bwd_64 : vector_bytes() == 32 ? bwd_32 : bwd_16; }
+  PLAB_KERNEL(fwd,
+              (const FwdParams& p, const Sequence& s, int64_t head, int64_t block, Scratch<Acc>& scratch),
+              (p, s, head, block, scratch))
+  PLAB_KERNEL(statistics, (const BwdParams& p, const Sequence& s, int64_t head), (p, s, head))
+  PLAB_KERNEL(bwd,
+              (const BwdParams& p, const Sequence& s, int64_t head, int64_t begin, int64_t end, Acc* partial,
+               int64_t partial_head, Scratch<Acc>& scratch),
+              (p, s, head, begin, end, partial, partial_head, scratch))
+  PLAB_KERNEL(sum_shares,
+              (const BwdParams& p, const Sequence& s, int64_t head, Acc* first, int64_t share,
+               int64_t shares),
+              (p, s, head, first, share, shares))
 };
 
 // Rows that no sequence owns.
@@ -131,22 +117,6 @@ void fwd(const FwdParams& p) {
 }
 
 template <class T>
-void statistics(const BwdParams& p, const Sequence& s, int64_t head) {
-  using Acc = Accum<T>;
-  const int64_t at = s.batch * p.rows.batch + head * p.rows.head + s.q_row;
-  for (int64_t i = 0; i < s.q_len; ++i) {
-    const Acc lse = static_cast<const Acc*>(p.lse)[at + i];
-    const bool empty = lse == -std::numeric_limits<Acc>::infinity();
-    const T* out = row_at<const T>(p.out, s.batch, s.q_row + i, head);
-    const T* dout = row_at<const T>(p.dout, s.batch, s.q_row + i, head);
-    Acc sum = p.dlse != nullptr ? -static_cast<const Acc*>(p.dlse)[at + i] : Acc(0);
-    for (int64_t d = 0; d < p.problem.head_dim; ++d)
-      sum += static_cast<Acc>(out[d]) * static_cast<Acc>(dout[d]);
-    static_cast<Acc*>(p.delta)[at + i] = empty ? Acc(0) : sum;
-  }
-}
-
-template <class T>
 void bwd(const BwdParams& p) {
   using Acc = Accum<T>;
   const Problem& problem = p.problem;
@@ -159,7 +129,8 @@ void bwd(const BwdParams& p) {
   }
   const int64_t count = static_cast<int64_t>(all.size());
   torch_abi::parallel_for(count * problem.heads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) statistics<T>(p, all[i / problem.heads], i % problem.heads);
+    for (int64_t i = begin; i < end; ++i)
+      Kernels<T, Acc>::statistics()(p, all[i / problem.heads], i % problem.heads);
   });
   for (int64_t head = 0; p.dsink != nullptr && head < problem.heads; ++head) {
     const Acc logit = static_cast<const Acc*>(problem.sink)[head];
@@ -194,13 +165,13 @@ void bwd(const BwdParams& p) {
         if (!whole) buffer += group * all[i].q_len * wide;
       }
     }
-  const std::unique_ptr<Acc[]> partials(buffer > 0 ? new Acc[static_cast<size_t>(buffer)] : nullptr);
+  const Lines<Acc> partials(buffer);
   const auto kernel = Kernels<T, Acc>::bwd();
   for_each_task<Acc>(static_cast<int64_t>(runs.size()), Task<T, Acc, 64>::bwd_scratch(dim, run_rows),
                      [&](int64_t task, Scratch<Acc>& scratch) {
                        const Run& run = runs[task];
                        const Sequence& s = all[run.sequence];
-                       Acc* const partial = run.partial < 0 ? nullptr : partials.get() + run.partial;
+                       Acc* const partial = run.partial < 0 ? nullptr : partials.begin() + run.partial;
                        kernel(p, s, run.kv_head, run.begin, run.end, partial, s.q_len * wide, scratch);
                      });
   if (buffer == 0) return;
@@ -214,15 +185,8 @@ void bwd(const BwdParams& p) {
       });
       if (first->partial < 0) continue;
       const int64_t share = group * s.q_len * wide, shares = (s.k_len + run_rows - 1) / run_rows;
-      const Acc* from = partials.get() + first->partial + head % group * s.q_len * wide;
-      for (int64_t row = 0; row < s.q_len; ++row) {
-        T* to = row_at<T>(p.dq, s.batch, s.q_row + row, head);
-        for (int64_t d = 0; d < dim; ++d) {
-          Acc sum = 0;
-          for (int64_t run = 0; run < shares; ++run) sum += from[run * share + row * wide + d];
-          to[d] = static_cast<T>(sum * Acc(problem.scale));
-        }
-      }
+      Acc* const from = partials.begin() + first->partial + head % group * s.q_len * wide;
+      Kernels<T, Acc>::sum_shares()(p, s, head, from, share, shares);
     }
   });
 }

@@ -22,6 +22,27 @@ struct Simd {
   PLAB_INLINE static void load(Vector& v, const Acc* from) { std::memcpy(&v, from, kBytes); }
   PLAB_INLINE static void store(Acc* to, const Vector& v) { std::memcpy(to, &v, kBytes); }
 
+  // Row i of a square of kLanes vectors becomes column i: in every round, blocks of step x step beside the
+  // diagonal change places.
+  PLAB_INLINE static void transpose(Vector (&v)[kLanes]) {
+#pragma GCC unroll 8
+    for (int step = 1; step < kLanes; step *= 2) {
+      IntVector low{}, high{};
+#pragma GCC unroll 16
+      for (int j = 0; j < kLanes; ++j) {
+        low[j] = j & step ? kLanes + j - step : j;
+        high[j] = j & step ? kLanes + j : j + step;
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        if (i & step) continue;
+        const Vector first = v[i], second = v[i + step];
+        v[i] = __builtin_shuffle(first, second, low);
+        v[i + step] = __builtin_shuffle(first, second, high);
+      }
+    }
+  }
+
   // v = 2^v for v <= about 100; 2^-inf and anything below the normal range is 0, NaN stays NaN.
   PLAB_INLINE static void exp2(Vector& v) {
     constexpr bool kDouble = sizeof(Acc) == 8;
@@ -49,6 +70,25 @@ struct Simd {
     v = Acc(1) - Acc(2) / (Acc(1) + e);
   }
 };
+
+// to[d][i] = factor · row i's element d; zeros for the rows, up to kColumns, that do not exist.
+template <class Acc, int kBytes, int kColumns>
+PLAB_INLINE void transpose(Acc* to, const Acc* from, int64_t stride, int rows, int wide, Acc factor) {
+  using S = Simd<Acc, kBytes>;
+  for (int first = 0; first < kColumns; first += S::kLanes)
+    for (int d = 0; d < wide; d += S::kLanes) {
+      typename S::Vector square[S::kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < S::kLanes; ++i) {
+        square[i] = typename S::Vector{};
+        if (first + i < rows) S::load(square[i], from + (first + i) * stride + d);
+        square[i] *= factor;
+      }
+      S::transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < S::kLanes; ++i) S::store(to + (d + i) * kColumns + first, square[i]);
+    }
+}
 
 // Two operands of a product: A's element (i, k) lies at data[i * row + k * column]; B and C are row-major.
 template <class Acc>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
+#include <memory>
 
 #include "ops/attention/attention.h"
 #include "ops/attention/cpu_products.h"
@@ -50,49 +50,66 @@ T* row_at(const View& view, int64_t batch, int64_t row, int64_t head) {
   return static_cast<T*>(view.data) + batch * view.batch + row * view.row + head * view.head;
 }
 
-// Scratch of one thread, grown once and reused from task to task.
+// Memory that begins where a cache line does: a vector across two lines costs two accesses.
+template <class Acc>
+class Lines {
+ public:
+  explicit Lines(int64_t count) : memory_(new Acc[static_cast<size_t>(count) + kLine / sizeof(Acc)]) {}
+  Acc* begin() const {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(memory_.get());
+    return memory_.get() + ((at + kLine - 1) / kLine * kLine - at) / sizeof(Acc);
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+  std::unique_ptr<Acc[]> memory_;
+};
+
+// Scratch of one thread, made once and used by task after task. Pieces are multiples of kBlock elements, so
+// all of them begin at a line.
 template <class Acc>
 struct Scratch {
-  std::vector<Acc> memory;
-  size_t used = 0;
+  const Lines<Acc> memory;
+  int64_t used = 0;
+  explicit Scratch(int64_t count) : memory(count) {}
   Acc* take(int64_t count) {
-    Acc* at = memory.data() + used;
-    used += static_cast<size_t>(count);
+    Acc* at = memory.begin() + used;
+    used += count;
     return at;
   }
 };
 
-// Rows of a view as Acc with zeros up to the padded width: the view's own memory where it already is that.
+// Rows of a view as Acc, side by side, with zeros up to the padded width.
+template <class T, class Acc>
+PLAB_INLINE void pack(Acc* to, const View& view, int64_t batch, int64_t row, int64_t head, int64_t rows,
+                      int64_t dim) {
+  const int64_t wide = padded(dim);
+  const T* from = row_at<const T>(view, batch, row, head);
+  for (int64_t i = 0; i < rows; ++i, from += view.row, to += wide) {
+    for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<Acc>(from[d]);
+    for (int64_t d = dim; d < wide; ++d) to[d] = Acc(0);
+  }
+}
+
+// The same without the copy where the view's own memory already is that.
 template <class T, class Acc>
 struct Rows {
   const Acc* data;
   int64_t stride;
   PLAB_INLINE Rows(const View& view, int64_t batch, int64_t row, int64_t head, int64_t rows, int64_t dim,
                    Acc* space) {
-    const T* from = row_at<const T>(view, batch, row, head);
     if constexpr (std::is_same_v<T, Acc>) {
       if (dim == padded(dim)) {
-        data = from;
+        data = row_at<const T>(view, batch, row, head);
         stride = view.row;
         return;
       }
     }
-    stride = padded(dim);
+    pack<T, Acc>(space, view, batch, row, head, rows, dim);
     data = space;
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t d = 0; d < stride; ++d)
-        space[i * stride + d] = d < dim ? static_cast<Acc>(from[i * view.row + d]) : Acc(0);
+    stride = padded(dim);
   }
 };
-
-// to[d][i] = factor · row i's element d, zeros for the rows of the block that do not exist.
-template <class Acc>
-PLAB_INLINE void transpose(Acc* to, const Acc* from, int64_t stride, int64_t rows, int64_t dim, Acc factor) {
-  for (int64_t first = 0; first < dim; first += 16)
-    for (int64_t i = 0; i < kBlock; ++i)
-      for (int64_t d = first; d < std::min(first + 16, dim); ++d)
-        to[d * kBlock + i] = i < rows ? from[i * stride + d] * factor : Acc(0);
-}
 
 // What the raw product becomes: a score, in units of e. The query block is scaled by `inner` when it is
 // transposed.
@@ -111,7 +128,7 @@ struct Task {
   using Vector = typename S::Vector;
   static constexpr Acc kInf = std::numeric_limits<Acc>::infinity();
 
-  static int64_t fwd_scratch(int64_t dim) { return kBlock * (4 * padded(dim) + kBlock + 3) + 2 * kBlock; }
+  static int64_t fwd_scratch(int64_t dim) { return kBlock * (4 * padded(dim) + kBlock + 3); }
 
   PLAB_INLINE static void fwd(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
                               Scratch<Acc>& scratch) {
@@ -120,7 +137,7 @@ struct Task {
     const int64_t rows = std::min<int64_t>(kBlock, s.q_len - first),
                   kv_head = head / (problem.heads / problem.kv_heads);
     scratch.used = 0;
-    Acc* const query = scratch.take(dim * kBlock);
+    Acc* const query = scratch.take(wide * kBlock);
     Acc* const space = scratch.take(kBlock * wide);
     Acc* const space_v = scratch.take(kBlock * wide);
     Acc* const out = scratch.take(kBlock * wide);
@@ -132,7 +149,7 @@ struct Task {
     const Window window(problem, s);
     {
       const Rows<T, Acc> q(p.q, s.batch, s.q_row + first, head, rows, dim, space);
-      transpose(query, q.data, q.stride, rows, dim, scores.inner);
+      transpose<Acc, kBytes, kBlock>(query, q.data, q.stride, int(rows), int(wide), scores.inner);
     }
     std::fill_n(out, kBlock * wide, Acc(0));
     std::fill_n(top, kBlock, -kInf);
@@ -224,8 +241,40 @@ struct Task {
     S::store(rescale, factor);
   }
 
+  // D of every query of a sequence and head. Sixteen sums side by side: one alone waits for itself.
+  PLAB_INLINE static void statistics(const BwdParams& p, const Sequence& s, int64_t head) {
+    constexpr int64_t kSums = 16;
+    const int64_t at = s.batch * p.rows.batch + head * p.rows.head + s.q_row, dim = p.problem.head_dim;
+    for (int64_t i = 0; i < s.q_len; ++i) {
+      const T* out = row_at<const T>(p.out, s.batch, s.q_row + i, head);
+      const T* dout = row_at<const T>(p.dout, s.batch, s.q_row + i, head);
+      Acc sums[kSums] = {}, total = p.dlse != nullptr ? -static_cast<const Acc*>(p.dlse)[at + i] : Acc(0);
+      int64_t d = 0;
+      for (; d + kSums <= dim; d += kSums)
+        for (int64_t j = 0; j < kSums; ++j)
+          sums[j] += static_cast<Acc>(out[d + j]) * static_cast<Acc>(dout[d + j]);
+      for (; d < dim; ++d) total += static_cast<Acc>(out[d]) * static_cast<Acc>(dout[d]);
+      for (const Acc sum : sums) total += sum;
+      const bool empty = static_cast<const Acc*>(p.lse)[at + i] == -kInf;
+      static_cast<Acc*>(p.delta)[at + i] = empty ? Acc(0) : total;
+    }
+  }
+
+  // dQ of a sequence and head from the shares that runs of keys left, `share` elements apart.
+  PLAB_INLINE static void sum_shares(const BwdParams& p, const Sequence& s, int64_t head, Acc* first,
+                                     int64_t share, int64_t shares) {
+    const int64_t dim = p.problem.head_dim, wide = padded(dim);
+    const Acc scale = Acc(p.problem.scale);
+    for (int64_t row = 0; row < s.q_len; ++row, first += wide) {
+      for (int64_t run = 1; run < shares; ++run)
+        for (int64_t d = 0; d < wide; ++d) first[d] += first[run * share + d];
+      T* to = row_at<T>(p.dq, s.batch, s.q_row + row, head);
+      for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<T>(first[d] * scale);
+    }
+  }
+
   static int64_t bwd_scratch(int64_t dim, int64_t keys) {
-    return kBlock * (2 * dim + 5 * padded(dim) + 2 * kBlock + 2) + 2 * keys * padded(dim) + 2 * kBlock;
+    return kBlock * (5 * padded(dim) + 2 * kBlock + 2) + 4 * keys * padded(dim);
   }
 
   // dK and dV of keys [key_begin, key_end) of one key head, and what these keys add to dQ: written to
@@ -234,23 +283,26 @@ struct Task {
   PLAB_INLINE static void bwd(const BwdParams& p, const Sequence& s, int64_t kv_head, int64_t key_begin,
                               int64_t key_end, Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
     const Problem& problem = p.problem;
-    const int64_t dim = problem.head_dim, wide = padded(dim), group = problem.heads / problem.kv_heads;
+    const int64_t dim = problem.head_dim, wide = padded(dim), group = problem.heads / problem.kv_heads,
+                  own_keys = key_end - key_begin;
     scratch.used = 0;
-    Acc* const query = scratch.take(dim * kBlock);
-    Acc* const slope_out = scratch.take(dim * kBlock);
-    Acc* const space_q = scratch.take(kBlock * wide);
-    Acc* const space_o = scratch.take(kBlock * wide);
-    Acc* const space_k = scratch.take(kBlock * wide);
-    Acc* const space_v = scratch.take(kBlock * wide);
-    Acc* const dq = scratch.take(kBlock * wide);
+    Acc* const query = scratch.take(wide * kBlock);
+    Acc* const slope_out = scratch.take(wide * kBlock);
+    Acc* const q = scratch.take(kBlock * wide);
+    Acc* const dout = scratch.take(kBlock * wide);
+    Acc* const dq_space = scratch.take(kBlock * wide);
     Acc* const score = scratch.take(kBlock * kBlock);
     Acc* const slope = scratch.take(kBlock * kBlock);
     Acc* const lse = scratch.take(kBlock);
     Acc* const delta = scratch.take(kBlock);
-    Acc* const dk = scratch.take((key_end - key_begin) * wide);
-    Acc* const dv = scratch.take((key_end - key_begin) * wide);
-    std::fill_n(dk, (key_end - key_begin) * wide, Acc(0));
-    std::fill_n(dv, (key_end - key_begin) * wide, Acc(0));
+    Acc* const k = scratch.take(own_keys * wide);
+    Acc* const v = scratch.take(own_keys * wide);
+    Acc* const dk = scratch.take(own_keys * wide);
+    Acc* const dv = scratch.take(own_keys * wide);
+    pack<T, Acc>(k, p.k, s.batch, s.k_row + key_begin, kv_head, own_keys, dim);
+    pack<T, Acc>(v, p.v, s.batch, s.k_row + key_begin, kv_head, own_keys, dim);
+    std::fill_n(dk, own_keys * wide, Acc(0));
+    std::fill_n(dv, own_keys * wide, Acc(0));
     const Scores<Acc> scores(problem);
     const Window window(problem, s);
     const Acc scale = Acc(problem.scale);
@@ -262,12 +314,13 @@ struct Task {
         const int64_t rows = std::min<int64_t>(kBlock, s.q_len - first);
         const int64_t begin = std::max(key_begin, window.key_low(first));
         const int64_t end = std::min(key_end, window.key_high(first + rows - 1));
-        std::fill_n(dq, kBlock * wide, Acc(0));
+        Acc* const dq = partial != nullptr ? partial + member * partial_head + first * wide : dq_space;
+        std::fill_n(dq, rows * wide, Acc(0));
         if (begin < end) {
-          const Rows<T, Acc> q(p.q, s.batch, s.q_row + first, head, rows, dim, space_q);
-          const Rows<T, Acc> o(p.dout, s.batch, s.q_row + first, head, rows, dim, space_o);
-          transpose(query, q.data, q.stride, rows, dim, scores.inner);
-          transpose(slope_out, o.data, o.stride, rows, dim, Acc(1));
+          pack<T, Acc>(q, p.q, s.batch, s.q_row + first, head, rows, dim);
+          pack<T, Acc>(dout, p.dout, s.batch, s.q_row + first, head, rows, dim);
+          transpose<Acc, kBytes, kBlock>(query, q, wide, int(rows), int(wide), scores.inner);
+          transpose<Acc, kBytes, kBlock>(slope_out, dout, wide, int(rows), int(wide), Acc(1));
           for (int64_t i = 0; i < kBlock; ++i) {
             lse[i] = i < rows ? static_cast<const Acc*>(p.lse)[stats + first + i] : -kInf;
             if (lse[i] == -kInf) lse[i] = kInf;  // nothing visible: every probability becomes 0
@@ -275,36 +328,30 @@ struct Task {
           }
           for (int64_t key = key_begin + (begin - key_begin) / kBlock * kBlock; key < end; key += kBlock) {
             const int64_t keys = std::min<int64_t>(kBlock, key_end - key);
-            const Rows<T, Acc> k(p.k, s.batch, s.k_row + key, kv_head, keys, dim, space_k);
-            const Rows<T, Acc> v(p.v, s.batch, s.k_row + key, kv_head, keys, dim, space_v);
-            product<Acc, kBytes, false>(score, kBlock, {k.data, k.stride, 1}, query, kBlock, int(keys),
-                                        kBlock, int(dim));
-            product<Acc, kBytes, false>(slope, kBlock, {v.data, v.stride, 1}, slope_out, kBlock, int(keys),
+            const int64_t at = (key - key_begin) * wide;
+            product<Acc, kBytes, false>(score, kBlock, {k + at, wide, 1}, query, kBlock, int(keys), kBlock,
+                                        int(dim));
+            product<Acc, kBytes, false>(slope, kBlock, {v + at, wide, 1}, slope_out, kBlock, int(keys),
                                         kBlock, int(dim));
             probabilities(score, slope, keys, lse, delta, scores);
             if (key + keys > window.key_high(first) || key < window.key_low(first + rows - 1))
               clear_masked(score, slope, key, keys, first, rows, window);
-            Acc* const dk_rows = dk + (key - key_begin) * wide;
-            Acc* const dv_rows = dv + (key - key_begin) * wide;
-            product<Acc, kBytes, true>(dv_rows, wide, {score, kBlock, 1}, o.data, o.stride, int(keys),
-                                       int(wide), int(rows));
-            product<Acc, kBytes, true>(dk_rows, wide, {slope, kBlock, 1}, q.data, q.stride, int(keys),
-                                       int(wide), int(rows));
-            product<Acc, kBytes, true>(dq, wide, {slope, 1, kBlock}, k.data, k.stride, int(rows), int(wide),
+            product<Acc, kBytes, true>(dv + at, wide, {score, kBlock, 1}, dout, wide, int(keys), int(wide),
+                                       int(rows));
+            product<Acc, kBytes, true>(dk + at, wide, {slope, kBlock, 1}, q, wide, int(keys), int(wide),
+                                       int(rows));
+            product<Acc, kBytes, true>(dq, wide, {slope, 1, kBlock}, k + at, wide, int(rows), int(wide),
                                        int(keys));
           }
         }
+        if (partial != nullptr) continue;
         for (int64_t i = 0; i < rows; ++i) {
-          if (partial != nullptr) {
-            std::copy_n(dq + i * wide, wide, partial + member * partial_head + (first + i) * wide);
-          } else {
-            T* to = row_at<T>(p.dq, s.batch, s.q_row + first + i, head);
-            for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<T>(dq[i * wide + d] * scale);
-          }
+          T* to = row_at<T>(p.dq, s.batch, s.q_row + first + i, head);
+          for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<T>(dq[i * wide + d] * scale);
         }
       }
     }
-    for (int64_t j = 0; j < key_end - key_begin; ++j) {
+    for (int64_t j = 0; j < own_keys; ++j) {
       T* to_k = row_at<T>(p.dk, s.batch, s.k_row + key_begin + j, kv_head);
       T* to_v = row_at<T>(p.dv, s.batch, s.k_row + key_begin + j, kv_head);
       for (int64_t d = 0; d < dim; ++d) to_k[d] = static_cast<T>(dk[j * wide + d] * scale);
