@@ -88,7 +88,7 @@ Tensor slow(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
 bool folding_saves_forward(const Problem& p) { return 2 * p.d + p.rows < 3 * p.rows; }
 bool folding_saves_backward(const Problem& p) { return 7 * p.d + 2 * p.rows < 8 * p.rows; }
 
-// Whether torch's products multiply float32 as TF32.
+// Whether float32 is multiplied as TF32, by torch's products and by ours.
 bool is_tf32(const Problem& p, bool allow_tf32) {
   return allow_tf32 && p.cuda && p.type == ElementType::kFloat32;
 }
@@ -105,7 +105,7 @@ Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
 #ifdef PLAB_HAS_CUDA
   if (problem.cuda && folds) {
     const CudaScope scope(x);
-    if (fuses_product(problem.rows, problem.d, problem.type) && is_aligned(x_dense)) {
+    if (fuses_product(problem.rows, problem.d, problem.type, tf32) && is_aligned(x_dense)) {
       const Tensor m_transposed = mm(transposed(w3), transposed(mm(w1, w2)));
       launch_product_tanh({x_dense.data(), m_transposed.data(), b_dense.data(), y.mutable_data(),
                            problem.rows, problem.d, problem.type},

@@ -37,7 +37,7 @@ struct ProductTanhParams {
   const void* b;
   void* y;
   int64_t rows, d;
-  ElementType type;  // of 16 bits
+  ElementType type;  // fp32 is multiplied as TF32
 };
 
 // G = dY (1 - Y^2), and db, the sum of G over the rows. g_is_transposed: g is d x rows.
@@ -69,9 +69,8 @@ void launch_heavy_layer_slow(const HeavyLayerSlowParams& params, cudaStream_t st
 void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream);
 
 // Whether this GPU and this problem are better served by one kernel for the product, the bias and tanh than
-// by torch's product and launch_bias_tanh. The data's addresses need only be known for the launch. Not fp32:
-// as TF32 the tensor cores would cut its lower bits off, not round them, and all results would be too small.
-bool fuses_product(int64_t rows, int64_t d, ElementType type);
+// by torch's product and launch_bias_tanh. The data's addresses need only be known for the launch.
+bool fuses_product(int64_t rows, int64_t d, ElementType type, bool tf32);
 void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream);
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream);
 

@@ -3,7 +3,7 @@
 // kernel cost a fifth of the product, and here they run on the accumulators.
 //
 // Mapping   a block makes a tile of 128 x 128: one warp copies (TMA), two warpgroups multiply 64 rows each.
-//           A stage is 128 bytes of depth of both operands, a step of wgmma 32 of them.
+//           A stage is 128 bytes of depth of both operands, a step of wgmma 32 of them, whatever the type.
 // Bytes     2 rows d + d^2 elements.     Flops  2 rows d^2.     Roof  what one multiprocessor takes from L2.
 // Contract  fuses_product() said yes; 16-byte aligned operands.
 #include <cuda.h>
@@ -13,7 +13,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/ptx/tma.cuh"
-#include "cuda/ptx/wgmma.cuh"
+#include "cuda/ptx/wgmma_tf32.cuh"
 #include "cuda/vec.cuh"
 #include "ops/device_types.cuh"
 #include "ops/heavy_layer/heavy_layer.h"
@@ -40,14 +40,20 @@ template <class Element>
 __device__ __forceinline__ void store_pairs(Element* row, int64_t column, int64_t d, bool row_is_valid,
                                             float (&v)[4]) {
   const int lane = static_cast<int>(threadIdx.x % 4);
-  const uint32_t first = cuda::detail::pack_word<Element>(v[0], v[1]),
-                 second = cuda::detail::pack_word<Element>(v[2], v[3]);
-  // Neighbours trade: even lanes get four columns of the first group, odd ones of the second.
-  const bool even = lane % 2 == 0;
-  const uint32_t other = __shfl_xor_sync(0xffffffffu, even ? second : first, 1);
-  column += (even ? 0 : 8) + 4 * (lane / 2);
-  if (row_is_valid && column < d)
-    *reinterpret_cast<uint2*>(row + column) = even ? make_uint2(first, other) : make_uint2(other, second);
+  if constexpr (sizeof(Element) == 4) {
+    if (row_is_valid && column + 2 * lane < d)
+      *reinterpret_cast<float2*>(row + column + 2 * lane) = make_float2(v[0], v[1]);
+    if (row_is_valid && column + 8 + 2 * lane < d)
+      *reinterpret_cast<float2*>(row + column + 8 + 2 * lane) = make_float2(v[2], v[3]);
+  } else {  // neighbours trade: even lanes get four columns of the first group, odd ones of the second
+    const uint32_t first = cuda::detail::pack_word<Element>(v[0], v[1]),
+                   second = cuda::detail::pack_word<Element>(v[2], v[3]);
+    const bool even = lane % 2 == 0;
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, even ? second : first, 1);
+    column += (even ? 0 : 8) + 4 * (lane / 2);
+    if (row_is_valid && column < d)
+      *reinterpret_cast<uint2*>(row + column) = even ? make_uint2(first, other) : make_uint2(other, second);
+  }
 }
 
 template <class Element>
@@ -132,7 +138,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 // A matrix as TMA reads it: boxes of kTile rows and 128 bytes; what lies outside of the matrix arrives as
-// zeros.
+// zeros, and fp32 rounded to TF32, because wgmma would cut the lower bits off and make every result too
+// small.
 CUtensorMap make_map(const void* data, int64_t rows, int64_t d, ElementType type) {
   static const auto encode = [] {
     void* function = nullptr;
@@ -142,9 +149,10 @@ CUtensorMap make_map(const void* data, int64_t rows, int64_t d, ElementType type
     if (found != cudaDriverEntryPointSuccess) throw Error("the driver has no cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
-  constexpr int bytes = 2;
-  const CUtensorMapDataType cuda_type =
-      type == ElementType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const int bytes = type == ElementType::kFloat32 ? 4 : 2;
+  const CUtensorMapDataType cuda_type = type == ElementType::kFloat32    ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                                        : type == ElementType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                         : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const cuuint64_t sizes[2] = {cuuint64_t(d), cuuint64_t(rows)}, strides[1] = {cuuint64_t(d * bytes)};
   const cuuint32_t box[2] = {cuuint32_t(kRowBytes / bytes), kTile}, steps[2] = {1, 1};
   CUtensorMap map;
@@ -165,13 +173,10 @@ void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream) {
       cuda::ceil_div<int64_t>(params.rows, kTile) * cuda::ceil_div<int64_t>(params.d, kTile);
   dispatch_device(params.type, [&](auto tag) {
     using Element = typename decltype(tag)::type;
-    if constexpr (sizeof(Element) == 2) {
-      const auto kernel = product_tanh_kernel<Element>;
-      PLAB_CUDA_CHECK(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-      kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(params, maps);
-      PLAB_CHECK_LAUNCH();
-    }
+    const auto kernel = product_tanh_kernel<Element>;
+    PLAB_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+    kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(params, maps);
+    PLAB_CHECK_LAUNCH();
   });
 }
 
