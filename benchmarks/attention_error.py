@@ -58,7 +58,7 @@ def problems(device: str) -> list[Problem]:
         for dtype, dim, rows, causal, kv_heads in product(
             ("float32", "bfloat16") if on_cpu else ("bfloat16", "float16"),
             (64, 128, 256),
-            (300,) if on_cpu else (500, 2048),
+            (300 if on_cpu else 1000,),
             (False, True),
             (4, 2),
         )

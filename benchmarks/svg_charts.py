@@ -24,6 +24,23 @@ KNOWN = {
     "flash-attn-4-deterministic": "#c01f4b",
     "flex-attention": "#2a8f9e",
 }
+SHOWN = {
+    "flash": "flash_attention",
+    "flash-deterministic": "flash_attention, deterministic",
+    "flash-varlen": "flash_attention, variable lengths",
+    "flash-sm80": "flash_attention, sm_80 path",
+    "flash-sm80-deterministic": "flash_attention, sm_80 path, deterministic",
+    "sdpa-cudnn": "cuDNN",
+    "sdpa-cudnn-deterministic": "cuDNN, deterministic",
+    "sdpa-flash": "FlashAttention-2",
+    "sdpa-flash-deterministic": "FlashAttention-2, deterministic",
+    "sdpa-math": "PyTorch math",
+    "flash-attn-3": "FlashAttention-3",
+    "flash-attn-4": "FlashAttention-4",
+    "flash-attn-4-deterministic": "FlashAttention-4, deterministic",
+    "flex-attention": "FlexAttention",
+}
+"""What people call them; PyTorch's backends are reached through scaled_dot_product_attention."""
 OTHERS = ("#8a6d1f", "#5b6770", "#a2488f", "#4d7a1f", "#8a8a8a", "#1f2f3a")
 
 
@@ -66,6 +83,10 @@ def colour_of(name: str, names: list[str]) -> str:
     return KNOWN[name] if name in KNOWN else OTHERS[unknown.index(name) % len(OTHERS)]
 
 
+def shown(name: str) -> str:
+    return SHOWN.get(name, name)
+
+
 def is_dashed(line: Line) -> bool:
     return line.dashed or line.name.endswith(("deterministic", "sm80"))
 
@@ -92,9 +113,12 @@ def round_steps(low: float, high: float) -> list[float]:
 class Axes:
     """Where a value lies in a panel: x on powers of two, y linear or on powers of ten."""
 
-    def __init__(self, lines: tuple[Line, ...], log_y: bool, reference: float | None) -> None:
-        points = [p for line in lines for p in line.points]
-        self.xs = sorted({p.x for p in points})
+    def __init__(
+        self, lines: tuple[Line, ...], log_y: bool, reference: float | None, like: tuple[Line, ...] = ()
+    ) -> None:
+        """`like`: the lines whose y axis this shall be, if not its own."""
+        self.xs = sorted({p.x for line in lines for p in line.points})
+        points = [p for line in like or lines for p in line.points]
         low, high = min(p.y - p.spread for p in points), max(p.y + p.spread for p in points)
         if reference is not None:
             low, high = min(low, reference), max(high, reference)
@@ -128,8 +152,10 @@ class Axes:
         ][:: max(1, int(math.log2(self.xs[-1] / self.xs[0])) // 6)]
 
 
-def draw_panel(panel: Panel, names: list[str], log_y: bool, reference: float | None) -> list[str]:
-    axes = Axes(panel.lines, log_y, reference)
+def draw_panel(
+    panel: Panel, names: list[str], log_y: bool, reference: float | None, like: tuple[Line, ...]
+) -> list[str]:
+    axes = Axes(panel.lines, log_y, reference, like)
     parts = [text(0, -12, panel.title, 13, more='font-weight="bold"')]
     for step in axes.steps:
         y = axes.y(step)
@@ -143,7 +169,7 @@ def draw_panel(panel: Panel, names: list[str], log_y: bool, reference: float | N
     if reference is not None:
         y = axes.y(reference)
         parts.append(f'<path d="M0 {y:.1f}H{PANEL_WIDTH}" stroke="#222222" stroke-width="1.5"/>')
-    for line in panel.lines:
+    for line in sorted(panel.lines, key=lambda line: line.name == "flash"):  # ours on top
         colour = colour_of(line.name, names)
         points = sorted(line.points, key=lambda p: p.x)
         path = " ".join(
@@ -186,20 +212,24 @@ def draw_panels(
     *,
     log_y: bool = False,
     reference: float | None = None,
+    same_y: bool = False,
 ) -> str:
-    """Panels in rows under one legend; every panel has its own y axis, so that none is flattened."""
+    """Panels in rows under one legend; every panel has its own y axis, so that none is flattened, or, with
+    same_y, all have the same, so that they can be compared.
+    """
     names = list(dict.fromkeys(line.name for row in rows for panel in row for line in panel.lines))
     dashed = {line.name for row in rows for panel in row for line in panel.lines if is_dashed(line)}
+    like = tuple(line for row in rows for panel in row for line in panel.lines) if same_y else ()
     width = max(LEFT + max(len(row) for row in rows) * (PANEL_WIDTH + GAP), 620)
     parts, x, y = [], 24.0, 80.0
     for name in names:
-        needed = 40 + 7.2 * len(name)
+        needed = 48 + 6.7 * len(shown(name))
         if x + needed > width - 10:
             x, y = 24.0, y + LEGEND_LINE
         dash = ' stroke-dasharray="6 4"' if name in dashed else ""
         colour = colour_of(name, names)
         parts.append(f'<path d="M{x:.0f} {y - 4:.0f}h24" stroke="{colour}" stroke-width="3"{dash}/>')
-        parts.append(text(x + 30, y, name, 13))
+        parts.append(text(x + 30, y, shown(name), 13))
         x += needed
     top = y + TOP - 20
     for i, row in enumerate(rows):
@@ -207,7 +237,7 @@ def draw_panels(
             left = LEFT + j * (PANEL_WIDTH + GAP)
             down = top + i * (PANEL_HEIGHT + BOTTOM + 40)
             parts.append(f'<g transform="translate({left} {down:.0f})">')
-            parts += draw_panel(panel, names, log_y, reference)
+            parts += draw_panel(panel, names, log_y, reference, like)
             if i == len(rows) - 1:
                 parts.append(text(PANEL_WIDTH / 2, PANEL_HEIGHT + 38, x_label, 12, "middle"))
             if j == 0:

@@ -19,7 +19,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from svg_charts import Bars, Line, Panel, Point, draw_bars, draw_panels
+from svg_charts import Bars, Line, Panel, Point, draw_bars, draw_panels, shown
 
 H200_TFLOPS, H200_TB_PER_S = 989.0, 4.8
 """Dense bf16 peak and memory bandwidth of an H200, from its data sheet."""
@@ -116,7 +116,14 @@ def summary(run: Run, baseline: str) -> list[Bars]:
         if below and row["provider"] != baseline:
             speeds[row["case"]["direction"], row["provider"]].append(row["value"] / below)
     return [
-        Bars(f"{name}, {direction}", math.exp(sum(map(math.log, s)) / len(s)), min(s), max(s), len(s), name)
+        Bars(
+            f"{shown(name)}: {direction}",
+            math.exp(sum(map(math.log, s)) / len(s)),
+            min(s),
+            max(s),
+            len(s),
+            name,
+        )
         for (direction, name), s in sorted(
             speeds.items(), key=lambda item: (item[0][0] != "forward", item[0])
         )
@@ -130,28 +137,37 @@ def intensity(case: dict[str, Any]) -> float:
 
 
 def roofline(run: Run) -> list[list[Panel]]:
-    """Dots under a roof for each head_dim: the data sheet's, and the matrix product of the same run."""
-    dims = sorted({row["case"]["head_dim"] for row in run.rows})
+    """Dots under two roofs, the data sheet's and the matrix product of the same run: a row of panels for each
+    direction, a panel for each head_dim.
+    """
+    cases = [row["case"] for row in run.rows]
+    ridge = H200_TFLOPS / H200_TB_PER_S
+    ends = [intensity(case) for case in cases]
+    left, right = min(*ends, ridge / 4), max(*ends, ridge * 4)
+    roofs = [
+        Line(
+            "data sheet of an H200",
+            tuple(Point(x, min(H200_TFLOPS, x * H200_TB_PER_S)) for x in (left, ridge, right)),
+            dots=False,
+        )
+    ]
+    if run.matmul_tflops is not None:
+        flat = tuple(Point(x, run.matmul_tflops) for x in (run.matmul_tflops / H200_TB_PER_S, right))
+        roofs.append(Line("matrix product 8192^3 of this run", flat, dots=False, dashed=True))
     result = []
-    for dim in dims:
-        dots: dict[str, list[Point]] = defaultdict(list)
-        for row in run.rows:
-            if row["case"]["head_dim"] == dim:
-                dots[row["provider"]].append(Point(intensity(row["case"]), row["value"]))
-        ridge = H200_TFLOPS / H200_TB_PER_S
-        ends = [p.x for points in dots.values() for p in points]
-        left, right = min(*ends, ridge / 4), max(*ends, ridge * 4)
-        roof = tuple(Point(x, min(H200_TFLOPS, x * H200_TB_PER_S)) for x in (left, ridge, right))
-        lines = [Line("data sheet of an H200", roof, dots=False)]
-        if run.matmul_tflops is not None:
-            flat = (
-                Point(run.matmul_tflops / H200_TB_PER_S, run.matmul_tflops),
-                Point(right, run.matmul_tflops),
-            )
-            lines.append(Line("matrix product 8192^3 of this run", flat, dots=False, dashed=True))
-        lines += [Line(name, tuple(points), joined=False) for name, points in dots.items()]
-        result.append(Panel(f"head_dim {dim}", tuple(lines)))
-    return [result]
+    for direction in ("forward", "backward"):
+        line_of_panels = []
+        for dim in sorted({case["head_dim"] for case in cases if case["direction"] == direction}):
+            dots: dict[str, list[Point]] = defaultdict(list)
+            for row in run.rows:
+                case = row["case"]
+                if case["head_dim"] == dim and case["direction"] == direction:
+                    dots[row["provider"]].append(Point(intensity(case), row["value"]))
+            lines = [Line(name, tuple(points), joined=False) for name, points in dots.items()]
+            line_of_panels.append(Panel(f"head_dim {dim}, {direction}", (*roofs, *lines)))
+        if line_of_panels:
+            result.append(line_of_panels)
+    return result
 
 
 def figures(run: Run, baseline: str) -> dict[str, str]:
@@ -162,18 +178,24 @@ def figures(run: Run, baseline: str) -> dict[str, str]:
     for direction in ("forward", "backward"):
         if rates := panels(run, direction, None):
             found[f"rate_{direction}"] = draw_panels(
-                f"Attention {direction}", note, rates, "rows of a sequence", "TFLOP/s"
+                f"Attention {direction}", note, rates, "rows of a sequence", "TFLOP/s", same_y=True
             )
         if speeds := panels(run, direction, baseline):
             found[f"speedup_{direction}"] = draw_panels(
-                f"Attention {direction}: speed over {baseline}", base_note, speeds,
-                "rows of a sequence", "times as fast", reference=1.0,
+                f"Attention {direction}: speed over {shown(baseline)}", base_note, speeds,
+                "rows of a sequence", "times as fast", reference=1.0, same_y=True,
             )  # fmt: skip
     if bars := summary(run, baseline):
-        title = f"Speed over {baseline}: geometric mean, and the range of all problems"
+        title = f"Speed over {shown(baseline)}: geometric mean, and the range of all problems"
         found["summary"] = draw_bars(title, base_note, bars, reference=1.0)
     found["roofline"] = draw_panels(
-        "Roofline", base_note, roofline(run), "flop per byte of inputs and outputs", "TFLOP/s", log_y=True
+        "Roofline",
+        f"{base_note}; a dot per length, with and without a mask",
+        roofline(run),
+        "flop per byte of inputs and outputs",
+        "TFLOP/s",
+        log_y=True,
+        same_y=True,
     )
     return found
 
