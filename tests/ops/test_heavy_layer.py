@@ -302,8 +302,9 @@ def test_fused_product_against_float64(
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(500, 96), (4096, 512)], ids=str)
 def test_tf32_operands_are_rounded_and_not_cut(shape: tuple[int, int]) -> None:
-    """Cut, each product is a little too small: in db of a loss that depends on Y that adds up to 6 to 17 times
-    the error of torch's own products."""
+    """Cut, each product is a little too small: in db of a loss that depends on Y that adds up to 6 to 17
+    times the error of torch's own products.
+    """
     torch.backends.cuda.matmul.allow_tf32 = True
     inputs = inputs_of(*shape, dtype=torch.float32, device="cuda")
 
