@@ -33,7 +33,11 @@ from profiling_lab.models.transformer import Ops
 from profiling_lab.recording import record
 
 BENCHMARK = "train_fast_ops"
-CASES = (("demo", "fp32"), ("demo", "bf16"), ("demo with hidden_norm", "bf16"))
+CASES = {
+    "demo-fp32": ("demo", "fp32"),
+    "demo-bf16": ("demo", "bf16"),
+    "hidden-norm-bf16": ("demo with hidden_norm", "bf16"),
+}
 PROVIDERS: dict[str, Ops] = {"before": "torch", "after": "fast"}
 PARTS = ("loss", "time")
 SEEDS = (0, 1)
@@ -48,6 +52,7 @@ def main() -> int:
     parser.add_argument(
         "--output", "-o", type=Path, help="append JSON lines here (default: print a summary only)"
     )
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=tuple(CASES))
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--steps", type=int, default=300, help="steps of training per curve (300)")
     parser.add_argument("--every", type=int, default=10, help="steps per point of a curve (10)")
@@ -59,7 +64,7 @@ def main() -> int:
     args = parser.parse_args()
     results = ResultsFile(args.output, machine("cuda"))
     with training_script() as script:
-        for model, dtype in CASES:
+        for model, dtype in (CASES[name] for name in args.cases):
             if "loss" in args.parts:
                 curves = {
                     (provider, seed): train(
