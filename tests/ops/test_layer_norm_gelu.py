@@ -34,8 +34,8 @@ def with_gradients(function: Any, inputs: tuple[Tensor, ...], dy: Tensor) -> lis
 
 def worst_by_binade(y: Tensor, truth: Tensor) -> dict[tuple[int, int], float]:
     """Largest error relative to the result, in ulps of y's dtype, for each sign and binade of the result."""
-    truth = truth.double().flatten().cpu()
-    error = (y.double().flatten().cpu() - truth).abs() / truth.abs() / torch.finfo(y.dtype).eps
+    truth = truth.double().flatten()
+    error = (y.double().flatten() - truth).abs() / truth.abs() / torch.finfo(y.dtype).eps
     lowest = math.frexp(torch.finfo(y.dtype).tiny)[1]
     binades = torch.frexp(truth.abs())[1]
     worst = {}
