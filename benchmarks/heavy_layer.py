@@ -143,19 +143,18 @@ def products_forward(inputs: Inputs) -> Call:
 
 def products_backward(inputs: Inputs) -> Call:
     x, w1, w2, w3, g = inputs.x, inputs.w1, inputs.w2, inputs.w3, inputs.dy
-    w12, w23, m, dm, dm3, dw1, dw2, dw3 = (torch.empty_like(w1) for _ in range(8))
+    w23, m, dm, w1_dm, dw1, dw2, dw3 = (torch.empty_like(w1) for _ in range(7))
     dx = torch.empty_like(x)
 
     def call() -> None:
-        torch.mm(w1, w2, out=w12)
         torch.mm(w2, w3, out=w23)
-        torch.mm(w12, w3, out=m)
+        torch.mm(w1, w23, out=m)
         torch.mm(x.t(), g, out=dm)
         torch.mm(g, m.t(), out=dx)
         torch.mm(dm, w23.t(), out=dw1)
-        torch.mm(w1.t(), dm, out=dm3)
-        torch.mm(dm3, w3.t(), out=dw2)
-        torch.mm(w12.t(), dm, out=dw3)
+        torch.mm(w1.t(), dm, out=w1_dm)
+        torch.mm(w1_dm, w3.t(), out=dw2)
+        torch.mm(w2.t(), w1_dm, out=dw3)
 
     return call
 

@@ -84,9 +84,8 @@ Tensor slow(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
 
 // Matrix products cost 2 n m k flops. In units of 2 d^2, a chain over rows x d costs 3 rows forward and 8
 // rows backward (6 and the two products that the chain must repeat); with M = W1 W2 W3 it is 2 d + rows
-// forward and 7 d + 2 rows backward.
-bool folding_saves_forward(const Problem& p) { return 2 * p.d + p.rows < 3 * p.rows; }
-bool folding_saves_backward(const Problem& p) { return 7 * p.d + 2 * p.rows < 8 * p.rows; }
+// forward and 6 d + 2 rows backward. So both are better off with M from the same number of rows on.
+bool folding_saves(const Problem& p) { return p.rows > p.d; }
 
 // Whether float32 is multiplied as TF32, by torch's products and by ours.
 bool is_tf32(const Problem& p, bool allow_tf32) {
@@ -101,7 +100,7 @@ Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
   const Tensor x_dense = contiguous(x), b_dense = contiguous(b);
   const Tensor rows = as_matrix(x_dense, problem);
   Tensor z = as_matrix(y, problem);
-  const bool folds = folding_saves_forward(problem), tf32 = is_tf32(problem, allow_tf32);
+  const bool folds = folding_saves(problem), tf32 = is_tf32(problem, allow_tf32);
 #ifdef PLAB_HAS_CUDA
   if (problem.cuda && folds) {
     const CudaScope scope(x);
@@ -213,32 +212,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, co
     const Tensor x_dense = contiguous(x), dy_dense = contiguous(dy), y_dense = contiguous(y);
     const Tensor rows = as_matrix(x_dense, problem);
     Tensor dx = as_matrix(dx_full, problem);
-    if (folding_saves_backward(problem)) {
+    if (folding_saves(problem)) {
       Lanes lanes(x, problem);
-      // The library is slow at A^T B of two fp32 matrices as they lie, so there G is made as its transpose,
-      // and dM too.
+      // The library is slow at A^T B of two fp32 matrices as they lie. There G is made as its transpose, and
+      // so are the products that are to be on the right of such a one.
       const bool transposes = is_tf32(problem, allow_tf32);
-      Tensor w12 = empty_like(w1), w23 = empty_like(w1), m = empty_like(w1), dm_memory = empty_like(w1),
-             product = empty_like(w1);
+      const auto multiply = [transposes](Tensor& memory, const Tensor& left, const Tensor& right) {
+        if (!transposes) {
+          mm_out(memory, left, right);
+          return memory.share();
+        }
+        mm_out(memory, transposed(right), transposed(left));
+        return transposed(memory);
+      };
+      Tensor w23 = empty_like(w1), m = empty_like(w1), dm_memory = empty_like(w1),
+             w1_dm_memory = empty_like(w1);
       lanes.split();
       lanes.second([&] {
-        mm_out(w12, w1, w2);
         mm_out(w23, w2, w3);
-        mm_out(m, w12, w3);
+        mm_out(m, w1, w23);
       });
       const Tensor g = tanh_backward(dy_dense, y_dense, db, problem, transposes);
-      if (transposes) {
-        mm_out(dm_memory, transposed(g), rows);
-      } else {
-        mm_out(dm_memory, transposed(rows), g);
-      }
-      const Tensor dm = transposes ? transposed(dm_memory) : dm_memory.share();
+      const Tensor dm = multiply(dm_memory, transposed(rows), g);
       lanes.join();
       lanes.split();
       lanes.second([&] {
-        mm_out(product, transposed(w1), dm);
-        mm_out(dw2, product, transposed(w3));
-        mm_out(dw3, transposed(w12), dm);
+        const Tensor w1_dm = multiply(w1_dm_memory, transposed(w1), dm);
+        mm_out(dw2, w1_dm, transposed(w3));
+        mm_out(dw3, transposed(w2), w1_dm);
       });
       mm_out(dx, g, transposed(m));
       mm_out(dw1, dm, transposed(w23));
