@@ -154,11 +154,6 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   };
 #pragma unroll
   for (int s = 0; s < Config::kStages - 1; ++s) request();
-  typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
-                                        static_cast<const Element*>(params.bias), group, shared);
-  typename Tile::Floats dweight = {}, dbias = {};
-  if constexpr (Config::kWeights == Weights::kShared) __syncthreads();
-
   struct Row {
     float mean, rstd;
   };
@@ -167,6 +162,12 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     ahead_row = {__ldg(mean_next), __ldg(rstd_next)};
     mean_next += step, rstd_next += step;
   };
+  if (count > 0) load_row();
+  typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
+                                        static_cast<const Element*>(params.bias), group, shared);
+  typename Tile::Floats dweight = {}, dbias = {};
+  if constexpr (Config::kWeights == Weights::kShared) __syncthreads();
+
   using Floats = typename Tile::Floats;
   using Ticket = typename Config::Group::Ticket;
   int loaded = 0;
@@ -230,7 +231,6 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   };
 
   if (count > 0) {
-    load_row();
     if constexpr (Config::kOverlap) {
       Floats dh[2];
       Row rows[2];
