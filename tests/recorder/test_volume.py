@@ -60,6 +60,22 @@ assert grown < capture + (400 << 20), (grown, capture)
     assert query("PRAGMA integrity_check") == [("ok",)]
 
 
+def test_one_core_for_everything_loses_nothing(run: Any, query: Any) -> None:
+    """As under `taskset -c 0`, or in a container with one core: the consumer gets what launches leave it."""
+    run("""
+import threading
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+with profiling_lab.record(OUT) as recorder:
+    def launches():
+        for _ in range(10_000): fake.kernel("k")
+    threads = [threading.Thread(target=launches) for _ in range(3)]
+    [t.start() for t in threads]; launches(); [t.join() for t in threads]
+assert recorder.summary.kernels == recorder.summary.launches == 40_000, recorder.summary
+assert recorder.summary.dropped == 0, recorder.summary
+""")
+    assert query("SELECT count(*) FROM PYREC_LAUNCH WHERE stackId = 0") == [(0,)]
+
+
 def test_pieces_make_the_same_file(run: Any, query: Any) -> None:
     """Rows in order of their start, none twice, none missing, wherever the cuts fall."""
     run("""
