@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "ops/attention/bwd_sm80.cuh"
+#include "ops/attention/bwd_sm80_sum.cuh"
 #include "ops/attention/fwd_sm80.cuh"
 #include "ops/attention/prepare.cuh"
 #include "ops/attention/sm90/sm90.h"
@@ -75,11 +76,12 @@ void launch_attention_bwd_sm80(const BwdParams& p, cudaStream_t stream) {
 }
 
 int64_t attention_bwd_scratch(const Problem& p, bool deterministic) {
+  if (deterministic) return 0;  // the fastest backwards add to dQ in whatever order their blocks finish
 #ifdef PLAB_HAS_SM90A
-  // The fastest Hopper backward adds to dQ in whatever order its blocks finish.
-  if (!deterministic && has_hopper_path()) return sm90::dq_sum_floats(p);
+  // Views that TMA cannot walk take the portable path too, whose sum is never the larger one.
+  if (has_hopper_path() && p.scale > 0 && p.softcap == 0) return sm90::dq_sum_floats(p);
 #endif
-  return 0;
+  return dq_sum_floats_sm80(p);
 }
 
 void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/launch.h"
+#include "ops/attention/sm90/fwd_softmax.cuh"
 #include "ops/attention/tiles_sm80.cuh"
 
 namespace plab::ops::attention {
 
-template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, int kBlocksPerSm_>
+// kLagging_: the row's reference lags behind its maximum (LaggingRow), or is the maximum.
+template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, int kBlocksPerSm_, bool kLagging_>
 struct FwdSm80 {
   using Element = Element_;
+  using Row = std::conditional_t<kLagging_, sm90::LaggingRow, RowState>;
   static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_,
                        kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kThreads = 128,
@@ -17,6 +22,14 @@ struct FwdSm80 {
   static constexpr int kSmemBytes = kBytesQ + 2 * kBytesKv;
   static_assert(kSmemBytes <= 99 * 1024, "sm_86 and sm_89 give a block no more than 99 KB");
 };
+
+// As LaggingRow's, found by the type of `row`: true if O must be multiplied by `rescale`.
+template <int kRegs>
+__device__ __forceinline__ bool exponentiate(float (&s)[kRegs], float factor, float, RowState& row,
+                                             float (&rescale)[2]) {
+  online_softmax(s, factor, row, rescale);
+  return true;
+}
 
 // attention_fwd_sm80: O = softmax(mask(Q K^T scale)) V and its LSE, on mma.sync (Ampere and newer).
 // Mapping   one block per kTileQ query rows of one head. Q stays in shared memory, K and V pass through one
@@ -59,7 +72,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const ScoreMap map(problem);
   const int lane = int(threadIdx.x & 31), row0 = int(threadIdx.x / 32) * 16 * kBands;
   float o[kBands][kD / 2] = {};
-  RowState state[kBands];
+  typename Config::Row state[kBands];
+  const float slack = sm90::LaggingRow::kSlack / map.factor;
 
   for (int n = key_end - 1; n >= key_begin; --n) {
     ptx::cp_async_wait<0>();
@@ -80,9 +94,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       if (map.remap) remap_scores(s[m], map);
       if (edge) mask_scores(s[m], n * kN, tile.row + row0 + 16 * m, visible, tile.k_len);
       float rescale[2];
-      online_softmax(s[m], map.factor, state[m], rescale);
+      if (exponentiate(s[m], map.factor, slack, state[m], rescale)) {
 #pragma unroll
-      for (int i = 0; i < kD / 2; ++i) o[m][i] *= rescale[i / 2 % 2];
+        for (int i = 0; i < kD / 2; ++i) o[m][i] *= rescale[i / 2 % 2];
+      }
     }
     product_nn<Element, kBands, kN, kD>(o, s, v_tile);
   }
@@ -122,12 +137,13 @@ void launch_fwd_sm80(const FwdParams& params, cudaStream_t stream) {
   PLAB_CHECK_LAUNCH();
 }
 
-template <int kHeadDim, int kTileQ, int kTileKv, int kBlocksPerSm>
+template <int kHeadDim, int kTileQ, int kTileKv, int kBlocksPerSm, bool kLagging>
 void launch_fwd_sm80_element(const FwdParams& params, cudaStream_t stream) {
   if (params.problem.element == ElementType::kBFloat16)
-    launch_fwd_sm80<FwdSm80<__nv_bfloat16, kHeadDim, kTileQ, kTileKv, kBlocksPerSm>>(params, stream);
+    launch_fwd_sm80<FwdSm80<__nv_bfloat16, kHeadDim, kTileQ, kTileKv, kBlocksPerSm, kLagging>>(params,
+                                                                                               stream);
   else
-    launch_fwd_sm80<FwdSm80<__half, kHeadDim, kTileQ, kTileKv, kBlocksPerSm>>(params, stream);
+    launch_fwd_sm80<FwdSm80<__half, kHeadDim, kTileQ, kTileKv, kBlocksPerSm, kLagging>>(params, stream);
 }
 
 // One translation unit per head dim (fwd_sm80_d*.cu), so that two compilers share the work.

@@ -4,7 +4,7 @@
 namespace plab::ops::attention {
 
 void launch_fwd_sm80_d64(const FwdParams& params, cudaStream_t stream) {
-  launch_fwd_sm80_element<64, 128, 128, 2>(params, stream);
+  launch_fwd_sm80_element<64, 128, 64, 3, true>(params, stream);
 }
 
 }  // namespace plab::ops::attention

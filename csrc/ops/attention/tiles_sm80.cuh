@@ -37,6 +37,14 @@ __device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, 
   const int row0 = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
   const Element* source = global + row0 * stride + chunk * 8;
   const int rows_left = chunk * 8 < cols_valid ? rows_valid - row0 : 0;
+  if (rows_valid >= kRows && cols_valid == kCols) {  // nearly every tile: no test per chunk
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i) {
+      ptx::cp_async_16(smem + chunk_bytes<kCols>(row0 + i * kStep, chunk), source, true);
+      source += kStep * stride;
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kRows / kStep; ++i) {
     ptx::cp_async_16(smem + chunk_bytes<kCols>(row0 + i * kStep, chunk), source, i * kStep < rows_left);
@@ -44,11 +52,14 @@ __device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, 
   }
 }
 
+// The products below take tiles and offsets: a second tile that lies a constant behind the first is read
+// through the first one's addresses, which a thread then holds once.
+//
 // acc[16 x kN] += A[16 x kCols] B[kN x kCols]ᵀ for kBands bands of 16 rows that share every B fragment; both
 // row-major in shared memory, this warp's A rows start at row_a.
 template <class Element, int kBands, int kN, int kCols>
 __device__ __forceinline__ void product_nt(float (&acc)[kBands][kN / 2], uint32_t a_tile, int row_a,
-                                           uint32_t b_tile) {
+                                           uint32_t b_tile, int a_offset = 0, int b_offset = 0) {
   const int lane = int(threadIdx.x & 31);
   const uint32_t a_start = chunk_start<kCols>(a_tile, row_a + (lane & 15), lane >> 4);
   const uint32_t b_start = chunk_start<kCols>(b_tile, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
@@ -56,11 +67,12 @@ __device__ __forceinline__ void product_nt(float (&acc)[kBands][kN / 2], uint32_
   for (int k = 0; k < kCols / 16; ++k) {
     uint32_t a[kBands][4];
 #pragma unroll
-    for (int m = 0; m < kBands; ++m) ptx::ldmatrix_x4(a[m], chunk_pair(a_start, k) + m * 16 * kCols * 2);
+    for (int m = 0; m < kBands; ++m)
+      ptx::ldmatrix_x4(a[m], chunk_pair(a_start, k) + m * 16 * kCols * 2 + a_offset);
 #pragma unroll
     for (int n = 0; n < kN / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4(b, chunk_pair(b_start, k) + n * 16 * kCols * 2);
+      ptx::ldmatrix_x4(b, chunk_pair(b_start, k) + n * 16 * kCols * 2 + b_offset);
 #pragma unroll
       for (int m = 0; m < kBands; ++m) {
         float* d = acc[m] + 8 * n;
@@ -97,17 +109,122 @@ __device__ __forceinline__ void product_nn(float (&acc)[kBands][kCols / 2], cons
   }
 }
 
+// The start of a range of columns in a row whose chunk_start is `start`; `column` is a multiple of the
+// range's width, and that a power of two from 16 on, so that chunk_pair steps on from there.
+__device__ __forceinline__ uint32_t column_start(uint32_t start, int column) {
+  return chunk_pair(start, column / 16);
+}
+
+// acc[16 x kN] += A[16 x 16 kSteps] B per band: A is packed accumulators, B the kN columns from `column` on
+// of rows in shared memory.
+template <class Element, int kN, int kCols, int kBands, int kPacked>
+__device__ __forceinline__ void product_packed(float (&acc)[kBands][kN / 2],
+                                               const uint32_t (&packed)[kBands][kPacked], uint32_t b_tile,
+                                               int column, int b_offset = 0) {
+  const int lane = int(threadIdx.x & 31);
+  const uint32_t b_start = column_start(chunk_start<kCols>(b_tile, lane & 15, lane >> 4), column);
+#pragma unroll
+  for (int k = 0; k < kPacked / 4; ++k) {
+#pragma unroll
+    for (int n = 0; n < kN / 16; ++n) {
+      uint32_t b[4];
+      ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2 + b_offset);
+#pragma unroll
+      for (int m = 0; m < kBands; ++m) {
+        const uint32_t a[4] = {packed[m][4 * k], packed[m][4 * k + 1], packed[m][4 * k + 2],
+                               packed[m][4 * k + 3]};
+        float* d = acc[m] + 8 * n;
+        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a, b[0], b[1]);
+        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a, b[2], b[3]);
+      }
+    }
+  }
+}
+
+// The same with A in shared memory: kK columns from column_a on of a tile with kColsA, rows from row_a on.
+template <class Element, int kBands, int kK, int kColsA, int kN, int kCols>
+__device__ __forceinline__ void product_shared(float (&acc)[kBands][kN / 2], uint32_t a_tile, int row_a,
+                                               int column_a, uint32_t b_tile, int column, int a_offset = 0,
+                                               int b_offset = 0) {
+  const int lane = int(threadIdx.x & 31);
+  const uint32_t a_start =
+      column_start(chunk_start<kColsA>(a_tile, row_a + (lane & 15), lane >> 4), column_a);
+  const uint32_t b_start = column_start(chunk_start<kCols>(b_tile, lane & 15, lane >> 4), column);
+#pragma unroll
+  for (int k = 0; k < kK / 16; ++k) {
+    uint32_t a[kBands][4];
+#pragma unroll
+    for (int m = 0; m < kBands; ++m)
+      ptx::ldmatrix_x4(a[m], chunk_pair(a_start, k) + m * 16 * kColsA * 2 + a_offset);
+#pragma unroll
+    for (int n = 0; n < kN / 16; ++n) {
+      uint32_t b[4];
+      ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2 + b_offset);
+#pragma unroll
+      for (int m = 0; m < kBands; ++m) {
+        float* d = acc[m] + 8 * n;
+        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
+        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// acc[16 x kN] += A^T B per band, A[kK x kColsA] and B[kK x kCols] rows in shared memory: of A the columns
+// from column_a on, of B those from column_b on.
+template <class Element, int kK, int kColsA, int kN, int kCols, int kBands>
+__device__ __forceinline__ void product_tn(float (&acc)[kBands][kN / 2], uint32_t a_tile, int column_a,
+                                           uint32_t b_tile, int column_b) {
+  const int lane = int(threadIdx.x & 31);
+  const uint32_t a_start =
+      column_start(chunk_start<kColsA>(a_tile, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1), column_a);
+  const uint32_t b_start = column_start(chunk_start<kCols>(b_tile, lane & 15, lane >> 4), column_b);
+#pragma unroll
+  for (int k = 0; k < kK / 16; ++k) {
+    uint32_t a[kBands][4];
+#pragma unroll
+    for (int m = 0; m < kBands; ++m)
+      ptx::ldmatrix_x4_trans(a[m], chunk_pair(a_start, m) + k * 16 * kColsA * 2);
+#pragma unroll
+    for (int n = 0; n < kN / 16; ++n) {
+      uint32_t b[4];
+      ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2);
+#pragma unroll
+      for (int m = 0; m < kBands; ++m) {
+        float* d = acc[m] + 8 * n;
+        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
+        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Packed fragments (as pack_operand packs them) into a tile, this warp's first row and column given.
+template <int kCols, int kBands, int kPacked>
+__device__ __forceinline__ void store_fragments(uint32_t smem, int row0, int column0,
+                                                const uint32_t (&packed)[kBands][kPacked], int offset = 0) {
+  const int lane = int(threadIdx.x & 31);
+  const uint32_t start = column_start(chunk_start<kCols>(smem, row0 + lane / 4, 0), column0) + 4 * (lane % 4);
+#pragma unroll
+  for (int m = 0; m < kBands; ++m)
+#pragma unroll
+    for (int i = 0; i < kPacked; ++i)
+      ptx::store_shared(
+          (chunk_pair(start, i / 4) ^ uint32_t((i / 2 % 2) << 4)) + (16 * m + i % 2 * 8) * kCols * 2 + offset,
+          packed[m][i]);
+}
+
 // Puts a warp's 16 accumulator rows (times factor[h]) as 16-bit elements into rows row0 .. row0 + 15 of a
-// tile.
-template <class Element, int kCols>
-__device__ __forceinline__ void stage_rows(uint32_t smem, int row0, const float (&acc)[kCols / 2],
-                                           const float (&factor)[2]) {
+// tile, from a column on.
+template <class Element, int kCols, int kRegs>
+__device__ __forceinline__ void stage_rows(uint32_t smem, int row0, const float (&acc)[kRegs],
+                                           const float (&factor)[2], int column0 = 0) {
   const int lane = int(threadIdx.x & 31);
 #pragma unroll
-  for (int i = 0; i < kCols / 2; i += 2) {
+  for (int i = 0; i < kRegs; i += 2) {
     const int h = i / 2 % 2, row = row0 + lane / 4 + 8 * h;
     const uint32_t pair = ptx::pack_pair<Element>(acc[i] * factor[h], acc[i + 1] * factor[h]);
-    ptx::store_shared(smem + chunk_bytes<kCols>(row, i / 4) + 4 * (lane % 4), pair);
+    ptx::store_shared(smem + chunk_bytes<kCols>(row, column0 / 8 + i / 4) + 4 * (lane % 4), pair);
   }
 }
 
