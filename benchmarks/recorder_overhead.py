@@ -6,9 +6,11 @@
 One run measures one workload (recorder_workloads.py) in one way, because CUPTI serves one client and a graph
 must not be older than its tracing:
   recorder   the recording is on, paused, on, ...: every other block. --without leaves parts of it out
+  windows    nothing recorded, before a recording's window, in it, after it: in turns, CUPTI leaves each time
   stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
   peers      torch.profiler and emit_nvtx around every other block
-  processes  whole programs, each in a process of its own: plain, `profiling-lab record`, nsys if installed
+  processes  whole programs, each in a process of its own: plain, `profiling-lab record`, nsys if installed.
+             Pairs that earlier runs left in --output count too, so a long measurement may be cut into parts
 
 A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
 short and many, since the step of a program bound by launches wanders by several per cent within seconds;
@@ -47,11 +49,13 @@ from profiling_lab.measure import (
     ratio_interval,
     step_time,
 )
-from profiling_lab.recording import Recorder, libcupti
+from profiling_lab.recording import Recorder, Schedule, libcupti
 
 BENCHMARK = "recorder_overhead"
 HERE = Path(__file__).resolve().parent
 PLAIN = "plain"
+PROCESS_STEP = "process_step_time"
+WRITING_SECONDS = 0.2  # about what the file of a block takes
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
 # cupti_stages.cpp's bits; every stage is compared with the first.
@@ -72,7 +76,7 @@ LASTING_STAGES = {"CUPTI: wait records": 32, "CUPTI: all off, after wait records
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what recording costs.")
-    parser.add_argument("way", choices=("recorder", "stages", "peers", "processes", "child"))
+    parser.add_argument("way", choices=("recorder", "windows", "stages", "peers", "processes", "child"))
     parser.add_argument("--workload", choices=list(WORKLOADS), default="loop")
     parser.add_argument("--without", nargs="+", default=[], choices=("stacks", "autograd", "nvtx"))
     parser.add_argument("--graph-nodes", action="store_true", help="record graphs kernel by kernel")
@@ -89,6 +93,7 @@ def main() -> int:
     run = Run(args, results)
     {
         "recorder": measure_recorder,
+        "windows": measure_windows,
         "stages": measure_stages,
         "peers": measure_peers,
         "processes": measure_processes,
@@ -169,14 +174,26 @@ def measure_recorder(run: Run) -> None:
         recorder = Recorder(Path(folder) / "run.sqlite", **parts)
         recorder.start()  # before CUDA, as `profiling-lab record` does
         step = run.build(keep)
-        recorder.pause()
+        # Of graphs that are older than CUPTI's coming back only the nodes could be recorded: it stays.
+        leaves = not run.args.workload.startswith("inference")
+
+        def pause() -> None:
+            torch.cuda.synchronize()
+            _recorder.pause(detach=leaves)
+
+        def resume() -> None:
+            torch.cuda.synchronize()
+            _recorder.open_window()
+
+        pause()
         contexts: Contexts = {
-            "recorder: paused": lambda: after(recorder.pause),
-            name: lambda: after(recorder.resume),
+            "recorder: paused": lambda: after(pause),
+            name: lambda: after(resume),
         }
         timings = run.compare(step, contexts)
-        calls = calls_per_step(step, recorder)
-        recorder.pause()
+        resume()
+        calls = calls_per_step(step)
+        pause()
         summary = recorder.stop()
     add_cost_per_call(run, name, timings[name], timings["recorder: paused"], calls)
     facts = {
@@ -189,9 +206,39 @@ def measure_recorder(run: Run) -> None:
             run.results.add(BENCHMARK, run.case, name, metric, float(summary.meta[fact]), unit)
 
 
-def calls_per_step(step: Step, recorder: Recorder, steps: int = 5) -> float:
+def measure_windows(run: Run) -> None:
+    """What a program pays for a recording that does not record just now, and for one that did."""
+    never = Schedule(wait=1_000_000_000, active=1)
+    no_graphs = not run.args.workload.startswith("inference")
+    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
+
+        @contextmanager
+        def recording(schedule: Schedule, then: Callable[[Recorder], object]) -> Iterator[None]:
+            path = Path(folder) / "run.sqlite"
+            recorder = Recorder(path, overwrite=True, schedule=schedule, no_older_graphs=no_graphs)
+            recorder.start()
+            then(recorder)
+            yield
+            recorder.stop()
+
+        def one_window(recorder: Recorder) -> None:
+            recorder.resume()
+            step()
+            recorder.pause()
+
+        with recording(never, lambda _: None):  # before CUDA, as `profiling-lab record` does
+            step = run.build(keep)
+        contexts: Contexts = {
+            "no recorder": nullcontext,
+            "recorder: before its window": lambda: recording(never, lambda _: None),
+            "recorder: in its window": lambda: recording(never, lambda recorder: recorder.resume()),
+            "recorder: after its window": lambda: recording(never, one_window),
+        }
+        run.compare(step, contexts, extra_seconds=WRITING_SECONDS)
+
+
+def calls_per_step(step: Step, steps: int = 5) -> float:
     """CUDA calls that the recorder sees in a step."""
-    recorder.resume()
     counts = []
     for _ in range(2):
         torch.cuda.synchronize()
@@ -315,7 +362,7 @@ def measure_processes(run: Run) -> None:
             commands["nsys with Python stacks"] = [*profile, "--trace=cuda,nvtx", *stacks, *run_it]
         chosen = [name for name in commands if not run.args.peer or name in (PLAIN, *run.args.peer)]
         samples: dict[str, list[int]] = {name: [] for name in chosen}
-        medians: dict[str, list[int]] = {name: [] for name in chosen}
+        processes = earlier_processes(run)
         for turn in range(run.args.rounds):
             for name in chosen if turn % 2 == 0 else chosen[::-1]:
                 begin = time.perf_counter()
@@ -326,12 +373,36 @@ def measure_processes(run: Run) -> None:
                     raise SystemExit(f"{name} gave no times: {done.stderr[-800:] or done.stdout[-800:]}")
                 found = json.loads(lines[-1].removeprefix("STEPS "))
                 samples[name] += found
-                medians[name].append(round(statistics.median(found)))
+                median = round(statistics.median(found))
+                processes.setdefault((run.results.run, name), []).append(median)
                 run.results.add(BENCHMARK, run.case, name, "process_time", wall, "s")
+                run.results.add(BENCHMARK, run.case, name, PROCESS_STEP, median, "ns")
     for name in chosen:
         run.results.add_timing(BENCHMARK, run.case, name, Timing(name, tuple(samples[name])), "step_time")
         if name != PLAIN:
-            run.add_ratio(name, Timing(name, tuple(medians[name])), Timing(PLAIN, tuple(medians[PLAIN])))
+            runs = {of_run for of_run, _ in processes}
+            pairs = [
+                pair
+                for of_run in sorted(runs)
+                for pair in zip(processes.get((of_run, name), []), processes[of_run, PLAIN], strict=False)
+            ]
+            ours, plain = (tuple(column) for column in zip(*pairs, strict=True))
+            run.add_ratio(name, Timing(name, ours), Timing(PLAIN, plain))
+            run.results.add(BENCHMARK, run.case, name, "pairs", len(pairs), "processes")
+
+
+def earlier_processes(run: Run) -> dict[tuple[str, str], list[int]]:
+    """By run and command: the median step of each process that earlier runs of this case left in --output."""
+    found: dict[tuple[str, str], list[int]] = {}
+    path = run.results.path
+    if path is None or not path.is_file():
+        return found
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        same = line["case"] == run.case and line["gpu"] == run.results.machine.gpu
+        if same and line["metric"] == PROCESS_STEP:
+            found.setdefault((line["run"], line["provider"]), []).append(int(line["value"]))
+    return found
 
 
 def pin_threads() -> None:

@@ -22,7 +22,7 @@ void ActivityBuffers::prepare(size_t buffer_bytes, size_t ahead, size_t most, bo
     ahead_ = ahead;
     most_ = most;
     refusable_ = refusable;
-    starved_ = completed_ = 0;
+    starved_ = discarded_ = completed_ = 0;
     // The callbacks must not allocate.
     free_.reserve(most);
     lent_.reserve(most);
@@ -47,6 +47,16 @@ void ActivityBuffers::release() {
   count_ = 0;
 }
 
+void ActivityBuffers::reclaim() {
+  std::vector<uint8_t*> back;
+  {
+    std::lock_guard lock(mutex_);
+    back.swap(lent_);
+    lent_.reserve(most_);
+  }
+  for (uint8_t* data : back) give_back(data);
+}
+
 void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
   std::lock_guard lock(mutex_);
   *bytes = buffer_bytes_;
@@ -65,7 +75,7 @@ void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
   }
   ++starved_;
   *data = refusable_ ? nullptr : scratch_;
-  if (!*data) *bytes = 0;
+  *data ? ++discarded_ : *bytes = 0;
 }
 
 void ActivityBuffers::complete(uint8_t* data, size_t valid_bytes) noexcept {
@@ -116,7 +126,7 @@ void ActivityBuffers::keep_ahead() noexcept {
 
 ActivityBuffers::Usage ActivityBuffers::usage() noexcept {
   std::lock_guard lock(mutex_);
-  return {starved_, completed_, count_ * buffer_bytes_};
+  return {starved_, discarded_, completed_, count_ * buffer_bytes_};
 }
 
 }  // namespace plab::recorder

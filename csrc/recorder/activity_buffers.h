@@ -25,6 +25,8 @@ class ActivityBuffers {
   void prepare(size_t buffer_bytes, size_t ahead, size_t most, bool refusable);
   // Gives the memory back, except what CUPTI did not return yet: it may still write there.
   void release();
+  // CUPTI is gone, and writes into no buffer any more: those that it still had are free again.
+  void reclaim();
 
   // Thread: any thread inside a CUDA call.
   void request(uint8_t** data, size_t* bytes) noexcept;
@@ -37,7 +39,8 @@ class ActivityBuffers {
   void keep_ahead() noexcept;  // at least `ahead` free ones, as long as the limit allows
 
   struct Usage {
-    uint64_t starved = 0;    // requests without a buffer
+    uint64_t starved = 0;    // requests without a buffer: CUPTI counts what it then drops
+    uint64_t discarded = 0;  // those that got the scratch buffer, where CUPTI does not know of the loss
     uint64_t completed = 0;  // buffers that came back
     size_t bytes = 0;        // of memory
   };
@@ -59,7 +62,7 @@ class ActivityBuffers {
   std::vector<Buffer> late_;  // of earlier recordings, still with CUPTI
   uint8_t* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
-  uint64_t starved_ = 0, completed_ = 0;
+  uint64_t starved_ = 0, discarded_ = 0, completed_ = 0;
 };
 
 }  // namespace plab::recorder

@@ -6,6 +6,12 @@ namespace plab::recorder {
 using cupti::ActivityKind;
 namespace spool = trace::spool;
 
+namespace {
+
+constexpr size_t kNamesRemembered = 1 << 14;
+
+}  // namespace
+
 void ActivityDecoder::decode(uint8_t* data, size_t valid_bytes) {
   cupti::Record* record = nullptr;
   while (functions_.ActivityGetNextRecord(data, valid_bytes, &record) == cupti::kSuccess) {
@@ -77,8 +83,7 @@ void ActivityDecoder::add_kernel(const cupti::KernelRecord& r) {
   k.context = r.context;
   k.stream = r.stream;
   k.correlation = r.correlation;
-  // By content: the pointer belongs to CUPTI and may be reused when a module is reloaded.
-  k.name = writer_.intern(r.name ? r.name : "");
+  k.name = name(r.name ? r.name : "");
   k.grid_x = r.grid[0], k.grid_y = r.grid[1], k.grid_z = r.grid[2];
   k.block_x = r.block[0], k.block_y = r.block[1], k.block_z = r.block[2];
   k.static_shared = r.static_shared;
@@ -101,6 +106,17 @@ void ActivityDecoder::add_kernel(const cupti::KernelRecord& r) {
     k.max_active_clusters = tail.max_active_clusters;
   }
   kernels_.push_back(k);
+}
+
+// The text of a pointer is compared and not taken from memory: CUPTI may use the pointer again when a module
+// is reloaded. That is cheaper than to look a long text up.
+uint32_t ActivityDecoder::name(const char* text) {
+  const auto found = names_.find(text);
+  if (found != names_.end() && found->second.text == text) return found->second.string;
+  if (names_.size() >= kNamesRemembered) names_.clear();
+  const uint32_t string = writer_.intern(text);
+  names_[text] = {text, string};
+  return string;
 }
 
 void ActivityDecoder::add_copy(const cupti::MemcpyRecord& r) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -28,17 +29,26 @@ class ActivityDecoder {
     uint64_t kernels = 0, copies = 0, sets = 0, graphs = 0, unknown = 0, without_time = 0;
   };
   const Counts& counts() const noexcept { return counts_; }
-  void reset() { counts_ = {}; }
+  void reset() {
+    counts_ = {};
+    names_.clear();
+  }
 
  private:
   void add_kernel(const cupti::KernelRecord& record);
   void add_copy(const cupti::MemcpyRecord& record);
   void add_peer_copy(const cupti::MemcpyPeerRecord& record);
   bool has_time(uint64_t start, uint64_t end);
+  uint32_t name(const char* text);
 
   const cupti::Functions& functions_;
   trace::spool::Writer& writer_;
   Counts counts_;
+  struct Name {
+    std::string text;
+    uint32_t string;
+  };
+  std::unordered_map<const char*, Name> names_;  // by CUPTI's pointer, which may come to mean something else
   std::vector<trace::spool::Kernel> kernels_;
   std::vector<trace::spool::Copy> copies_;
   std::vector<trace::spool::Set> sets_;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our subscription to CUPTI: what is switched on, the buffers it fills, and how all of it ends again.
+//
+// Between start() and stop() it is in one of two states. Attached: callbacks and activity kinds are on, or
+// off again in a pause. Watching, before the first window and in a pause that detached: a subscriber that
+// sees how graphs are made and nothing else, for CUPTI makes every launch dearer once it has recorded.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +30,30 @@ struct CuptiOptions {
   uint32_t buffer_bytes = 4u << 20;  // a few training steps; smaller ones are handed over more often
   uint32_t buffers_ahead = 4;
   uint32_t buffers_most = 64;
-  bool graph_nodes = false;  // a replayed graph as its kernels instead of as a whole
+  bool graph_nodes = false;      // a replayed graph as its kernels instead of as a whole
+  bool no_older_graphs = false;  // the caller knows that, where the GPU was used before the start
 };
 
 class CuptiClient {
  public:
   explicit CuptiClient(trace::spool::Writer& writer) : writer_(writer), decoder_(functions_, writer) {}
 
-  // "" (GPU activity is being recorded) or one sentence. Subscribing may load the CUDA driver.
-  std::string start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks);
+  // "" or one sentence: GPU activity is recorded from now on, with `paused` from resume() on. Subscribing may
+  // load the CUDA driver.
+  std::string start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks, bool paused);
   // start() failed because somebody else holds CUPTI, which must then be left alone.
   bool refused() const noexcept { return refused_; }
-  // Switches everything off and fetches what CUPTI still holds; collect() it afterwards.
+  // Switches everything off and fetches what CUPTI still holds; collect() it, then leave().
   void stop() noexcept;
+  // Gives CUPTI up; with `detach` it goes out of the process, else (the process ends) only we go.
+  void leave(bool detach) noexcept;
   void release() { buffers_.release(); }
 
-  // Nothing new is recorded until resume(), at no cost to the launches in between; the subscription is kept.
-  // What the GPU still has to do is recorded only if the caller waited for it.
+  // Nothing new is recorded until resume(). What the GPU still has to do is recorded only if the caller
+  // waited for it; collect() what came, then detach(), and launches cost what they cost without CUPTI, if it
+  // can go.
   void pause() noexcept;
+  void detach() noexcept;
   void resume(LaunchRings* rings, bool python_stacks) noexcept;
 
   void flush(bool forced) noexcept;
@@ -60,11 +70,13 @@ class CuptiClient {
 
  private:
   std::string subscribe();
+  std::string attach();
+  bool may_detach() const noexcept;
   std::string explain(cupti::Result result, const char* what) const;
-  void enable_kinds(bool graph_nodes);
+  void enable_kinds();
   void disable_kinds() noexcept;
   void switch_callbacks(bool on) noexcept;
-  void enable_callbacks(LaunchRings* rings, bool python_stacks);
+  void enable_callbacks();
 
   static void on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records);
   static void on_buffer_completed(void* context, uint32_t stream, uint8_t* data, size_t bytes, size_t valid);
@@ -72,16 +84,18 @@ class CuptiClient {
   trace::spool::Writer& writer_;
   cupti::Functions functions_;
   cupti::SubscriberHandle subscriber_ = nullptr;
-  bool refused_ = false;
+  bool refused_ = false, attached_ = false;
   ActivityBuffers buffers_;
   ActivityDecoder decoder_;
   GraphNodes graph_nodes_{functions_};
-  bool traces_nodes_ = false;
+  bool wants_nodes_ = false, traces_nodes_ = false;  // of graphs, by the options and by what is possible
+  bool graphs_may_be_older_ = false;                 // the process used the GPU before we watched it
   std::vector<launch_callbacks::TracedCall> traced_;
   std::vector<capture_watch::Call> captures_;     // watched in pauses too
   std::unordered_map<uint32_t, uint32_t> names_;  // domain << 16 | cbid -> string
 
-  std::mutex flush_mutex_;  // of the three counters below
+  std::mutex attach_mutex_;  // held into CUPTI by whoever flushes, so that nobody detaches meanwhile
+  std::mutex flush_mutex_;   // of the three counters below
   uint64_t flush_ns_ = 0, flushes_ = 0, dropped_ = 0;
 
   uint64_t calls_at_last_buffer_ = 0, last_buffer_ns_ = 0, buffers_seen_ = 0;

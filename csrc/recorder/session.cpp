@@ -79,7 +79,7 @@ StartResult Session::start(const StartOptions& options) {
     state_ = State::kRecording;
     return result;
   }
-  if (gpu_) cupti_.stop();
+  if (gpu_) cupti_.stop(), cupti_.leave(false);
   if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   if (python_) python_stacks::stop();
   writer_.close();
@@ -114,9 +114,8 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   nvtx_ = options.nvtx;
   if (nvtx_) nvtx_ranges::start();
   if (options.gpu) {
-    result->gpu_reason = cupti_.start(options.cupti, &rings_, python_);
+    result->gpu_reason = cupti_.start(options.cupti, &rings_, python_, options.paused);
     gpu_ = result->gpu_reason.empty();
-    if (gpu_ && !armed_) cupti_.pause();
     if (cupti_.refused()) {  // a recording without the GPU's half would only mislead
       result->error = result->gpu_reason;
       return;
@@ -158,10 +157,10 @@ bool Session::close_window() {
   return true;
 }
 
-bool Session::pause() {
+bool Session::pause(bool detach) {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording || !armed_) return false;
-  pause_locked();
+  pause_locked(detach);
   return true;
 }
 
@@ -172,10 +171,14 @@ void Session::close_locked() {
   end_window();
 }
 
-void Session::pause_locked() {
+void Session::pause_locked(bool detach) {
   if (open_) close_locked();
-  if (gpu_) cupti_.pause();
   armed_ = false;
+  if (!gpu_) return;
+  cupti_.pause();
+  if (!detach) return;
+  drain();  // the records' names are CUPTI's memory
+  cupti_.detach();
 }
 
 void Session::begin_window(uint64_t start_ns, int64_t step) {
@@ -202,7 +205,7 @@ bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
   return !last.end_ns || start_ns <= last.end_ns;
 }
 
-std::string Session::halt() {
+std::string Session::halt(bool detach) {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording) return "no recording is running in this process";
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
@@ -216,6 +219,7 @@ std::string Session::halt() {
   wake_.notify_all();
   consumer_.join();
   drain();
+  if (gpu_) cupti_.leave(detach);
   write_thread_names();
   if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   writer_.append(spool::Kind::kClock, std::vector{clock_sample()});
@@ -264,7 +268,7 @@ void Session::keep_below_limit() {
   const std::unique_lock lock(control_, std::try_to_lock);  // halt() holds it while it waits for this thread
   if (!lock || state_ != State::kRecording || !armed_) return;
   limit_reached_ = true;
-  pause_locked();
+  pause_locked(true);
   writer_.diagnostic(
       now_ns(), kWarning,
       "the recording ended here: its capture file had reached " + std::to_string(most_bytes_) + " bytes");

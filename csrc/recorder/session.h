@@ -53,7 +53,8 @@ class Session {
   static Session& instance();
 
   StartResult start(const StartOptions& options);  // GIL held
-  std::string halt();                              // GIL released; "" or why nothing was halted
+  // GIL released; "" or why nothing was halted. `detach`: the process goes on, and without CUPTI's cost.
+  std::string halt(bool detach);
   // Returns the statistics, which a full disk may have kept out of the file. GIL held.
   std::map<std::string, std::string> finish(const std::map<std::string, std::string>& meta);
 
@@ -62,7 +63,9 @@ class Session {
   bool warm_up();                  // CUPTI works, but what it delivers belongs to no window
   bool open_window(int64_t step);  // `step` is the first step in it, -1 if no step began it
   bool close_window();             // later launches belong to no window; earlier ones may still run
-  bool pause();  // nothing is recorded, at no cost to launches; what the GPU has not done yet is lost
+  // Nothing is recorded, at no cost to launches; what the GPU has not done yet is lost. Without `detach`
+  // CUPTI stays in the process, for somebody else who uses it.
+  bool pause(bool detach);
 
   // Facts about the recording; a later value of a name replaces an earlier one.
   void add_meta(const std::map<std::string, std::string>& meta) noexcept;
@@ -79,7 +82,7 @@ class Session {
   void consume();
   void begin_window(uint64_t start_ns, int64_t step);
   void close_locked();
-  void pause_locked();
+  void pause_locked(bool detach);
   void end_window();
   void keep_below_limit();
   void check_clock();

@@ -28,14 +28,15 @@ static_assert(sizeof(Sample) == 16 && sizeof(Schema) == 48 && sizeof(SchemaEntry
 static_assert(sizeof(StackNode) == 32 && sizeof(Thread) == 8 && sizeof(Clock) == 16 &&
               sizeof(Diagnostic) == 16);
 
-// CRC-32 (IEEE), eight bytes at a time.
+// CRC-32C, eight bytes at a time, by the processor where it can: in tables it was nearly half of what writing
+// a launch cost.
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr CrcTables make_crc_tables() {
   CrcTables tables{};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0xedb88320u : 0);
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0x82f63b78u : 0);
     tables[0][i] = value;
   }
   for (size_t t = 1; t < 8; ++t) {
@@ -46,10 +47,8 @@ constexpr CrcTables make_crc_tables() {
   return tables;
 }
 
-uint32_t crc32(const void* data, size_t bytes, uint32_t so_far = 0) {
+uint32_t crc_by_tables(uint32_t crc, const uint8_t* p, size_t bytes) {
   static constexpr CrcTables t = make_crc_tables();
-  const auto* p = static_cast<const uint8_t*>(data);
-  uint32_t crc = ~so_far;
   for (; bytes >= 8; bytes -= 8, p += 8) {
     uint32_t low, high;
     std::memcpy(&low, p, 4);
@@ -59,12 +58,29 @@ uint32_t crc32(const void* data, size_t bytes, uint32_t so_far = 0) {
           t[3][high & 0xff] ^ t[2][(high >> 8) & 0xff] ^ t[1][(high >> 16) & 0xff] ^ t[0][high >> 24];
   }
   for (; bytes; --bytes, ++p) crc = (crc >> 8) ^ t[0][(crc ^ *p) & 0xff];
-  return ~crc;
+  return crc;
+}
+
+__attribute__((target("sse4.2"))) uint32_t crc_by_processor(uint32_t crc, const uint8_t* p, size_t bytes) {
+  uint64_t sum = crc;
+  for (uint64_t word; bytes >= 8; bytes -= 8, p += 8) {
+    std::memcpy(&word, p, 8);
+    sum = __builtin_ia32_crc32di(sum, word);
+  }
+  crc = static_cast<uint32_t>(sum);
+  for (; bytes; --bytes, ++p) crc = __builtin_ia32_crc32qi(crc, *p);
+  return crc;
+}
+
+uint32_t crc32c(const void* data, size_t bytes, uint32_t so_far = 0) {
+  static const bool known = __builtin_cpu_supports("sse4.2");
+  const auto* p = static_cast<const uint8_t*>(data);
+  return ~(known ? crc_by_processor(~so_far, p, bytes) : crc_by_tables(~so_far, p, bytes));
 }
 
 // Over the header's other fields and the payload: a damaged kind or size must not pass either.
 uint32_t block_crc(const BlockHeader& header, const void* payload) {
-  return crc32(payload, header.payload_bytes, crc32(&header, offsetof(BlockHeader, crc)));
+  return crc32c(payload, header.payload_bytes, crc32c(&header, offsetof(BlockHeader, crc)));
 }
 
 void put_text(std::vector<char>& out, std::string_view text) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recorder's capture file: append-only, readable up to the last whole block whenever the writer dies.
 //
-// A file is a sequence of blocks {magic, kind, record size, payload size, crc} + payload. A payload is an
+// A file is a sequence of blocks {magic, kind, record size, payload size, CRC-32C} + payload. A payload is an
 // array of one of the records below (host byte order, no padding surprises: every struct is asserted), or,
 // for kMeta and kStrings, a sequence of entries. Strings are written before the records that name them, and a
 // later kMeta entry or stack node replaces an earlier one of the same key. Times are CLOCK_REALTIME
@@ -19,7 +19,7 @@
 
 namespace plab::trace::spool {
 
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 inline constexpr uint32_t kNone = 0xffffffffu;
 
 enum class Kind : uint16_t {

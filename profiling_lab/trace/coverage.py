@@ -156,7 +156,7 @@ def reason_text(trace: Trace, number: int) -> str:
     return _SENTENCES[reason]
 
 
-LOST = ("dropped_calls", "dropped_records", "starved_buffer_requests", "records_without_time", "stacks_lost")
+LOST = ("dropped_calls", "dropped_records", "records_without_time", "stacks_lost")
 
 
 def _recorder_notes(facts: dict[str, str]) -> list[str]:
