@@ -27,11 +27,19 @@ void launch_backward(const BackwardParams& params, cudaStream_t stream) {
   // Without rows this writes the zeros that an empty sum is.
   dispatch_element_and_form(params.element, params.form, [&]<class Element, GeluForm>() {
     const auto add = [&]<int kColumns>(int threads) {
-      const int blocks = static_cast<int>(cuda::ceil_div<int64_t>(2 * params.cols, kColumns));
-      add_partials_kernel<Element, kColumns><<<blocks, threads, 0, stream>>>(
-          static_cast<const float*>(params.partial), partial_rows, params.cols,
-          static_cast<Element*>(params.dweight), static_cast<Element*>(params.dbias));
-      PLAB_CHECK_LAUNCH();
+      cudaLaunchAttribute early{};  // on its way while the kernel above still runs
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(static_cast<unsigned>(cuda::ceil_div<int64_t>(2 * params.cols, kColumns)));
+      config.blockDim = dim3(static_cast<unsigned>(threads));
+      config.stream = stream;
+      config.attrs = &early;
+      config.numAttrs = cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() >= 9 ? 1 : 0;
+      PLAB_CUDA_CHECK(cudaLaunchKernelEx(&config, add_partials_kernel<Element, kColumns>,
+                                         static_cast<const float*>(params.partial), partial_rows, params.cols,
+                                         static_cast<Element*>(params.dweight),
+                                         static_cast<Element*>(params.dbias)));
     };
     if (params.cols <= kFewColumns) {
       add.template operator()<8>(1024);

@@ -17,6 +17,7 @@
 
 #include "cuda/math.cuh"
 #include "cuda/pair_sum.cuh"
+#include "cuda/ptx/dependent_launch.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/row_ring.cuh"
 #include "ops/layer_norm_gelu/row_tile.cuh"
@@ -256,6 +257,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     }
   }
 
+  cuda::ptx::launch_dependents();  // add_partials_kernel waits for the end, but not to be launched
   const auto store = [&](Floats& sums, void* whole, int64_t of_partial) {
     if (!add_warps<Config>(sums, reinterpret_cast<float*>(shared))) return;
     if (params.partial == nullptr) return store_sums(tile, sums, static_cast<Element*>(whole));
@@ -272,18 +274,18 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
 /// then the sums of all are added. Few columns a block where a row has few: there must be blocks enough.
 /// Bytes: partial_rows * 8 d, from L2.
 template <class Element, int kColumns>
-__global__ void __launch_bounds__(1024)
-    add_partials_kernel(const float* __restrict__ partial, int64_t partial_rows, int64_t cols,
-                        Element* dweight, Element* dbias) {
+__global__ void __launch_bounds__(1024) add_partials_kernel(const float* partial, int64_t partial_rows,
+                                                            int64_t cols, Element* dweight, Element* dbias) {
   constexpr int kRowsOfWarp = 32 / kColumns;
   static __shared__ float sums[32 * kRowsOfWarp][kColumns + 1];
   const int at = threadIdx.x % kColumns, first = threadIdx.x / kColumns, step = blockDim.x / kColumns;
   const int64_t width = 2 * cols;
   const int64_t column = blockIdx.x * int64_t{kColumns} + at;
+  cuda::ptx::wait_for_previous_grid();
   float sum = 0.0f;
   if (column < width) {
 #pragma unroll 8
-    for (int64_t row = first; row < partial_rows; row += step) sum += partial[row * width + column];
+    for (int64_t row = first; row < partial_rows; row += step) sum += __ldcg(partial + row * width + column);
   }
   sums[first][at] = sum;
   for (int half = step / 2; half > 0; half /= 2) {

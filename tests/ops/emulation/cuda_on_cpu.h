@@ -90,6 +90,10 @@ template <class T>
 T __ldg(const T* address) {
   return *address;
 }
+template <class T>
+T __ldcg(const T* address) {
+  return *address;
+}
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
