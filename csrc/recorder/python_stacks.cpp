@@ -155,8 +155,10 @@ bool start(std::string* why_not) {
   }
   if (!python_stacks_self_test(why_not)) return false;
   if (!watch_code(why_not)) return false;
-  if (g_shared == nullptr) g_shared = new Shared;
-  g_shared->interpreter = PyInterpreterState_Main();
+  if (g_shared == nullptr) {
+    g_shared = new Shared;
+    g_shared->interpreter = PyInterpreterState_Main();
+  }
   g_epoch.fetch_add(1);
   g_active.store(g_shared);
   return true;
