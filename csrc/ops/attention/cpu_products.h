@@ -43,14 +43,19 @@ struct Simd {
     }
   }
 
-  // v = 2^v for v <= about 100; 2^-inf and anything below the normal range is 0, NaN stays NaN.
-  PLAB_INLINE static void exp2(Vector& v) {
+  // v = e^v for v <= 88 (double: 709), to about an ulp; e^-inf and anything below the normal range is 0, NaN
+  // stays NaN. With v = n ln 2 + t: 2^n by its bits, e^t by its series. n times the upper part of ln 2 has no
+  // rounding, so t is exact to an ulp of itself; a product v · log2(e) would have lost |v| ulps.
+  PLAB_INLINE static void exp(Vector& v) {
     constexpr bool kDouble = sizeof(Acc) == 8;
-    constexpr Acc kLowest = kDouble ? Acc(-1022) : Acc(-126);
-    constexpr Acc kRound = kDouble ? Acc(6755399441055744.0) : Acc(12582912.0);  // 1.5 · 2^52, 1.5 · 2^23
+    constexpr Acc kLowest = kDouble ? Acc(-708.3964185322641) : Acc(-87.33654475);  // ln of the least normal
+    constexpr Acc kRound = kDouble ? Acc(6755399441055744.0) : Acc(12582912.0);     // 1.5 · 2^52, 1.5 · 2^23
+    constexpr Acc kUpper = kDouble ? Acc(0.693147180369123816490) : Acc(0.693359375);
+    constexpr Acc kLower = kDouble ? Acc(1.90821492927058770002e-10) : Acc(-2.12194440054690583e-4);
     const Vector lowest = Vector{} + kLowest, x = v < lowest ? lowest : v;
-    const Vector whole = (x + kRound) - kRound, t = (x - whole) * Acc(0.693147180559945309417);
-    // e^t on |t| <= ln(2)/2 by its series: the first term left out is below half an ulp.
+    const Vector whole = (x * Acc(1.44269504088896340736) + kRound) - kRound;
+    const Vector t = (x - whole * kUpper) - whole * kLower;
+    // |t| <= ln(2)/2: the first term left out is below half an ulp.
     constexpr int kTerms = kDouble ? 13 : 7;
     Vector sum = Vector{} + Acc(1);
 #pragma GCC unroll 16
@@ -65,8 +70,8 @@ struct Simd {
   // v = tanh(v), absolute error an ulp of 1.
   PLAB_INLINE static void tanh(Vector& v) {
     const Vector limit = Vector{} + Acc(40);
-    Vector e = (v > limit ? limit : v) * Acc(2 * 1.44269504088896340736);
-    exp2(e);
+    Vector e = (v > limit ? limit : v) * Acc(2);
+    exp(e);
     v = Acc(1) - Acc(2) / (Acc(1) + e);
   }
 };
@@ -101,16 +106,7 @@ template <class Acc, int kBytes, int kRows, int kVectors, bool kAdd>
 PLAB_INLINE void product_tile(Acc* c, int64_t c_row, const Strided<Acc>& a, const Acc* b, int64_t b_row,
                               int depth) {
   using S = Simd<Acc, kBytes>;
-  typename S::Vector sum[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      if constexpr (kAdd)
-        S::load(sum[i][j], c + i * c_row + j * S::kLanes);
-      else
-        sum[i][j] = typename S::Vector{};
-    }
+  typename S::Vector sum[kRows][kVectors] = {};
   for (int k = 0; k < depth; ++k) {
     typename S::Vector right[kVectors];
 #pragma GCC unroll 4
@@ -125,7 +121,15 @@ PLAB_INLINE void product_tile(Acc* c, int64_t c_row, const Strided<Acc>& a, cons
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) S::store(c + i * c_row + j * S::kLanes, sum[i][j]);
+    for (int j = 0; j < kVectors; ++j) {
+      Acc* const to = c + i * c_row + j * S::kLanes;
+      if constexpr (kAdd) {  // at the end: a sum of sums of one block each rounds less than one long sum
+        typename S::Vector before;
+        S::load(before, to);
+        sum[i][j] += before;
+      }
+      S::store(to, sum[i][j]);
+    }
 }
 
 // C (rows x columns) = or += A (rows x depth) B (depth x columns). columns must be a multiple of two vectors.

@@ -115,7 +115,6 @@ struct Rows {
 // transposed.
 template <class Acc>
 struct Scores {
-  static constexpr Acc kLog2e = Acc(1.44269504088896340736);
   bool softcap;
   Acc inner, outer;
   explicit Scores(const Problem& p)
@@ -225,14 +224,14 @@ struct Task {
       high = x < high ? high : x;
     }
     const Vector zero = high == -kInf ? Vector{} : high;
-    Vector factor = (old - zero) * Scores<Acc>::kLog2e;
-    S::exp2(factor);
+    Vector factor = old - zero;
+    S::exp(factor);
     total *= factor;
     for (int j = 0; j < keys; ++j) {
       Vector x;
       S::load(x, score + j * kBlock);
-      x = (x - zero) * Scores<Acc>::kLog2e;  // the difference first: it is exact where it matters
-      S::exp2(x);
+      x -= zero;
+      S::exp(x);
       S::store(score + j * kBlock, x);
       total += x;
     }
@@ -375,8 +374,8 @@ struct Task {
           derivative -= x * x;
           x *= scores.outer;
         }
-        x = (x - shift) * Scores<Acc>::kLog2e;
-        S::exp2(x);
+        x -= shift;
+        S::exp(x);
         S::store(score + j * kBlock + i, x);
         S::store(slope + j * kBlock + i, x * (dp - less) * derivative);
       }
