@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
@@ -129,32 +130,88 @@ def by_dim(case: dict[str, Any]) -> str:
     return f"d{case['head_dim']} {case['direction']}"
 
 
+def by_length(lines: list[Line], other: str, label: Callable[[dict[str, Any]], str]) -> list[str]:
+    """A row per label, a column per length: `flash`, and in brackets how many times `other` that is."""
+    lengths = sorted({line["case"]["rows"] for line in lines})
+    groups: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for line in lines:
+        at = groups.setdefault(label(line["case"]), {}).setdefault(line["case"]["rows"], {})
+        at.setdefault(line["provider"], []).append(line["value"])
+    rows = []
+    for row, points in groups.items():
+        means = {n: {who: geometric_mean(v) for who, v in found.items()} for n, found in points.items()}
+        digits = 0 if max(of["flash"] for of in means.values()) >= 10 else 3
+        cells = [
+            f"{means[n]['flash']:.{digits}f} ({means[n]['flash'] / means[n][other]:.2f})" for n in lengths
+        ]
+        rows.append([row, *cells])
+    return table(["", *map(str, lengths)], rows)
+
+
 def by_dtype(case: dict[str, Any]) -> str:
-    return f"{case['dtype']} d{case['head_dim']} {case['direction']} s = {case['rows']}"
+    return f"{case['dtype']} {by_dim(case)}"
 
 
-SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], int], ...] = (
-    ("gqa", "Grouped queries, 64 on 8, beside as many flops without groups", shape, 0),
-    ("odd", "Lengths that no tile divides, beside the nearest that one does", shape, 0),
-    ("varlen", "Variable lengths (all equal) beside the same as a batch", shape, 0),
-    ("deterministic", "Gradients with the same bits in every run", by_dim, 0),
-    ("short", "Short sequences", shape, 0),
+def errors() -> list[str]:
+    """How far from float64, as multiples of PyTorch's formulas in the same dtype."""
+    lines = lines_of("attention_error")
+    if not lines:
+        return []
+    who = [p for p in dict.fromkeys(line["provider"] for line in lines) if p != "eager"]
+    worst: dict[tuple[str, str, str], float] = defaultdict(float)  # by tensor, metric and provider
+    problems = set()
+    for provider in who:
+        last = next(line["run"] for line in reversed(lines) if line["provider"] == provider)
+        run = [line for line in lines if line["run"] == last]
+        eager = {(line["metric"], *line["case"].items()): line["value"] for line in run
+                 if line["provider"] == "eager"}  # fmt: skip
+        for line in run:
+            if line["provider"] == provider:
+                metric, case = line["metric"], line["case"]
+                value = line["value"] if metric == "bias" else line["value"] / eager[(metric, *case.items())]
+                at = (case["tensor"], metric, provider)
+                worst[at] = max(worst[at], abs(value))
+                problems.add(tuple(item for item in case.items() if item[0] != "tensor"))
+    tensors = list(dict.fromkeys(tensor for tensor, _, _ in worst))
+    rows = [
+        [t, *(f"{worst[t, 'max_error', p]:.2f} ({worst[t, 'mean_error', p]:.2f})" for p in who)]
+        for t in tensors
+    ]
+    rows.append(["bias", *(f"{max(worst[t, 'bias', p] for t in tensors):.1f}" for p in who)])
+    text = (
+        f"Error against float64, worst of {len(problems)} problems (bf16 and fp16; head_dim 64, 128, 256; "
+        "causal or not; grouped or not), as a multiple of the error of PyTorch's formulas in the same dtype: "
+        "the largest error and, in brackets, the mean one. Bias: the mean of the signed error in standard "
+        f"errors. {told(lines, 'attention_error')}:"
+    )
+    return ["", text, "", *table(["", *(f"`{p}`" for p in who)], rows)]
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ...] = (
+    ("gqa", "Grouped queries, 64 on 8, beside as many flops without groups", shape, None),
+    ("odd", "Lengths that no tile divides, beside the nearest that one does", shape, None),
+    ("varlen", "Variable lengths (all equal) beside the same as a batch", shape, None),
+    ("deterministic", "Gradients with the same bits in every run", by_dim, None),
+    ("short", "Short sequences", by_dim, "sdpa-cudnn"),
     ("portable", "The sm_80 path on the same GPU beside FlashAttention-2, mean over s = 1024, 4096, 16384",
-     by_dim, 0),
-    ("flex", "FlexAttention, s = 8192", by_dim, 0),
-    ("cpu", "The CPU path", by_dtype, 3),
+     by_dim, None),
+    ("flex", "FlexAttention, s = 8192", by_dim, None),
+    ("cpu", "The CPU path", by_dtype, "sdpa-math"),
 )  # fmt: skip
 
 
 def attention() -> list[str]:
     out = grid() if lines_of("attention") else []
     runs = {newest(lines_of("attention"))[0]["run"]} if out else set()
-    for name, about, label, digits in SECTIONS:
+    out += errors()
+    for name, about, label, other in SECTIONS:
         lines = suite(name)
         if lines:
             runs.add(lines[0]["run"])
-            out += ["", f"{about}; TFLOP/s, mean over causal or not. {told(lines, 'attention_suites')}:", ""]
-            out += table(*means(lines, label, digits))
+            what = f"`flash` and, in brackets, its ratio to `{other}`; " if other else ""
+            where = told(lines, "attention_suites")
+            out += ["", f"{about}; TFLOP/s, {what}mean over causal or not. {where}:", ""]
+            out += by_length(lines, other, label) if other else table(*means(lines, label))
     absent = {
         (line["provider"], line["case"]["reason"])
         for line in lines_of("attention") + lines_of("attention_suites")
