@@ -123,6 +123,24 @@ def test_same_bits_for_any_number_of_threads() -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_deterministic_mode_refuses_nothing_and_gives_the_same_bits(python: Any, device: str) -> None:
+    """In a process of its own: cuBLAS reads its setting once."""
+    program = (
+        "import os, sys; os.environ['CUBLAS_WORKSPACE_CONFIG'] = ':4096:8'\n"
+        "import torch\n"
+        "from profiling_lab.ops.heavy_layer import CASE, heavy_layer\n"
+        "torch.use_deterministic_algorithms(True)\n"
+        "for shape in ((300, 64), (40, 64)):\n"
+        "    inputs = CASE.make_inputs(shape, torch.float32, torch.device(sys.argv[1]), torch.Generator())\n"
+        "    leaves = [t.requires_grad_() for t in inputs]\n"
+        "    runs = [torch.autograd.grad(heavy_layer(*leaves).square().sum(), leaves) for _ in range(3)]\n"
+        "    print(all(torch.equal(a, b) for one in runs for a, b in zip(one, runs[0])))\n"
+    )
+    result = python(program, device)
+    assert result.stdout.split() == ["True", "True"], result.stderr
+
+
 @pytest.mark.parametrize("implementation", ["slow", "fast"])
 def test_autocast_casts_everything(implementation: Implementation) -> None:
     inputs = [t.requires_grad_() for t in inputs_of(9, 8, dtype=torch.float32)]
