@@ -125,9 +125,9 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   }
   result->gpu = gpu_;
   stopping_ = false;
-  consumer_ = std::thread(&Session::consume, this);
   sampling_ = python_ && options.sample_period_ns;
   if (sampling_) sampler_.start(options.sample_period_ns, [this] { return open_.load(); });
+  consumer_ = std::thread(&Session::consume, this);  // last: it reads what stands above
 }
 
 bool Session::warm_up() {
