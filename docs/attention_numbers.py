@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the figures in the pages of the attention ops from benchmarks/results, so that none is typed by hand.
+"""Write the figures and charts of the attention ops' pages from benchmarks/results: none is typed by hand.
 
 python docs/attention_numbers.py            # rewrites the blocks between the marks
 python docs/attention_numbers.py --check    # exit code 1 if a block is not what the results say
@@ -230,19 +230,31 @@ def ladder() -> list[str]:
     return [text, "", *table(*means(lines, lambda case: f"d{case['head_dim']}, s = {case['rows']}", 1))]
 
 
+def pictures() -> dict[Path, str]:
+    """Charts of the grid, as benchmarks/visualize_results.py draws them."""
+    sys.path.insert(0, str(REPO / "benchmarks"))
+    from visualize_results import figures, read
+
+    run = read(RESULTS / "attention.jsonl", None)
+    drawn = {} if run is None else figures(run, BASE)
+    names = ("rate_forward", "rate_backward", "summary", "roofline")
+    return {REPO / "docs" / "attention" / f"{name}.svg": drawn[name] for name in names if name in drawn}
+
+
 PAGES = {OPS / "attention" / "README.md": attention, OPS / "ladder_attention" / "README.md": ladder}
 
 
 def main() -> int:
-    stale = []
+    wanted = pictures()
     for page, block in PAGES.items():
         text = page.read_text()
         before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
-        wanted = text[:before] + "\n" + "\n".join([*block(), ""]) + text[after:]
-        if wanted != text:
-            stale.append(page)
-            if "--check" not in sys.argv:
-                page.write_text(wanted)
+        wanted[page] = text[:before] + "\n" + "\n".join([*block(), ""]) + text[after:]
+    stale = [page for page, text in wanted.items() if not page.is_file() or page.read_text() != text]
+    if "--check" not in sys.argv:
+        for page in stale:
+            page.parent.mkdir(exist_ok=True)
+            page.write_text(wanted[page])
     if "--check" in sys.argv and stale:
         pages = ", ".join(str(page.relative_to(REPO)) for page in stale)
         sys.stderr.write(f"{pages}: run python docs/attention_numbers.py\n")
