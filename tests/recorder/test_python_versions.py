@@ -17,6 +17,13 @@ REPO = Path(__file__).resolve().parents[2]
 SOURCES = REPO / "csrc" / "recorder"
 SHAPES = Path(__file__).with_name("python_stack_shapes.py")
 SAMPLES = Path(__file__).with_name("python_samples.py")
+START = """
+from stacks_only import python_stacks
+try:
+    python_stacks.start()
+except RuntimeError as error:
+    print(error)
+"""
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.13t")  # t: built without a GIL
 
 C_SOURCES = sorted(SOURCES.glob("python_*.c"))
@@ -50,6 +57,16 @@ def facts(python: Path, free_threaded: bool) -> dict[str, Any] | None:
     return {"include": include, "suffix": suffix}
 
 
+def installed(version: str) -> tuple[Path, dict[str, Any]]:
+    """A Python of this version to build for, and its facts; skips where there is none."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is needed to build the stacks for another Python")
+    for python in interpreters(version):
+        if (about := facts(python, version.endswith("t"))) is not None:
+            return python, about
+    pytest.skip(f"Python {version} with its headers is not installed here")
+
+
 def build(about: dict[str, Any], folder: Path) -> None:
     pybind11 = pytest.importorskip(
         "pybind11", reason="pybind11 is needed to build the stacks for another Python"
@@ -68,13 +85,8 @@ def build(about: dict[str, Any], folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is needed to build the stacks for another Python")
+    python, about = installed(version)
     free = version.endswith("t")
-    found = ((python, facts(python, free)) for python in interpreters(version))
-    python, about = next(((python, about) for python, about in found if about is not None), (None, None))
-    if python is None or about is None:
-        pytest.skip(f"Python {version} with its headers is not installed here")
     build(about, tmp_path)
     done = subprocess.run(
         [python, SHAPES, tmp_path, "stacks_only"], capture_output=True, text=True, timeout=300
@@ -99,9 +111,7 @@ def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
 
 def check_without_the_lock(python: Path, folder: Path) -> None:
     """Loading a module like ours switches the lock on. Who forbids that has no stacks, and is told why."""
-    start = "from stacks_only import python_stacks as stacks\ntry: stacks.start()"
-    program = f"{start}\nexcept RuntimeError as error: print(error)"
-    done = subprocess.run([python, "-Xgil=0", "-c", program], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([python, "-Xgil=0", "-c", START], cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Python runs without its lock")
 
@@ -115,6 +125,15 @@ def check_samples(python: Path, folder: Path) -> None:
         assert found[f"{act} main"] >= 20, report
         assert found[f"other {report['other']}"] >= 29, report
         assert set(found) <= {f"{act} main", f"other {report['other']}", "<module> main"}, report
+
+
+@pytest.mark.slow
+def test_a_python_newer_than_the_known_layouts_is_told(tmp_path: Path) -> None:
+    python, about = installed("3.15")
+    build(about, tmp_path)
+    done = subprocess.run([python, "-c", START], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Python 3.15.") and "newer than the frame layouts known" in done.stdout
 
 
 def test_the_running_python_is_among_the_versions() -> None:
