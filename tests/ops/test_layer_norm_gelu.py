@@ -382,6 +382,82 @@ def test_residual_in_other_layouts_under_autocast_and_vmap(
     assert y.dtype == total.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("dtype_name", ["float32", "bfloat16"])
+def test_residual_where_no_row_is_aligned(
+    device: torch.device, generator: torch.Generator, dtype_name: str, within: Any
+) -> None:
+    """x, residual and both gradients start one element behind a multiple of 16 bytes, rows lie apart."""
+    dtype = getattr(torch, dtype_name)
+    for d in (512, 4096):
+        shifted = [torch.empty(5, d + 3, device=device, dtype=dtype)[:, 1 : d + 1] for _ in range(4)]
+        for tensor in shifted:
+            tensor.copy_(torch.randn(5, d, generator=generator))
+        x, residual, dy, dsum = shifted
+        _, weight, bias = CASE.make_inputs((1, d), dtype, device, generator)
+        leaves = [t.detach().requires_grad_() for t in (x, residual, weight, bias)]
+        outputs = layer_norm_gelu_residual(*leaves)
+        got = [*(o.detach() for o in outputs), *torch.autograd.grad(outputs, leaves, (dy, dsum))]
+        aligned = with_both_gradients(
+            layer_norm_gelu_residual, tuple(t.contiguous() for t in (x, residual, weight, bias)), dy, dsum
+        )
+        own = with_both_gradients(reference_residual, (x, residual, weight, bias), dy, dsum)
+        assert torch.equal(got[1], x + residual)
+        for k, what in enumerate(("y", "sum", "dx", "dresidual", "dweight", "dbias")):
+            within(got[k], aligned[k].double(), own[k], 2 if k < 2 else 3, f"{what}, d = {d}")
+
+
+def test_residual_without_rows(device: torch.device) -> None:
+    x, residual = torch.empty(2, 0, 3, 24, device=device).unbind()
+    leaves = [t.requires_grad_() for t in (x, residual, *torch.ones(2, 24, device=device))]
+    y, total = layer_norm_gelu_residual(*leaves)
+    assert y.shape == total.shape == x.shape
+    dx, dresidual, dweight, dbias = torch.autograd.grad((y.sum() + total.sum()), leaves)
+    assert dx.shape == dresidual.shape == x.shape
+    assert not dweight.any() and not dbias.any(), "an empty sum is zero"
+
+
+def test_residual_gradients_have_the_same_bits_in_every_run(
+    device: torch.device, generator: torch.Generator
+) -> None:
+    rows, d = (5000 if device.type == "cuda" else 300), 1024
+    x, weight, bias = CASE.make_inputs((rows, d), torch.bfloat16, device, generator)
+    residual, dy, dsum = (torch.randn(rows, d, generator=generator).to(x) for _ in range(3))
+    runs = [
+        with_both_gradients(layer_norm_gelu_residual, (x, residual, weight, bias), dy, dsum) for _ in range(4)
+    ]
+    for again in runs[1:]:
+        for a, b in zip(runs[0], again, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+def test_residual_in_a_graph_and_on_a_side_stream(generator: torch.Generator) -> None:
+    """Captured forward and backward, replayed with new values, give what the same calls give one by one."""
+    x, weight, bias = CASE.make_inputs((700, 4096), torch.bfloat16, torch.device("cuda"), generator)
+    residual, dy, dsum = (torch.randn_like(x) for _ in range(3))
+    inputs = (x, residual, weight, bias)
+
+    def step() -> list[Tensor]:
+        return with_both_gradients(layer_norm_gelu_residual, inputs, dy, dsum)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        on_the_side = step()
+    torch.cuda.current_stream().wait_stream(side)
+    for a, b in zip(on_the_side, step(), strict=True):
+        assert torch.equal(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(3):
+        for tensor in (x, residual, dy, dsum):
+            tensor.normal_()
+        graph.replay()
+        for a, b in zip(captured, step(), strict=True):
+            assert torch.equal(a, b)
+
+
 def test_residual_of_another_shape_is_refused() -> None:
     for device in ("cpu", "meta"):
         x, weight = torch.ones(2, 4, device=device), torch.ones(4, device=device)
