@@ -10,61 +10,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import zipapp
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from cli.script_runs import SAYS, record, run, write
 from package_root import PACKAGE_ROOT
 
-from profiling_lab.errors import UnreadableInputError
-from profiling_lab.recording.run_script import find_script
-
 REPO = Path(__file__).resolve().parents[2]
-SAYS = "profiling-lab: "
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    code: int
-    out: str
-    err: str  # without our own lines
-    said: str  # our own lines
-
-
-def run(folder: Path, *command: str, stdin: str = "", cupti: str = "", **more: str) -> Outcome:
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "PYTHONDONTWRITEBYTECODE": "1", **more}
-    environment.pop("PROFILING_LAB_CUPTI", None)
-    if cupti:
-        environment["PROFILING_LAB_CUPTI"] = cupti
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    lines = done.stderr.splitlines(keepends=True)
-    return Outcome(
-        done.returncode,
-        done.stdout,
-        "".join(line for line in lines if not line.startswith(SAYS)),
-        "".join(line for line in lines if line.startswith(SAYS)),
-    )
-
-
-def record(folder: Path, *arguments: str, **more: str) -> Outcome:
-    return run(folder, "-m", "profiling_lab", "record", *arguments, **more)
-
-
-def write(folder: Path, text: str, name: str = "script.py") -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dedent(text))
-    return path
 
 
 def tables(path: Path) -> set[str]:
@@ -286,43 +239,6 @@ def test_script_in_another_folder_and_behind_a_link(tmp_path: Path) -> None:
     for name in ("real/script.py", "link.py", str(tmp_path / "real" / "script.py")):
         alone, recorded = run(tmp_path, name), record(tmp_path, "--overwrite", "-o", "out.sqlite", name)
         assert (recorded.out, recorded.err, recorded.code) == (alone.out, alone.err, alone.code)
-
-
-ABOUT_ITSELF = """
-import sys, neighbour
-print(neighbour.VALUE, sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ is None)
-raise ValueError("from inside")
-"""
-
-
-@pytest.mark.parametrize("form", ["folder", "archive"])
-def test_folders_and_archives_with_a_main(tmp_path: Path, form: str) -> None:
-    write(tmp_path, ABOUT_ITSELF, "app/__main__.py")
-    write(tmp_path, "VALUE = 5\n", "app/neighbour.py")
-    if form == "archive":
-        zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz", interpreter="/usr/bin/env python3")
-    name = "app.pyz" if form == "archive" else "app"
-    alone, recorded = run(tmp_path, name, "-x"), record(tmp_path, name, "-x")
-    assert (recorded.out, recorded.code) == (alone.out, alone.code) and "5 " in alone.out
-    assert recorded.err.splitlines()[-2:] == alone.err.splitlines()[-2:]  # without Python's own runpy
-    assert "profiling_lab" not in recorded.err
-    assert (tmp_path / "app.sqlite").is_file()
-
-
-def test_script_from_the_standard_input(tmp_path: Path) -> None:
-    write(tmp_path, "VALUE = 5\n", "neighbour.py")
-    alone = run(tmp_path, "-", "-x", stdin=ABOUT_ITSELF)
-    recorded = record(tmp_path, "-", "-x", stdin=ABOUT_ITSELF)
-    assert (recorded.out, recorded.code) == (alone.out, alone.code) and "5 " in alone.out
-    assert recorded.err.splitlines()[-1] == alone.err.splitlines()[-1]
-    assert "profiling_lab" not in recorded.err
-    assert (tmp_path / "stdin.sqlite").is_file()
-
-
-def test_no_script_on_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UnreadableInputError, match="nothing is piped into it"):
-        find_script("-")
 
 
 def test_nothing_heavy_is_imported_before_the_script(tmp_path: Path) -> None:
