@@ -38,6 +38,15 @@ __device__ __forceinline__ void load(const Element* address, float (&v)[kSize]) 
     cuda::unpack(cuda::load_streaming(address), v);
 }
 
+// The same of memory that this kernel writes too, which the read-only path is not for.
+template <class Element, int kSize>
+__device__ __forceinline__ void load_in_place(const Element* address, float (&v)[kSize]) {
+  if constexpr (kSize == 1)
+    v[0] = cuda::to_float(*address);
+  else
+    cuda::unpack(cuda::Vec<Element>{*reinterpret_cast<const uint4*>(address)}, v);
+}
+
 template <class Element, int kSize>
 __device__ __forceinline__ void store(Element* address, const float (&v)[kSize]) {
   if constexpr (kSize == 1)
@@ -66,7 +75,8 @@ __global__ void __launch_bounds__(kThreads)
   load<Element, kSize>(b + column, bias);
 #pragma unroll
   for (int i = 0; i < kBatch; ++i)
-    if (first + i * kLines < rows) load<Element, kSize>(z + (first + i * kLines) * d + column, values[i]);
+    if (first + i * kLines < rows)
+      load_in_place<Element, kSize>(z + (first + i * kLines) * d + column, values[i]);
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {
     if (first + i * kLines >= rows) break;
