@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import csv
+import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +133,30 @@ with profiling_lab.record(OUT):
         JOIN TARGET_INFO_CUDA_STREAM t ON t.streamId = k.streamId AND t.contextId = k.contextId
         JOIN ENUM_CUPTI_STREAM_TYPE e ON e.id = t.flag GROUP BY 1""")
     assert len(stream) == 1
+
+
+# Report, and of its rows the columns that are known beforehand.
+NSYS_REPORTS = {
+    "cuda_gpu_kern_sum": {("400", "4", "void at::native::fill<float>(float*, int)"), ("50", "1", "other")},
+    "cuda_api_sum": {("5", "cudaLaunchKernel"), ("2", "cudaMemcpyAsync")},
+    "cuda_gpu_mem_size_sum": {("2", "[CUDA memcpy Host-to-Device]")},
+}
+
+
+@pytest.mark.parametrize("report", NSYS_REPORTS)
+def test_nsys_stats_reads_it(run: Any, tmp_path: Path, report: str) -> None:
+    if shutil.which("nsys") is None:
+        pytest.skip("nsys is not installed")
+    run("""
+with profiling_lab.record(OUT):
+    for _ in range(4): fake.kernel("_ZN2at6native4fillIfEEvPT_i", ns=100)
+    fake.kernel("other", ns=50)
+    for _ in range(2): fake.copy()
+""")
+    command = ["nsys", "stats", "--report", report, "--format", "csv", "--quiet", "--force-export=false"]
+    done = subprocess.run(
+        [*command, "out.sqlite"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True
+    )
+    rows = {tuple(row) for row in csv.reader(done.stdout.splitlines()) if len(row) > 3}
+    for wanted in NSYS_REPORTS[report]:
+        assert any(set(wanted) <= set(row) for row in rows), done.stdout
