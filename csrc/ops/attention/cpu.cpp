@@ -3,6 +3,7 @@
 #include <new>
 #include <vector>
 
+#include "ops/attention/cpu_amx.h"
 #include "ops/attention/cpu_tasks.h"
 #include "torch_abi/parallel.h"
 
@@ -57,16 +58,23 @@ int vector_bytes() { return 16; }
 #endif
 
 // Kernels<T, Acc>::name(): the function of this name in Task, compiled for the widest vectors this CPU has.
-#define PLAB_KERNEL(name, parameters, arguments)                                                  \
-  PLAB_TARGET("x86-64-v4") static void name##_64 parameters { Task<T, Acc, 64>::name arguments; } \
-  PLAB_TARGET("x86-64-v3") static void name##_32 parameters { Task<T, Acc, 32>::name arguments; } \
-  static void name##_16 parameters { Task<T, Acc, 16>::name arguments; }                          \
-  static auto name() {                                                                            \
-    return vector_bytes() == 64 ? name##_64 : vector_bytes() == 32 ? name##_32 : name##_16;       \
+#define PLAB_KERNEL(name, parameters, arguments)                                            \
+  PLAB_TARGET("x86-64-v4") static void name##_64 parameters {                               \
+    Task<T, Acc, Fma<T, Acc, 64>>::name arguments;                                          \
+  }                                                                                         \
+  PLAB_TARGET("x86-64-v3") static void name##_32 parameters {                               \
+    Task<T, Acc, Fma<T, Acc, 32>>::name arguments;                                          \
+  }                                                                                         \
+  static void name##_16 parameters { Task<T, Acc, Fma<T, Acc, 16>>::name arguments; }       \
+  static auto name() {                                                                      \
+    return vector_bytes() == 64 ? name##_64 : vector_bytes() == 32 ? name##_32 : name##_16; \
   }
 
 template <class T, class Acc>
 struct Kernels {
+  using AnyTask = Task<T, Acc, Fma<T, Acc, 16>>;  // of scratch and statistics all have the same
+  static int64_t fwd_scratch(int64_t dim) { return AnyTask::fwd_scratch(dim); }
+  static int64_t bwd_scratch(int64_t dim, int64_t keys) { return AnyTask::bwd_scratch(dim, keys); }
   PLAB_KERNEL(fwd,
               (const FwdParams& p, const Sequence& s, int64_t head, int64_t block, Scratch<Acc>& scratch),
               (p, s, head, block, scratch))
@@ -80,6 +88,37 @@ struct Kernels {
                int64_t shares),
               (p, s, head, first, share, shares))
 };
+
+#ifdef PLAB_AMX
+// bfloat16 on CPUs with matrix tiles: the two that multiply.
+struct AmxKernels : Kernels<BFloat16, float> {
+  using Plain = Kernels<BFloat16, float>;
+  using Tiled = Task<BFloat16, float, Amx>;
+  static int64_t fwd_scratch(int64_t dim) {
+    return std::max(Plain::fwd_scratch(dim), Tiled::fwd_scratch(dim));
+  }
+  static int64_t bwd_scratch(int64_t dim, int64_t keys) {
+    return std::max(Plain::bwd_scratch(dim, keys), Tiled::bwd_scratch(dim, keys));
+  }
+  PLAB_AMX static void fwd_tiles(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
+                                 Scratch<float>& scratch) {
+    const AmxTiles tiles;
+    Tiled::fwd(p, s, head, block, scratch);
+  }
+  PLAB_AMX static void bwd_tiles(const BwdParams& p, const Sequence& s, int64_t head, int64_t begin,
+                                 int64_t end, float* partial, int64_t partial_head, Scratch<float>& scratch) {
+    const AmxTiles tiles;
+    Tiled::bwd(p, s, head, begin, end, partial, partial_head, scratch);
+  }
+  static auto fwd() { return has_amx() ? fwd_tiles : Plain::fwd(); }
+  static auto bwd() { return has_amx() ? bwd_tiles : Plain::bwd(); }
+};
+template <class T>
+using KernelsOf = std::conditional_t<std::is_same_v<T, BFloat16>, AmxKernels, Kernels<T, Accum<T>>>;
+#else
+template <class T>
+using KernelsOf = Kernels<T, Accum<T>>;
+#endif
 
 // Rows that no sequence owns.
 template <class T>
@@ -104,8 +143,8 @@ void fwd(const FwdParams& p) {
       std::fill(lse + end, lse + problem.q_len, -std::numeric_limits<Acc>::infinity());
     }
   }
-  const auto kernel = Kernels<T, Acc>::fwd();
-  for_each_task<Acc>(first.back() * problem.heads, Task<T, Acc, 64>::fwd_scratch(problem.head_dim),
+  const auto kernel = KernelsOf<T>::fwd();
+  for_each_task<Acc>(first.back() * problem.heads, KernelsOf<T>::fwd_scratch(problem.head_dim),
                      [&](int64_t task, Scratch<Acc>& scratch) {
                        // Last blocks first: under a causal mask they are the long ones.
                        const int64_t head = task % problem.heads,
@@ -166,8 +205,8 @@ void bwd(const BwdParams& p) {
       }
     }
   const Lines<Acc> partials(buffer);
-  const auto kernel = Kernels<T, Acc>::bwd();
-  for_each_task<Acc>(static_cast<int64_t>(runs.size()), Task<T, Acc, 64>::bwd_scratch(dim, run_rows),
+  const auto kernel = KernelsOf<T>::bwd();
+  for_each_task<Acc>(static_cast<int64_t>(runs.size()), KernelsOf<T>::bwd_scratch(dim, run_rows),
                      [&](int64_t task, Scratch<Acc>& scratch) {
                        const Run& run = runs[task];
                        const Sequence& s = all[run.sequence];

@@ -4,112 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 
-#include "ops/attention/attention.h"
-#include "ops/attention/cpu_products.h"
+#include "ops/attention/cpu_operands.h"
 
 // One task of the CPU path: a block of queries (forward), or a run of key blocks of one key head (backward).
 // Scores are kept transposed, score[key][query], so that a vector holds 16 queries of one key: the softmax
 // needs no sum across lanes, K and V are read as they lie in memory, and only the block of queries is ever
 // transposed.
 namespace plab::ops::attention {
-
-constexpr int kBlock = 64;  // queries, and keys, of a block
-
-struct Sequence {
-  int64_t batch, q_row, k_row, q_len, k_len;
-};
-
-inline int64_t blocks_of(int64_t rows) { return (rows + kBlock - 1) / kBlock; }
-inline int64_t padded(int64_t dim) { return (dim + 31) / 32 * 32; }  // two vectors of 16 floats
-
-// The half-open ranges that a key or a query sees; bounds never leave [0, length].
-struct Window {
-  int64_t shift, left, right, q_len, k_len;
-  Window(const Problem& p, const Sequence& s)
-      : shift(s.k_len - s.q_len),
-        left(p.window_left),
-        right(p.window_right),
-        q_len(s.q_len),
-        k_len(s.k_len) {}
-  int64_t key_low(int64_t i) const { return left < 0 ? 0 : std::clamp<int64_t>(i + shift - left, 0, k_len); }
-  int64_t key_high(int64_t i) const {
-    return right < 0 ? k_len : std::clamp<int64_t>(i + shift + right + 1, 0, k_len);
-  }
-  int64_t query_low(int64_t j) const {
-    return right < 0 ? 0 : std::clamp<int64_t>(j - shift - right, 0, q_len);
-  }
-  int64_t query_high(int64_t j) const {
-    return left < 0 ? q_len : std::clamp<int64_t>(j - shift + left + 1, 0, q_len);
-  }
-};
-
-template <class T>
-T* row_at(const View& view, int64_t batch, int64_t row, int64_t head) {
-  return static_cast<T*>(view.data) + batch * view.batch + row * view.row + head * view.head;
-}
-
-// Memory that begins where a cache line does: a vector across two lines costs two accesses.
-template <class Acc>
-class Lines {
- public:
-  explicit Lines(int64_t count) : memory_(new Acc[static_cast<size_t>(count) + kLine / sizeof(Acc)]) {}
-  Acc* begin() const {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(memory_.get());
-    return memory_.get() + ((at + kLine - 1) / kLine * kLine - at) / sizeof(Acc);
-  }
-
- private:
-  static constexpr size_t kLine = 64;
-  std::unique_ptr<Acc[]> memory_;
-};
-
-// Scratch of one thread, made once and used by task after task. Pieces are multiples of kBlock elements, so
-// all of them begin at a line.
-template <class Acc>
-struct Scratch {
-  const Lines<Acc> memory;
-  int64_t used = 0;
-  explicit Scratch(int64_t count) : memory(count) {}
-  Acc* take(int64_t count) {
-    Acc* at = memory.begin() + used;
-    used += count;
-    return at;
-  }
-};
-
-// Rows of a view as Acc, side by side, with zeros up to the padded width.
-template <class T, class Acc>
-PLAB_INLINE void pack(Acc* to, const View& view, int64_t batch, int64_t row, int64_t head, int64_t rows,
-                      int64_t dim) {
-  const int64_t wide = padded(dim);
-  const T* from = row_at<const T>(view, batch, row, head);
-  for (int64_t i = 0; i < rows; ++i, from += view.row, to += wide) {
-    for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<Acc>(from[d]);
-    for (int64_t d = dim; d < wide; ++d) to[d] = Acc(0);
-  }
-}
-
-// The same without the copy where the view's own memory already is that.
-template <class T, class Acc>
-struct Rows {
-  const Acc* data;
-  int64_t stride;
-  PLAB_INLINE Rows(const View& view, int64_t batch, int64_t row, int64_t head, int64_t rows, int64_t dim,
-                   Acc* space) {
-    if constexpr (std::is_same_v<T, Acc>) {
-      if (dim == padded(dim)) {
-        data = row_at<const T>(view, batch, row, head);
-        stride = view.row;
-        return;
-      }
-    }
-    pack<T, Acc>(space, view, batch, row, head, rows, dim);
-    data = space;
-    stride = padded(dim);
-  }
-};
 
 // What the raw product becomes: a score, in units of e. The query block is scaled by `inner` when it is
 // transposed.
@@ -121,13 +23,16 @@ struct Scores {
       : softcap(p.softcap > 0), inner(Acc(softcap ? p.scale / p.softcap : p.scale)), outer(Acc(p.softcap)) {}
 };
 
-template <class T, class Acc, int kBytes>
+// Products: Fma, or Amx where the CPU has it.
+template <class T, class Acc, class Products>
 struct Task {
-  using S = Simd<Acc, kBytes>;
+  using S = typename Products::S;
   using Vector = typename S::Vector;
   static constexpr Acc kInf = std::numeric_limits<Acc>::infinity();
 
-  static int64_t fwd_scratch(int64_t dim) { return kBlock * (4 * padded(dim) + kBlock + 3); }
+  static int64_t fwd_scratch(int64_t dim) {
+    return Products::Forward::scratch(dim) + kBlock * (padded(dim) + kBlock + 3);
+  }
 
   PLAB_INLINE static void fwd(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
                               Scratch<Acc>& scratch) {
@@ -136,9 +41,7 @@ struct Task {
     const int64_t rows = std::min<int64_t>(kBlock, s.q_len - first),
                   kv_head = head / (problem.heads / problem.kv_heads);
     scratch.used = 0;
-    Acc* const query = scratch.take(wide * kBlock);
-    Acc* const space = scratch.take(kBlock * wide);
-    Acc* const space_v = scratch.take(kBlock * wide);
+    typename Products::Forward products(scratch, dim);
     Acc* const out = scratch.take(kBlock * wide);
     Acc* const score = scratch.take(kBlock * kBlock);
     Acc* const top = scratch.take(kBlock);
@@ -146,10 +49,7 @@ struct Task {
     Acc* const rescale = scratch.take(kBlock);
     const Scores<Acc> scores(problem);
     const Window window(problem, s);
-    {
-      const Rows<T, Acc> q(p.q, s.batch, s.q_row + first, head, rows, dim, space);
-      transpose<Acc, kBytes, kBlock>(query, q.data, q.stride, int(rows), int(wide), scores.inner);
-    }
+    products.load_queries(p.q, {s.batch, s.q_row + first, head}, rows, scores.inner);
     std::fill_n(out, kBlock * wide, Acc(0));
     std::fill_n(top, kBlock, -kInf);
     std::fill_n(sum, kBlock, Acc(0));
@@ -157,10 +57,8 @@ struct Task {
     const int64_t begin = window.key_low(first), end = window.key_high(first + rows - 1);
     for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock) {
       const int64_t keys = std::min<int64_t>(kBlock, s.k_len - key);
-      const Rows<T, Acc> k(p.k, s.batch, s.k_row + key, kv_head, keys, dim, space);
-      const Rows<T, Acc> v(p.v, s.batch, s.k_row + key, kv_head, keys, dim, space_v);
-      product<Acc, kBytes, false>(score, kBlock, {k.data, k.stride, 1}, query, kBlock, int(keys), kBlock,
-                                  int(dim));
+      const Place place{s.batch, s.k_row + key, kv_head};
+      products.scores(score, p.k, place, keys);
       cap_scores(score, keys, scores);
       mask(score, key, keys, first, rows, window);
       for (int i = 0; i < kBlock; i += S::kLanes)
@@ -168,8 +66,7 @@ struct Task {
       for (int64_t i = 0; i < rows; ++i)
         if (rescale[i] != Acc(1))
           for (int64_t d = 0; d < wide; ++d) out[i * wide + d] *= rescale[i];
-      product<Acc, kBytes, true>(out, wide, {score, 1, kBlock}, v.data, v.stride, int(rows), int(wide),
-                                 int(keys));
+      products.add_values(out, score, p.v, place, rows, keys);
     }
     Acc* lse = static_cast<Acc*>(p.lse) + s.batch * p.rows.batch + head * p.rows.head + s.q_row + first;
     for (int64_t i = 0; i < rows; ++i) {
@@ -273,7 +170,8 @@ struct Task {
   }
 
   static int64_t bwd_scratch(int64_t dim, int64_t keys) {
-    return kBlock * (5 * padded(dim) + 2 * kBlock + 2) + 4 * keys * padded(dim);
+    return Products::Backward::scratch(dim, keys) + kBlock * (padded(dim) + 2 * kBlock + 2) +
+           2 * (keys + kBlock) * padded(dim);
   }
 
   // dK and dV of keys [key_begin, key_end) of one key head, and what these keys add to dQ: written to
@@ -283,25 +181,19 @@ struct Task {
                               int64_t key_end, Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
     const Problem& problem = p.problem;
     const int64_t dim = problem.head_dim, wide = padded(dim), group = problem.heads / problem.kv_heads,
-                  own_keys = key_end - key_begin;
+                  own_keys = key_end - key_begin, whole = blocks_of(own_keys) * kBlock;
     scratch.used = 0;
-    Acc* const query = scratch.take(wide * kBlock);
-    Acc* const slope_out = scratch.take(wide * kBlock);
-    Acc* const q = scratch.take(kBlock * wide);
-    Acc* const dout = scratch.take(kBlock * wide);
+    typename Products::Backward products(scratch, dim, own_keys);
     Acc* const dq_space = scratch.take(kBlock * wide);
     Acc* const score = scratch.take(kBlock * kBlock);
     Acc* const slope = scratch.take(kBlock * kBlock);
     Acc* const lse = scratch.take(kBlock);
     Acc* const delta = scratch.take(kBlock);
-    Acc* const k = scratch.take(own_keys * wide);
-    Acc* const v = scratch.take(own_keys * wide);
-    Acc* const dk = scratch.take(own_keys * wide);
-    Acc* const dv = scratch.take(own_keys * wide);
-    pack<T, Acc>(k, p.k, s.batch, s.k_row + key_begin, kv_head, own_keys, dim);
-    pack<T, Acc>(v, p.v, s.batch, s.k_row + key_begin, kv_head, own_keys, dim);
-    std::fill_n(dk, own_keys * wide, Acc(0));
-    std::fill_n(dv, own_keys * wide, Acc(0));
+    Acc* const dk = scratch.take(whole * wide);
+    Acc* const dv = scratch.take(whole * wide);
+    products.load_keys(p.k, p.v, {s.batch, s.k_row + key_begin, kv_head}, own_keys);
+    std::fill_n(dk, whole * wide, Acc(0));
+    std::fill_n(dv, whole * wide, Acc(0));
     const Scores<Acc> scores(problem);
     const Window window(problem, s);
     const Acc scale = Acc(problem.scale);
@@ -316,10 +208,7 @@ struct Task {
         Acc* const dq = partial != nullptr ? partial + member * partial_head + first * wide : dq_space;
         std::fill_n(dq, rows * wide, Acc(0));
         if (begin < end) {
-          pack<T, Acc>(q, p.q, s.batch, s.q_row + first, head, rows, dim);
-          pack<T, Acc>(dout, p.dout, s.batch, s.q_row + first, head, rows, dim);
-          transpose<Acc, kBytes, kBlock>(query, q, wide, int(rows), int(wide), scores.inner);
-          transpose<Acc, kBytes, kBlock>(slope_out, dout, wide, int(rows), int(wide), Acc(1));
+          products.load_queries(p.q, p.dout, {s.batch, s.q_row + first, head}, rows, scores.inner);
           for (int64_t i = 0; i < kBlock; ++i) {
             lse[i] = i < rows ? static_cast<const Acc*>(p.lse)[stats + first + i] : -kInf;
             if (lse[i] == -kInf) lse[i] = kInf;  // nothing visible: every probability becomes 0
@@ -327,20 +216,12 @@ struct Task {
           }
           for (int64_t key = key_begin + (begin - key_begin) / kBlock * kBlock; key < end; key += kBlock) {
             const int64_t keys = std::min<int64_t>(kBlock, key_end - key);
-            const int64_t at = (key - key_begin) * wide;
-            product<Acc, kBytes, false>(score, kBlock, {k + at, wide, 1}, query, kBlock, int(keys), kBlock,
-                                        int(dim));
-            product<Acc, kBytes, false>(slope, kBlock, {v + at, wide, 1}, slope_out, kBlock, int(keys),
-                                        kBlock, int(dim));
+            const int64_t from = key - key_begin;
+            products.scores(score, slope, from, keys);
             probabilities(score, slope, keys, lse, delta, scores);
             if (key + keys > window.key_high(first) || key < window.key_low(first + rows - 1))
               clear_masked(score, slope, key, keys, first, rows, window);
-            product<Acc, kBytes, true>(dv + at, wide, {score, kBlock, 1}, dout, wide, int(keys), int(wide),
-                                       int(rows));
-            product<Acc, kBytes, true>(dk + at, wide, {slope, kBlock, 1}, q, wide, int(keys), int(wide),
-                                       int(rows));
-            product<Acc, kBytes, true>(dq, wide, {slope, 1, kBlock}, k + at, wide, int(rows), int(wide),
-                                       int(keys));
+            products.add_gradients(dq, dk + from * wide, dv + from * wide, score, slope, from, keys, rows);
           }
         }
         if (partial != nullptr) continue;
