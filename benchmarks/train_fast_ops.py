@@ -42,7 +42,7 @@ PROVIDERS: dict[str, Ops] = {"before": "torch", "after": "fast"}
 PARTS = ("loss", "time")
 SEEDS = (0, 1)
 RECORDED = ("demo with hidden_norm", "bf16")
-RECORDED_STEPS = 5
+WARMUP_STEPS, RECORDED_STEPS = 20, 5
 
 Curve = list[float]
 
@@ -164,7 +164,8 @@ def record_both(script: ModuleType, folder: Path, gpu: str) -> int:
         for provider, step in steps_to_record(script):
             full, target = Path(scratch) / f"{provider}.sqlite", folder / f"{provider}_{gpu}.sqlite"
             with record(full):  # NVTX asks once, at its first range, whether somebody listens
-                step()
+                for _ in range(WARMUP_STEPS):
+                    step()
             with record(full, overwrite=True):
                 for _ in range(RECORDED_STEPS):
                     step()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill docs/fast_ops.md and docs/fast_ops/loss.svg from the results of benchmarks.
+"""Fill docs/fast_ops.md and docs/fast_ops/loss.svg from the results of benchmarks and the two recordings.
 
 python docs/fast_ops_page.py            # rewrites both
-python docs/fast_ops_page.py --check    # exit code 1 if either is not what the results say
+python docs/fast_ops_page.py --check    # exit code 1 if either is not what they say
 
 What is behind it: benchmarks/train_fast_ops.py and benchmarks/heavy_layer.py.
 """
@@ -11,26 +11,30 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
+from analysis_page import with_prints
 from loss_curves import Panel, drawing
-from readme_numbers import RESULTS, Line, base, newest_run, table
+from readme_numbers import RESULTS, Line, base, table
 
 PAGE = Path(__file__).with_name("fast_ops.md")
 FOLDER = PAGE.with_suffix("")
 PICTURE = FOLDER / "loss.svg"
 COMPILED = ("compile default", "compile max-autotune-no-cudagraphs")
+RECORDINGS = ("before", "after")
 _TABLE = re.compile(r"<!-- table: (?P<name>\w+) -->\n.*?<!-- end of table -->\n", re.DOTALL)
 
 
 def training() -> list[str]:
     """What a step takes before and after, and how far the curves of loss are from each other."""
-    lines = newest_run("train_fast_ops")
+    lines = [*_newest_with("loss"), *_newest_with("step_time")]
     found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for line in lines:
         if line["metric"] != "loss":
-            case = found.setdefault((line["case"]["model"], line["case"]["dtype"]), {})
+            case = found.setdefault(_case(line), {})
             case[line["provider"], line["metric"]] = line["value"]
     rows = [
         (
@@ -80,13 +84,24 @@ def _lines(name: str) -> list[Line]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
+def _newest_with(metric: str) -> list[Line]:
+    """Of each case the last run that measured this: curves and times may be of several."""
+    lines = _lines("train_fast_ops")
+    last = {_case(line): line["run"] for line in lines if line["metric"] == metric}
+    return [line for line in lines if line["run"] == last.get(_case(line))]
+
+
+def _case(line: Line) -> tuple[str, str]:
+    return line["case"]["model"], line["case"]["dtype"]
+
+
 def _base(lines: list[Line], name: str) -> str:
     return base(lines, name).replace("(benchmarks/", "(../benchmarks/")
 
 
 def panels() -> list[Panel]:
     curves: dict[str, dict[tuple[str, int], list[tuple[float, float]]]] = {}
-    for line in newest_run("train_fast_ops"):
+    for line in _newest_with("loss"):
         if line["metric"] == "loss":
             case = line["case"]
             panel = curves.setdefault(f"{case['model']}, {case['dtype']}", {})
@@ -95,14 +110,19 @@ def panels() -> list[Panel]:
 
 
 def filled(page: str) -> str:
-    """The page with each table from the results."""
+    """The page with each table from the results and each example as its command prints it today."""
     tables = {"training": training, "heavy_layer": heavy_layer}
-    return _TABLE.sub(
+    page = _TABLE.sub(
         lambda found: "\n".join(
             [f"<!-- table: {found['name']} -->", *tables[found["name"]](), "<!-- end of table -->", ""]
         ),
         page,
     )
+    with tempfile.TemporaryDirectory() as name:
+        for recording in RECORDINGS:
+            (source,) = FOLDER.glob(f"{recording}_*.sqlite")
+            shutil.copy(source, Path(name) / f"{recording}.sqlite")
+        return with_prints(page, Path(name))
 
 
 def main() -> int:
