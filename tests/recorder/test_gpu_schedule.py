@@ -70,21 +70,24 @@ assert torch.equal(b, (a @ a).sin())
 
 
 def test_a_step_outside_of_a_window_costs_what_it_costs_without_a_recorder(run_gpu: Any) -> None:
+    """Gross failures only: the figures are benchmarks/recorder_overhead.py's, on a machine of its own."""
     done = run_gpu(f"""
 {PROGRAM}
-import statistics
-def timed():
-    begin = time.perf_counter(); steps(50); torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / 50
-timed()
+def quickest():  # the rest is what other programs took
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter(); steps(10); torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) / 10)
+    return min(times)
+quickest()
 plain, paused = [], []
 for _ in range(7):
-    plain.append(timed())
+    plain.append(quickest())
     with profiling_lab.record(OUT, overwrite=True) as recorder:
         recorder.pause()
-        paused.append(timed())
-print(statistics.median(paused) / statistics.median(plain))
+        paused.append(quickest())
+print(min(paused) / min(plain))
 """)
     ratio = float(done.stdout)
     print(f"a step in a pause costs {ratio:.3f} of the step without a recorder")
-    assert ratio < 1.1, "far above what seven medians differ by"
+    assert ratio < 1.25, "far above what quickest steps differ by"
