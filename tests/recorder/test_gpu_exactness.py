@@ -46,9 +46,8 @@ def steps(count):
 steps(100)
 """
 STEPS = 20
+# A kernel of some microseconds differs by more between two stretches of one process, whoever records them.
 LONG_NS, RELATIVE = 50_000, 0.01
-# What a kernel of some microseconds differs by between two stretches of one process, whoever records them.
-SHORT_RELATIVE, SHORT_NS = 0.06, 600
 
 
 class Kernel(NamedTuple):
@@ -153,8 +152,17 @@ def test_the_same_kernels_from_the_same_calls(
         assert mine[:-1] == its[:-1]
 
 
-def compared(what: str, kernels: list[Kernel], theirs: list[Kernel]) -> list[tuple[float, float]]:
-    """Medians per kernel of a step, ours and theirs; what they differ by is printed."""
+class Apart(NamedTuple):
+    """What two recordings of a program differ by, relatively: medians per kernel of a step."""
+
+    total: float
+    longest: float
+    """the worst of the kernels above LONG_NS"""
+    half: float
+    """the median of all kernels"""
+
+
+def compared(what: str, kernels: list[Kernel], theirs: list[Kernel]) -> Apart:
     per_step = len(kernels) // STEPS
     pairs: list[list[tuple[int, int]]] = [[] for _ in range(per_step)]
     for place, (mine, its) in enumerate(zip(kernels, theirs, strict=True)):
@@ -173,20 +181,16 @@ def compared(what: str, kernels: list[Kernel], theirs: list[Kernel]) -> list[tup
         f"{sum(a > RELATIVE for a in apart)} by more than 1 %, the worst by {100 * max(apart):.2f} %, "
         f"{max(abs(mine - its) for mine, its in medians):.0f} ns"
     )
-    assert total == pytest.approx(their_total, rel=RELATIVE)
-    assert max(long) <= RELATIVE and statistics.median(apart) <= RELATIVE
-    return medians
+    return Apart(abs(total / their_total - 1), max(long), statistics.median(apart))
 
 
 @PEERS
 def test_durations_agree(
     ours: Path, folder: Path, peer: str, name: str, request: pytest.FixtureRequest
 ) -> None:
-    """Where nothing else uses the GPU."""
-    kernels, theirs = from_sqlite(ours, name), request.getfixturevalue(peer)
-    medians = compared(peer, kernels, theirs)
-    if peer == "nsys":
-        return  # another process, whose short kernels take their own time
-    compared("ours, twice", kernels, from_sqlite(folder / "again.sqlite", name))
-    for kernel, (mine, its) in zip(kernels, medians, strict=False):
-        assert abs(mine - its) <= max(SHORT_RELATIVE * its, SHORT_NS), kernel
+    """Within 1 %; on a GPU that others use at the same time, within what two recordings of ours differ by."""
+    kernels = from_sqlite(ours, name)
+    control = compared("ours, twice", kernels, from_sqlite(folder / "again.sqlite", name))
+    found = compared(peer, kernels, request.getfixturevalue(peer))
+    for mine, noise in zip(found, control, strict=True):
+        assert mine <= max(RELATIVE, 3 * noise), (found, control)
