@@ -64,6 +64,12 @@ __device__ __forceinline__ uint64_t descriptor_mn_major(uint32_t smem, uint32_t 
          uint64_t(1) << 62;
 }
 
+// K-major without a swizzle, in pieces of 8 rows of 16 bytes: `depth_bytes` to the piece of the next 8 columns, `rows_bytes`
+// to that of the next 8 rows. Either may be 0: the same piece again.
+__device__ __forceinline__ uint64_t descriptor_pieces(uint32_t smem, uint32_t depth_bytes, uint32_t rows_bytes) {
+  return uint64_t((smem & 0x3ffff) >> 4) | uint64_t(depth_bytes >> 4) << 16 | uint64_t(rows_bytes >> 4) << 32;
+}
+
 // The descriptor of what lies `bytes` further: one addition, because only the low word holds the address. A product of many
 // steps that makes each descriptor anew spends more time on that than the tensor cores do.
 __device__ __forceinline__ uint64_t descriptor_step(uint64_t descriptor, uint32_t bytes) {
@@ -74,6 +80,13 @@ __device__ __forceinline__ uint64_t descriptor_step(uint64_t descriptor, uint32_
 // of row l % 8 of matrix l / 8. PTX ISA "stmatrix", sm_90.
 __device__ __forceinline__ void stmatrix_x4(uint32_t smem, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// The same with every matrix transposed: lane l gives the address of column l % 8 of matrix l / 8.
+__device__ __forceinline__ void stmatrix_x4_transposed(uint32_t smem, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
                : "memory");
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -48,6 +49,7 @@ bool try_hopper([[maybe_unused]] const FwdParams& p, [[maybe_unused]] cudaStream
 bool try_hopper([[maybe_unused]] const BwdParams& p, [[maybe_unused]] cudaStream_t stream) {
 #ifdef PLAB_HAS_SM90A
   if (has_hopper_path() && sm90::takes(p)) {
+    if (!sm90::makes_statistics(p)) launch_bwd_prepare(p, stream);
     sm90::launch_bwd(p, stream);
     return true;
   }
@@ -76,12 +78,13 @@ void launch_attention_bwd_sm80(const BwdParams& p, cudaStream_t stream) {
 }
 
 int64_t attention_bwd_scratch(const Problem& p, bool deterministic) {
-  if (deterministic) return 0;  // the fastest backwards add to dQ in whatever order their blocks finish
+  // The portable path's fastest backward adds to dQ in whatever order its blocks finish.
+  const int64_t portable = deterministic ? 0 : dq_sum_floats_sm80(p);
 #ifdef PLAB_HAS_SM90A
-  // Views that TMA cannot walk take the portable path too, whose sum is never the larger one.
-  if (has_hopper_path() && p.scale > 0 && p.softcap == 0) return sm90::dq_sum_floats(p);
+  // Views that TMA cannot walk take the portable path too.
+  if (has_hopper_path() && p.scale > 0) return std::max(sm90::dq_sum_floats(p), portable);
 #endif
-  return dq_sum_floats_sm80(p);
+  return portable;
 }
 
 void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {
@@ -104,8 +107,11 @@ void launch_attention_bwd(const BwdParams& p, cudaStream_t stream) {
     launch_clear_tail(p.dk, cu + problem.batch, problem.k_len, problem.kv_heads, problem.head_dim, stream);
     launch_clear_tail(p.dv, cu + problem.batch, problem.k_len, problem.kv_heads, problem.head_dim, stream);
   }
+  if (problem.batch > 0 && try_hopper(p, stream)) return;
   launch_bwd_prepare(p, stream);
-  if (problem.batch > 0 && !try_hopper(p, stream)) launch_attention_bwd_sm80(p, stream);
+  BwdParams portable = p;
+  if (p.deterministic) portable.dq_sum = nullptr;  // it was meant for the other path
+  if (problem.batch > 0) launch_attention_bwd_sm80(portable, stream);
 }
 
 }  // namespace plab::ops::attention

@@ -1,268 +1,288 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <type_traits>
-
-#include "ops/attention/sm90/bwd_parts.cuh"
-#include "ops/attention/sm90/bwd_sum.cuh"
+#include "ops/attention/sm90/bwd_stream.cuh"
 
 namespace plab::ops::attention::sm90 {
 
-template <class Element_, int kHeadDim_, bool kSumDq_, int kTileQ_ = 64, bool kAhead_ = true>
+template <class Element_, int kHeadDim_, int kTileQ_, bool kSoftcap_>
 struct BwdConfig {
   using Element = Element_;
-  static constexpr bool kSumDq = kSumDq_;  // false: another kernel computes dQ
-  static constexpr bool kAhead = kAhead_;  // the next tile's scores are computed under this tile's products
-  static constexpr int kHeadDim = kHeadDim_, kTileKv = 128, kTileQ = kTileQ_, kStages = kAhead ? 3 : 2,
-                       kStagesDo = 2;
+  static constexpr int kHeadDim = kHeadDim_, kTileKv = 128, kTileQ = kTileQ_, kStages = 2;
+  static constexpr bool kSoftcap = kSoftcap_;
+  // LSE and delta are subtracted by the products themselves, as three more columns of Q and dO. At d64 a step
+  // of 16 columns more is too much of the 64, and softcap needs the scores as they are.
+  static constexpr bool kProduct = kHeadDim == 128 && !kSoftcap;
   static constexpr int kThreads = 3 * kWarpgroup, kProducerRegs = kHeadDim == 128 ? 24 : 40,
                        kConsumerRegs = kHeadDim == 128 ? 240 : 232;
   static constexpr int kBytesKv = kTileKv * kHeadDim * 2, kBytesQ = kTileQ * kHeadDim * 2,
                        kBytesDs = kTileKv * kTileQ * 2;
-  static constexpr int kStatistics = 2 * kTileQ * 4;  // LSE·log2e and delta of a stage's queries
-  static constexpr int kSmemBytes =
-      2 * kBytesKv + (kStages + kStagesDo) * kBytesQ + 2 * kBytesDs + kStages * kStatistics + 256;
+  static constexpr int kStatistics =
+      kTileQ * (kProduct ? 16 : 8);  // bytes: LSE and delta of a stage's queries
   // A warpgroup's share of dQ: half of the columns of 64 queries, or all columns of half of 128 queries.
   static constexpr int kSumColumns = kTileQ == 64 ? kHeadDim / 2 : kHeadDim, kSumRegs = kSumColumns / 2;
+  static constexpr int kBytesSum = kSumRegs * kWarpgroup * 4;
+  static constexpr bool kSumLate = kHeadDim == 64;  // dQ is handed over under the next step's products
+  static constexpr int kBytesOnes = 384;
+  static constexpr int kSmemBytes =
+      2 * kBytesKv + kStages * (2 * kBytesQ + kStatistics) + 2 * kBytesDs + 2 * kBytesSum + kBytesOnes + 192;
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed Hopper's 227 KB per block");
 };
 
 // attention_bwd_sm90: dK and dV of 128 keys of one head, and what they add to dQ, on Hopper's wgmma and TMA.
-// Mapping   one block per key tile and key head. A producer warpgroup streams the query tiles of every query
+// Mapping   a block stays and takes key tiles in turn. One producer warp streams the query tiles of every
+// query
 //           head that shares the key head; two consumer warpgroups own 64 keys each. S^T = K Q^T and
 //           dP^T = V dO^T put keys on the rows, so P^T and dS^T are register operands of dV += P^T dO and
-//           dK += dS^T Q. dS^T also goes to shared memory, where both warpgroups read it as the (transposed)
-//           A operand of dQ = dS K, half of the columns (or of 128 queries) each; dQ is added to an fp32 sum
-//           in L2. kAhead computes the next tile's scores and exponentials under this tile's products.
+//           dK += dS^T Q. dS also goes to shared memory, in rows of queries, where both warpgroups read it
+//           for dQ = dS K, half of the columns (or of 128 queries) each. dQ goes through shared memory to an
+//           fp32 sum in L2, by two warps that do nothing else.
 // Bytes     per query tile 4 kTileQ D from L2 and 4 kTileQ D of fp32 additions       Flops  10 B H Sq Sk D
-// Roof      shared memory: about 350 KB per tile pair at d128, 2700 cycles, against 2560 of the tensor cores.
-// Contract  attention.h, sm90::takes, scale > 0 and no softcap; dq_sum zeroed where kSumDq.
+// Roof      shared memory: about 400 KB per tile pair at d128, 3100 cycles, against 2690 of the tensor cores.
+// Contract  attention.h, sm90::takes, scale > 0; dq_sum as BwdScratch has it, and zero unless in turns.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     attention_bwd_sm90_kernel(const __grid_constant__ BwdParams p, const __grid_constant__ TileGrid grid,
                               const __grid_constant__ BwdMaps maps) {
   using Element = typename Config::Element;
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv, kStages = Config::kStages,
-                kStagesDo = Config::kStagesDo;
+  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv, kStages = Config::kStages;
+  constexpr int kBoth = 1, kOwn = 2, kSumFull = 4,
+                kSumEmpty = 6;  // named barriers; but for kBoth, one a group
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t k_tile = ptx::shared_address(memory), v_tile = k_tile + Config::kBytesKv;
   const uint32_t q_ring = v_tile + Config::kBytesKv, do_ring = q_ring + kStages * Config::kBytesQ;
-  const uint32_t ds_tiles = do_ring + kStagesDo * Config::kBytesQ,
-                 statistics = ds_tiles + 2 * Config::kBytesDs;
-  const uint32_t ds_full = statistics + kStages * Config::kStatistics;  // one barrier per tile of dS^T
-  const QueryBarriers<kStages, kStagesDo> barriers(ds_full + 16);
+  const uint32_t ds_tiles = do_ring + kStages * Config::kBytesQ, sums = ds_tiles + 2 * Config::kBytesDs;
+  const uint32_t statistics = sums + 2 * Config::kBytesSum, ones = statistics + kStages * Config::kStatistics;
+  KeyTiles tiles(ones + Config::kBytesOnes);
+  const StreamBarriers<kStages> barriers(ones + Config::kBytesOnes + KeyTiles::kBytes);
 
   const Problem& problem = p.problem;
-  const Tile tile = find_tile(problem, grid, false, blockIdx.x);
-  const QueryTiles<Config> queries(problem, tile);
-  if (!tile.valid) return;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(ds_full + 8 * i, 8);  // every consumer warp
+    tiles.init();
     barriers.init();
+  }
+  if constexpr (Config::kProduct) {
+    // The other operand of the statistics' step: 8 x 8 elements with ones in the columns of LSE, then of
+    // delta, then none.
+    if (threadIdx.x < 24) {
+      constexpr uint32_t kOne = 0x3f80;  // in bfloat16
+      const int piece = int(threadIdx.x) / 8;
+      ptx::store_shared_16(ones + threadIdx.x * 16, piece == 0 ? make_uint4(kOne << 16 | kOne, kOne, 0, 0)
+                                                    : piece == 1
+                                                        ? make_uint4(0, kOne << 16, kOne << 16 | kOne, 0)
+                                                        : make_uint4(0, 0, 0, 0));
+      ptx::fence_proxy_async();
+    }
   }
   __syncthreads();
 
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
-    feed_queries<Config>(p, tile, queries, maps, barriers, k_tile, v_tile, q_ring, do_ring, statistics);
+    const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
+    if (warp == 0)
+      feed_tiles<Config>(p, grid, maps, barriers, tiles, k_tile, v_tile, q_ring, do_ring, statistics);
+    else if (warp >= 2)
+      carry_sums<Config>(p, grid, tiles, warp - 2, sums + (warp - 2) * Config::kBytesSum, kSumFull + warp - 2,
+                         kSumEmpty + warp - 2);
     return;
   }
 
   ptx::setmaxnreg_inc<Config::kConsumerRegs>();
   const int group = __shfl_sync(~0u, int(threadIdx.x) / kWarpgroup, 0) - 1,
-            thread = int(threadIdx.x) % kWarpgroup, lane = thread % 32;
-  const int row0 = 64 * group + 16 * (thread / 32) + lane / 4,
-            pair = 2 * (lane % 4);  // this thread's first key and query
+            thread = int(threadIdx.x) % kWarpgroup, warp = thread / 32, lane = thread % 32;
+  const int row0 = 64 * group + 16 * warp + lane / 4, pair = 2 * (lane % 4);  // the first key and query
   const uint32_t k_rows = k_tile + 64 * 128 * group, v_rows = v_tile + 64 * 128 * group;
-  constexpr int kBoth = 1, kOwn = 2;  // named barriers
-
+  const uint64_t ones_lse = ptx::descriptor_pieces(ones, 256, 0),
+                 ones_delta = ptx::descriptor_pieces(ones + 128, 128, 0);
   const float factor = float(problem.scale) * kLog2e;
+  const ScoreMap map(problem);
+  // Row and swizzled piece that this lane addresses when a fragment is stored: of dS, in rows of queries, and
+  // of dK and dV. This group's 64 keys are a chunk of each tile of dS.
+  const uint32_t ds_chunk = ds_tiles + group * kM * 128,
+                 ds_lane = ds_chunk + (8 * (lane / 16) + lane % 8) * 128 +
+                           (((2 * warp + lane / 8 % 2) ^ (lane & 7)) << 4),
+                 out_lane = ds_chunk + (16 * warp + lane % 16) * 128 + ((lane / 16 ^ (lane & 7)) << 4);
+
   float dk[kD / 2], dv[kD / 2], s[kM / 2];
-  uint32_t probability[kM / 16][4];
-#pragma unroll
-  for (int i = 0; i < kD / 2; ++i) dk[i] = dv[i] = 0.f;
-
   Ring<kStages> ring;
-  Ring<kStagesDo> ring_do;
-  int head = tile.head * queries.heads, m = queries.begin;
-  // Row and swizzled piece that this lane addresses when a fragment of dS^T is stored.
-  const uint32_t ds_lane =
-      ds_tiles + (64 * group + 16 * (thread / 32) + lane % 16) * 128 + ((lane / 16 ^ (lane & 7)) << 4);
+  uint32_t turn = 0, kv_parity = 0;  // turn: steps so far
 
-  const auto issue_scores = [&](const Ring<kStages>& at) {
-    ptx::mbarrier_wait(barriers.q_full + 8 * at.stage, at.parity);
-    ptx::wgmma_fence();
-    issue_nt<Element, kM, kD, kN>(s, k_rows, q_ring + at.stage * Config::kBytesQ);
+  // D = A B^T, less the statistics that `which` selects.
+  const auto issue_product = [&](float (&d)[kM / 2], uint32_t a_rows, uint32_t b_tile, uint64_t which) {
+    if constexpr (Config::kProduct) {
+      const uint64_t rows = ptx::descriptor_pieces(statistics + ring.stage * Config::kStatistics, 0, 128);
+      ptx::Wgmma<__nv_bfloat16, kM, false, false>::ss(d, which, rows, 0);
+      issue_nt<Element, kM, kD, kN, true>(d, a_rows, b_tile);
+    } else {
+      issue_nt<Element, kM, kD, kN>(d, a_rows, b_tile);
+    }
   };
-  // P of the scores in s, packed.
-  const auto soften = [&](const Ring<kStages>& at, int tile_q) {
-    ptx::keep(s);
-    probabilities(s, statistics + at.stage * Config::kStatistics, pair, factor);
-    if (queries.edge(tile, tile_q))
-      clear_unseen(s, queries.visible, tile, tile.row + row0, tile_q * kM + pair);
+  const auto hand_over_sum = [&] {
+    ptx::fence_proxy_async();
+    ptx::named_barrier_arrive(kSumFull + group, kWarpgroup + 32);
   };
-  const auto pack = [&] {
-#pragma unroll
-    for (int i = 0; i < kM / 16; ++i) pack_operand<Element>(probability[i], s, i);
-  };
-  const auto step_body = [&](auto last, int step) {
-    constexpr bool kNext = Config::kAhead && !decltype(last)::value;
+  // Every step: P and dS of a tile, and the five products.
+  const auto step = [&](const Tile& tile, const QueryTiles<Config>& queries, int m, bool first) {
     const uint32_t q_tile = q_ring + ring.stage * Config::kBytesQ,
-                   do_tile = do_ring + ring_do.stage * Config::kBytesQ;
-    const uint32_t ds_offset = (step & 1) * Config::kBytesDs,
-                   stats = statistics + ring.stage * Config::kStatistics;
-    Ring<kStages> next = ring;
-    next.advance();
-    const int this_m = m, this_head = head;
-    if (++m == queries.end) {
-      m = queries.begin;
-      ++head;
-    }
+                   do_tile = do_ring + ring.stage * Config::kBytesQ;
+    const uint32_t lse = statistics + ring.stage * Config::kStatistics, delta = lse + kM * 4;
+    const uint32_t ds_offset = (turn & 1) * Config::kBytesDs;
     float dp[kM / 2], dq[Config::kSumRegs];
-    uint32_t slope[kM / 16][4];
-    if constexpr (!Config::kAhead) issue_scores(ring);
-    ptx::mbarrier_wait(barriers.do_full + 8 * ring_do.stage, ring_do.parity);
+    uint32_t probability[kM / 16][4], slope[kM / 16][4];
+
+    ptx::mbarrier_wait(barriers.q_full + 8 * ring.stage, ring.parity);
     ptx::wgmma_fence();
-    issue_nt<Element, kM, kD, kN>(dp, v_rows, do_tile);
-    if constexpr (!Config::kAhead) {
-      ptx::wgmma_wait<1>();
-      soften(ring, this_m);
-      pack();
-      ptx::wgmma_fence();
-    }
-    issue_nn<Element, kD, kM>(dv, probability, do_tile);
+    issue_product(s, k_rows, q_tile, ones_lse);
+    if (first) ptx::mbarrier_wait(barriers.v_full, kv_parity);
+    ptx::mbarrier_wait(barriers.do_full + 8 * ring.stage, ring.parity);
+    ptx::wgmma_fence();
+    issue_product(dp, v_rows, do_tile, ones_delta);
+    if (Config::kSumLate && !first) hand_over_sum();
     ptx::wgmma_wait<1>();
+    ptx::keep(s);
+    if constexpr (Config::kProduct) {
+#pragma unroll
+      for (int i = 0; i < kM / 2; ++i) s[i] = ptx::ex2_approx_ftz(s[i] * factor);
+    } else if constexpr (Config::kSoftcap) {
+      capped_probabilities<Element>(s, slope, lse, pair, map);
+    } else {
+      probabilities(s, lse, pair, factor);
+    }
+    if (queries.edge(tile, m)) clear_unseen(s, queries.visible, tile, tile.row + row0, m * kM + pair);
+
+    ptx::wgmma_wait<0>();
     ptx::keep(dp);
-    slopes_packed<Element>(dp, probability, stats + kM * 4, pair);
+    if constexpr (Config::kProduct) {
 #pragma unroll
-    for (int i = 0; i < kM / 16; ++i) pack_operand<Element>(slope[i], dp, i);
-    if constexpr (Config::kSumDq) {
-      // dSᵀ, keys by queries, in chunks of 64 queries.
+      for (int i = 0; i < kM / 2; ++i) dp[i] *= s[i];
+    } else {
+      slopes(dp, s, delta, pair);
+    }
+    if constexpr (Config::kSoftcap) multiply_packed<Element>(dp, slope);
 #pragma unroll
-      for (int i = 0; i < kM / 16; ++i)
-        ptx::stmatrix_x4((ds_lane + ds_offset + (i / 4) * kN * 128) ^ ((i % 4) << 5), slope[i]);
-      ptx::fence_proxy_async();
-      if constexpr (Config::kAhead) {
-        __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(ds_full + 8 * (step & 1));
-      } else {
-        ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);
-      }
+    for (int i = 0; i < kM / 16; ++i) {
+      pack_operand<Element>(probability[i], s, i);
+      pack_operand<Element>(slope[i], dp, i);
     }
-    if constexpr (kNext) issue_scores(next);
-    if constexpr (Config::kAhead) {
-      ptx::wgmma_wait<kNext ? 1 : 0>();  // dV
-      ptx::keep(dv);
-      ptx::keep(probability);
-      if (thread == 0) ptx::mbarrier_arrive(barriers.do_empty + 8 * ring_do.stage);
-    }
-    if constexpr (Config::kSumDq) {
-      const uint32_t chunk = kM == 128 ? group * kN * 128 : 0;  // this warpgroup's queries
-      const uint32_t columns = kM == 128 ? 0 : kD == 128 ? group * kN * 128 : group * 64;
-      const uint64_t a = ptx::descriptor_mn_major(ds_tiles + ds_offset + chunk, kN * 128),
+#pragma unroll
+    for (int i = 0; i < kM / 16; ++i)
+      ptx::stmatrix_x4_transposed(ds_lane + ds_offset + i * 16 * 128, slope[i]);
+    ptx::wgmma_fence();
+    issue_nn<Element, kD, kM>(dv, probability, do_tile);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);
+
+    ptx::wgmma_fence();
+    {
+      const uint32_t rows = kM == 128 ? group * 64 * 128 : 0, columns = kM == 128   ? 0
+                                                                        : kD == 128 ? group * kN * 128
+                                                                                    : group * 64;
+      const uint64_t a = ptx::descriptor_k_major(ds_tiles + ds_offset + rows),
                      b = ptx::descriptor_mn_major(k_tile + columns, kN * 128);
-      if constexpr (Config::kAhead) ptx::mbarrier_wait(ds_full + 8 * (step & 1), (step >> 1) & 1);
-      ptx::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kN / 16; ++i)
-        ptx::Wgmma<Element, Config::kSumColumns, true, true>::ss(dq, ptx::descriptor_step(a, i * 2048),
-                                                                 ptx::descriptor_step(b, i * 2048), i > 0);
+        ptx::Wgmma<Element, Config::kSumColumns, false, true>::ss(
+            dq, ptx::descriptor_step(a, depth_step<kM>(0, i)), ptx::descriptor_step(b, i * 2048), i > 0);
       ptx::wgmma_commit();
     }
+    ptx::wgmma_wait<1>();
+    ptx::keep(dv);
+    ptx::keep(probability);
+    if (lane == 0) ptx::mbarrier_arrive(barriers.do_empty + 8 * ring.stage);
     ptx::wgmma_fence();
-    constexpr bool kSlopesFromShared = Config::kSumDq && Config::kAhead;  // in registers they are too many
-    if constexpr (kSlopesFromShared) {
-      const uint64_t a = ptx::descriptor_k_major(ds_tiles + ds_offset + 64 * 128 * group),
-                     b = ptx::descriptor_mn_major(q_tile, kM * 128);
+    issue_nn<Element, kD, kM>(dk, slope, q_tile);
+    ptx::wgmma_wait<1>();
+    ptx::keep(dq);
+    ptx::named_barrier_sync(kSumEmpty + group, kWarpgroup + 32);
+    const uint32_t sum = sums + group * Config::kBytesSum + thread * 16;
 #pragma unroll
-      for (int k = 0; k < kM / 16; ++k)
-        ptx::Wgmma<Element, kD, false, true>::ss(dk, ptx::descriptor_step(a, depth_step<kN>(0, k)),
-                                                 ptx::descriptor_step(b, k * 2048), 1);
-      ptx::wgmma_commit();
-    } else {
-      issue_nn<Element, kD, kM>(dk, slope, q_tile);
-    }
-
-    if constexpr (kNext) {
-      ptx::wgmma_wait<Config::kSumDq ? 2 : 1>();
-      soften(next, m);
-    }
-    if constexpr (!Config::kAhead) {
-      ptx::wgmma_wait<1>();
-      ptx::keep(dv);
-      ptx::keep(probability);
-      if (thread == 0) ptx::mbarrier_arrive(barriers.do_empty + 8 * ring_do.stage);
-    }
-    if constexpr (Config::kSumDq) {
-      ptx::wgmma_wait<1>();
-      ptx::keep(dq);
-      const int64_t sum_tile = first_sum_tile<Config>(problem, tile, this_head) + this_m;
-      float* sum = p.dq_sum + dq_sum_offset<Config>(sum_tile, group, 0, thread);
-#pragma unroll
-      for (int i = 0; i < Config::kSumRegs; i += 4)
-        ptx::reduce_add_4(sum + i * kWarpgroup, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
-    }
-    if constexpr (kNext) pack();
+    for (int i = 0; i < Config::kSumRegs; i += 4)
+      ptx::store_shared_16(sum + i * kWarpgroup * 4,
+                           make_uint4(__float_as_uint(dq[i]), __float_as_uint(dq[i + 1]),
+                                      __float_as_uint(dq[i + 2]), __float_as_uint(dq[i + 3])));
+    if constexpr (!Config::kSumLate) hand_over_sum();
     ptx::wgmma_wait<0>();
     ptx::keep(dk);
-    if constexpr (!kSlopesFromShared) ptx::keep(slope);
-    __syncwarp();
+    ptx::keep(slope);
     if (lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
-    ring = next;
-    ring_do.advance();
+    ring.advance();
+    ++turn;
+  };
+  // 64 rows by way of this group's chunks of dS, from tile `buffer` on.
+  const auto write_rows = [&](const Tile& tile, int keys, const View& view, const float (&acc)[kD / 2],
+                              float by, int buffer) {
+    constexpr int kPieces = kD / 8, kRows = kWarpgroup / kPieces;  // rows at a time
+    const uint32_t offset = buffer * Config::kBytesDs;
+#pragma unroll
+    for (int i = 0; i < kD / 16; ++i) {
+      uint32_t word[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        word[j] = ptx::pack_pair<Element>(acc[8 * i + 2 * j] * by, acc[8 * i + 2 * j + 1] * by);
+      ptx::stmatrix_x4((out_lane + offset + (i / 4) * Config::kBytesDs) ^ ((i % 4) << 5), word);
+    }
+    ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+    const int piece = thread % kPieces, first = tile.row + 64 * group;
+    Element* const out = row_pointer<Element>(view, tile.batch, tile.k_row + first, tile.head) + piece * 8;
+    const uint32_t from = ds_chunk + offset + (piece / 8) * Config::kBytesDs;
+#pragma unroll
+    for (int row = thread / kPieces; row < 64; row += kRows)
+      if (64 * group + row < keys && piece * 8 < problem.head_dim)
+        *reinterpret_cast<uint4*>(out + row * view.row) =
+            ptx::load_shared_16(from + row * 128 + (((piece % 8) ^ (row & 7)) << 4));
+    ptx::named_barrier_sync(kOwn + group, kWarpgroup);
   };
 
-  if (queries.steps > 0) {
-    ptx::mbarrier_wait(barriers.kv_full, 0);
-    if constexpr (Config::kAhead) {
-      issue_scores(ring);
-      ptx::wgmma_wait<0>();
-      soften(ring, m);
-      pack();
-      for (int step = 0; step < queries.steps - 1; ++step) step_body(std::false_type{}, step);
-      step_body(std::true_type{}, queries.steps - 1);
-    } else {
-      for (int step = 0; step < queries.steps; ++step) step_body(std::true_type{}, step);
+  for (Tile tile{}; tiles.next(problem, grid, tile);) {
+    const QueryTiles<Config> queries(problem, tile);
+#pragma unroll
+    for (int i = 0; i < kD / 2; ++i) dk[i] = dv[i] = 0.f;
+    if (queries.steps > 0) {
+      QueryStep<Config> at(tile, queries);
+      ptx::mbarrier_wait(barriers.k_full, kv_parity);
+      for (int i = 0; i < queries.steps; ++i) {
+        step(tile, queries, at.m, i == 0);
+        at.advance(tile, queries);
+      }
+      if constexpr (Config::kSumLate) hand_over_sum();
+      if (lane == 0) ptx::mbarrier_arrive(barriers.kv_empty);
+      kv_parity ^= 1;
     }
+    ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);  // nobody reads dS any more
+    write_rows(tile, queries.keys, p.dv, dv, 1.f, 0);
+    write_rows(tile, queries.keys, p.dk, dk, float(problem.scale), kD == 128 ? 0 : 1);
   }
-
-  // Every product has been waited for by both groups once they meet here; K's and V's tiles become the
-  // staging area.
-  ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);
-  const float scale = float(problem.scale), scales[2] = {scale, scale}, ones[2] = {1.f, 1.f};
-  stage_rows_sm90<Element, kN, kD>(k_tile, 64 * group, dk, scales);
-  stage_rows_sm90<Element, kN, kD>(v_tile, 64 * group, dv, ones);
-  ptx::named_barrier_sync(kOwn + group, kWarpgroup);
-  store_rows_sm90<kN, kD>(row_pointer<Element>(p.dk, tile.batch, tile.k_row + tile.row, tile.head), p.dk.row,
-                          k_tile, 64 * group, queries.keys, problem.head_dim);
-  store_rows_sm90<kN, kD>(row_pointer<Element>(p.dv, tile.batch, tile.k_row + tile.row, tile.head), p.dv.row,
-                          v_tile, 64 * group, queries.keys, problem.head_dim);
 }
 
 template <class Config>
-void launch_bwd_config(const BwdParams& params, cudaStream_t stream) {
+void launch_bwd_config(BwdParams params, cudaStream_t stream) {
   const Problem& p = params.problem;
+  const BwdScratch<Config> scratch(params);
+  // Where a head has few key tiles they hardly ever wait for each other, and turns save zeroing the sum.
+  const int64_t longest = p.k_len / (p.cu_seqlens_k ? p.batch : 1);
+  params.deterministic = params.deterministic || longest <= 8 * Config::kTileKv;
+  if (!params.deterministic)
+    PLAB_CUDA_CHECK(
+        cudaMemsetAsync(params.dq_sum, 0, scratch.tiles * scratch.kTileFloats * sizeof(float), stream));
+  const TileGrid rows = make_tile_grid(p, true, Config::kTileQ, p.q_len * p.head_dim * 4);
+  attention_bwd_sm90_prepare_kernel<Config>
+      <<<static_cast<unsigned>(blocks(rows)), kWarpgroup, 0, stream>>>(params, rows);
+  PLAB_CHECK_LAUNCH();
   const TileGrid grid = make_key_grid<Config>(p);
-  if constexpr (Config::kSumDq) {
-    const int64_t tiles = int64_t{p.cu_seqlens_q ? 1 : p.batch} * p.heads * sum_tiles<Config>(p);
-    PLAB_CUDA_CHECK(cudaMemsetAsync(
-        params.dq_sum, 0, static_cast<size_t>(tiles) * Config::kTileQ * Config::kHeadDim * 4, stream));
-  }
   if (blocks(grid) > 0) {
+    const int64_t resident = cuda::device_attribute<cudaDevAttrMultiProcessorCount>(),
+                  count = blocks(grid) < resident ? blocks(grid) : resident;
     const BwdMaps maps = make_bwd_maps(params, Config::kTileQ, Config::kTileKv);
     const auto kernel = attention_bwd_sm90_kernel<Config>;
     PLAB_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes));
-    kernel<<<static_cast<unsigned>(blocks(grid)), Config::kThreads, Config::kSmemBytes, stream>>>(params,
-                                                                                                  grid, maps);
+    kernel<<<static_cast<unsigned>(count), Config::kThreads, Config::kSmemBytes, stream>>>(params, grid,
+                                                                                           maps);
     PLAB_CHECK_LAUNCH();
   }
-  if constexpr (Config::kSumDq) {
-    const TileGrid rows = make_tile_grid(p, true, Config::kTileQ, p.q_len * p.head_dim * 4);
-    attention_bwd_sm90_finish_kernel<Config>
-        <<<static_cast<unsigned>(blocks(rows)), 2 * kWarpgroup, 0, stream>>>(params, rows);
-    PLAB_CHECK_LAUNCH();
-  }
+  attention_bwd_sm90_finish_kernel<Config>
+      <<<static_cast<unsigned>(blocks(rows)), 2 * kWarpgroup, 0, stream>>>(params, rows);
+  PLAB_CHECK_LAUNCH();
 }
 
 }  // namespace plab::ops::attention::sm90

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/sm90/bwd_query.cuh"
+#include "ops/attention/sm90/bwd.cuh"
 #include "ops/attention/sm90/launch.h"
 
 namespace plab::ops::attention::sm90 {
@@ -7,12 +7,10 @@ namespace {
 
 template <class Element>
 void launch(const BwdParams& params, cudaStream_t stream) {
-  if (params.dq_sum != nullptr) {
-    launch_bwd_config<BwdConfig<Element, 128, true, 64, true>>(params, stream);
-  } else {
-    launch_bwd_config<BwdConfig<Element, 128, false, 64, true>>(params, stream);
-    launch_bwd_query_config<BwdQueryConfig<Element, 128, 96>>(params, stream);
-  }
+  if (params.problem.softcap > 0)
+    launch_bwd_config<BwdConfig<Element, 128, 64, true>>(params, stream);
+  else
+    launch_bwd_config<BwdConfig<Element, 128, 64, false>>(params, stream);
 }
 
 }  // namespace

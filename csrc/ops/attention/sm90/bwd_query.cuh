@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/attention/sm90/bwd.cuh"
+#include "ops/attention/sm90/bwd_parts.cuh"
 
 namespace plab::ops::attention::sm90 {
 
-template <class Element_, int kHeadDim_, int kTileKv_>
+template <class Element_, int kHeadDim_, int kTileKv_, bool kSoftcap_ = false>
 struct BwdQueryConfig {
   using Element = Element_;
+  static constexpr bool kSoftcap = kSoftcap_;
   static constexpr int kHeadDim = kHeadDim_, kTileQ = 128, kTileKv = kTileKv_;
   static constexpr bool kAhead =
       kHeadDim < 256;  // the next tile's scores are computed under this tile's product
@@ -22,7 +23,7 @@ struct BwdQueryConfig {
 // Mapping   one block per query tile and head: a producer warp, two consumer warpgroups of 64 queries. dS is
 //           the register operand of dQ += dS K. Every dQ has one owner: no atomics, the same bits every run.
 // Bytes     4 kTileQ D, plus 4 kTileKv D per key tile from L2      Flops  6 B H Sq Sk D       Roof  compute
-// Contract  attention.h, sm90::takes, scale > 0 and no softcap.
+// Contract  attention.h, sm90::takes, scale > 0.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     attention_bwd_query_sm90_kernel(const __grid_constant__ BwdParams p,
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const uint32_t q_rows = q_tile + 64 * 128 * group, do_rows = do_tile + 64 * 128 * group;
   constexpr int kOwn = 2;  // named barriers of each group's own
   const float factor = float(problem.scale) * kLog2e;
+  const ScoreMap map(problem);
   float dq[kD / 2], s[kN / 2], dp[kN / 2], lse[2] = {INFINITY, INFINITY}, delta[2] = {};
   uint32_t slope[kN / 16][4];
 #pragma unroll
@@ -131,8 +133,20 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::keep(s);
     if ((n + 1) * kN > visible.high(tile.row, tile.k_len) || n * kN < visible.low(tile.row + rows - 1))
       mask_scores(s, n * kN, band, visible, tile.k_len);
+    [[maybe_unused]] uint32_t bend[kN / 16][4];
+    if constexpr (Config::kSoftcap) {
 #pragma unroll
-    for (int i = 0; i < kN / 2; ++i) s[i] = ptx::ex2_approx_ftz(s[i] * factor - lse[i / 2 % 2]);
+      for (int i = 0; i < kN / 2; i += 2) {
+        // A score that the mask removed is -inf: its tanh is -1, so it is told apart before.
+        const float x = tanh_fast(s[i] * map.inner), y = tanh_fast(s[i + 1] * map.inner);
+        s[i] = s[i] == -INFINITY ? 0.f : ptx::ex2_approx_ftz(map.outer * x - lse[i / 2 % 2]);
+        s[i + 1] = s[i + 1] == -INFINITY ? 0.f : ptx::ex2_approx_ftz(map.outer * y - lse[i / 2 % 2]);
+        bend[i / 8][i / 2 % 4] = ptx::pack_pair<Element>(1.f - x * x, 1.f - y * y);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) s[i] = ptx::ex2_approx_ftz(s[i] * factor - lse[i / 2 % 2]);
+    }
     ptx::wgmma_wait_after<kHeld>(all_of(s));
     ptx::keep(dp);
     if (leader) ptx::mbarrier_arrive(v_empty + 8 * v.stage);
@@ -140,6 +154,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     k.advance();
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]);
+    if constexpr (Config::kSoftcap) multiply_packed<Element>(dp, bend);
     if constexpr (kHeld) {
       ptx::wgmma_wait<0>();
       end_product();

@@ -1,51 +1,149 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/attention/sm90/tiles.cuh"
+#include "ops/attention/sm90/bwd_parts.cuh"
 
-// dQ's fp32 sum, to which the blocks of all key tiles add, and the kernel that turns it into rows.
+// The scratch of the backward up to head_dim 128, one piece per tile of queries: dQ's fp32 sum, to which the
+// blocks of all key tiles add; the rows' statistics; and whose turn it is to add. The kernel that fills it
+// before, and the one that turns the sum into rows after.
 namespace plab::ops::attention::sm90 {
 
-// dQ is summed in fp32 in the order of the accumulator's registers, so that a warp adds 512 consecutive bytes
-// at a time. Float4 `quad` of thread `thread` of warpgroup `group` in tile `tile`:
-template <class Config>
-__device__ __forceinline__ int64_t dq_sum_offset(int64_t tile, int group, int quad, int thread) {
-  return (((tile * 2 + group) * (Config::kSumRegs / 4) + quad) * kWarpgroup + thread) * 4;
-}
-
-// The number of query tile 0 of a head in that sum. With cu_seqlens sequences share no tile: one of n rows
-// fills at most n / kTileQ + 1.
+// With cu_seqlens sequences share no tile: one of n rows fills at most n / kTileQ + 1.
 template <class Config>
 __host__ __device__ __forceinline__ int sum_tiles(const Problem& p) {
   return int(p.cu_seqlens_q ? p.q_len / Config::kTileQ + p.batch
                             : (p.q_len + Config::kTileQ - 1) / Config::kTileQ);
 }
+
 template <class Config>
-__device__ __forceinline__ int64_t first_sum_tile(const Problem& p, const Tile& tile, int head) {
-  return (int64_t{tile.batch} * p.heads + head) * sum_tiles<Config>(p) + tile.q_row / Config::kTileQ +
-         tile.sequence;
+struct BwdScratch {
+  static constexpr int kTileFloats = Config::kTileQ * Config::kHeadDim;
+  // A turn for each warpgroup, which add independently of each other.
+  static constexpr int kFloatsPerTile = kTileFloats + Config::kStatistics / 4 + 2;
+
+  int64_t tiles;
+  float* base;
+
+  __host__ __device__ __forceinline__ explicit BwdScratch(const BwdParams& p)
+      : tiles(int64_t{p.problem.cu_seqlens_q ? 1 : p.problem.batch} * p.problem.heads *
+              sum_tiles<Config>(p.problem)),
+        base(p.dq_sum) {}
+  __device__ __forceinline__ int64_t first_tile(const Problem& p, const Tile& tile, int head) const {
+    return (int64_t{tile.batch} * p.heads + head) * sum_tiles<Config>(p) + tile.q_row / Config::kTileQ +
+           tile.sequence;
+  }
+  // dQ in the order of the accumulator's registers: a warpgroup's share is contiguous, float4 `quad` of its
+  // thread `thread` lies 128 quad + thread float4s behind.
+  __device__ __forceinline__ float* sum(int64_t tile, int group) const {
+    return base + tile * kTileFloats + group * (kTileFloats / 2);
+  }
+  __device__ __forceinline__ float* statistics(int64_t tile) const {
+    return base + tiles * kTileFloats + tile * (Config::kStatistics / 4);
+  }
+  __device__ __forceinline__ int* turn(int64_t tile, int group) const {
+    return reinterpret_cast<int*>(base + tiles * (kTileFloats + Config::kStatistics / 4)) + tile * 2 + group;
+  }
+  // How many key tiles have been begun.
+  __device__ __forceinline__ int* counter() const { return turn(tiles, 0); }
+};
+
+// x as three bfloat16 whose sum it is.
+__device__ __forceinline__ void split_in_three(float x, float (&part)[3]) {
+  part[0] = __bfloat162float(__float2bfloat16_rn(x));
+  part[1] = __bfloat162float(__float2bfloat16_rn(x - part[0]));
+  part[2] = x - part[0] - part[1];
 }
 
-// attention_bwd_sm90_finish: dQ = scale dq_sum, back in rows through shared memory, so that each row's pieces
-// are written 16 bytes at a time. One block per query tile; memory, 6 bytes an element.
+// attention_bwd_sm90_prepare: delta = rowsum(dO O) - dLSE and the LSE of a tile's queries in the form the
+// main kernel reads; its turns become 0, and so does the count of key tiles begun. Mapping   one block per
+// query tile, kHeadDim / 8 lanes per row, 16 bytes each Bytes     B H Sq (4 D + 24)        Flops  2 B H Sq D
+// Roof  memory Contract  attention.h. A query that does not exist, or sees nothing, gets an LSE that makes
+// its P 0.
+template <class Config>
+__global__ void __launch_bounds__(kWarpgroup)
+    attention_bwd_sm90_prepare_kernel(const __grid_constant__ BwdParams p,
+                                      const __grid_constant__ TileGrid grid) {
+  using Element = typename Config::Element;
+  constexpr int kLanes = Config::kHeadDim / 8, kRows = kWarpgroup / kLanes;  // rows at a time
+  const Problem& problem = p.problem;
+  const BwdScratch<Config> scratch(p);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *scratch.counter() = 0;
+  const Tile tile = find_tile(problem, grid, true, blockIdx.x);
+  if (!tile.valid) return;
+  const int64_t number = scratch.first_tile(problem, tile, tile.head) + tile.row / Config::kTileQ;
+  if (threadIdx.x < 2) *scratch.turn(number, int(threadIdx.x)) = 0;
+  float* const statistics = scratch.statistics(number);
+  const int lane = int(threadIdx.x) % kLanes;
+  const int64_t first = tile.batch * p.rows.batch + tile.head * p.rows.head + tile.q_row + tile.row;
+#pragma unroll 4
+  for (int i = int(threadIdx.x) / kLanes; i < Config::kTileQ; i += kRows) {
+    const bool exists = tile.row + i < tile.q_len;
+    float sum = 0.f;
+    if (exists && lane * 8 < problem.head_dim) {
+      const int64_t row = tile.q_row + tile.row + i;
+      const auto load = [&](const View& view) {
+        return *reinterpret_cast<const uint4*>(row_pointer<const Element>(view, tile.batch, row, tile.head) +
+                                               lane * 8);
+      };
+      const uint4 o = load(p.out), g = load(p.dout);
+      const uint32_t os[4] = {o.x, o.y, o.z, o.w}, gs[4] = {g.x, g.y, g.z, g.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float2 a, b;
+        cuda::detail::unpack_word<Element>(os[j], a.x, a.y);
+        cuda::detail::unpack_word<Element>(gs[j], b.x, b.y);
+        sum += a.x * b.x + a.y * b.y;
+      }
+    }
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane != 0) continue;
+    const float lse = exists ? static_cast<const float*>(p.lse)[first + i] : -INFINITY;
+    const bool empty =
+        lse == -INFINITY;  // nothing visible: whatever arrives for this row's LSE has no effect
+    const float dlse = p.dlse != nullptr && !empty ? static_cast<const float*>(p.dlse)[first + i] : 0.f;
+    const float delta = empty ? 0.f : sum - dlse;
+    if constexpr (Config::kProduct) {
+      // -LSE in the scores' own units and -delta; what stands for infinity has to stay finite times 0.
+      float l[3], d[3];
+      split_in_three(empty ? -1e38f : fmaxf(-lse / float(problem.scale), -1e38f), l);
+      split_in_three(-delta, d);
+      using Bf = __nv_bfloat16;
+      reinterpret_cast<uint4*>(statistics)[i] = make_uint4(
+          ptx::pack_pair<Bf>(l[0], l[1]), ptx::pack_pair<Bf>(l[2], d[0]), ptx::pack_pair<Bf>(d[1], d[2]), 0);
+    } else {
+      statistics[i] = empty ? INFINITY : lse * kLog2e;
+      statistics[Config::kTileQ + i] = delta;
+    }
+  }
+}
+
+// attention_bwd_sm90_finish: dQ = scale times the sum, back in rows through shared memory, so that each row's
+// pieces are written 16 bytes at a time. One block per query tile; memory, 6 bytes an element.
 template <class Config>
 __global__ void __launch_bounds__(2 * kWarpgroup)
     attention_bwd_sm90_finish_kernel(const __grid_constant__ BwdParams p,
                                      const __grid_constant__ TileGrid grid) {
   using Element = typename Config::Element;
-  constexpr int kM = Config::kTileQ, kPieces = Config::kHeadDim / 8;  // of 16 bytes in a row
+  constexpr int kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kPieces = Config::kHeadDim / 8;  // of 16 bytes in a row
   __shared__ __align__(16) unsigned char memory[kM * kPieces * 16];
   const Tile tile = find_tile(p.problem, grid, true, blockIdx.x);
   if (!tile.valid) return;
   const int group = int(threadIdx.x) / kWarpgroup, thread = int(threadIdx.x) % kWarpgroup, lane = thread % 32;
   const float scale = float(p.problem.scale);
-  const int64_t sum_tile = first_sum_tile<Config>(p.problem, tile, tile.head) + tile.row / kM;
-  const float* sum = p.dq_sum + dq_sum_offset<Config>(sum_tile, group, 0, thread);
+  const Visible visible(p.problem, tile);
+  const int low = visible.low(tile.row);
+  const bool seen = low < tile.k_len && low / kN * kN < visible.high(tile.row + kM - 1, tile.k_len);
+  const BwdScratch<Config> scratch(p);
+  const float4* const sum = reinterpret_cast<const float4*>(scratch.sum(
+                                scratch.first_tile(p.problem, tile, tile.head) + tile.row / kM, group)) +
+                            thread;
   const uint32_t rows = ptx::shared_address(memory);
   const auto place = [&](int row, int piece) { return rows + (row * kPieces + (piece ^ (row & 7))) * 16; };
 #pragma unroll
   for (int j = 0; j < Config::kSumRegs / 4; ++j) {
-    const float4 v = *reinterpret_cast<const float4*>(sum + j * 4 * kWarpgroup);
+    const float4 v = seen ? sum[j * kWarpgroup] : make_float4(0.f, 0.f, 0.f, 0.f);
     const int row = (kM == 64 ? 0 : 64 * group) + 16 * (thread / 32) + lane / 4;
     const int piece = (kM == 64 ? Config::kSumColumns / 8 * group : 0) + j;
     ptx::store_shared(place(row, piece) + 4 * (lane % 4), ptx::pack_pair<Element>(v.x * scale, v.y * scale));

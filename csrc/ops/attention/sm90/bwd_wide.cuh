@@ -1,22 +1,109 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/attention/sm90/bwd_query.cuh"
+#include "ops/attention/sm90/bwd_parts.cuh"
 
 namespace plab::ops::attention::sm90 {
 
-template <class Element_>
+template <class Element_, bool kSoftcap_>
 struct BwdWideConfig {
   using Element = Element_;
+  static constexpr bool kSoftcap = kSoftcap_;  // P comes with the slope of the capped scores
   static constexpr int kHeadDim = 256, kTileKv = 64, kTileQ = 64, kStages = 2;
   static constexpr int kThreads = 3 * kWarpgroup, kProducerRegs = 24, kConsumerRegs = 240;
   static constexpr int kBytesKv = kTileKv * kHeadDim * 2, kBytesQ = kTileQ * kHeadDim * 2;
-  static constexpr int kBytesP = kTileKv * kTileQ * 2;
+  static constexpr int kBytesP = kTileKv * kTileQ * 2 * (kSoftcap ? 2 : 1);
   static constexpr int kStatistics = 2 * kTileQ * 4;
   static constexpr int kSmemBytes =
       2 * kBytesKv + 2 * kStages * kBytesQ + 2 * kBytesP + kStages * kStatistics + 256;
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed Hopper's 227 KB per block");
 };
+
+template <int kStages, int kStagesDo = kStages>
+struct QueryBarriers {
+  uint32_t kv_full, q_full, do_full, q_empty, do_empty;
+  __device__ __forceinline__ explicit QueryBarriers(uint32_t at)
+      : kv_full(at),
+        q_full(at + 8),
+        do_full(q_full + 8 * kStages),
+        q_empty(do_full + 8 * kStagesDo),
+        do_empty(q_empty + 8 * kStages) {}
+  __device__ __forceinline__ void init() const {
+    ptx::mbarrier_init(kv_full, 1);
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(q_full + 8 * i, 1 + 32);  // the copy, and the lanes that bring the statistics
+      ptx::mbarrier_init(q_empty + 8 * i, 8);      // every consumer warp: each reads the statistics itself
+    }
+    for (int i = 0; i < kStagesDo; ++i) {
+      ptx::mbarrier_init(do_full + 8 * i, 1);
+      ptx::mbarrier_init(do_empty + 8 * i, 2);  // both consumer warpgroups
+    }
+    ptx::fence_barrier_init();
+  }
+};
+
+// The producer warpgroup's work: thread 0 feeds K and V once and the query tiles in turn, lanes of the second
+// warp bring LSE log2(e) and delta of the tile's queries.
+template <class Config, int kStages, int kStagesDo>
+__device__ __forceinline__ void feed_queries(const BwdParams& p, const Tile& tile,
+                                             const QueryTiles<Config>& queries, const BwdMaps& maps,
+                                             const QueryBarriers<kStages, kStagesDo>& barriers,
+                                             uint32_t k_tile, uint32_t v_tile, uint32_t q_ring,
+                                             uint32_t do_ring, uint32_t statistics) {
+  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  if (threadIdx.x == 0 && queries.steps > 0) {
+    const RowBox keys = row_box<kN>(p.problem, tile, tile.k_row, tile.k_len, tile.row);
+    ptx::mbarrier_arrive_expect_tx(barriers.kv_full, 2 * Config::kBytesKv);
+#pragma unroll
+    for (int chunk = 0; chunk < kD / 64; ++chunk) {
+      ptx::tma_load_4d(k_tile + chunk * kN * 128, &maps.k, barriers.kv_full, chunk * 64, keys.row, tile.head,
+                       keys.batch);
+      ptx::tma_load_4d(v_tile + chunk * kN * 128, &maps.v, barriers.kv_full, chunk * 64, keys.row, tile.head,
+                       keys.batch);
+    }
+    Ring<kStages> ring;
+    Ring<kStagesDo> ring_do;
+    int head = tile.head * queries.heads, m = queries.begin;
+    for (int step = 0; step < queries.steps; ++step) {
+      const RowBox rows = row_box<kM>(p.problem, tile, tile.q_row, tile.q_len, m * kM);
+      ptx::mbarrier_wait(barriers.q_empty + 8 * ring.stage, ring.parity ^ 1);
+      tma_load_tile<kM, kD>(q_ring + ring.stage * Config::kBytesQ, maps.q, barriers.q_full + 8 * ring.stage,
+                            rows.row, head, rows.batch);
+      ptx::mbarrier_wait(barriers.do_empty + 8 * ring_do.stage, ring_do.parity ^ 1);
+      tma_load_tile<kM, kD>(do_ring + ring_do.stage * Config::kBytesQ, maps.dout,
+                            barriers.do_full + 8 * ring_do.stage, rows.row, head, rows.batch);
+      ring.advance();
+      ring_do.advance();
+      if (++m == queries.end) {
+        m = queries.begin;
+        ++head;
+      }
+    }
+  } else if (threadIdx.x >= 32 && threadIdx.x < 64) {
+    const int lane = int(threadIdx.x) - 32;
+    Ring<kStages> ring;
+    int head = tile.head * queries.heads, m = queries.begin;
+    for (int step = 0; step < queries.steps; ++step) {
+      const int64_t row = tile.batch * p.rows.batch + head * p.rows.head + tile.q_row + m * kM;
+      ptx::mbarrier_wait(barriers.q_empty + 8 * ring.stage, ring.parity ^ 1);
+#pragma unroll
+      for (int i = lane; i < kM; i += 32) {
+        const bool exists = m * kM + i < tile.q_len;  // a query that does not exist has probability 2^-inf
+        const float lse = exists ? static_cast<const float*>(p.lse_log2)[row + i] : INFINITY;
+        const float delta = exists ? static_cast<const float*>(p.delta)[row + i] : 0.f;
+        const uint32_t at = statistics + ring.stage * Config::kStatistics + i * 4;
+        ptx::store_shared(at, __float_as_uint(lse));
+        ptx::store_shared(at + kM * 4, __float_as_uint(delta));
+      }
+      ptx::mbarrier_arrive(barriers.q_full + 8 * ring.stage);
+      ring.advance();
+      if (++m == queries.end) {
+        m = queries.begin;
+        ++head;
+      }
+    }
+  }
+}
 
 // attention_bwd_wide_sm90: dK and dV of 64 keys of one head of up to 256 columns.
 // Mapping   one block per key tile and key head. dK and dV are 128 accumulators a thread each, too many for
@@ -25,7 +112,7 @@ struct BwdWideConfig {
 //           packed, thread by thread to the other, which computes dP^T, dS^T and dK += dS^T Q. The arithmetic
 //           of one runs under the products of the other.
 // Bytes     per query tile 4 kTileQ D from L2                  Flops  8 B H Sq Sk D         Roof  compute
-// Contract  attention.h, sm90::takes, scale > 0 and no softcap.
+// Contract  attention.h, sm90::takes, scale > 0.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     attention_bwd_wide_sm90_kernel(const __grid_constant__ BwdParams p, const __grid_constant__ TileGrid grid,
@@ -70,6 +157,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   };
   if (has_dv) {
     const float factor = float(problem.scale) * kLog2e;
+    const ScoreMap map(problem);
+    [[maybe_unused]] uint32_t bend[kM / 16][4];
     int m = queries.begin;
     for (int step = 0; step < queries.steps; ++step) {
       const uint32_t p_tile = p_tiles + (step & 1) * Config::kBytesP + thread * 16;
@@ -78,7 +167,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       issue_nt<Element, kM, kD, kN>(s, k_tile, q_ring + ring.stage * Config::kBytesQ);
       ptx::wgmma_wait<0>();
       ptx::keep(s);
-      probabilities(s, statistics + ring.stage * Config::kStatistics, pair, factor);
+      if constexpr (Config::kSoftcap)
+        capped_probabilities<Element>(s, bend, statistics + ring.stage * Config::kStatistics, pair, map);
+      else
+        probabilities(s, statistics + ring.stage * Config::kStatistics, pair, factor);
       if (queries.edge(tile, m)) clear_unseen(s, queries.visible, tile, key, m * kM + pair);
       if (++m == queries.end) m = queries.begin;
       pack();
@@ -87,9 +179,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       issue_nn<Element, kD, kM>(sum, operand, do_ring + ring.stage * Config::kBytesQ);
       if (step >= 2) ptx::named_barrier_sync(kEmpty + (step & 1), 2 * kWarpgroup);
 #pragma unroll
-      for (int i = 0; i < kM / 16; ++i)
+      for (int i = 0; i < kM / 16; ++i) {
         ptx::store_shared_16(p_tile + i * kWarpgroup * 16,
                              make_uint4(operand[i][0], operand[i][1], operand[i][2], operand[i][3]));
+        if constexpr (Config::kSoftcap)
+          ptx::store_shared_16(p_tile + (kM / 16 + i) * kWarpgroup * 16,
+                               make_uint4(bend[i][0], bend[i][1], bend[i][2], bend[i][3]));
+      }
       ptx::named_barrier_sync(kFull + (step & 1), 2 * kWarpgroup);
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
@@ -107,17 +203,22 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       issue_nt<Element, kM, kD, kN>(s, v_tile, do_ring + ring.stage * Config::kBytesQ);
       ptx::mbarrier_wait(barriers.q_full + 8 * ring.stage, ring.parity);
       ptx::named_barrier_sync(kFull + (step & 1), 2 * kWarpgroup);
+      [[maybe_unused]] uint32_t bend[kM / 16][4];
+      const auto fetch = [&](uint32_t (&to)[kM / 16][4], uint32_t from) {
 #pragma unroll
-      for (int i = 0; i < kM / 16; ++i) {
-        const uint4 packed = ptx::load_shared_16(p_tile + i * kWarpgroup * 16);
-        operand[i][0] = packed.x, operand[i][1] = packed.y, operand[i][2] = packed.z,
-        operand[i][3] = packed.w;
-      }
+        for (int i = 0; i < kM / 16; ++i) {
+          const uint4 packed = ptx::load_shared_16(from + i * kWarpgroup * 16);
+          to[i][0] = packed.x, to[i][1] = packed.y, to[i][2] = packed.z, to[i][3] = packed.w;
+        }
+      };
+      fetch(operand, p_tile);
+      if constexpr (Config::kSoftcap) fetch(bend, p_tile + kM / 16 * kWarpgroup * 16);
       if (step + 2 < queries.steps) ptx::named_barrier_arrive(kEmpty + (step & 1), 2 * kWarpgroup);
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       if (thread == 0) ptx::mbarrier_arrive(barriers.do_empty + 8 * ring.stage);
       slopes_packed<Element>(s, operand, statistics + ring.stage * Config::kStatistics + kM * 4, pair);
+      if constexpr (Config::kSoftcap) multiply_packed<Element>(s, bend);
       pack();
       ptx::wgmma_fence();
       issue_nn<Element, kD, kM>(sum, operand, q_ring + ring.stage * Config::kBytesQ);

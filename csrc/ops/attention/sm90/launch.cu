@@ -27,19 +27,24 @@ bool takes(const FwdParams& params) {
 
 bool takes(const BwdParams& params) {
   const Problem& p = params.problem;
-  return p.scale > 0 && p.softcap == 0 && p.k_len > 0 && p.q_len > 0 &&
-         tma_reads(params.q, p.q_len, p.heads, view_batch(p)) &&
+  return p.scale > 0 && p.k_len > 0 && p.q_len > 0 && tma_reads(params.q, p.q_len, p.heads, view_batch(p)) &&
          tma_reads(params.dout, p.q_len, p.heads, view_batch(p)) &&
          tma_reads(params.k, p.k_len, p.kv_heads, view_batch(p)) &&
          tma_reads(params.v, p.k_len, p.kv_heads, view_batch(p));
 }
 
 int64_t dq_sum_floats(const Problem& p) {
-  if (p.head_dim > 128 || p.softcap > 0 || !(p.scale > 0)) return 0;
-  const int64_t kTileQ = p.head_dim <= 64 ? 128 : 64;  // as in bwd_d64.cu and bwd_d128.cu
+  if (p.head_dim > 128) return 0;
+  // BwdScratch of the configurations in bwd_d64.cu and bwd_d128.cu, with room for the larger statistics.
+  const int64_t tile_q = p.head_dim <= 64 && p.softcap == 0 ? 128 : 64,
+                head_dim = p.head_dim <= 64 ? 64 : 128;
   const int64_t tiles =
-      p.cu_seqlens_q ? p.q_len / kTileQ + p.batch : p.batch * ((p.q_len + kTileQ - 1) / kTileQ);
-  return p.heads * tiles * kTileQ * (p.head_dim <= 64 ? 64 : 128);
+      p.cu_seqlens_q ? p.q_len / tile_q + p.batch : p.batch * ((p.q_len + tile_q - 1) / tile_q);
+  return p.heads * tiles * (tile_q * (head_dim + 4) + 2) + 1;
+}
+
+bool makes_statistics(const BwdParams& params) {
+  return params.problem.head_dim <= 128 && params.dsink == nullptr;
 }
 
 void launch_fwd(const FwdParams& params, cudaStream_t stream) {

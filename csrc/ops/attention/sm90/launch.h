@@ -11,7 +11,6 @@ void launch_fwd_d64(const FwdParams& params, cudaStream_t stream);
 void launch_fwd_d128(const FwdParams& params, cudaStream_t stream);
 void launch_fwd_d256(const FwdParams& params, cudaStream_t stream);
 
-// dq_sum null: the kernels that need none, and give the same bits every run.
 void launch_bwd_d64(const BwdParams& params, cudaStream_t stream);
 void launch_bwd_d128(const BwdParams& params, cudaStream_t stream);
 void launch_bwd_d256(const BwdParams& params, cudaStream_t stream);

@@ -10,9 +10,11 @@ namespace plab::ops::attention::sm90 {
 bool takes(const FwdParams& params);
 bool takes(const BwdParams& params);
 
-// Floats of BwdParams::dq_sum with which a backward is fastest; without them it is deterministic, and for
-// some problems there is only that.
+// Floats of BwdParams::dq_sum; 0 for problems that need none.
 int64_t dq_sum_floats(const Problem& problem);
+
+// Whether the backward makes its rows' statistics itself, so that lse_log2 and delta need not be filled.
+bool makes_statistics(const BwdParams& params);
 
 void launch_fwd(const FwdParams& params, cudaStream_t stream);
 void launch_bwd(const BwdParams& params, cudaStream_t stream);

@@ -43,6 +43,34 @@ inline CUtensorMap make_tensor_map(const View& view, ElementType element, int64_
   return map;
 }
 
+// With cu_seqlens the rows behind a sequence are its neighbour's, which must not reach a product, not even
+// times 0 (they may hold a NaN). So TMA is shown a tensor in which they do not exist: (column, row of a tile,
+// head, stop), where the tile's rows are the tile_rows rows before row `stop` of the real tensor. A tile that
+// begins `rows` before its sequence's end asks for the box that begins `rows` before the tensor's end; what
+// hangs over arrives as zeros.
+inline CUtensorMap make_row_map(const Problem& p, const View& view, int64_t rows, int64_t heads,
+                                int tile_rows) {
+  if (p.cu_seqlens_q == nullptr)
+    return make_tensor_map(view, p.element, p.head_dim, rows, heads, p.batch, tile_rows);
+  const int64_t stride = view.row > 0 ? view.row : 8;  // 0: a single row
+  const View ragged{static_cast<uint16_t*>(view.data) - tile_rows * stride, stride, stride, view.head};
+  return make_tensor_map(ragged, p.element, p.head_dim, tile_rows, heads, rows + 1, tile_rows);
+}
+
+// Where TMA finds the rows from `row` on of a sequence of `length` rows that begins at row `first` of the
+// tensor.
+struct RowBox {
+  int row, batch;
+};
+
+template <int kRows>
+__device__ __forceinline__ RowBox row_box(const Problem& p, const Tile& tile, int64_t first, int length,
+                                          int row) {
+  if (p.cu_seqlens_q == nullptr) return {row, tile.batch};
+  const int rows = min(kRows, length - row);
+  return {kRows - rows, int(first) + row + rows};
+}
+
 // Loads a tile of kRows rows, all of head_dim, with one box per chunk; columns behind the tensor's arrive as
 // zeros.
 template <int kRows, int kDim>
@@ -83,14 +111,15 @@ struct Ring {
   }
 };
 
-// D = A Bᵀ for this warpgroup's 64 rows of A; both tiles K-major. Issues one group, does not wait.
-template <class Element, int kN, int kDim, int kRowsA>
+// D = A Bᵀ (kAdd: D += A Bᵀ) for this warpgroup's 64 rows of A; both tiles K-major. Issues one group, does
+// not wait.
+template <class Element, int kN, int kDim, int kRowsA, bool kAdd = false>
 __device__ __forceinline__ void issue_nt(float (&d)[kN / 2], uint32_t a_rows, uint32_t b_tile) {
   const uint64_t a = ptx::descriptor_k_major(a_rows), b = ptx::descriptor_k_major(b_tile);
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k)
     ptx::Wgmma<Element, kN, false, false>::ss(d, ptx::descriptor_step(a, depth_step<kRowsA>(0, k)),
-                                              ptx::descriptor_step(b, depth_step<kN>(0, k)), k > 0);
+                                              ptx::descriptor_step(b, depth_step<kN>(0, k)), kAdd || k > 0);
   ptx::wgmma_commit();
 }
 
