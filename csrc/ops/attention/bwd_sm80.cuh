@@ -4,8 +4,9 @@
 #include "cuda/launch.h"
 #include "ops/attention/tiles_sm80.cuh"
 
-// The backward on mma.sync, in two kernels that each own what they write: no atomics, no fp32 buffer of dQ,
-// and the same bits every run. The price is that S and dP are computed in both: 7 products where 5 would do.
+// The deterministic backward on mma.sync, in two kernels that each own what they write: no atomics, no fp32
+// sum of dQ, and the same bits every run. The price is that S and dP are computed in both: 7 products where 5
+// would do.
 //   P = exp2(score - LSE·log2e)   dP = dO Vᵀ   dS = P (dP - delta)   dV = Pᵀ dO   dK = scale dSᵀ Q   dQ =
 //   scale dS K
 namespace plab::ops::attention {

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "cuda/launch.h"
-#include "cuda/ptx/tma.cuh"
-#include "ops/attention/tiles_sm80.cuh"
+#include "ops/attention/dq_sum_sm80.cuh"
 
 // The backward on mma.sync in one pass over the key tiles, five products: each block owns its keys' dK and dV
 // and adds what they give to dQ to an fp32 sum. The order of those additions differs from run to run;
@@ -37,45 +36,6 @@ struct BwdSumSm80 {
   static_assert(kTileQ % 64 == 0 && kKeys % 16 == 0 && kQueries % 16 == 0 && kSumColumns % 16 == 0);
 };
 
-// The sum keeps the order of the accumulator's registers, so that a warp adds consecutive bytes: 512 where a
-// lane can add four floats at once, else 128. Float e of float4 `quad` lies at sum_lane() + sum_index(quad,
-// e).
-#if __CUDA_ARCH__ >= 900
-constexpr bool kAddFour = true;
-#else
-constexpr bool kAddFour = false;
-#endif
-__device__ __forceinline__ int sum_lane() { return int(threadIdx.x & 31) * (kAddFour ? 4 : 1); }
-__device__ __forceinline__ constexpr int sum_index(int quad, int e) {
-  return quad * 128 + e * (kAddFour ? 1 : 32);
-}
-
-template <int kRegs>
-__device__ __forceinline__ void add_to_sum(float* sum, int first_quad, const float (&v)[kRegs]) {
-#pragma unroll
-  for (int i = 0; i < kRegs; i += 4) {
-    float* to = sum + sum_index(first_quad + i / 4, 0);
-#if __CUDA_ARCH__ >= 900
-    ptx::reduce_add_4(to, v[i], v[i + 1], v[i + 2], v[i + 3]);
-#else
-    for (int e = 0; e < 4; ++e) atomicAdd(to + sum_index(0, e), v[i + e]);
-#endif
-  }
-}
-
-// Query tile 0 of a head in the sum. With cu_seqlens sequences share no tile: one of n rows fills at most
-// n / kTileQ + 1.
-template <class Config>
-__host__ __device__ __forceinline__ int sum_tiles_sm80(const Problem& p) {
-  return int(p.cu_seqlens_q ? p.q_len / Config::kTileQ + p.batch
-                            : (p.q_len + Config::kTileQ - 1) / Config::kTileQ);
-}
-template <class Config>
-__device__ __forceinline__ int64_t first_sum_tile_sm80(const Problem& p, const Tile& tile, int head) {
-  return (int64_t{tile.batch} * p.heads + head) * sum_tiles_sm80<Config>(p) + tile.q_row / Config::kTileQ +
-         tile.sequence;
-}
-
 // Scores of keys on the rows that queries on the columns do not see become -inf. `key`: the band's first key,
 // `query`: the fragment's first query.
 template <int kRegs>
@@ -97,18 +57,16 @@ __device__ __forceinline__ void mask_keys(float (&s)[kRegs], int key, int query,
   }
 }
 
-// A negative or zero scale and a softcap: s becomes the exponent of 2, and dP - delta takes in the slope of
-// the softcap.
+// A scale of 0 or below and a softcap: s becomes the exponent of 2, and dP - delta takes in the softcap's
+// slope.
 template <int kRegs>
-__device__ __forceinline__ void remap_slopes(float (&s)[kRegs], float (&dp)[kRegs], const ScoreMap& map,
-                                             uint32_t delta_at) {
+__device__ __forceinline__ void remap_slopes(float (&s)[kRegs], float (&dp)[kRegs], const ScoreMap& map) {
 #pragma unroll
   for (int i = 0; i < kRegs; ++i) {
     if (map.softcap) {
-      const float t = tanh_fast(s[i] * map.inner),
-                  delta = ptx::load_shared_float(delta_at + (i / 4 * 8 + i % 2) * 4);
+      const float t = tanh_fast(s[i] * map.inner);
       s[i] = map.outer * t;
-      dp[i] = (dp[i] - delta) * (1.f - t * t) + delta;
+      dp[i] *= 1.f - t * t;
     } else {
       s[i] *= map.inner;
     }
@@ -183,7 +141,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 
   for (int step = 0; step < steps; ++step) {
     const uint32_t q_tile = first_stage + (stages == 2 ? step & 1 : 0) * Config::kStageBytes;
-    const uint32_t statistics = q_tile + 2 * kBytesQ;
     const int this_m = m, this_head = head;
     if (++m == end) {
       m = begin;
@@ -198,21 +155,32 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     for (int part = 0; part < Config::kParts; ++part) {
       const int first = (warp_q * Config::kParts + part) * kQueries;  // within the tile
       const uint32_t q_rows = q_tile + first * kD * 2;
-      const uint32_t lse_at = statistics + (first + pair) * 4, delta_at = lse_at + kM * 4;
+      const uint32_t lse_at = q_tile + 2 * kBytesQ + (first + pair) * 4;  // delta lies behind
       const int key = tile.row + row0, query = this_m * kM + first;
-      float s[kBands][kQueries / 2] = {}, dp[kBands][kQueries / 2] = {};
+      float s[kBands][kQueries / 2] = {}, dp[kBands][kQueries / 2];
+      const auto product_dp = [&] {  // dP - delta
+#pragma unroll
+        for (int j = 0; j < kQueries / 2; j += 4) {
+          const float2 delta = ptx::load_shared_float2(lse_at + (kM + 2 * j) * 4);
+#pragma unroll
+          for (int b = 0; b < kBands; ++b) {
+            dp[b][j] = dp[b][j + 2] = -delta.x;
+            dp[b][j + 1] = dp[b][j + 3] = -delta.y;
+          }
+        }
+        product_nt<Element, kBands, kQueries, kD>(dp, k_tile, row0, q_rows, kBytesKv, kBytesQ);
+      };
       product_nt<Element, kBands, kQueries, kD>(s, k_tile, row0, q_rows);
       if constexpr (kRemap) {
-        product_nt<Element, kBands, kQueries, kD>(dp, k_tile, row0, q_rows, kBytesKv, kBytesQ);
+        product_dp();
 #pragma unroll
-        for (int b = 0; b < kBands; ++b) remap_slopes(s[b], dp[b], map, delta_at);
+        for (int b = 0; b < kBands; ++b) remap_slopes(s[b], dp[b], map);
       }
       if (key + Config::kKeys > visible.high(query, tile.k_len) || key < visible.low(query + kQueries - 1)) {
 #pragma unroll
         for (int b = 0; b < kBands; ++b) mask_keys(s[b], key + 16 * b, query, visible, tile);
       }
-      if constexpr (!kRemap && !Config::kExpFirst)
-        product_nt<Element, kBands, kQueries, kD>(dp, k_tile, row0, q_rows, kBytesKv, kBytesQ);
+      if constexpr (!kRemap && !Config::kExpFirst) product_dp();
       uint32_t prob[kBands][kQueries / 4], slope[kBands][kQueries / 4];
 #pragma unroll
       for (int j = 0; j < kQueries / 2; j += 4) {
@@ -227,19 +195,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
           }
       }
       if constexpr (Config::kShareP) store_fragments<kM>(ds_tile, row0, first, prob, Config::kBytesDs);
-      if constexpr (!kRemap && Config::kExpFirst)
-        product_nt<Element, kBands, kQueries, kD>(dp, k_tile, row0, q_rows, kBytesKv, kBytesQ);
+      if constexpr (!kRemap && Config::kExpFirst) product_dp();
       product_packed<Element, kColumns, kD>(dv, prob, q_rows, column0, kBytesQ);
 #pragma unroll
-      for (int j = 0; j < kQueries / 2; j += 4) {
-        const float2 delta = ptx::load_shared_float2(delta_at + j * 8);
+      for (int b = 0; b < kBands; ++b)
 #pragma unroll
-        for (int b = 0; b < kBands; ++b)
-#pragma unroll
-          for (int i = j; i < j + 4; i += 2)
-            slope[b][i / 2] = ptx::pack_pair<Element>(s[b][i] * (dp[b][i] - delta.x),
-                                                      s[b][i + 1] * (dp[b][i + 1] - delta.y));
-      }
+        for (int i = 0; i < kQueries / 2; i += 2)
+          slope[b][i / 2] = ptx::pack_pair<Element>(s[b][i] * dp[b][i], s[b][i + 1] * dp[b][i + 1]);
       store_fragments<kM>(ds_tile, row0, first, slope);
       product_packed<Element, kColumns, kD>(dk, slope, q_rows, column0);
     }
@@ -266,7 +228,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     const int64_t sum_tile = first_sum_tile_sm80<Config>(problem, tile, this_head) + this_m;
     float* sum = p.dq_sum + (sum_tile * Config::kWarps + warp) * (Config::kSumRegs * 32) + sum_lane();
 #pragma unroll
-    for (int b = 0; b < Config::kSumRows / 16; ++b) add_to_sum(sum, b * (Config::kSumColumns / 8), dq[b]);
+    for (int b = 0; b < Config::kSumRows / 16; ++b)
+#pragma unroll
+      for (int i = 0; i < Config::kSumColumns / 2; ++i)
+        atomicAdd(sum + (b * (Config::kSumColumns / 2) + i) * 32, dq[b][i]);
   }
 
   ptx::cp_async_wait<0>();
@@ -282,37 +247,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
                                keys, dim);
   store_tile<kN, kD, kThreads>(row_pointer<Element>(p.dv, tile.batch, key_row, tile.head), p.dv.row, v_tile,
                                keys, dim);
-}
-
-// attention_bwd_sum_rows_sm80: dQ = scale dq_sum, back in rows through shared memory, so that rows are
-// written 16 bytes at a time. One block per query tile; memory, 6 bytes an element.
-template <class Config>
-__global__ void __launch_bounds__(Config::kThreads)
-    attention_bwd_sum_rows_sm80_kernel(const __grid_constant__ BwdParams p,
-                                       const __grid_constant__ TileGrid grid) {
-  using Element = typename Config::Element;
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ;
-  __shared__ __align__(1024) unsigned char memory[Config::kBytesQ];
-  const uint32_t rows = ptx::shared_address(memory);
-  const Tile tile = find_tile(p.problem, grid, true, blockIdx.x);
-  if (!tile.valid) return;
-  const int warp = int(threadIdx.x / 32);
-  const int64_t sum_tile = first_sum_tile_sm80<Config>(p.problem, tile, tile.head) + tile.row / kM;
-  const float* sum = p.dq_sum + (sum_tile * Config::kWarps + warp) * (Config::kSumRegs * 32) + sum_lane();
-  const float scale = float(p.problem.scale), scales[2] = {scale, scale};
-#pragma unroll
-  for (int b = 0; b < Config::kSumRows / 16; ++b) {
-    float dq[Config::kSumColumns / 2];
-#pragma unroll
-    for (int i = 0; i < Config::kSumColumns / 2; ++i)
-      dq[i] = sum[sum_index(b * (Config::kSumColumns / 8) + i / 4, i % 4)];
-    stage_rows<Element, kD>(rows, warp % Config::kSumWarpsQ * Config::kSumRows + 16 * b, dq, scales,
-                            warp / Config::kSumWarpsQ * Config::kSumColumns);
-  }
-  __syncthreads();
-  store_tile<kM, kD, Config::kThreads>(
-      row_pointer<Element>(p.dq, tile.batch, tile.q_row + tile.row, tile.head), p.dq.row, rows,
-      tile.q_len - tile.row, p.problem.head_dim);
 }
 
 // Floats of dq_sum; 0 where a block does not get the shared memory it needs, and the two passes of
@@ -359,7 +293,7 @@ using BwdSumD64Sm80 = BwdSumSm80<Element, 64, 64, 128, 4, 1, 2, 2, true>;
 template <class Element>
 using BwdSumD128Sm80 = BwdSumSm80<Element, 128, 64, 128, 4, 2, 1, 1, false>;
 template <class Element>
-using BwdSumD256Sm80 = BwdSumSm80<Element, 256, 64, 64, 2, 4, 1, 1, true>;
+using BwdSumD256Sm80 = BwdSumSm80<Element, 256, 64, 64, 2, 4, 1, 1, false>;
 
 inline int64_t dq_sum_floats_sm80(const Problem& p) {
   if (p.head_dim <= 64) return sum_floats_sm80<BwdSumD64Sm80<__half>>(p);

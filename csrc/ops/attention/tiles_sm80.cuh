@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/wgmma.cuh"
 #include "ops/attention/softmax.cuh"
 
 // Tiles in shared memory for the mma.sync path: rows of kCols 16-bit elements, cut into 16-byte chunks, chunk
@@ -204,6 +205,17 @@ template <int kCols, int kBands, int kPacked>
 __device__ __forceinline__ void store_fragments(uint32_t smem, int row0, int column0,
                                                 const uint32_t (&packed)[kBands][kPacked], int offset = 0) {
   const int lane = int(threadIdx.x & 31);
+#if __CUDA_ARCH__ >= 900
+  const uint32_t start = column_start(chunk_start<kCols>(smem, row0 + (lane & 15), lane >> 4), column0);
+#pragma unroll
+  for (int m = 0; m < kBands; ++m)
+#pragma unroll
+    for (int k = 0; k < kPacked / 4; ++k) {
+      const uint32_t quad[4] = {packed[m][4 * k], packed[m][4 * k + 1], packed[m][4 * k + 2],
+                                packed[m][4 * k + 3]};
+      ptx::stmatrix_x4(chunk_pair(start, k) + 16 * m * kCols * 2 + offset, quad);
+    }
+#else
   const uint32_t start = column_start(chunk_start<kCols>(smem, row0 + lane / 4, 0), column0) + 4 * (lane % 4);
 #pragma unroll
   for (int m = 0; m < kBands; ++m)
@@ -212,6 +224,7 @@ __device__ __forceinline__ void store_fragments(uint32_t smem, int row0, int col
       ptx::store_shared(
           (chunk_pair(start, i / 4) ^ uint32_t((i / 2 % 2) << 4)) + (16 * m + i % 2 * 8) * kCols * 2 + offset,
           packed[m][i]);
+#endif
 }
 
 // Puts a warp's 16 accumulator rows (times factor[h]) as 16-bit elements into rows row0 .. row0 + 15 of a
