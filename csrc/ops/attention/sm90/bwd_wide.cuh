@@ -186,7 +186,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           ptx::store_shared_16(p_tile + (kM / 16 + i) * kWarpgroup * 16,
                                make_uint4(bend[i][0], bend[i][1], bend[i][2], bend[i][3]));
       }
-      ptx::named_barrier_sync(kFull + (step & 1), 2 * kWarpgroup);
+      // Arriving is enough: what protects the tile is kEmpty. Waiters of one barrier would also have to wait
+      // at one instruction, and the other group's is another.
+      ptx::named_barrier_arrive(kFull + (step & 1), 2 * kWarpgroup);
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
       ptx::wgmma_wait<0>();
