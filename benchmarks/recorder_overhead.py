@@ -9,8 +9,8 @@ must not be older than its tracing:
   windows    nothing recorded, before a recording's window, in it, after it: in turns, CUPTI leaves each time
   stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
   peers      torch.profiler and emit_nvtx around every other block
-  processes  whole programs, each in a process of its own: plain, `profiling-lab record`, nsys if installed.
-             Pairs that earlier runs left in --output count too, so a long measurement may be cut into parts
+  processes  whole programs, each in a process of its own, that take turns: plain, once more plain (what two
+             processes differ by anyway), `profiling-lab record`, nsys if installed
 
 A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
 short and many, since the step of a program bound by launches wanders by several per cent within seconds;
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import os
 import shutil
 import statistics
@@ -37,6 +36,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from recorder_turns import Turns, take_turns
 from recorder_workloads import WORKLOADS, Step
 
 from profiling_lab import _recorder
@@ -54,8 +54,7 @@ from profiling_lab.recording import Recorder, Schedule, libcupti
 BENCHMARK = "recorder_overhead"
 HERE = Path(__file__).resolve().parent
 PLAIN = "plain"
-PROCESS_STEP = "process_step_time"
-WRITING_SECONDS = 0.2  # about what the file of a block takes
+WRITING_SECONDS = 0.1  # about what the file of a block takes
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
 # cupti_stages.cpp's bits; every stage is compared with the first.
@@ -82,10 +81,11 @@ def main() -> int:
     parser.add_argument("--graph-nodes", action="store_true", help="record graphs kernel by kernel")
     parser.add_argument("--peer", nargs="+", help="only these of the peers")
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of whole processes (2)")
     parser.add_argument("--seconds", type=float, default=30, help="time to measure for (30)")
     parser.add_argument("--steps", type=int, default=2, help="timed steps per block (2)")
     parser.add_argument("--pin", action="store_true", help="one core for each launching thread")
+    parser.add_argument("--turns", help="of a child: the socket by which it gets its turns")
+    parser.add_argument("--name", help="of a child: what it is called there")
     args = parser.parse_args()
     if args.way == "child":
         return child(args)
@@ -206,35 +206,54 @@ def measure_recorder(run: Run) -> None:
             run.results.add(BENCHMARK, run.case, name, metric, float(summary.meta[fact]), unit)
 
 
+class Windows:
+    """A recording that is brought into the state that a block of steps is to run in."""
+
+    def __init__(self, path: Path, no_graphs: bool) -> None:
+        self.never = Schedule(wait=1_000_000_000, active=1)
+        self.path, self.no_graphs = path, no_graphs
+        self.recorder: Recorder | None = None
+        self.had_window = False
+
+    def gone(self) -> None:
+        if self.recorder is not None:
+            self.recorder.stop()
+        self.recorder, self.had_window = None, False
+
+    def fresh(self) -> None:
+        self.gone()
+        self.recorder = Recorder(self.path, overwrite=True, schedule=self.never, cupti_leaves=self.no_graphs)
+        self.recorder.start()
+
+    def within(self) -> None:
+        if self.recorder is None:
+            self.fresh()
+        assert self.recorder is not None
+        self.recorder.resume()
+        self.had_window = True
+
+    def over(self) -> None:
+        if not self.had_window:
+            self.within()
+        assert self.recorder is not None
+        self.recorder.pause()
+
+
 def measure_windows(run: Run) -> None:
     """What a program pays for a recording that does not record just now, and for one that did."""
-    never = Schedule(wait=1_000_000_000, active=1)
     no_graphs = not run.args.workload.startswith("inference")
     with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
-
-        @contextmanager
-        def recording(schedule: Schedule, then: Callable[[Recorder], object]) -> Iterator[None]:
-            path = Path(folder) / "run.sqlite"
-            recorder = Recorder(path, overwrite=True, schedule=schedule, no_older_graphs=no_graphs)
-            recorder.start()
-            then(recorder)
-            yield
-            recorder.stop()
-
-        def one_window(recorder: Recorder) -> None:
-            recorder.resume()
-            step()
-            recorder.pause()
-
-        with recording(never, lambda _: None):  # before CUDA, as `profiling-lab record` does
-            step = run.build(keep)
+        windows = Windows(Path(folder) / "run.sqlite", no_graphs)
+        windows.fresh()  # before CUDA, as `profiling-lab record` does
+        step = run.build(keep)
         contexts: Contexts = {
-            "no recorder": nullcontext,
-            "recorder: before its window": lambda: recording(never, lambda _: None),
-            "recorder: in its window": lambda: recording(never, lambda recorder: recorder.resume()),
-            "recorder: after its window": lambda: recording(never, one_window),
+            "no recorder": lambda: after(windows.gone),
+            "recorder: before its window": lambda: after(windows.fresh),
+            "recorder: in its window": lambda: after(windows.within),
+            "recorder: after its window": lambda: after(windows.over),
         }
         run.compare(step, contexts, extra_seconds=WRITING_SECONDS)
+        windows.gone()
 
 
 def calls_per_step(step: Step, steps: int = 5) -> float:
@@ -317,92 +336,98 @@ def measure_peers(run: Run) -> None:
 
 
 def child(args: argparse.Namespace) -> int:
-    """Steps for a while; prints nanoseconds of each. Whoever started this process may record it."""
+    """A program that makes its steps in turns with others. Whoever started this process may record it."""
     with ExitStack() as keep:
         run = Run(args, ResultsFile(None, machine("cuda")))
         step = run.build(keep)
-        samples = []
-        end = time.perf_counter() + args.seconds
-        while time.perf_counter() < end:
+
+        def block() -> int:
+            step()
             torch.cuda.synchronize()
             begin = time.perf_counter_ns()
             for _ in range(args.steps):
                 step()
             torch.cuda.synchronize()
-            samples.append((time.perf_counter_ns() - begin) // args.steps)
-        print("STEPS", json.dumps(samples))
+            return (time.perf_counter_ns() - begin) // int(args.steps)
+
+        take_turns(args.turns, args.name, block)
     return 0
 
 
 def measure_processes(run: Run) -> None:
-    program = [str(HERE / "recorder_overhead.py"), "child", "--workload", run.args.workload]
-    program += ["--steps", str(run.args.steps), "--seconds", str(run.args.seconds)]
-    program += ["--pin"] if run.args.pin else []
-    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
-        run_it = [sys.executable, *program]
-        record = [
-            sys.executable,
-            "-m",
-            "profiling_lab",
-            "record",
-            "-o",
-            f"{folder}/ours.sqlite",
-            "--overwrite",
-        ]
-        never = ["--wait", "1000000000", "--active", "1"]
-        commands = {
-            PLAIN: run_it,
-            "profiling-lab record": [*record, *program],
-            "profiling-lab record, outside of its window": [*record, *never, *program],
-        }
-        if nsys := shutil.which("nsys"):
-            profile = [nsys, "profile", "--force-overwrite=true", f"--output={folder}/nsys"]
-            stacks = ["--python-backtrace=cuda", "--cudabacktrace=all:0"]
-            commands["nsys cuda,nvtx"] = [*profile, "--trace=cuda,nvtx", "--sample=none", *run_it]
-            commands["nsys with Python stacks"] = [*profile, "--trace=cuda,nvtx", *stacks, *run_it]
+    with TemporaryDirectory(prefix="profiling-lab-bench-") as name:
+        folder = Path(name)
+        turns = Turns(folder / "turns")
+        commands = programs(run, folder)
         chosen = [name for name in commands if not run.args.peer or name in (PLAIN, *run.args.peer)]
+        started = {
+            name: subprocess.Popen(
+                commands[name],
+                stdout=subprocess.DEVNULL,
+                stderr=(folder / f"{i}.txt").open("w"),
+                cwd=HERE,
+            )
+            for i, name in enumerate(chosen)
+        }
+        turns.wait_for(chosen)
         samples: dict[str, list[int]] = {name: [] for name in chosen}
-        processes = earlier_processes(run)
-        for turn in range(run.args.rounds):
-            for name in chosen if turn % 2 == 0 else chosen[::-1]:
-                begin = time.perf_counter()
-                done = subprocess.run(commands[name], capture_output=True, text=True, cwd=HERE, check=False)
-                wall = time.perf_counter() - begin
-                lines = [line for line in done.stdout.splitlines() if line.startswith("STEPS ")]
-                if not lines:
-                    raise SystemExit(f"{name} gave no times: {done.stderr[-800:] or done.stdout[-800:]}")
-                found = json.loads(lines[-1].removeprefix("STEPS "))
-                samples[name] += found
-                median = round(statistics.median(found))
-                processes.setdefault((run.results.run, name), []).append(median)
-                run.results.add(BENCHMARK, run.case, name, "process_time", wall, "s")
-                run.results.add(BENCHMARK, run.case, name, PROCESS_STEP, median, "ns")
+        end = time.perf_counter() + run.args.seconds
+        while time.perf_counter() < end:
+            forward = len(samples[PLAIN]) % 2 == 0
+            for name in chosen if forward else chosen[::-1]:
+                samples[name].append(turns.block(name))
+        turns.end()
+        for process in started.values():  # they write their files
+            process.wait(timeout=300)
+    plain = Timing(PLAIN, tuple(samples[PLAIN]))
     for name in chosen:
-        run.results.add_timing(BENCHMARK, run.case, name, Timing(name, tuple(samples[name])), "step_time")
+        timing = Timing(name, tuple(samples[name]))
+        run.results.add_timing(BENCHMARK, run.case, name, timing, "step_time")
         if name != PLAIN:
-            runs = {of_run for of_run, _ in processes}
-            pairs = [
-                pair
-                for of_run in sorted(runs)
-                for pair in zip(processes.get((of_run, name), []), processes[of_run, PLAIN], strict=False)
-            ]
-            ours, plain = (tuple(column) for column in zip(*pairs, strict=True))
-            run.add_ratio(name, Timing(name, ours), Timing(PLAIN, plain))
-            run.results.add(BENCHMARK, run.case, name, "pairs", len(pairs), "processes")
+            run.add_ratio(name, timing, plain)
 
 
-def earlier_processes(run: Run) -> dict[tuple[str, str], list[int]]:
-    """By run and command: the median step of each process that earlier runs of this case left in --output."""
-    found: dict[tuple[str, str], list[int]] = {}
-    path = run.results.path
-    if path is None or not path.is_file():
-        return found
-    for text in path.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        same = line["case"] == run.case and line["gpu"] == run.results.machine.gpu
-        if same and line["metric"] == PROCESS_STEP:
-            found.setdefault((line["run"], line["provider"]), []).append(int(line["value"]))
-    return found
+def programs(run: Run, folder: Path) -> dict[str, list[str]]:
+    """The same program, alone and under who records it."""
+
+    def program(name: str) -> list[str]:
+        pin = ["--pin"] if run.args.pin else []
+        options = ["--workload", run.args.workload, "--steps", str(run.args.steps), *pin]
+        return [
+            str(HERE / "recorder_overhead.py"),
+            "child",
+            *options,
+            "--turns",
+            str(folder / "turns"),
+            "--name",
+            name,
+        ]
+
+    def record(name: str, *options: str) -> list[str]:
+        output = folder / f"{len(commands)}.sqlite"
+        command = [sys.executable, "-m", "profiling_lab", "record", "-o", str(output), *options]
+        return [*command, *program(name)]
+
+    commands: dict[str, list[str]] = {}
+    for name in (PLAIN, "plain, another process"):
+        commands[name] = [sys.executable, *program(name)]
+    never = ("--wait", "1000000000", "--active", "1")
+    for name, options in {
+        "profiling-lab record": (),
+        "profiling-lab record, outside of its window": never,
+        "profiling-lab record --cupti-leaves, outside of its window": ("--cupti-leaves", *never),
+    }.items():
+        commands[name] = record(name, *options)
+    if nsys := shutil.which("nsys"):
+        profile = [nsys, "profile", "--force-overwrite=true"]
+        stacks = ("--trace=cuda,nvtx", "--python-backtrace=cuda", "--cudabacktrace=all:0")
+        for name, options in {
+            "nsys cuda,nvtx": ("--trace=cuda,nvtx", "--sample=none"),
+            "nsys with Python stacks": stacks,
+        }.items():
+            output = f"--output={folder}/nsys{len(commands)}"
+            commands[name] = [*profile, output, *options, sys.executable, *program(name)]
+    return commands
 
 
 def pin_threads() -> None:

@@ -96,7 +96,8 @@ std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, 
   captures_.clear();
   if (std::string why = subscribe(); !why.empty()) return why;
   wants_nodes_ = options.graph_nodes;
-  graphs_may_be_older_ = !options.no_older_graphs && cuda_driver::context_exists();
+  leaves_ = options.leaves;
+  graphs_may_be_older_ = !leaves_ && cuda_driver::context_exists();
   traced_ = launch_callbacks::traced_calls(functions_);
   wait_calls::start(&functions_);
   for (const auto& call : traced_) {
@@ -110,12 +111,9 @@ std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, 
                    functions_.version >= cupti::kVersionRefusableBuffers);
   active_buffers = &buffers_;
   launch_callbacks::arm(rings, python_stacks);
-  if (paused) {
-    launch_callbacks::disarm();
-    return "";
-  }
-  std::string why = attach();
+  std::string why = paused && leaves_ ? "" : attach();
   if (!why.empty()) stop(), leave(false);
+  if (paused) pause();
   return why;
 }
 
@@ -180,15 +178,12 @@ void CuptiClient::pause() noexcept {
   if (!attached_) return;
   switch_callbacks(false);
   disable_kinds();
-  flush(true);
 }
 
 // Where the program has graphs, or may have: those that were made while CUPTI was there write their kernels'
 // times into its memory, whenever they are replayed (seen on 13.0: an illegal access). A graph whose capture
 // begins in the moment between the two subscriptions is not seen.
-bool CuptiClient::may_detach() const noexcept {
-  return attached_ && !graphs_may_be_older_ && !capture_watch::graph_made();
-}
+bool CuptiClient::may_detach() const noexcept { return attached_ && leaves_ && !capture_watch::graph_made(); }
 
 void CuptiClient::detach() noexcept {
   std::lock_guard lock(attach_mutex_);
@@ -222,9 +217,9 @@ void CuptiClient::stop() noexcept {
   if (attached_) flush(true);
 }
 
-void CuptiClient::leave(bool detach) noexcept {
+void CuptiClient::leave(bool goes_on) noexcept {
   std::lock_guard lock(attach_mutex_);
-  const bool gone = detach && may_detach() && cupti_detach::run(functions_, subscriber_);
+  const bool gone = goes_on && may_detach() && cupti_detach::run(functions_, subscriber_);
   // Others may want CUPTI now.
   if (!gone && subscriber_) functions_.Unsubscribe(subscriber_);
   attached_ = false;

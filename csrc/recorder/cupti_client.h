@@ -2,8 +2,8 @@
 // Our subscription to CUPTI: what is switched on, the buffers it fills, and how all of it ends again.
 //
 // Between start() and stop() it is in one of two states. Attached: callbacks and activity kinds are on, or
-// off again in a pause. Watching, before the first window and in a pause that detached: a subscriber that
-// sees how graphs are made and nothing else, for CUPTI makes every launch dearer once it has recorded.
+// off again in a pause. Watching, if CUPTI is to leave (CuptiOptions::leaves), before the first window and in
+// pauses: a subscriber that sees how graphs are made and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,10 @@ struct CuptiOptions {
   uint32_t buffer_bytes = 4u << 20;  // a few training steps; smaller ones are handed over more often
   uint32_t buffers_ahead = 4;
   uint32_t buffers_most = 64;
-  bool graph_nodes = false;      // a replayed graph as its kernels instead of as a whole
-  bool no_older_graphs = false;  // the caller knows that, where the GPU was used before the start
+  bool graph_nodes = false;  // a replayed graph as its kernels instead of as a whole
+  // CUPTI is in the process in windows alone. The caller's word that no other thread is in a CUDA call when a
+  // window or the recording ends, and that the process made no graph where it used the GPU before.
+  bool leaves = false;
 };
 
 class CuptiClient {
@@ -45,14 +47,14 @@ class CuptiClient {
   bool refused() const noexcept { return refused_; }
   // Switches everything off and fetches what CUPTI still holds; collect() it, then leave().
   void stop() noexcept;
-  // Gives CUPTI up; with `detach` it goes out of the process, else (the process ends) only we go.
-  void leave(bool detach) noexcept;
+  // Gives CUPTI up. `goes_on`: the process does, so CUPTI may leave it.
+  void leave(bool goes_on) noexcept;
   void release() { buffers_.release(); }
 
   // Nothing new is recorded until resume(). What the GPU still has to do is recorded only if the caller
-  // waited for it; collect() what came, then detach(), and launches cost what they cost without CUPTI, if it
-  // can go.
+  // waited for it. Where may_detach(): flush() and collect() what came, then detach().
   void pause() noexcept;
+  bool may_detach() const noexcept;
   void detach() noexcept;
   void resume(LaunchRings* rings, bool python_stacks) noexcept;
 
@@ -71,7 +73,6 @@ class CuptiClient {
  private:
   std::string subscribe();
   std::string attach();
-  bool may_detach() const noexcept;
   std::string explain(cupti::Result result, const char* what) const;
   void enable_kinds();
   void disable_kinds() noexcept;
@@ -90,6 +91,7 @@ class CuptiClient {
   GraphNodes graph_nodes_{functions_};
   bool wants_nodes_ = false, traces_nodes_ = false;  // of graphs, by the options and by what is possible
   bool graphs_may_be_older_ = false;                 // the process used the GPU before we watched it
+  bool leaves_ = false;
   std::vector<launch_callbacks::TracedCall> traced_;
   std::vector<capture_watch::Call> captures_;     // watched in pauses too
   std::unordered_map<uint32_t, uint32_t> names_;  // domain << 16 | cbid -> string

@@ -49,8 +49,8 @@ py::dict start(const py::kwargs& wanted) {
       options.cupti.buffers_most = value.cast<uint32_t>();
     else if (name == "graph_nodes")
       options.cupti.graph_nodes = value.cast<bool>();
-    else if (name == "no_older_graphs")
-      options.cupti.no_older_graphs = value.cast<bool>();
+    else if (name == "cupti_leaves")
+      options.cupti.leaves = value.cast<bool>();
     else if (name == "paused")
       options.paused = value.cast<bool>();
     else if (name == "sample_period_ns")
@@ -73,11 +73,11 @@ py::dict start(const py::kwargs& wanted) {
   return out;
 }
 
-std::map<std::string, std::string> stop(const std::map<std::string, std::string>& meta, bool detach) {
+std::map<std::string, std::string> stop(const std::map<std::string, std::string>& meta, bool goes_on) {
   std::string why;
   {
     const py::gil_scoped_release released;
-    why = Session::instance().halt(detach);
+    why = Session::instance().halt(goes_on);
   }
   if (!why.empty()) throw std::runtime_error(why);
   return Session::instance().finish(meta);
@@ -241,7 +241,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.attr("VERSION") = PLAB_VERSION;
   bind_python_stacks(m);
   m.def("start", &start);
-  m.def("stop", &stop, py::arg("meta"), py::arg("detach") = false);
+  m.def("stop", &stop, py::arg("meta"), py::arg("goes_on") = false);
   m.def(
       "add_meta", [](const std::map<std::string, std::string>& meta) { Session::instance().add_meta(meta); },
       py::arg("meta"));

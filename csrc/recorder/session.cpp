@@ -176,7 +176,8 @@ void Session::pause_locked(bool detach) {
   armed_ = false;
   if (!gpu_) return;
   cupti_.pause();
-  if (!detach) return;
+  if (!detach || !cupti_.may_detach()) return;
+  cupti_.flush(true);
   drain();  // the records' names are CUPTI's memory
   cupti_.detach();
 }
@@ -205,7 +206,7 @@ bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
   return !last.end_ns || start_ns <= last.end_ns;
 }
 
-std::string Session::halt(bool detach) {
+std::string Session::halt(bool goes_on) {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording) return "no recording is running in this process";
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
@@ -219,7 +220,7 @@ std::string Session::halt(bool detach) {
   wake_.notify_all();
   consumer_.join();
   drain();
-  if (gpu_) cupti_.leave(detach);
+  if (gpu_) cupti_.leave(goes_on);
   write_thread_names();
   if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   writer_.append(spool::Kind::kClock, std::vector{clock_sample()});

@@ -53,8 +53,8 @@ class Session {
   static Session& instance();
 
   StartResult start(const StartOptions& options);  // GIL held
-  // GIL released; "" or why nothing was halted. `detach`: the process goes on, and without CUPTI's cost.
-  std::string halt(bool detach);
+  // GIL released; "" or why nothing was halted. `goes_on`: the process does.
+  std::string halt(bool goes_on);
   // Returns the statistics, which a full disk may have kept out of the file. GIL held.
   std::map<std::string, std::string> finish(const std::map<std::string, std::string>& meta);
 
@@ -63,8 +63,8 @@ class Session {
   bool warm_up();                  // CUPTI works, but what it delivers belongs to no window
   bool open_window(int64_t step);  // `step` is the first step in it, -1 if no step began it
   bool close_window();             // later launches belong to no window; earlier ones may still run
-  // Nothing is recorded, at no cost to launches; what the GPU has not done yet is lost. Without `detach`
-  // CUPTI stays in the process, for somebody else who uses it.
+  // Nothing is recorded, at next to no cost to launches; what the GPU has not done yet is lost. `detach`:
+  // CUPTI leaves, if it is to (CuptiOptions::leaves); somebody else who uses it would lose it.
   bool pause(bool detach);
 
   // Facts about the recording; a later value of a name replaces an earlier one.

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole programs that are measured against each other at fine grain, by a socket that gives them turns."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TextIO
+
+
+def take_turns(path: str, name: str, block: Callable[[], int]) -> None:
+    """In a program: whenever it is `name`'s turn, run `block`, which returns nanoseconds; until the end."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        line = connection.makefile("rw", encoding="utf-8")
+        print(name, file=line, flush=True)
+        while line.readline().strip() == "go":
+            print(block(), file=line, flush=True)
+
+
+class Turns:
+    """Programs that all run and wait, so that one after another can make a block of steps.
+
+    A program's step wanders within seconds, and a process takes many to start: processes that run one after
+    another differ by more than what is to be seen.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(path))
+        self._socket.listen()
+        self._lines: dict[str, TextIO] = {}
+
+    def wait_for(self, names: Iterable[str], seconds: float = 120) -> None:
+        self._socket.settimeout(seconds)
+        waiting = set(names)
+        while waiting:
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                raise SystemExit(f"these did not begin: {', '.join(sorted(waiting))}") from None
+            connection.settimeout(seconds)
+            line = connection.makefile("rw", encoding="utf-8")
+            name = line.readline().strip()
+            self._lines[name] = line
+            waiting.remove(name)
+
+    def block(self, name: str) -> int:
+        """Nanoseconds of a step of this program, just now."""
+        print("go", file=self._lines[name], flush=True)
+        return int(self._lines[name].readline())
+
+    def end(self) -> None:
+        for line in self._lines.values():
+            line.close()
+        self._socket.close()
