@@ -204,6 +204,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::wgmma_wait<0>();
     ptx::keep(dk);
     ptx::keep(slope);
+    if constexpr (!Config::kProduct) __syncwarp();  // every lane has read its statistics
     if (lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
     ring.advance();
     ++turn;
