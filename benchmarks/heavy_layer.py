@@ -131,24 +131,27 @@ def check(everyone: dict[str, Function], inputs: Inputs) -> None:
 def products_forward(inputs: Inputs) -> Call:
     """The products of heavy_layer.cpp; with more rows than columns, as here, the matrices go first."""
     x, w1, w2, w3 = inputs.x, inputs.w1, inputs.w2, inputs.w3
-    w12, m, z = torch.empty_like(w1), torch.empty_like(w1), torch.empty_like(x)
+    w23, m, z = torch.empty_like(w1), torch.empty_like(w1), torch.empty_like(x)
 
     def call() -> None:
-        torch.mm(w1, w2, out=w12)
-        torch.mm(w12, w3, out=m)
+        torch.mm(w2, w3, out=w23)
+        torch.mm(w1, w23, out=m)
         torch.mm(x, m, out=z)
 
     return call
 
 
-def products_backward(inputs: Inputs) -> Call:
+def products_backward(inputs: Inputs, keeps_m: bool) -> Call:
+    """The forward has kept W2 W3, and W1 W2 W3 unless it was multiplied as TF32."""
     x, w1, w2, w3, g = inputs.x, inputs.w1, inputs.w2, inputs.w3, inputs.dy
-    w23, m, dm, w1_dm, dw1, dw2, dw3 = (torch.empty_like(w1) for _ in range(7))
+    w23 = w2 @ w3
+    m = w1 @ w23
+    dm, w1_dm, dw1, dw2, dw3 = (torch.empty_like(w1) for _ in range(5))
     dx = torch.empty_like(x)
 
     def call() -> None:
-        torch.mm(w2, w3, out=w23)
-        torch.mm(w1, w23, out=m)
+        if not keeps_m:
+            torch.mm(w1, w23, out=m)
         torch.mm(x.t(), g, out=dm)
         torch.mm(g, m.t(), out=dx)
         torch.mm(dm, w23.t(), out=dw1)
@@ -183,7 +186,7 @@ def measure(
     forward: dict[str, Call] = {"products": products_forward(inputs)}
     forward |= {name: partial(function, *inputs.arguments) for name, function in everyone.items()}
     forward["gelu epilogue"] = gelu_epilogue(inputs)
-    backward: dict[str, Call] = {"products": products_backward(inputs)}
+    backward: dict[str, Call] = {"products": products_backward(inputs, dtype != "tf32")}
     backward |= {name: backward_of(function, inputs) for name, function in everyone.items()}
     for direction, variants in (("forward", forward), ("backward", backward)):
         calls = max(1, min(20, 2**25 // (rows * d)))

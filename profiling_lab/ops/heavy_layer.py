@@ -23,6 +23,7 @@ _IMPLEMENTATIONS = get_args(Implementation)
 
 _SLOW = registration.overload("heavy_layer_slow")
 _FAST = registration.overload("heavy_layer_fast")
+_FAST_KEEPING = registration.overload("heavy_layer_fast_keeping")
 _BACKWARD = registration.overload("heavy_layer_backward")
 
 
@@ -126,26 +127,43 @@ def _backward_fake(
     b: Tensor,
     y: Tensor,
     allow_tf32: bool = False,
+    w23: Tensor | None = None,
+    m: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape) for tensor in (x, w1, w2, w3, b))
 
 
-# Autograd. Y is saved, not Z: the slope of tanh follows from it, and nothing else of the forward is needed.
+def _keeping_fake(
+    x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, allow_tf32: bool = False
+) -> tuple[Tensor, ...]:
+    y, d = _forward_fake(x, w1, w2, w3, b), w1.shape[0]
+    folds = y.numel() > d * d  # more rows than columns
+    keeps_m = folds and not (allow_tf32 and w1.is_cuda and w1.dtype is torch.float32)
+    kept = (w1.new_empty(w1.shape if keeps else (0,)) for keeps in (folds, keeps_m))
+    return y, *kept  # m may lie as its transpose
+
+
+# Autograd. Y is saved, not Z: the slope of tanh follows from it. A plain call keeps products of the weights
+# too; under torch.compile the backward makes them again.
 
 
 def _gradients(saved: tuple[Tensor, ...], options: Sequence[bool], dy: Tensor) -> tuple[Tensor, ...]:
-    """For x, w1, w2, w3 and b; `saved` are these and y."""
+    """For x, w1, w2, w3 and b; `saved` are these, y, and maybe w23 and m."""
+    arguments = (dy, *saved[:6], *(options or (False,)), *saved[6:])
     # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
     if registration.is_plain(dy, saved[0]) and not torch.is_grad_enabled():
-        return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, dy, *saved, *options))
-    return cast(tuple[Tensor, ...], _BACKWARD(dy, *saved, *options))
+        return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, *arguments))
+    return cast(tuple[Tensor, ...], _BACKWARD(*arguments))
 
 
 class _HeavyLayer(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     @staticmethod
     def forward(ctx: Any, op: Any, *inputs: Any) -> Tensor:
-        y = registration.below_autograd(op, *inputs)
-        ctx.save_for_backward(*inputs[:5], y)
+        if op is _FAST:
+            y, *kept = registration.below_autograd(_FAST_KEEPING, *inputs)
+        else:
+            y, kept = registration.below_autograd(op, *inputs), []
+        ctx.save_for_backward(*inputs[:5], y, *kept)
         ctx.options = inputs[5:]
         return cast(Tensor, y)
 
@@ -159,7 +177,13 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.options = inputs[5:]
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _setup_keeping_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.options = inputs[5:]
+
+
+def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     return *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
 
 
@@ -186,6 +210,13 @@ for _name in ("heavy_layer_slow", "heavy_layer_fast"):
     torch.library.register_autograd(f"profiling_lab::{_name}", _backward, setup_context=_setup_context)
     torch.library.register_vmap(f"profiling_lab::{_name}", _vmap_rule(registration.overload(_name)))
     registration.register_autocast(_name, registration.cast_all)
+
+
+torch.library.register_fake("profiling_lab::heavy_layer_fast_keeping", _keeping_fake)
+torch.library.register_autograd(
+    "profiling_lab::heavy_layer_fast_keeping", _backward, setup_context=_setup_keeping_context
+)
+registration.register_autocast("heavy_layer_fast_keeping", registration.cast_all)
 
 
 class HeavyLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -257,6 +288,7 @@ def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any,
     return (
         ("heavy_layer_slow", inputs),
         ("heavy_layer_fast", (*inputs, False)),
+        ("heavy_layer_fast_keeping", (*inputs, False)),
         ("heavy_layer_backward", (torch.ones_like(y), *inputs, y, False)),
     )
 

@@ -84,7 +84,7 @@ Tensor slow(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
 
 // Matrix products cost 2 n m k flops. In units of 2 d^2, a chain over rows x d costs 3 rows forward and 8
 // rows backward (6 and the two products that the chain must repeat); with M = W1 W2 W3 it is 2 d + rows
-// forward and 6 d + 2 rows backward. So both are better off with M from the same number of rows on.
+// forward and at most 6 d + 2 rows backward. So both are better off with M from the same number of rows on.
 bool folding_saves(const Problem& p) { return p.rows > p.d; }
 
 // Whether float32 is multiplied as TF32, by torch's products and by ours.
@@ -92,31 +92,48 @@ bool is_tf32(const Problem& p, bool allow_tf32) {
   return allow_tf32 && p.cuda && p.type == ElementType::kFloat32;
 }
 
-Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b,
-            bool allow_tf32) {
+// Products of the weights alone that both directions need. M may lie as its transpose.
+struct Folded {
+  Tensor w23, m;
+};
+
+Folded fold(const Tensor& w1, const Tensor& w2, const Tensor& w3, bool as_transpose) {
+  Tensor w23 = mm(w2, w3);
+  Tensor m = as_transpose ? transposed(mm(transposed(w23), transposed(w1))) : mm(w1, w23);
+  return {std::move(w23), std::move(m)};
+}
+
+struct Forward {
+  Tensor y;
+  std::optional<Folded> folded;
+  bool tf32;
+};
+
+Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b,
+                bool allow_tf32) {
   const Problem problem = check(x, w1, w2, w3, b);
-  Tensor y = empty_like(x);
-  if (y.numel() == 0) return y;
+  const bool tf32 = is_tf32(problem, allow_tf32);
+  Forward result{empty_like(x), std::nullopt, tf32};
+  Tensor& y = result.y;
+  if (y.numel() == 0) return result;
   const Tensor x_dense = contiguous(x), b_dense = contiguous(b);
   const Tensor rows = as_matrix(x_dense, problem);
   Tensor z = as_matrix(y, problem);
-  const bool folds = folding_saves(problem), tf32 = is_tf32(problem, allow_tf32);
 #ifdef PLAB_HAS_CUDA
-  if (problem.cuda && folds) {
+  if (problem.cuda && folding_saves(problem)) {
     const CudaScope scope(x);
     if (fuses_product(problem.rows, problem.d, problem.type, tf32) && is_aligned(x_dense)) {
-      const Tensor m_transposed = mm(transposed(w3), transposed(mm(w1, w2)));
-      launch_product_tanh({x_dense.data(), m_transposed.data(), b_dense.data(), y.mutable_data(),
+      result.folded = fold(w1, w2, w3, true);
+      launch_product_tanh({x_dense.data(), result.folded->m.data(), b_dense.data(), y.mutable_data(),
                            problem.rows, problem.d, problem.type},
                           scope.stream());
-      return y;
+      return result;
     }
   }
 #endif
-  if (folds && tf32) {  // the library's TF32 kernels want both operands along the depth
-    mm_out(z, rows, transposed(mm(transposed(w3), transposed(mm(w1, w2)))));
-  } else if (folds) {
-    mm_out(z, rows, mm(mm(w1, w2), w3));
+  if (folding_saves(problem)) {
+    result.folded = fold(w1, w2, w3, tf32);  // the library's TF32 kernels want both operands along the depth
+    mm_out(z, rows, result.folded->m);
   } else {
     mm_out(z, mm(mm(rows, w1), w2), w3);
   }
@@ -129,7 +146,23 @@ Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
     launch_bias_tanh(params, scope.stream());
 #endif
   }
-  return y;
+  return result;
+}
+
+Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b,
+            bool allow_tf32) {
+  return forward(x, w1, w2, w3, b, allow_tf32).y;
+}
+
+// The same, keeping for the backward what it would multiply again. Nothing of the chain is kept, and for TF32
+// no M: it lies as the forward wants it, which in the backward makes a slow kind of product.
+std::tuple<Tensor, Tensor, Tensor> fast_keeping(const Tensor& x, const Tensor& w1, const Tensor& w2,
+                                                const Tensor& w3, const Tensor& b, bool allow_tf32) {
+  Forward result = forward(x, w1, w2, w3, b, allow_tf32);
+  const auto nothing = [&] { return empty(std::array{int64_t{0}}, w1.dtype(), w1.device()); };
+  if (!result.folded) return {std::move(result.y), nothing(), nothing()};
+  return {std::move(result.y), std::move(result.folded->w23),
+          result.tf32 ? nothing() : std::move(result.folded->m)};
 }
 
 // Two lanes of work: on a GPU that the products of d x d matrices leave half idle the second one is another
@@ -199,7 +232,9 @@ Tensor tanh_backward(const Tensor& dy, const Tensor& y, Tensor& db, const Proble
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x,
                                                             const Tensor& w1, const Tensor& w2,
                                                             const Tensor& w3, const Tensor& b,
-                                                            const Tensor& y, bool allow_tf32) {
+                                                            const Tensor& y, bool allow_tf32,
+                                                            const std::optional<Tensor>& kept_w23,
+                                                            const std::optional<Tensor>& kept_m) {
   const Problem problem = check(x, w1, w2, w3, b);
   torch_abi::check_alike(kOp, {{"x", x}, {"dy", dy}, {"y", y}});
   for (const torch_abi::Named& one : {torch_abi::Named{"dy", dy}, {"y", y}}) {
@@ -225,16 +260,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, co
         mm_out(memory, transposed(right), transposed(left));
         return transposed(memory);
       };
-      Tensor w23 = empty_like(w1), m = empty_like(w1), dm_memory = empty_like(w1),
-             w1_dm_memory = empty_like(w1);
-      lanes.split();
-      lanes.second([&] {
-        mm_out(w23, w2, w3);
-        mm_out(m, w1, w23);
-      });
+      Tensor dm_memory = empty_like(w1), w1_dm_memory = empty_like(w1);
+      const auto is_kept = [](const std::optional<Tensor>& tensor) { return tensor && tensor->numel() != 0; };
+      const bool has_w23 = is_kept(kept_w23), has_m = is_kept(kept_m);
+      Tensor w23 = has_w23 ? kept_w23->share() : empty_like(w1), m = has_m ? kept_m->share() : empty_like(w1);
+      if (!has_m) {
+        lanes.split();
+        lanes.second([&] {
+          if (!has_w23) mm_out(w23, w2, w3);
+          mm_out(m, w1, w23);
+        });
+      }
       const Tensor g = tanh_backward(dy_dense, y_dense, db, problem, transposes);
       const Tensor dm = multiply(dm_memory, transposed(rows), g);
-      lanes.join();
+      if (!has_m) lanes.join();
       lanes.split();
       lanes.second([&] {
         const Tensor w1_dm = multiply(w1_dm_memory, transposed(w1), dm);
@@ -265,8 +304,11 @@ std::span<const OpDef> heavy_layer_ops() {
       {"heavy_layer_fast(Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, bool allow_tf32=False) -> "
        "Tensor",
        &Box<&fast>::call},
+      {"heavy_layer_fast_keeping(Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, bool allow_tf32=False) "
+       "-> (Tensor y, Tensor w23, Tensor m)",
+       &Box<&fast_keeping>::call},
       {"heavy_layer_backward(Tensor dy, Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, Tensor y, "
-       "bool allow_tf32=False) -> "
+       "bool allow_tf32=False, Tensor? w23=None, Tensor? m=None) -> "
        "(Tensor dx, Tensor dw1, Tensor dw2, Tensor dw3, Tensor db)",
        &Box<&backward>::call},
   };
