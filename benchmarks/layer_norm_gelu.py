@@ -149,7 +149,7 @@ def large(
             else:
                 variants[provider.name] = differentiable(provider.function, tensors)
         with torch.set_grad_enabled(direction == "backward"):
-            timings = compare(variants, rounds=rounds, warmup_s=0.05, cold=False)
+            timings = compare(variants, rounds=rounds, warmup_s=0.02, cold=False)
         moved = passes * x.numel() * x.itemsize
         for name, timing in timings.items():
             count = 2 * x.numel() * x.itemsize if name == "copy" else moved
@@ -240,6 +240,8 @@ def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[in
     shared = ["--elements", str(options.elements), "--rounds", str(options.rounds)]
     shared += ["--quick"] if options.quick else []
     shared += ["--only-ours"] if options.only_ours else []
+    if options.autotune is not None:
+        shared += ["--autotune", *map(str, options.autotune)]
     shared += ["--output", str(options.output)] if options.output else []
 
     def start(task: list[str]) -> subprocess.Popen[str]:
@@ -272,6 +274,7 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, help="small problems: the first")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only-ours", action="store_true", help="no peers: to tune")
+    parser.add_argument("--autotune", type=int, nargs="*", help="max-autotune for these widths only")
     parser.add_argument("--no-small", action="store_true", help="no small problems")
     parser.add_argument("--processes", type=int, default=1, help="that compile at the same time")
     parser.add_argument("--prepare", action="store_true", help="only compile, measure nothing")
@@ -291,13 +294,14 @@ def main() -> int:
     torch._functorch.config.donated_buffer = False  # a backward is repeated here, with retain_graph
     torch._dynamo.config.cache_size_limit = 256
     results = ResultsFile(None if options.prepare else options.output, machine())
-    modes = ["default"] if options.quick else ["default", "max-autotune-no-cudagraphs"]
+    autotuned = () if options.quick else widths if options.autotune is None else options.autotune
+    modes = ["default", *(["max-autotune-no-cudagraphs"] if autotuned else [])]
     everyone = [Provider("ours", layer_norm_gelu)] if options.only_ours else providers(modes)
     quick_to_compile = [p for p in everyone if "max-autotune" not in p.name]
     cases = [(getattr(torch, dtype), d) for dtype in dtypes for d in widths]
     if options.prepare or options.wait:
         for dtype, d in cases:
-            prepare(everyone, options.elements // d, d, dtype)
+            prepare(everyone if d in autotuned else quick_to_compile, options.elements // d, d, dtype)
         for rows in () if options.no_small else SMALL_ROWS:
             prepare(quick_to_compile, rows, SMALL_WIDTH, getattr(torch, dtypes[0]))
         torch.cuda.empty_cache()
@@ -305,7 +309,8 @@ def main() -> int:
         if options.prepare or not sys.stdin.readline():
             return 0
     for dtype, d in cases:
-        large(results, everyone, options.elements, d, dtype, options.rounds)
+        these = everyone if d in autotuned else quick_to_compile
+        large(results, these, options.elements, d, dtype, options.rounds)
         torch.cuda.empty_cache()
     if not options.no_small:
         small(results, quick_to_compile, getattr(torch, dtypes[0]), options.rounds)

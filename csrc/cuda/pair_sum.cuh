@@ -17,14 +17,15 @@
 
 namespace plab::cuda {
 
-/// Sums two values over a warp. They share the shuffles: even lanes end up with the sum of a, odd lanes with
-/// b's.
+/// Sums two values over a warp, or over kLanes neighbours of it. They share the shuffles: even lanes end up
+/// with the sum of a, odd lanes with b's.
+template <int kLanes = kWarpSize>
 __device__ __forceinline__ float warp_pair_sum(float a, float b) {
   const bool odd = threadIdx.x % 2 != 0;
   float v = odd ? b : a;
   v += __shfl_xor_sync(kAllLanes, odd ? a : b, 1);
 #pragma unroll
-  for (int offset = 2; offset < kWarpSize; offset *= 2) v += __shfl_xor_sync(kAllLanes, v, offset);
+  for (int offset = 2; offset < kLanes; offset *= 2) v += __shfl_xor_sync(kAllLanes, v, offset);
   return v;
 }
 
@@ -32,40 +33,50 @@ __device__ __forceinline__ float warp_pair_sum(float a, float b) {
 /// At most kDepth posts may be waiting for their collect, minus two.
 constexpr int kPairBuffers = 4;
 
-/// A warp has the row to itself.
-class WarpPairSum {
+/// A warp, or kLanes neighbours of it, have the row to themselves. All lanes of a warp take all steps.
+template <int kLanes_>
+class LanePairSum {
  public:
   static constexpr bool kIsWarp = true;
   static constexpr int kBlocks = 1;
+  static constexpr int kLanes = kLanes_;
   struct Storage {};
   struct Ticket {
     float lane_sum;
   };
 
-  __device__ explicit WarpPairSum(Storage&) {}
-  __device__ int rank() const { return static_cast<int>(threadIdx.x) % kWarpSize; }
-  __device__ int size() const { return kWarpSize; }
+  __device__ explicit LanePairSum(Storage&) {}
+  __device__ int rank() const { return static_cast<int>(threadIdx.x) % kLanes; }
+  __device__ int size() const { return kLanes; }
   __device__ int index() const {
-    return static_cast<int>(blockIdx.x * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize);
+    return static_cast<int>(blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes);
   }
-  __device__ int count() const { return static_cast<int>(gridDim.x * (blockDim.x / kWarpSize)); }
+  /// The index of the warp's first group.
+  __device__ int first_index() const {
+    return static_cast<int>(blockIdx.x * (blockDim.x / kLanes) +
+                            threadIdx.x / kWarpSize * (kWarpSize / kLanes));
+  }
+  __device__ int count() const { return static_cast<int>(gridDim.x * (blockDim.x / kLanes)); }
   /// Exactly one group of each block does.
-  __device__ bool leads() const { return threadIdx.x < kWarpSize; }
+  __device__ bool leads() const { return threadIdx.x < kLanes; }
   /// The rank among the group's threads in this block.
   __device__ int local_rank() const { return rank(); }
   __device__ Ticket post(float lane_sum) { return {lane_sum}; }
   __device__ void collect(const Ticket& ticket, float& a, float& b) {
-    a = __shfl_sync(kAllLanes, ticket.lane_sum, 0);
-    b = __shfl_sync(kAllLanes, ticket.lane_sum, 1);
+    const int first = static_cast<int>(threadIdx.x) % kWarpSize / kLanes * kLanes;
+    a = __shfl_sync(kAllLanes, ticket.lane_sum, first);
+    b = __shfl_sync(kAllLanes, ticket.lane_sum, first + 1);
   }
   __device__ void finish() {}
 };
+using WarpPairSum = LanePairSum<kWarpSize>;
 
 /// A block of at most 16 warps has the row.
 class BlockPairSum {
  public:
   static constexpr bool kIsWarp = false;
   static constexpr int kBlocks = 1;
+  static constexpr int kLanes = kWarpSize;
   struct Storage {
     float partial[kPairBuffers][kWarpSize];
   };
@@ -75,6 +86,7 @@ class BlockPairSum {
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
   __device__ int index() const { return static_cast<int>(blockIdx.x); }
+  __device__ int first_index() const { return index(); }
   __device__ int count() const { return static_cast<int>(gridDim.x); }
   __device__ bool leads() const { return true; }
   __device__ int local_rank() const { return static_cast<int>(threadIdx.x); }
@@ -110,6 +122,7 @@ class ClusterPairSum {
  public:
   static constexpr bool kIsWarp = false;
   static constexpr int kBlocks = kBlocks_;
+  static constexpr int kLanes = kWarpSize;
   static constexpr int kMaxSums = kBlocks * kWarpSize;  // of 16 warps a block
   struct Storage {
     float partial[kPairBuffers][kMaxSums];
@@ -135,6 +148,7 @@ class ClusterPairSum {
   }
   __device__ int size() const { return static_cast<int>(blockDim.x) * kBlocks; }
   __device__ int index() const { return static_cast<int>(blockIdx.x) / kBlocks; }
+  __device__ int first_index() const { return index(); }
   __device__ int count() const { return static_cast<int>(gridDim.x) / kBlocks; }
   __device__ bool leads() const { return true; }
   __device__ int local_rank() const { return static_cast<int>(threadIdx.x); }

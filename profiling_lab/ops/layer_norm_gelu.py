@@ -169,10 +169,10 @@ def _gradients(
         return dsum, None, None
     arguments = (dy, x, weight, bias, statistics, approximate, dsum)
     # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
-    if registration.is_plain(dy, x, dsum) and not torch.is_grad_enabled():
-        dx, dweight, dbias = registration.below_autograd(_BACKWARD, *arguments)
-    else:
+    if torch.is_grad_enabled() or not registration.is_plain(dy, dsum):
         dx, dweight, dbias = _BACKWARD(*arguments)
+    else:
+        dx, dweight, dbias = registration.below_autograd(_BACKWARD, *arguments)
     return dx, dweight, None if bias is None else dbias
 
 

@@ -71,7 +71,8 @@ def test_error_by_binade_is_at_most_eagers(
     for (sign, binade), error in ours.items():
         # z from -5 to -12: what remains is the result's own sensitivity, z^2 times the relative error of z.
         if sign < 0 and -110 < binade < -30:
-            assert error < {"bfloat16": 1.0, "float32": 400.0}[dtype_name], table
+            # For bf16 the polynomial in fp16; eager's error is 128 or 2^23 there.
+            assert error < {"bfloat16": 20.0, "float32": 400.0}[dtype_name], table
 
 
 @pytest.mark.parametrize("offset", [0.0, 100.0, -3.0e4])

@@ -4,7 +4,23 @@
 // which costs three instructions.
 #pragma once
 
+#include <cstdint>
+
 namespace plab::cuda::ptx {
+
+/// a b + c of both halves, each rounded once. PTX ISA "fma.rn.f16x2".
+__device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  return result;
+}
+
+/// The smaller one of both halves; of a number and none, the number. PTX ISA "min.f16x2".
+__device__ __forceinline__ uint32_t min_f16x2(uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("min.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
 
 /// 2^x, relative error below 2^-22. PTX ISA 9.7.3.21 "ex2".
 __device__ __forceinline__ float ex2_approx_ftz(float x) {

@@ -97,24 +97,25 @@ __device__ void store_sums(const Tile& tile, const typename Tile::Floats& sums, 
   }
 }
 
-/// Group g computes rows [g * rows_per_group, (g + 1) * rows_per_group), or with `interleaved` every
-/// count-th; the blocks of a group write one row of params.partial.
+/// The blocks of a group write one row of params.partial.
 template <class Config>
 __global__ void __launch_bounds__(Config::kResidentThreads)
-    backward_kernel(const __grid_constant__ BackwardParams params, int64_t rows_per_group, bool interleaved) {
+    backward_kernel(const __grid_constant__ BackwardParams params, RowOrder order) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
-  constexpr bool kIs16Bit = sizeof(Element) == 2;
+  // Two instructions less than what cancels exactly, for 16-bit rows that are worth it.
+  constexpr bool kMultipliedOut = sizeof(Element) == 2 && Tile::kAccess == Access::kExact;
   static __shared__ typename Config::Group::Storage storage;
   extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
 
-  const int64_t first = interleaved ? group.index() : group.index() * rows_per_group;
-  const int64_t step = interleaved ? group.count() : 1;
-  const int64_t left = interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
-  const int count = static_cast<int>(interleaved ? left : left < rows_per_group ? left : rows_per_group);
+  const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;
+  const int64_t step = order.interleaved ? group.count() : 1;
+  const int64_t left = order.interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
+  const bool whole = order.interleaved || left < order.rows_per_group;
+  const int count = static_cast<int>(whole ? left : order.rows_per_group);
 
   char* memory =
       reinterpret_cast<char*>(shared) + Config::weight_bytes(group.size() / Config::Group::kBlocks);
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
         // Beyond the row's end dY is zero, and so is all that follows from it.
-        const float h = kIs16Bit ? fmaf(x[j], row.rstd, offset) : (x[j] - row.mean) * row.rstd;
+        const float h = kMultipliedOut ? fmaf(x[j], row.rstd, offset) : (x[j] - row.mean) * row.rstd;
         const float dz = dy[j] * cuda::gelu_derivative<Element, Config::kForm>(fmaf(h, w[j], b[j]));
         dweight[i][j] = fmaf(dz, h, dweight[i][j]);
         dbias[i][j] += dz;
@@ -204,8 +205,8 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   auto second_part = [&](const Floats& dh, const Row& row, const Ticket& ticket) {
     float sum, sum_h;
     group.collect(ticket, sum, sum_h);
-    // dX = rstd (dH - avg(dH) - H avg(dH H)). For 16-bit elements multiplied out, an instruction less; in
-    // fp32 the same H as above must cancel what it should.
+    // dX = rstd (dH - avg(dH) - H avg(dH H)). Where it is not multiplied out, the same H as above cancels
+    // what it should.
     const float shift = -sum * inverse_cols, slope = -sum_h * inverse_cols;
     const float slope_of_x = slope * row.rstd * row.rstd;
     const float shift_of_x = fmaf(-row.mean, slope_of_x, shift * row.rstd);
@@ -217,7 +218,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
       if constexpr (Config::kResidual) cuda::unpack(dsum_ring.vec(now, i), dsum);
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
-        if constexpr (kIs16Bit) {
+        if constexpr (kMultipliedOut) {
           f[j] = fmaf(dh[i][j], row.rstd, fmaf(f[j], slope_of_x, shift_of_x));
         } else {
           const float h = (f[j] - row.mean) * row.rstd;

@@ -19,14 +19,21 @@ void dispatch_backward_tile(const RowPlan& plan, Function&& function) {
     dispatch_tile<Element, 4, 6, 2, 1>(plan, function);
   }
 }
+/// Of so few rows every thread has as little as possible.
+constexpr int64_t kFewRows = 8;
+
 template <class Element>
-RowPlan plan_backward(int64_t cols, bool is_aligned) {
+RowPlan plan_backward(int64_t rows, int64_t cols, bool is_aligned) {
+  if (rows <= kFewRows) {
+    const RowPlan plan = plan_row(cols, cuda::kVecSize<Element>, {1, 2}, is_aligned);
+    if (plan.access == Access::kExact) return plan;
+  }
   if constexpr (sizeof(Element) == 2) return plan_row(cols, 8, {2, 3, 1}, is_aligned);
   return plan_row(cols, 4, {4, 6, 2, 1}, is_aligned);
 }
 
-/// Up to so many rows one block is as fast as many, and needs no second kernel.
-constexpr int64_t kRowsOfOneBlock = 4;
+/// Up to so many rows one block does all, and needs no second kernel.
+constexpr int64_t kRowsOfOneBlock = 1;
 
 /// Launches, if `launch`, and returns the number of blocks; 0 where shared memory does not suffice. Each
 /// block costs 16 d bytes for its sums: one wave, and of few rows only one block a multiprocessor.
@@ -40,7 +47,8 @@ int64_t launch_backward_config(const BackwardParams& params, int threads_per_row
   const int waves = params.rows < 4 * cuda::multiprocessors() ? 0 : 1;
   Launch grid =
       plan_launch<Config, backward_kernel<Config>>(params.rows, threads_per_row, waves, kInterleaved);
-  if (params.rows <= kRowsOfOneBlock && !Group::kIsWarp) grid.units = 1, grid.rows_per_group = params.rows;
+  if (params.rows <= kRowsOfOneBlock && !Group::kIsWarp)
+    grid.units = 1, grid.order.rows_per_group = params.rows;
   if (launch) start<Config>(backward_kernel<Config>, grid, params, stream);
   return grid.units;
 }
@@ -52,12 +60,12 @@ int64_t launch_backward_typed(const BackwardParams& params, bool launch, cudaStr
   const bool is_aligned = aligned(
       {params.dy, params.x, params.weight, params.bias, params.dx, params.dsum},
       {params.dy_row_stride, params.x_row_stride, params.dsum_row_stride, params.cols}, sizeof(Element));
-  const RowPlan plan = plan_backward<Element>(params.cols, is_aligned);
+  const RowPlan plan = plan_backward<Element>(params.rows, params.cols, is_aligned);
   constexpr bool k16Bit = sizeof(Element) == 2;
   int64_t units = 0;
   if (plan.vecs > 0) {
     // Two blocks with 256 threads each are better than one with 512, for 16-bit rows.
-    if (k16Bit && is_aligned && plan.threads == kMaxThreadsPerRow && params.rows > kRowsOfOneBlock)
+    if (k16Bit && is_aligned && plan.threads == kMaxThreadsPerRow && params.rows > kFewRows)
       units = launch_backward_wide(params, launch, stream);
     if (units > 0) return units;  // never 1: that is for fewer rows
     dispatch_backward_tile<Element>(plan, [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {

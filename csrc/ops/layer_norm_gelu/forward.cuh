@@ -54,9 +54,10 @@ struct ForwardConfig {
   }
 };
 
-/// With these the normalised element is (x - centre) * rstd + offset. `centred` false: centre is 0.
+/// With these the normalised element is (x - centre) * slope + offset; slope is rstd but for slope_rest,
+/// which fp32 adds. `centred` false: centre is 0.
 struct RowStatistics {
-  float mean, rstd, centre, offset;
+  float mean, rstd, centre, slope, slope_rest, offset;
   bool centred;
 };
 
@@ -95,9 +96,12 @@ __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile&
   if constexpr (!Config::kTwoPasses) {
     mean *= inverse_cols;
     const float variance = fmaf(-mean, mean, squares * inverse_cols);
-    if (mean * mean <= Config::kOnePassLimit * variance) {  // false for NaN too, which either path passes on
+    bool near =
+        mean * mean <= Config::kOnePassLimit * variance;  // false for NaN too: either path passes it on
+    if constexpr (Config::Group::kLanes < cuda::kWarpSize) near = __all_sync(cuda::kAllLanes, near);
+    if (near) {
       const float rstd = cuda::accurate_rsqrt(variance + eps);
-      return {mean, rstd, 0.0f, -mean * rstd, false};
+      return {mean, rstd, 0.0f, rstd, 0.0f, -mean * rstd, false};
     }
   }
   // What the centred row still sums to is the rounding error of its mean; far from zero that error shows, and
@@ -108,9 +112,11 @@ __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile&
   float rest, rest_squares;
   group.collect(group.post(centred.warp_sum()), rest, rest_squares);
   rest *= inverse_cols;
-  const float variance = fmaf(-rest, rest, rest_squares * inverse_cols);
-  const float rstd = cuda::accurate_rsqrt(fmaxf(variance, 0.0f) + eps);
-  return {mean + rest, rstd, mean, -rest * rstd, true};
+  const float variance = fmaxf(fmaf(-rest, rest, rest_squares * inverse_cols), 0.0f) + eps;
+  const float slope = rsqrtf(variance), slope_rest = cuda::rsqrt_rest(variance, slope);
+  const float rstd = slope + slope_rest;
+  if constexpr (Config::kTwoPasses) return {mean + rest, rstd, mean, slope, slope_rest, -rest * rstd, true};
+  return {mean + rest, rstd, mean, rstd, 0.0f, -rest * rstd, true};
 }
 
 /// y of this thread's vector i.
@@ -125,9 +131,11 @@ __device__ __forceinline__ void finish_vec(const typename Config::Tile& tile,
   cuda::unpack(vec, f);
 #pragma unroll
   for (int j = 0; j < Config::Tile::kVecSize; ++j) {
-    const float h = fmaf(kCentred ? f[j] - s.centre : f[j], s.rstd, s.offset);
-    f[j] = cuda::gelu<typename Config::Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
+    const float x = kCentred ? f[j] - s.centre : f[j];
+    const float h = fmaf(x, s.slope, Config::kTwoPasses ? fmaf(x, s.slope_rest, s.offset) : s.offset);
+    f[j] = fmaf(h, weight[j], bias[j]);
   }
+  cuda::gelu_all<typename Config::Element, Config::kForm>(f);
   tile.store_vec(y, i, f);
 }
 
@@ -157,10 +165,9 @@ __device__ __forceinline__ void finish_row(const typename Config::Tile& tile, co
   }
 }
 
-/// Group g computes rows g * rows_per_group onwards, `rows_per_group` of them; with kStep apart.
 template <class Config>
 __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
-    forward_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group, bool interleaved) {
+    forward_kernel(const __grid_constant__ ForwardParams params, RowOrder order) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   static __shared__ typename Config::Group::Storage storage;
@@ -170,10 +177,11 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
   const float eps = static_cast<float>(params.eps);
 
-  const int64_t first = interleaved ? group.index() : group.index() * rows_per_group;
-  const int64_t step = interleaved ? group.count() : 1;
-  const int64_t left = interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
-  const int count = static_cast<int>(interleaved ? left : left < rows_per_group ? left : rows_per_group);
+  const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;
+  const int64_t step = order.interleaved ? group.count() : 1;
+  const int64_t left = order.interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
+  const bool whole = order.interleaved || left < order.rows_per_group;
+  const int count = static_cast<int>(whole ? left : order.rows_per_group);
   if (count <= 0 && Config::Group::kIsWarp && Config::kWeights != Weights::kShared) return;
 
   char* memory = reinterpret_cast<char*>(shared);
@@ -244,7 +252,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
 /// The simplest scheme: one row at a time, straight into registers; other blocks fill the wait.
 template <class Config>
 __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
-    forward_direct_kernel(const __grid_constant__ ForwardParams params, int64_t rows_per_group, bool) {
+    forward_direct_kernel(const __grid_constant__ ForwardParams params, RowOrder order) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   using Rows = RowInRegisters<Tile>;
@@ -253,14 +261,24 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
   const float eps = static_cast<float>(params.eps);
-  int64_t row = group.index() * rows_per_group;
-  const int64_t end = row + rows_per_group < params.rows ? row + rows_per_group : params.rows;
+  // All lanes of a warp take all turns: without a row of its own a group does the last one again.
+  const int64_t first = group.index() * order.rows_per_group;
+  const int64_t left = params.rows - group.first_index() * order.rows_per_group;
+  const int64_t count = left < order.rows_per_group ? left : order.rows_per_group;
   typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
                                         static_cast<const Element*>(params.bias), group, nullptr);
-  for (; row < end; ++row) {
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t row = first + k < params.rows ? first + k : params.rows - 1;
     const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
     Rows rows, residual;
     rows.load(tile, x);
+    const int64_t next =
+        k + 1 < count ? row + 1 : (group.index() + order.groups_ahead) * order.rows_per_group;
+    if (next < params.rows) {  // this thread's block, or the one that will have its place
+      tile.prefetch(static_cast<const Element*>(params.x) + next * params.x_row_stride);
+      if constexpr (Config::kResidual)
+        tile.prefetch(static_cast<const Element*>(params.residual) + next * params.residual_row_stride);
+    }
     Element* sum = nullptr;
     if constexpr (Config::kResidual) {
       const Element* r = static_cast<const Element*>(params.residual) + row * params.residual_row_stride;

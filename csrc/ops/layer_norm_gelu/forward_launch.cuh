@@ -19,28 +19,40 @@ void dispatch_forward_tile(const RowPlan& plan, Function&& function) {
     dispatch_tile<Element, 8, 6, 4, 2, 1>(plan, function);
   }
 }
+constexpr int kHalfWarp = 16;
+constexpr int64_t kManyColumnsEach =
+    8192;  // above, a thread of 16-bit rows has 64 columns where that comes out even
+
 template <class Element>
 RowPlan plan_forward(int64_t cols, bool is_aligned) {
-  if constexpr (sizeof(Element) == 2) return plan_row(cols, 8, {4, 3, 2, 1}, is_aligned);
+  constexpr bool k16Bit = sizeof(Element) == 2;
+  constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
+  if (is_aligned && cols == 32 * kHalfWarp) return {kHalfWarp, k32Columns, Access::kExact};
+  if (k16Bit && is_aligned && cols > kManyColumnsEach && cols <= 2 * kManyColumnsEach && cols % 2048 == 0)
+    return {static_cast<int>(cols / 64), 2 * k32Columns, Access::kExact};
+  if constexpr (k16Bit) return plan_row(cols, 8, {4, 3, 2, 1}, is_aligned);
   return plan_row(cols, 4, {8, 6, 4, 2, 1}, is_aligned);
 }
 
-/// The simplest scheme is best for fp32, with one row a group, and for 16-bit rows of 32 columns a thread,
-/// with a few. `resident`: threads on a multiprocessor.
+/// A row straight into registers. Each group has one row, so that the hardware hands out rows in the order of
+/// memory to whoever is free, and calls into L2 the row of the group that will be started when half of those
+/// that run have ended. Of short rows, a few: starting a block costs too. `resident`: threads on a
+/// multiprocessor.
 template <class Tile, class Group, GeluForm kForm, bool kResidual>
 void launch_forward_direct(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
-  constexpr bool k16Bit = sizeof(typename Tile::Element) == 2;
-  constexpr int kResident = Group::kIsWarp && !k16Bit && Tile::kElements == 32 ? 768 : 1024;
+  using Element = typename Tile::Element;
+  constexpr int kResident = Tile::kElements > 32 ? 512 : Group::kIsWarp && Tile::kElements == 32 ? 768 : 1024;
+  constexpr int64_t kShortRow = 1024;  // bytes
   using Config = ForwardConfig<Tile, Group, kResident, Weights::kCached, 0, kForm, kResidual>;
-  const int waves = k16Bit || threads_per_row == kMaxThreadsPerRow ? 16 : 1 << 14;
-  start<Config>(
-      forward_direct_kernel<Config>,
-      plan_launch<Config, forward_direct_kernel<Config>>(params.rows, threads_per_row, waves, false), params,
-      stream);
+  const bool is_short = params.cols * static_cast<int64_t>(sizeof(Element)) < kShortRow;
+  Launch launch = plan_launch<Config, forward_direct_kernel<Config>>(params.rows, threads_per_row,
+                                                                     is_short ? 16 : 1 << 14, false);
+  launch.order.groups_ahead /= 2;
+  start<Config>(forward_direct_kernel<Config>, launch, params, stream);
 }
 
-/// Weights and biases of a thread's columns are in registers, in fp32: 64 of 128 for 32 columns. The rows
-/// come through shared memory. False where that does not suffice.
+/// For clusters. Weights and biases of a thread's columns are in registers, in fp32: 64 of 128 for 32
+/// columns. The rows come through shared memory. False where that does not suffice.
 template <class Tile, class Group, int kResident, int kStages, GeluForm kForm, bool kResidual>
 bool launch_forward_ring(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
   using Config = ForwardConfig<Tile, Group, kResident, Weights::kFloats, kStages, kForm, kResidual>;
@@ -59,28 +71,21 @@ void launch_forward_typed(const ForwardParams& params, cudaStream_t stream) {
       aligned({params.x, params.weight, params.bias, params.y, params.residual, params.sum},
               {params.x_row_stride, params.residual_row_stride, params.cols}, sizeof(Element));
   const RowPlan plan = plan_forward<Element>(params.cols, is_aligned);
-  bool done = false;
-  if (plan.vecs > 0) {
-    dispatch_forward_tile<Element>(plan, [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
-      if constexpr (sizeof(Element) == 2 && Tile::kAccess == Access::kExact) {
-        if constexpr (!Group::kIsWarp && Tile::kVecs == 4) {
-          done = plan.threads == kMaxThreadsPerRow &&
-                 launch_forward_ring<Tile, Group, 640, 3, kForm, kResidual>(params, plan.threads, stream);
-        } else if constexpr (Group::kIsWarp && Tile::kVecs < 4) {
-          constexpr bool k24Columns = Tile::kVecs == 3;
-          done =
-              launch_forward_ring<Tile, Group, k24Columns ? 512 : 640, k24Columns ? 3 : 4, kForm, kResidual>(
-                  params, plan.threads, stream);
-        }
-        if (done) return;
-      }
-      launch_forward_direct<Tile, Group, kForm, kResidual>(params, plan.threads, stream);
-      done = true;
-    });
-  } else if (is_aligned) {
-    done = launch_forward_wide(params, stream);
+  constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
+  const auto direct = [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
+    launch_forward_direct<Tile, Group, kForm, kResidual>(params, plan.threads, stream);
+  };
+  if (plan.threads == kHalfWarp) {
+    direct(Tag<RowTile<Element, k32Columns, Access::kExact, kHalfWarp>>{},
+           Tag<cuda::LanePairSum<kHalfWarp>>{});
+  } else if (plan.vecs > k32Columns) {
+    if constexpr (sizeof(Element) == 2)
+      direct(Tag<RowTile<Element, 2 * k32Columns, Access::kExact>>{}, Tag<cuda::BlockPairSum>{});
+  } else if (plan.vecs > 0) {
+    dispatch_forward_tile<Element>(plan, direct);
+  } else if (!is_aligned || !launch_forward_wide(params, stream)) {
+    launch_forward_long<Element, kForm>(params, stream);
   }
-  if (!done) launch_forward_long<Element, kForm>(params, stream);
 }
 
 }  // namespace plab::ops::layer_norm_gelu

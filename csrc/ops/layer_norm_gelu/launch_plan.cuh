@@ -21,7 +21,11 @@ namespace plab::ops::layer_norm_gelu {
 template <auto kValue>
 using Constant = std::integral_constant<decltype(kValue), kValue>;
 
-constexpr int kWarpsPerBlock = 4;  // where each warp has its own row
+constexpr int kWarpsPerBlock = 4;  // where each warp has its own row, or two
+
+/// Rows that a block, or cluster, has at a time.
+template <class Group>
+constexpr int kRowsAtATime = Group::kIsWarp ? kWarpsPerBlock * cuda::kWarpSize / Group::kLanes : 1;
 
 /// Whether every row of every matrix starts at a multiple of 16 bytes.
 inline bool aligned(std::initializer_list<const void*> pointers, std::initializer_list<int64_t> row_strides,
@@ -72,14 +76,13 @@ void dispatch_tile(const RowPlan& plan, Function&& function) {
 struct Launch {
   int64_t units;
   int threads, shared_bytes;
-  int64_t rows_per_group;
-  bool interleaved;  // group g has rows g, g + groups, ... instead of a run
+  RowOrder order;
 };
 
 /// Whether a block of Config can be had at all.
 template <class Config>
 bool fits(int threads_per_row) {
-  constexpr int kRows = Config::Group::kIsWarp ? kWarpsPerBlock : 1;
+  constexpr int kRows = kRowsAtATime<typename Config::Group>;
   constexpr int kStatic = sizeof(typename Config::Group::Storage);
   return Config::shared_bytes(threads_per_row, kRows * threads_per_row) + kStatic <= cuda::max_shared_bytes();
 }
@@ -124,27 +127,30 @@ int64_t resident_units(int threads, int shared_bytes) {
 /// than multiprocessors.
 template <class Config, auto kKernel>
 Launch plan_launch(int64_t rows, int threads_per_row, int waves, bool interleaved) {
-  constexpr int kRows = Config::Group::kIsWarp ? kWarpsPerBlock : 1;  // of a block at a time
+  constexpr int kRows = kRowsAtATime<typename Config::Group>;
   const int threads = kRows * threads_per_row, shared_bytes = Config::shared_bytes(threads_per_row, threads);
   int64_t units = resident_units<Config, kKernel>(threads, shared_bytes);
   if (waves == 0 && units > cuda::multiprocessors()) units = cuda::multiprocessors();
-  const cuda::RowRuns runs = cuda::cut_rows(rows, units * kRows, waves == 0 ? 1 : waves);
-  return {cuda::ceil_div<int64_t>(runs.groups, kRows), threads, shared_bytes, runs.rows_per_group,
-          interleaved};
+  const int64_t resident = units * kRows;
+  const cuda::RowRuns runs = cuda::cut_rows(rows, resident, waves == 0 ? 1 : waves);
+  return {cuda::ceil_div<int64_t>(runs.groups, kRows),
+          threads,
+          shared_bytes,
+          {runs.rows_per_group, interleaved, resident}};
 }
 
 template <class Config, class Params, class Kernel>
 void start(Kernel* kernel, const Launch& launch, const Params& params, cudaStream_t stream) {
   if constexpr (Config::Group::kBlocks == 1) {
-    kernel<<<static_cast<int>(launch.units), launch.threads, launch.shared_bytes, stream>>>(
-        params, launch.rows_per_group, launch.interleaved);
+    kernel<<<static_cast<int>(launch.units), launch.threads, launch.shared_bytes, stream>>>(params,
+                                                                                            launch.order);
     PLAB_CHECK_LAUNCH();
   } else {
     cudaLaunchAttribute cluster{};
     cudaLaunchConfig_t config =
         launch_config<Config>(launch.units, launch.threads, launch.shared_bytes, cluster);
     config.stream = stream;
-    PLAB_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params, launch.rows_per_group, launch.interleaved));
+    PLAB_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params, launch.order));
   }
 }
 

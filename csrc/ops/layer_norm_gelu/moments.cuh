@@ -21,7 +21,7 @@ class MeanShare {
     }
   }
   /// As warp_pair_sum returns it, beside a zero.
-  __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum(sum_, 0.0f); }
+  __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum<Tile::kLanes>(sum_, 0.0f); }
 
  private:
   float inverse_cols_, sum_ = 0.0f;
@@ -44,7 +44,9 @@ class Moments {
     }
   }
   /// As warp_pair_sum returns it.
-  __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum(sum_, squares_); }
+  __device__ __forceinline__ float warp_sum() const {
+    return cuda::warp_pair_sum<Tile::kLanes>(sum_, squares_);
+  }
 
  private:
   float centre_, sum_ = 0.0f, squares_ = 0.0f;

@@ -22,6 +22,13 @@ struct RowPlan {
 
 constexpr int kMaxThreadsPerRow = 512;
 
+/// Which rows a group of threads has, and in which order.
+struct RowOrder {
+  int64_t rows_per_group;
+  bool interleaved;      // group g has rows g, g + groups, ... instead of a run
+  int64_t groups_ahead;  // the group that will be started so many groups later is likely to start next
+};
+
 /// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
 /// first; kVector ones exist for 1 and the first choice, kScalar ones for 1. `aligned`: every row of every
 /// tensor starts at a multiple of 16 bytes.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a row that one thread owns, and how it moves: kVecs vectors of 16 bytes. A warp has one piece
-// of the row, in which neighbouring lanes touch neighbouring addresses; a lane's vectors lie a constant
-// apart.
+// The part of a row that one thread owns, and how it moves: kVecs vectors of 16 bytes. A warp (or kLanes of
+// it) has one piece of the row, in which neighbouring lanes touch neighbouring addresses; a lane's vectors
+// lie a constant apart.
 #pragma once
 
 #include "cuda/ptx/registers.cuh"
@@ -10,13 +10,13 @@
 
 namespace plab::ops::layer_norm_gelu {
 
-template <class Element_, int kVecs_, Access kAccess_>
+template <class Element_, int kVecs_, Access kAccess_, int kLanes_ = 32>
 class RowTile {
  public:
   using Element = Element_;
   static constexpr int kVecs = kVecs_, kVecSize = cuda::kVecSize<Element>, kElements = kVecs * kVecSize;
   static constexpr Access kAccess = kAccess_;
-  static constexpr int kWarpSize = 32;
+  static constexpr int kLanes = kLanes_;  // of a warp, which share a piece of a row
   using Floats = float[kVecs][kVecSize];
   /// A row's elements as they came from memory.
   struct Packed {
@@ -25,14 +25,14 @@ class RowTile {
 
   __device__ RowTile(int cols, int thread, int threads)
       : cols_(cols),
-        first_(((thread / kWarpSize * kVecs) * kWarpSize + thread % kWarpSize) * kVecSize),
+        first_(((thread / kLanes * kVecs) * kLanes + thread % kLanes) * kVecSize),
         thread_(thread),
         threads_(threads) {}
 
   /// Column of this thread's element j in vector i.
   __device__ __forceinline__ int column(int i, int j) const {
     if constexpr (kAccess == Access::kScalar) return (i * kVecSize + j) * threads_ + thread_;
-    return first_ + i * kWarpSize * kVecSize + j;
+    return first_ + i * kLanes * kVecSize + j;
   }
 
   __device__ __forceinline__ bool owns(int i, int j) const {
@@ -61,6 +61,15 @@ class RowTile {
   __device__ __forceinline__ void load(const Element* row, Packed& packed) const {
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) packed.vec[i] = load_vec<true>(row, i);
+  }
+
+  /// Calls this warp's part of a row into L2, where whoever reads it soon will find it.
+  __device__ __forceinline__ void prefetch(const Element* row) const {
+    if constexpr (kAccess != Access::kScalar) {
+      const int left = cols_ - first_, mine = kVecs * kVecSize * kLanes;
+      if (thread_ % kLanes == 0 && left > 0)
+        cuda::ptx::prefetch_l2(row + first_, (left < mine ? left : mine) * static_cast<int>(sizeof(Element)));
+    }
   }
 
   /// For good: the packed registers are free for the next row, the compiler does not unpack a second time.

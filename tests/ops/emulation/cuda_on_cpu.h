@@ -86,6 +86,11 @@ inline float __shfl_sync(unsigned, float value, int from) {
   __syncwarp();
   return other;
 }
+inline int __all_sync(unsigned mask, int value) {
+  int all = value;
+  for (int lane = 1; lane < 32; lane *= 2) all = all && __shfl_xor_sync(mask, all ? 1.0f : 0.0f, lane) > 0;
+  return all;
+}
 template <class T>
 T __ldg(const T* address) {
   return *address;

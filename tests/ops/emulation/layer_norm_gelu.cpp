@@ -81,14 +81,14 @@ void run(const char* name, const Shape& shape) {
   f.y = y.data(), f.mean = mean.data(), f.rstd = rstd.data();
   f.rows = rows, f.cols = cols, f.x_row_stride = row_stride, f.eps = 1e-5;
   on_cpu::launch(blocks, threads_per_row * groups,
-                 [&] { forward_kernel<Forward>(f, rows_per_group, false); });
+                 [&] { forward_kernel<Forward>(f, RowOrder{rows_per_group, false, 0}); });
   BackwardParams b{};
   b.dy = dy.data() + offset, b.x = f.x, b.weight = f.weight, b.bias = f.bias, b.mean = f.mean,
   b.rstd = f.rstd;
   b.dx = dx.data(), b.partial = partial.data(), b.dweight = dweight.data(), b.dbias = dbias.data();
   b.rows = rows, b.cols = cols, b.x_row_stride = row_stride, b.dy_row_stride = row_stride;
   on_cpu::launch(blocks, threads_per_row * groups,
-                 [&] { backward_kernel<Backward>(b, rows_per_group, false); });
+                 [&] { backward_kernel<Backward>(b, RowOrder{rows_per_group, false, 0}); });
   on_cpu::launch(static_cast<unsigned>((2 * cols + 31) / 32), 64, [&] {
     add_partials_kernel<Element, 32>(partial.data(), blocks, cols, dweight.data(), dbias.data());
   });

@@ -16,5 +16,8 @@ inline void st_global_no_allocate(uint4* address, uint4 v) {
   if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) std::abort();
   *address = v;
 }
+inline void prefetch_l2(const void* address, int bytes) {
+  if ((reinterpret_cast<std::uintptr_t>(address) | static_cast<unsigned>(bytes)) % 16 != 0) std::abort();
+}
 
 }  // namespace plab::cuda::ptx
