@@ -56,10 +56,13 @@ double gelu(GeluForm form, double z, double& slope) {
   return z * gate;
 }
 
-template <class Tile, class Group, Weights kWeights, int kStages, bool kOverlap, GeluForm kForm>
+/// kForwardStages 0: the forward goes straight into registers.
+template <class Tile, class Group, Weights kWeights, int kStages, bool kOverlap, GeluForm kForm,
+          int kForwardStages = kStages, class ForwardTile = Tile, class ForwardGroup = Group>
 void run(const char* name, const Shape& shape) {
   using Element = typename Tile::Element;
-  using Forward = ForwardConfig<Tile, Group, 1024, kWeights, kStages, kForm>;
+  using Forward = ForwardConfig<ForwardTile, ForwardGroup, 1024,
+                                kForwardStages == 0 ? Weights::kCached : kWeights, kForwardStages, kForm>;
   using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kStages, kOverlap, kForm>;
   const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias, row_first] = shape;
   auto x = normal<Element>(rows * row_stride + offset, row_mean, 2, 1);
@@ -80,15 +83,21 @@ void run(const char* name, const Shape& shape) {
   f.x = x.data() + offset, f.weight = weight.data(), f.bias = with_bias ? bias.data() : nullptr;
   f.y = y.data(), f.mean = mean.data(), f.rstd = rstd.data();
   f.rows = rows, f.cols = cols, f.x_row_stride = row_stride, f.eps = 1e-5;
-  on_cpu::launch(blocks, threads_per_row * groups,
-                 [&] { forward_kernel<Forward>(f, RowOrder{rows_per_group, false, 0}); });
+  const RowOrder order{rows_per_group, false, 1};
+  if constexpr (kForwardStages == 0) {
+    const unsigned threads = ForwardGroup::kIsWarp ? 128 : threads_per_row;
+    const auto at_a_time = ForwardGroup::kIsWarp ? threads / ForwardGroup::kLanes : 1u;
+    on_cpu::launch(static_cast<unsigned>((runs + at_a_time - 1) / at_a_time), threads,
+                   [&] { forward_direct_kernel<Forward>(f, order); });
+  } else {
+    on_cpu::launch(blocks, threads_per_row * groups, [&] { forward_kernel<Forward>(f, order); });
+  }
   BackwardParams b{};
   b.dy = dy.data() + offset, b.x = f.x, b.weight = f.weight, b.bias = f.bias, b.mean = f.mean,
   b.rstd = f.rstd;
   b.dx = dx.data(), b.partial = partial.data(), b.dweight = dweight.data(), b.dbias = dbias.data();
   b.rows = rows, b.cols = cols, b.x_row_stride = row_stride, b.dy_row_stride = row_stride;
-  on_cpu::launch(blocks, threads_per_row * groups,
-                 [&] { backward_kernel<Backward>(b, RowOrder{rows_per_group, false, 0}); });
+  on_cpu::launch(blocks, threads_per_row * groups, [&] { backward_kernel<Backward>(b, order); });
   on_cpu::launch(static_cast<unsigned>((2 * cols + 31) / 32), 64, [&] {
     add_partials_kernel<Element, 32>(partial.data(), blocks, cols, dweight.data(), dbias.data());
   });
@@ -162,6 +171,13 @@ void run_all() {
       "fp32 some threads idle, far from its first element", {3, 420, 424, 0, 2, 20, true, 1000});
   run<RowTile<Bf16, 4, kVector>, BlockPairSum, kCached, 3, kOverlap, kErf>(
       "bf16 vectors, some threads idle, mean corrected", {3, 1480, 1480, 0, 2, 400, true});
+  run<RowTile<Bf16, 2, kExact>, WarpPairSum, kShared, 3, kOverlap, kErf, 0, RowTile<Bf16, 4, kExact, 16>,
+      cuda::LanePairSum<16>>("bf16 half a warp per row, straight into registers",
+                             {11, 512, 520, 0, 2, 0.5f, true});
+  run<RowTile<Bf16, 2, kExact>, WarpPairSum, kShared, 3, kOverlap, kErf, 0, RowTile<Bf16, 4, kExact, 16>,
+      cuda::LanePairSum<16>>("bf16 half a warp per row, far from zero", {5, 512, 512, 0, 1, 300, true});
+  run<RowTile<float, 2, kExact>, BlockPairSum, kShared, 3, kInTurn, kErf, 0>("fp32 straight into registers",
+                                                                             {7, 768, 768, 0, 3, 0.5f, true});
   run<RowTile<__half, 1, kScalar>, BlockPairSum, kShared, 3, kOverlap, kErf>("fp16 rows not aligned",
                                                                              {3, 600, 601, 1, 2, 0.5f, true});
 }
