@@ -243,6 +243,7 @@ def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[in
     if options.autotune is not None:
         shared += ["--autotune", *map(str, options.autotune)]
     shared += ["--output", str(options.output)] if options.output else []
+    shared += ["--run", ResultsFile(None, machine()).run]
 
     def start(task: list[str]) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, *shared, *task, "--prepare" if options.prepare else "--wait"]
@@ -278,6 +279,7 @@ def main() -> int:
     parser.add_argument("--no-small", action="store_true", help="no small problems")
     parser.add_argument("--processes", type=int, default=1, help="that compile at the same time")
     parser.add_argument("--prepare", action="store_true", help="only compile, measure nothing")
+    parser.add_argument("--run", help="the name of the run that the lines belong to")
     parser.add_argument("--wait", action="store_true", help="between the two for a line on stdin")
     options = parser.parse_args()
 
@@ -294,6 +296,7 @@ def main() -> int:
     torch._functorch.config.donated_buffer = False  # a backward is repeated here, with retain_graph
     torch._dynamo.config.cache_size_limit = 256
     results = ResultsFile(None if options.prepare else options.output, machine())
+    results.run = options.run or results.run
     autotuned = () if options.quick else widths if options.autotune is None else options.autotune
     modes = ["default", *(["max-autotune-no-cudagraphs"] if autotuned else [])]
     everyone = [Provider("ours", layer_norm_gelu)] if options.only_ours else providers(modes)

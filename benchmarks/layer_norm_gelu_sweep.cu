@@ -28,10 +28,11 @@ struct Entry {
 template <class Config, auto kKernel>
 Launch plan(int64_t rows, int64_t cols, int resident_threads, int waves, bool interleaved) {
   using Tile = typename Config::Tile;
-  constexpr int kBlocks = Config::Group::kBlocks, kRows = Config::Group::kIsWarp ? kWarpsPerBlock : 1;
-  if (cols % (Tile::kElements * 32 * kBlocks) != 0) return {};
+  constexpr int kBlocks = Config::Group::kBlocks, kRows = kRowsAtATime<typename Config::Group>;
+  constexpr int kLanes = Config::Group::kLanes;
+  if (cols % (Tile::kElements * kLanes * kBlocks) != 0) return {};
   const int64_t threads = cols / (Tile::kElements * kBlocks);
-  if (Config::Group::kIsWarp ? threads != 32 : (threads <= 32 || threads > kMaxThreadsPerRow)) return {};
+  if (Config::Group::kIsWarp ? threads != kLanes : (threads <= 32 || threads > kMaxThreadsPerRow)) return {};
   if (threads * kRows > resident_threads || !fits<Config>(static_cast<int>(threads))) return {};
   return plan_launch<Config, kKernel>(rows, static_cast<int>(threads), waves, interleaved);
 }
@@ -46,9 +47,10 @@ constexpr auto kForwardKernel = [] {
 
 template <class Config>
 bool run_forward(const ForwardParams& params, int waves, bool interleaved, cudaStream_t stream) {
-  const Launch launch = plan<Config, kForwardKernel<Config>>(
+  Launch launch = plan<Config, kForwardKernel<Config>>(
       params.rows, params.cols, Config::kMaxBlock * Config::kMinBlocks, waves, interleaved);
   if (launch.units == 0) return false;
+  launch.order.groups_ahead /= 2;
   start<Config>(kForwardKernel<Config>, launch, params, stream);
   return true;
 }
@@ -74,7 +76,7 @@ bool run_backward(const BackwardParams& params, int waves, bool interleaved, cud
 
 template <class Group>
 std::string name() {
-  if (Group::kIsWarp) return "warp";
+  if (Group::kIsWarp) return Group::kLanes < 32 ? "half a warp" : "warp";
   if (std::is_same_v<Group, cuda::BlockPairSum>) return "block";
   return "cluster " + std::to_string(Group::kBlocks);
 }
@@ -87,7 +89,7 @@ std::string name(Weights weights) {
 
 template <int kVecs, class Group, int kResident, Weights kWeights, int kStages>
 void add_forward(std::vector<Entry>& entries) {
-  using Tile = RowTile<Element, kVecs * kUnit, Access::kExact>;
+  using Tile = RowTile<Element, kVecs * kUnit, Access::kExact, Group::kLanes>;
   using Config = ForwardConfig<Tile, Group, kResident, kWeights, kStages, GeluForm::kErf>;
   entries.push_back({name<Group>() + ", " + std::to_string(8 * kVecs) + " columns, resident " +
                          std::to_string(kResident) + ", weights " + name(kWeights) + ", stages " +
@@ -153,6 +155,9 @@ const std::vector<Entry>& entries() {
     add_forward<4, ClusterPairSum<1>, 640, kFloats, 4>(list);
     add_forward<4, ClusterPairSum<2>, 512, kFloats, 3>(list);
     add_forward<4, ClusterPairSum<4>, 512, kFloats, 3>(list);
+    add_direct_family<4, LanePairSum<16>>(list);
+    add_forward<8, BlockPairSum, 512, kCached, 0>(list);
+    add_forward<8, WarpPairSum, 512, kCached, 0>(list);
     add_direct_family<4, WarpPairSum>(list);
     add_direct_family<4, BlockPairSum>(list);
     add_direct_family<3, WarpPairSum>(list);
