@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,3 +246,39 @@ print(high_water() - before)
     assert done.returncode == 0, done.stderr
     grown, scores = int(done.stdout), rows * rows * 4
     assert grown < scores / 8, f"{grown >> 20} MiB more for {rows} rows, whose scores are {scores >> 20} MiB"
+
+
+CPU_PATHS = """
+import sys, torch
+from profiling_lab.ops import flash_attention
+
+CASES = ((130, 70, 40, {}), (100, 213, 64, {"causal": True}), (33, 64, 128, {"softcap": 3.0}))
+
+def results():
+    found = []
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        generator = torch.Generator().manual_seed(5)
+        for rows, keys, dim, options in CASES:
+            shapes = [(2, rows, 4, dim), (2, keys, 2, dim), (2, keys, 2, dim), (2, rows, 4, dim)]
+            *x, dout = (torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes)
+            leaves = [t.requires_grad_() for t in x]
+            out = flash_attention(*leaves, **options)
+            found += [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+    return found
+
+if __name__ == "__main__":
+    torch.save(results(), sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("path", ["avx512", "avx2", "sse2"])
+def test_every_instruction_set_of_the_cpu_gives_the_same(path: str, python: Any, tmp_path: Path) -> None:
+    """A process may ask for less than its CPU has; without asking it gets all, matrix tiles included."""
+    here: dict[str, Any] = {"__name__": "here"}
+    exec(CPU_PATHS, here)
+    file = tmp_path / "results.pt"
+    done = python(CPU_PATHS, str(file), PROFILING_LAB_ATTENTION_PATH=path)
+    assert done.returncode == 0, done.stderr
+    for a, b in zip(here["results"](), torch.load(file), strict=True):
+        near = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[a.dtype]
+        torch.testing.assert_close(a, b, rtol=near, atol=near)

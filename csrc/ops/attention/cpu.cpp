@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <cstdlib>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "ops/attention/cpu_amx.h"
@@ -42,14 +44,30 @@ void for_each_task(int64_t tasks, int64_t scratch_size, const Run& run) {
   if (out_of_memory) throw std::bad_alloc();
 }
 
+// The widest vectors that a process wants: all there are, or those that its environment names in
+// PROFILING_LAB_ATTENTION_PATH (avx512, avx2 or sse2, none of them with matrix tiles): to test and to compare
+// them.
+struct Wanted {
+  int vector_bytes = 64;
+  bool tiles = true;
+};
+Wanted wanted() {
+  const char* const path = std::getenv("PROFILING_LAB_ATTENTION_PATH");
+  const std::string_view name = path == nullptr ? "" : path;
+  if (name == "avx512") return {64, false};
+  if (name == "avx2") return {32, false};
+  if (name == "sse2") return {16, false};
+  return {};
+}
+
 // The same task for three instruction sets; the target of the caller is the target of everything inlined into
 // it.
 #if defined(__x86_64__)
 #define PLAB_TARGET(level) [[gnu::target("arch=" level), gnu::flatten]]
 int vector_bytes() {
-  static const int bytes = __builtin_cpu_supports("x86-64-v4")   ? 64
-                           : __builtin_cpu_supports("x86-64-v3") ? 32
-                                                                 : 16;
+  static const int bytes = std::min(wanted().vector_bytes, __builtin_cpu_supports("x86-64-v4")   ? 64
+                                                           : __builtin_cpu_supports("x86-64-v3") ? 32
+                                                                                                 : 16);
   return bytes;
 }
 #else
@@ -110,8 +128,12 @@ struct AmxKernels : Kernels<BFloat16, float> {
     const AmxTiles tiles;
     Tiled::bwd(p, s, head, begin, end, partial, partial_head, scratch);
   }
-  static auto fwd() { return has_amx() ? fwd_tiles : Plain::fwd(); }
-  static auto bwd() { return has_amx() ? bwd_tiles : Plain::bwd(); }
+  static bool tiles() {
+    static const bool answer = wanted().tiles && has_amx();
+    return answer;
+  }
+  static auto fwd() { return tiles() ? fwd_tiles : Plain::fwd(); }
+  static auto bwd() { return tiles() ? bwd_tiles : Plain::bwd(); }
 };
 template <class T>
 using KernelsOf = std::conditional_t<std::is_same_v<T, BFloat16>, AmxKernels, Kernels<T, Accum<T>>>;

@@ -22,15 +22,12 @@ namespace plab::ops::attention {
 
 // Whether this CPU has it and the system lets this process use its registers.
 inline bool has_amx() {
-  static const bool answer = [] {
-    unsigned a, b, c, d;
-    constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kBf16)) return false;
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;
-    return __builtin_cpu_supports("x86-64-v4") != 0 &&
-           syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  }();
-  return answer;
+  unsigned a, b, c, d;
+  constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kBf16)) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return __builtin_cpu_supports("x86-64-v4") != 0 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 // Tile registers of a thread, each 16 rows of 64 bytes, for as long as this lives.
@@ -42,8 +39,8 @@ class AmxTiles {
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     };
-    static constexpr Config
-        kConfig;  // a local one's stores count as dead: the intrinsic claims to read 8 bytes
+    // Static, for the stores of a local one would count as dead: the intrinsic claims to read 8 bytes.
+    static constexpr Config kConfig;
     _tile_loadconfig(&kConfig);
   }
   PLAB_AMX ~AmxTiles() { _tile_release(); }
