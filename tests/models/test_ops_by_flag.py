@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from profiling_lab.models import Transformer, TransformerWithHeavyLayer
 
 TINY = {"vocab_size": 50, "d_model": 32, "nhead": 4, "num_layers": 2}
-OURS = {"attention_fwd", "layer_norm_gelu", "heavy_layer_fast"}
+OURS = {"attention_fwd", "layer_norm_gelu", "heavy_layer_fast_keeping"}
 
 
 def same_models(hidden_norm: bool) -> tuple[Transformer, Transformer]:
