@@ -35,8 +35,6 @@ struct BackwardConfig {
   using Element = typename Tile::Element;
   using WeightsOfRow = WeightStore<Tile, kWeights_>;
   using Ring = RowRing<Tile, kStages_>;
-  /// With kOverlap a row of dY is used up a turn before its row of X.
-  using DyRing = RowRing<Tile, kOverlap_ ? kStages_ - 1 : kStages_>;
   static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr int kWarps = kWarps_;
   static constexpr int kStages = kStages_;
@@ -50,8 +48,7 @@ struct BackwardConfig {
     return WeightsOfRow::shared_bytes(threads_per_row);
   }
   static constexpr int shared_bytes(int threads_per_row, int threads) {
-    const int rings = weight_bytes(threads_per_row) + (kResidual ? 2 : 1) * Ring::shared_bytes(threads) +
-                      DyRing::shared_bytes(threads);
+    const int rings = weight_bytes(threads_per_row) + (kResidual ? 3 : 2) * Ring::shared_bytes(threads);
     return rings > kSumBytes ? rings : kSumBytes;
   }
 };
@@ -121,8 +118,8 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
       reinterpret_cast<char*>(shared) + Config::weight_bytes(group.size() / Config::Group::kBlocks);
   typename Config::Ring x_ring(tile, memory, threadIdx.x, blockDim.x);
   memory += Config::Ring::shared_bytes(blockDim.x);
-  typename Config::DyRing dy_ring(tile, memory, threadIdx.x, blockDim.x);
-  memory += Config::DyRing::shared_bytes(blockDim.x);
+  typename Config::Ring dy_ring(tile, memory, threadIdx.x, blockDim.x);
+  memory += Config::Ring::shared_bytes(blockDim.x);
   typename Config::Ring dsum_ring(tile, memory, threadIdx.x, blockDim.x);
   const Element* dsum_ahead = nullptr;
   int64_t dsum_step = 0;
@@ -138,17 +135,17 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   const float* mean_next = static_cast<const float*>(params.mean) + first;
   const float* rstd_next = static_cast<const float*>(params.rstd) + first;
 
-  RingSlot ahead{0}, now{0}, read{0}, dy_ahead_slot{0}, dy_read{0};
+  RingSlot ahead{0}, now{0}, read{0};
   int requested = 0;
   auto request = [&] {
     if (requested < count) {
       x_ring.request(x_ahead, ahead);
-      dy_ring.request(dy_ahead, dy_ahead_slot);
+      dy_ring.request(dy_ahead, ahead);
       if constexpr (Config::kResidual) {
         dsum_ring.request(dsum_ahead, ahead);
         dsum_ahead += dsum_step;
       }
-      ahead = x_ring.next(ahead), dy_ahead_slot = dy_ring.next(dy_ahead_slot);
+      ahead = x_ring.next(ahead);
       x_ahead += x_step, dy_ahead += dy_step;
     }
     ++requested;
@@ -185,7 +182,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     for (int i = 0; i < Tile::kVecs; ++i) {
       float w[Tile::kVecSize], b[Tile::kVecSize], x[Tile::kVecSize], dy[Tile::kVecSize];
       cuda::unpack(x_ring.vec(read, i), x);
-      cuda::unpack(dy_ring.vec(dy_read, i), dy);
+      cuda::unpack(dy_ring.vec(read, i), dy);
       weights.get(i, w, b);
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
@@ -199,7 +196,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
         sum_h = fmaf(dh[i][j], h, sum_h);
       }
     }
-    read = x_ring.next(read), dy_read = dy_ring.next(dy_read);
+    read = x_ring.next(read);
     return group.post(cuda::warp_pair_sum(sum, sum_h));
   };
   auto second_part = [&](const Floats& dh, const Row& row, const Ticket& ticket) {

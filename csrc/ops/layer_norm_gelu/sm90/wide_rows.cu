@@ -40,10 +40,11 @@ bool forward_typed(const ForwardParams& params, cudaStream_t stream) {
 template <class Element, GeluForm kForm, bool kResidual>
 int64_t backward_typed(const BackwardParams& params, bool launch, cudaStream_t stream) {
   using Tile = RowTile<Element, 16 / cuda::kVecSize<Element>, Access::kExact>;
+  constexpr bool k16Bit = sizeof(Element) == 2;  // for fp32 there is no room for three rows
   int64_t units = 0;
   with_cluster<Tile>(params.cols, [&]<class Group>(Tag<Group>, int threads) {
-    units = launch_backward_config<Tile, Group, 512, 3, true, true, kForm, kResidual>(params, threads, launch,
-                                                                                      stream);
+    units = launch_backward_config<Tile, Group, 512, k16Bit ? 3 : 2, k16Bit, true, kForm, kResidual>(
+        params, threads, launch, stream);
     return units > 0;
   });
   return units;
