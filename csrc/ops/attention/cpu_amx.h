@@ -3,7 +3,7 @@
 
 #include "ops/attention/cpu_operands.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11)
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
