@@ -187,6 +187,21 @@ def errors() -> list[str]:
     return ["", text, "", *table(["", *(f"`{p}`" for p in who)], rows)]
 
 
+def build() -> list[str]:
+    """What compiling costs."""
+    lines = newest(lines_of("attention_build")) if lines_of("attention_build") else []
+    seconds = [line["value"] for line in lines if line["metric"] == "cpu_time"]
+    memory = [line["value"] for line in lines if line["metric"] == "peak_memory"]
+    if not lines:
+        return []
+    text = (
+        f"Compiling the {len(seconds)} files takes {sum(seconds):.0f} s of one core, {sum(seconds) / 2:.0f} s on two; "
+        f"the longest file {max(seconds):.0f} s, the largest process {max(memory) / 1e9:.2f} GB. "
+        f"{told(lines, 'attention_build')}."
+    )
+    return ["", text]
+
+
 SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ...] = (
     ("gqa", "Grouped queries, 64 on 8, beside as many flops without groups", shape, None),
     ("odd", "Lengths that no tile divides, beside the nearest that one does", shape, None),
@@ -217,6 +232,7 @@ def attention() -> list[str]:
         for line in lines_of("attention") + lines_of("attention_suites")
         if line["metric"] == "available" and line["run"] in runs and line["provider"] != "flash-sm80"
     }
+    out += build()
     if absent:
         out += ["", "Not measured:", "", *(f"- `{name}`: {reason}" for name, reason in sorted(absent))]
     return out
