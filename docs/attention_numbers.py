@@ -195,7 +195,7 @@ def build() -> list[str]:
     if not lines:
         return []
     text = (
-        f"Compiling the {len(seconds)} files takes {sum(seconds):.0f} s of one core, {sum(seconds) / 2:.0f} s "
+        f"Compiling {len(seconds)} files takes {sum(seconds):.0f} s of one core, {sum(seconds) / 2:.0f} s "
         f"on two; the longest file {max(seconds):.0f} s, the largest process {max(memory) / 1e9:.2f} GB. "
         f"{told(lines, 'attention_build')}."
     )
