@@ -32,6 +32,8 @@ MASKS: tuple[dict[str, Any], ...] = (
     {"window": (0, 0)},
     {"window": (130, -1)},
     {"causal": True, "window": (90, 0)},
+    {"softcap": 3.0},
+    {"causal": True, "softcap": 2.0},
 )
 DTYPES = (torch.bfloat16, torch.float16)
 CPU, CUDA = pytest.param("cpu", id="cpu"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)
