@@ -10,7 +10,7 @@ must not be older than its tracing:
   stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
   peers      torch.profiler and emit_nvtx around every other block
   processes  whole programs, each in a process of its own, that take turns: plain, once more plain (what two
-             processes differ by anyway), `profiling-lab record`, nsys if installed
+             processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if installed
 
 A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
 short and many, since the step of a program bound by launches wanders by several per cent within seconds;
@@ -86,6 +86,7 @@ def main() -> int:
     parser.add_argument("--pin", action="store_true", help="one core for each launching thread")
     parser.add_argument("--turns", help="of a child: the socket by which it gets its turns")
     parser.add_argument("--name", help="of a child: what it is called there")
+    parser.add_argument("--stage", type=int, default=0, help="of a child: so much of CUPTI (STAGES)")
     args = parser.parse_args()
     if args.way == "child":
         return child(args)
@@ -337,8 +338,10 @@ def measure_peers(run: Run) -> None:
 
 def child(args: argparse.Namespace) -> int:
     """A program that makes its steps in turns with others. Whoever started this process may record it."""
-    with ExitStack() as keep:
+    with ExitStack() as keep, TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
         run = Run(args, ResultsFile(None, machine("cuda")))
+        if args.stage:
+            load_stages(Path(folder)).stages_switch(args.stage)
         step = run.build(keep)
 
         def block() -> int:
@@ -411,6 +414,8 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     commands: dict[str, list[str]] = {}
     for name in (PLAIN, "plain, another process"):
         commands[name] = [sys.executable, *program(name)]
+    floor = "CUPTI: kernel records"
+    commands[floor] = [sys.executable, *program(floor), "--stage", str(STAGES[floor])]
     never = ("--wait", "1000000000", "--active", "1")
     for name, options in {
         "profiling-lab record": (),
