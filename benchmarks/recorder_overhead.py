@@ -10,7 +10,7 @@ must not be older than its tracing:
   stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
   peers      torch.profiler and emit_nvtx around every other block
   processes  whole programs, each in a process of its own, that take turns: plain, once more plain (what two
-             processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if installed
+             processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if there
 
 A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
 short and many, since the step of a program bound by launches wanders by several per cent within seconds;
@@ -414,8 +414,9 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     commands: dict[str, list[str]] = {}
     for name in (PLAIN, "plain, another process"):
         commands[name] = [sys.executable, *program(name)]
-    floor = "CUPTI: kernel records"
-    commands[floor] = [sys.executable, *program(floor), "--stage", str(STAGES[floor])]
+    stage = str(STAGES["CUPTI: kernel records"])
+    floor = "CUPTI's kernel records alone"
+    commands[floor] = [sys.executable, *program(floor), "--stage", stage]
     never = ("--wait", "1000000000", "--active", "1")
     for name, options in {
         "profiling-lab record": (),
