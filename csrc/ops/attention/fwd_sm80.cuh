@@ -17,7 +17,8 @@ struct FwdSm80 {
   static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_,
                        kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kThreads = 128,
-                       kBands = kTileQ / 64;  // four warps, kBands bands of 16 query rows each
+                       kBands = kTileQ / 64;        // four warps, kBands bands of 16 query rows each
+  static constexpr bool kWhole = kBlocksPerSm < 3;  // 168 registers a thread have no room for it
   static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
   static constexpr int kSmemBytes = kBytesQ + 2 * kBytesKv;
   static_assert(kSmemBytes <= 99 * 1024, "sm_86 and sm_89 give a block no more than 99 KB");
@@ -59,11 +60,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const Element* k = row_pointer<const Element>(p.k, tile.batch, tile.k_row, kv_head);
   const Element* v = row_pointer<const Element>(p.v, tile.batch, tile.k_row, kv_head);
   const auto load_kv = [&](uint32_t smem, const Element* from, const View& view, int n) {
-    load_tile<kN, kD, Config::kThreads>(smem, from + int64_t{n} * kN * view.row, view.row,
-                                        tile.k_len - n * kN, dim);
+    load_tile<kN, kD, Config::kThreads, Config::kWhole>(smem, from + int64_t{n} * kN * view.row, view.row,
+                                                        tile.k_len - n * kN, dim);
     ptx::cp_async_commit();
   };
-  load_tile<kM, kD, Config::kThreads>(
+  load_tile<kM, kD, Config::kThreads, Config::kWhole>(
       q_tile, row_pointer<const Element>(p.q, tile.batch, tile.q_row + tile.row, tile.head), p.q.row, rows,
       dim);
   ptx::cp_async_commit();

@@ -29,7 +29,9 @@ __device__ __forceinline__ uint32_t chunk_pair(uint32_t start, int k) {
 
 // Rows >= rows_valid and columns >= cols_valid arrive as zeros: head dims below kCols need no copy, and no
 // garbage (a NaN of a neighbouring sequence) ever meets a probability of 0.
-template <int kRows, int kCols, int kThreads, class Element>
+// kWhole: tiles without such rows and columns are copied without a test per chunk, by code and registers of
+// their own.
+template <int kRows, int kCols, int kThreads, bool kWhole = true, class Element>
 __device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, int64_t stride,
                                           int rows_valid, int cols_valid) {
   constexpr int kChunks = kCols / 8, kStep = kThreads / kChunks;  // kStep rows at a time
@@ -38,7 +40,7 @@ __device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, 
   const int row0 = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
   const Element* source = global + row0 * stride + chunk * 8;
   const int rows_left = chunk * 8 < cols_valid ? rows_valid - row0 : 0;
-  if (rows_valid >= kRows && cols_valid == kCols) {  // nearly every tile: no test per chunk
+  if (kWhole && rows_valid >= kRows && cols_valid == kCols) {
 #pragma unroll
     for (int i = 0; i < kRows / kStep; ++i) {
       ptx::cp_async_16(smem + chunk_bytes<kCols>(row0 + i * kStep, chunk), source, true);
