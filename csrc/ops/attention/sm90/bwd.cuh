@@ -23,7 +23,9 @@ struct BwdConfig {
   static constexpr int kSumColumns = kTileQ == 64 ? kHeadDim / 2 : kHeadDim, kSumRegs = kSumColumns / 2;
   static constexpr int kBytesSum = kSumRegs * kWarpgroup * 4;
   static constexpr bool kSumLate = kHeadDim == 64;  // dQ is handed over under the next step's products
-  static constexpr int kBytesOnes = 384;
+  // 384 are read: rows and steps of the operand are strides of 0. compute-sanitizer reckons without the
+  // strides, with 2 KB, and they shall be there.
+  static constexpr int kBytesOnes = kProduct ? 128 + 2048 : 384;
   static constexpr int kSmemBytes =
       2 * kBytesKv + kStages * (2 * kBytesQ + kStatistics) + 2 * kBytesDs + 2 * kBytesSum + kBytesOnes + 192;
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed Hopper's 227 KB per block");
@@ -260,8 +262,11 @@ void launch_bwd_config(BwdParams params, cudaStream_t stream) {
   const Problem& p = params.problem;
   const BwdScratch<Config> scratch(params);
   // Where a head has few key tiles they hardly ever wait for each other, and turns save zeroing the sum.
-  const int64_t longest = p.k_len / (p.cu_seqlens_k ? p.batch : 1);
-  params.deterministic = params.deterministic || longest <= 8 * Config::kTileKv;
+  // Turns save zeroing the sum, and blocks that walk in step find each other's tiles in L2. Only under a
+  // causal mask, where a head's blocks differ in length, do many of them lose more by waiting.
+  const bool causal = p.window_right >= 0;
+  const int64_t length = p.k_len / (p.cu_seqlens_k ? p.batch : 1);
+  params.deterministic = params.deterministic || !causal || length <= 16 * Config::kTileKv;
   if (!params.deterministic)
     PLAB_CUDA_CHECK(
         cudaMemsetAsync(params.dq_sum, 0, scratch.tiles * scratch.kTileFloats * sizeof(float), stream));
