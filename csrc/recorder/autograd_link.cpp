@@ -38,7 +38,7 @@ struct Link {
   GetNumber peek = nullptr;
   GetNumber thread = nullptr;
   GetCurrentNode current_node = nullptr;
-  bool shared = false;
+  std::atomic<bool> shared{false};  // the consumer asks for the state while a late import of torch attaches
   size_t sequence_offset = 0, thread_offset = 0;
   size_t object_head = 0;  // bytes of a Python object before its own fields; the last of them is its type
   const void* function_class = nullptr;  // the vtable of all nodes that Python's functions make
