@@ -64,11 +64,9 @@ struct RowStatistics {
 /// Hands in this thread's share of the row's first sums. With a residual, it is first added to the row, in
 /// the ring and in `sum`.
 template <class Config, class Rows>
-__device__ __forceinline__ typename Config::Group::Ticket post_first_sums(const typename Config::Tile& tile,
-                                                                          typename Config::Group& group,
-                                                                          Rows& ring, const Rows& residual,
-                                                                          RingSlot slot, float inverse_cols,
-                                                                          typename Config::Element* sum) {
+__device__ __forceinline__ typename Config::Group::Ticket post_first_sums(
+    const typename Config::Tile& tile, typename Config::Group& group, Rows& ring, const Rows& residual,
+    RingSlot slot, float inverse_cols, typename Config::Element* sum, bool has_row = true) {
   typename Config::FirstPass sums(Config::kTwoPasses ? inverse_cols : 0.0f);
 #pragma unroll
   for (int i = 0; i < Config::Tile::kVecs; ++i) {
@@ -76,7 +74,7 @@ __device__ __forceinline__ typename Config::Group::Ticket post_first_sums(const 
     if constexpr (Config::kResidual) {
       vec = cuda::add(vec, residual.vec(slot, i));
       ring.put(slot, i, vec);
-      tile.store_packed(sum, i, vec);
+      if (has_row) tile.store_packed(sum, i, vec);
     }
     sums.add(tile, i, vec);
   }
@@ -261,14 +259,15 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const float inverse_cols = 1.0f / static_cast<float>(params.cols);
   const float eps = static_cast<float>(params.eps);
-  // All lanes of a warp take all turns: without a row of its own a group does the last one again.
+  // All lanes of a warp take all turns: without a row of its own a group reads the last one again.
   const int64_t first = group.index() * order.rows_per_group;
   const int64_t left = params.rows - group.first_index() * order.rows_per_group;
   const int64_t count = left < order.rows_per_group ? left : order.rows_per_group;
   typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
                                         static_cast<const Element*>(params.bias), group, nullptr);
   for (int64_t k = 0; k < count; ++k) {
-    const int64_t row = first + k < params.rows ? first + k : params.rows - 1;
+    const bool has_row = Config::Group::kLanes == cuda::kWarpSize || first + k < params.rows;
+    const int64_t row = has_row ? first + k : params.rows - 1;
     const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
     Rows rows, residual;
     rows.load(tile, x);
@@ -286,8 +285,10 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
       sum = static_cast<Element*>(params.sum) + row * params.cols;
     }
     weights.next_row();
-    const auto ticket = post_first_sums<Config>(tile, group, rows, residual, RingSlot{0}, inverse_cols, sum);
+    const auto ticket =
+        post_first_sums<Config>(tile, group, rows, residual, RingSlot{0}, inverse_cols, sum, has_row);
     const RowStatistics s = statistics<Config>(tile, group, ticket, rows, RingSlot{0}, inverse_cols, eps);
+    if (!has_row) continue;
     if (group.rank() == 0) {
       static_cast<float*>(params.mean)[row] = s.mean;
       static_cast<float*>(params.rstd)[row] = s.rstd;
