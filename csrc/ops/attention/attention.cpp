@@ -157,18 +157,20 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
                         : empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
   if (out.numel() == 0) return {std::move(out), std::move(lse)};
   const Tensor q_ready = readable(q, c.cuda), k_ready = readable(k, c.cuda), v_ready = readable(v, c.cuda);
-  const FwdParams params{c.problem,
-                         view_of(q_ready, c.varlen),
-                         view_of(k_ready, c.varlen),
-                         view_of(v_ready, c.varlen),
-                         view_of(out, c.varlen),
-                         lse.mutable_data(),
-                         row_layout(c)};
+  FwdParams params{c.problem,
+                   view_of(q_ready, c.varlen),
+                   view_of(k_ready, c.varlen),
+                   view_of(v_ready, c.varlen),
+                   view_of(out, c.varlen),
+                   lse.mutable_data(),
+                   row_layout(c)};
   if (!c.cuda) {
     attention_fwd_cpu(params);
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
+    Tensor next_tile = empty(std::array{int64_t{c.varlen ? 1 : 0}}, Dtype::kInt32, q.device());
+    if (c.varlen) params.next_tile = next_tile.mutable_data<int32_t>();
     launch_attention_fwd(params, scope.stream());
 #endif
   }

@@ -50,6 +50,7 @@ struct FwdParams {
   View q, k, v, out;
   void* lse;  // double where the tensors are, float otherwise
   RowLayout rows;
+  int32_t* next_tile = nullptr;  // scratch, CUDA with cu_seqlens: one counter
 };
 
 struct BwdParams {

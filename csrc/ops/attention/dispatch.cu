@@ -90,11 +90,7 @@ int64_t attention_bwd_scratch(const Problem& p, bool deterministic) {
 void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {
   check_device();
   const Problem& problem = p.problem;
-  if (const int32_t* cu = problem.cu_seqlens_q; cu != nullptr) {
-    launch_clear_tail(p.out, cu + problem.batch, problem.q_len, problem.heads, problem.head_dim, stream);
-    launch_clear_lse_tail(static_cast<float*>(p.lse), p.rows, cu + problem.batch, problem.q_len,
-                          problem.heads, stream);
-  }
+  if (problem.cu_seqlens_q != nullptr) launch_fwd_prepare(p, stream);
   if (problem.batch > 0 && !try_hopper(p, stream)) launch_attention_fwd_sm80(p, stream);
 }
 

@@ -70,9 +70,8 @@ __global__ void __launch_bounds__(kThreads) sink_gradient_kernel(const __grid_co
 }
 
 // Rows that no sequence owns (behind the last offset of cu_seqlens) become zeros, in every head.
-__global__ void __launch_bounds__(kThreads)
-    clear_tail_kernel(View view, const int32_t* end, int64_t rows, int heads, int dim) {
-  const int64_t first = *end, count = (rows - first) * heads * (dim / 8);
+__device__ void clear_tail(const View& view, int64_t first, int64_t rows, int heads, int dim) {
+  const int64_t count = (rows - first) * heads * (dim / 8);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     const int chunk = int(i % (dim / 8)), head = int(i / (dim / 8) % heads);
@@ -82,11 +81,19 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    clear_lse_tail_kernel(float* lse, RowLayout layout, const int32_t* end, int64_t rows, int heads) {
-  const int64_t first = *end, count = (rows - first) * heads;
+    clear_tail_kernel(View view, const int32_t* end, int64_t rows, int heads, int dim) {
+  clear_tail(view, *end, rows, heads, dim);
+}
+
+__global__ void __launch_bounds__(kThreads) fwd_prepare_kernel(const __grid_constant__ FwdParams p) {
+  const Problem& problem = p.problem;
+  const int heads = problem.heads;
+  const int64_t first = problem.cu_seqlens_q[problem.batch], count = (problem.q_len - first) * heads;
+  clear_tail(p.out, first, problem.q_len, heads, problem.head_dim);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads)
-    lse[i % heads * layout.head + first + i / heads] = -INFINITY;
+    static_cast<float*>(p.lse)[i % heads * p.rows.head + first + i / heads] = -INFINITY;
+  if (blockIdx.x == 0 && threadIdx.x == 0) *p.next_tile = 0;
 }
 
 template <class Element>
@@ -127,9 +134,8 @@ void launch_clear_tail(const View& view, const int32_t* end, int64_t rows, int h
   PLAB_CHECK_LAUNCH();
 }
 
-void launch_clear_lse_tail(float* lse, RowLayout layout, const int32_t* end, int64_t rows, int heads,
-                           cudaStream_t stream) {
-  clear_lse_tail_kernel<<<kTailBlocks, kThreads, 0, stream>>>(lse, layout, end, rows, heads);
+void launch_fwd_prepare(const FwdParams& params, cudaStream_t stream) {
+  fwd_prepare_kernel<<<kTailBlocks, kThreads, 0, stream>>>(params);
   PLAB_CHECK_LAUNCH();
 }
 

@@ -14,7 +14,8 @@ struct FwdConfig {
   static constexpr bool kPingPong = kPingPong_;
   static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kConsumers) * kWarpgroup;
   // Registers a thread, out of 65536 for the block: producers need few, consumers hold S, P and O.
-  static constexpr int kProducerRegs = kConsumers == 2 ? 40 : 32, kConsumerRegs = kConsumers == 2 ? 232 : 160;
+  static constexpr int kProducerRegs = kConsumers == 2 ? 40 : 32;
+  static constexpr int kConsumerRegs = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
   static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
   static constexpr int kBytesRings = 2 * kStages * kBytesKv, kBytesBarriers = 256, kBytesMost = 227 * 1024;
   // With two buffers for Q a block goes from tile to tile without draining its products.
@@ -60,14 +61,15 @@ struct FwdMemory {
 // consumers empty them. The whole warp waits and counts, one lane copies: what all lanes agree on costs
 // uniform registers only.
 template <class Config>
-__device__ __forceinline__ void produce(const Problem& problem, const TileGrid& grid, const FwdMaps& maps,
-                                        const FwdMemory<Config>& memory) {
+__device__ __forceinline__ void produce(const Problem& problem, TileGrid grid, int32_t* next_tile,
+                                        const FwdMaps& maps, const FwdMemory<Config>& memory) {
   constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
   constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
   Ring<kStagesQ> q;
   Ring<kStages> k, v;
   const bool elected = threadIdx.x == 0;
-  TileWalk walk(grid);
+  if (next_tile != nullptr) grid.tiles = count_tiles(problem, kM);
+  TileWalk walk(grid, next_tile);
   Work work;
   int k_row = 0, kv_head = 0, batch = 0;
   const auto load = [&](Ring<kStages>& ring, uint32_t base, uint32_t full, uint32_t empty,
@@ -102,17 +104,12 @@ __device__ __forceinline__ void produce(const Problem& problem, const TileGrid& 
     for (int n = end - 1; n >= begin; --n) {
       if (n > begin) load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, n - 1);
       load(v, memory.v_ring, memory.v_full, memory.v_empty, maps.v, n);
-      // The next queries are asked for early, yet not before the buffer that the last tile's O leaves is
-      // free.
-      if (kStagesQ == 2 && n == early) {
-        find_work<kM, kN>(problem, grid, walk, work);
-        announce();
-      }
+      // The next tile is looked for while the rings are full; its queries are asked for early, yet not before
+      // the buffer that the last tile's O leaves is free.
+      if (n == end - 1) find_work<kM, kN>(problem, grid, walk, work);
+      if (kStagesQ == 2 && n == early) announce();
     }
-    if (kStagesQ == 1) {
-      find_work<kM, kN>(problem, grid, walk, work);
-      if (work.rows == 0) announce();
-    }
+    if (kStagesQ == 1 && work.rows == 0) announce();
   }
 }
 

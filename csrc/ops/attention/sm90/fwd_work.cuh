@@ -10,16 +10,34 @@ namespace plab::ops::attention::sm90 {
 // descriptors that depend on it stay in uniform registers, where wgmma reads them.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
+// How many tiles all sequences hold, in every lane. The grid knows only a bound.
+__device__ __forceinline__ int count_tiles(const Problem& problem, int tile_rows) {
+  int tiles = 0;
+  for (int b = int(threadIdx.x & 31); b < problem.batch; b += 32)
+    tiles += (problem.cu_seqlens_q[b + 1] - problem.cu_seqlens_q[b] + tile_rows - 1) / tile_rows;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) tiles += __shfl_xor_sync(~0u, tiles, step);
+  return uniform(tiles);
+}
+
 // The tiles of one block of a grid that stays on the multiprocessors. Under a causal mask a section's tiles
 // are sorted by falling length; dealt out to and fro (0 1 2 2 1 0 0 1 2 ...) every block gets the same sum of
-// lengths, section by section, and needs no counter in global memory.
+// lengths, section by section, and needs no counter in global memory. Sequences of different lengths would
+// not come out even: their tiles are taken from a counter that all blocks share.
 class TileWalk {
  public:
-  __device__ __forceinline__ explicit TileWalk(const TileGrid& grid)
-      : total_(uint32_t(grid.tiles) * uint32_t(grid.groups)),
+  __device__ __forceinline__ TileWalk(const TileGrid& grid, int32_t* next_tile)
+      : next_tile_(next_tile),
+        total_(uint32_t(grid.tiles) * uint32_t(grid.groups)),
         span_(grid.last_first ? uint32_t(grid.tiles) * uint32_t(grid.section) : total_) {}
 
   __device__ __forceinline__ bool next(uint32_t& index) {
+    if (next_tile_ != nullptr) {
+      int taken = 0;
+      if ((threadIdx.x & 31) == 0) taken = atomicAdd(next_tile_, 1);
+      index = uint32_t(uniform(taken));
+      return index < total_;
+    }
     while (first_ < total_) {
       const uint32_t at = turn_ * gridDim.x + (turn_ & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
       ++turn_;
@@ -34,6 +52,7 @@ class TileWalk {
   }
 
  private:
+  int32_t* next_tile_;
   uint32_t total_, span_, first_ = 0, turn_ = 0;
 };
 
@@ -117,13 +136,19 @@ __device__ __forceinline__ Visible visible_of(const Problem& problem, const Work
   return Visible(problem, tile);
 }
 
+// The end of the keys that one warpgroup's 64 rows see; 0 if none of its rows is valid.
+__device__ __forceinline__ int own_high(const Problem& problem, const Work& work, int group) {
+  if (64 * group >= work.rows) return 0;
+  return uniform(visible_of(problem, work).high(work.row + min(64 * group + 64, work.rows) - 1, work.k_len));
+}
+
 // Where the key tiles of one warpgroup's 64 rows end: key_begin if none of its rows is valid, and under a
 // causal mask perhaps one tile before the block's end.
 template <int kTileKv>
 __device__ __forceinline__ int own_end(const Problem& problem, const Work& work, int group) {
   if (64 * group >= work.rows) return work.key_begin;
-  const int high = visible_of(problem, work).high(work.row + min(64 * group + 64, work.rows) - 1, work.k_len);
-  return max(uniform((high + kTileKv - 1) / kTileKv), max(work.key_end - 1, work.key_begin + 1));
+  const int high = own_high(problem, work, group);
+  return max((high + kTileKv - 1) / kTileKv, max(work.key_end - 1, work.key_begin + 1));
 }
 
 }  // namespace plab::ops::attention::sm90
