@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include "ops/attention/sm90/bwd_stream.cuh"
 
 namespace plab::ops::attention::sm90 {
@@ -25,7 +27,8 @@ struct BwdConfig {
   static constexpr bool kSumLate = kHeadDim == 64;  // dQ is handed over under the next step's products
   // 384 are read: rows and steps of the operand are strides of 0. compute-sanitizer reckons without the
   // strides, with 2 KB, and they shall be there.
-  static constexpr int kBytesOnes = kProduct ? 128 + 2048 : 384;
+  // Three pieces of 128 bytes; compute-sanitizer takes each of the two operands among them for 2 KB.
+  static constexpr int kBytesOnes = kProduct ? 128 + 2048 : 0;
   static constexpr int kSmemBytes =
       2 * kBytesKv + kStages * (2 * kBytesQ + kStatistics) + 2 * kBytesDs + 2 * kBytesSum + kBytesOnes + 192;
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed Hopper's 227 KB per block");
@@ -261,7 +264,6 @@ template <class Config>
 void launch_bwd_config(BwdParams params, cudaStream_t stream) {
   const Problem& p = params.problem;
   const BwdScratch<Config> scratch(params);
-  // Where a head has few key tiles they hardly ever wait for each other, and turns save zeroing the sum.
   // Turns save zeroing the sum, and blocks that walk in step find each other's tiles in L2. Only under a
   // causal mask, where a head's blocks differ in length, do many of them lose more by waiting.
   const bool causal = p.window_right >= 0;
@@ -274,10 +276,13 @@ void launch_bwd_config(BwdParams params, cudaStream_t stream) {
   attention_bwd_sm90_prepare_kernel<Config>
       <<<static_cast<unsigned>(blocks(rows)), kWarpgroup, 0, stream>>>(params, rows);
   PLAB_CHECK_LAUNCH();
-  const TileGrid grid = make_key_grid<Config>(p);
+  TileGrid grid = make_key_grid<Config>(p);
   if (blocks(grid) > 0) {
     const int64_t resident = cuda::device_attribute<cudaDevAttrMultiProcessorCount>(),
-                  count = blocks(grid) < resident ? blocks(grid) : resident;
+                  count = std::min(blocks(grid), resident);
+    // So many heads side by side that at most 8 blocks or so wait for each other.
+    if (params.deterministic && causal)
+      grid.section = std::min(grid.groups, std::max(grid.section, static_cast<int>(resident / 8)));
     const BwdMaps maps = make_bwd_maps(params, Config::kTileQ, Config::kTileKv);
     const auto kernel = attention_bwd_sm90_kernel<Config>;
     PLAB_CUDA_CHECK(
