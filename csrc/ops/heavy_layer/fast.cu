@@ -192,20 +192,24 @@ void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream) {
 }
 
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream) {
+  const int64_t chunks = tanh_backward_chunks(params.rows);
+  if (chunks == 0) return;
   dispatch_vectors(params.type, params.d, {params.dy, params.y, params.g}, [&](auto tag, auto size) {
     using Element = typename decltype(tag)::type;
-    const int64_t chunks = tanh_backward_chunks(params.rows);
     const int64_t columns = cuda::ceil_div<int64_t>(params.d, kLanes * size);
-    if (chunks > 0) {
-      const auto kernel = params.g_is_transposed ? tanh_backward_kernel<Element, size(), true>
-                                                 : tanh_backward_kernel<Element, size(), false>;
-      kernel<<<static_cast<unsigned>(chunks * columns), kThreads, 0, stream>>>(params, columns);
-      PLAB_CHECK_LAUNCH();
-    }
-    if (chunks == 1) return;
-    sum_chunks_kernel<Element>
-        <<<static_cast<unsigned>(cuda::ceil_div<int64_t>(params.d, kLanes)), kThreads, 0, stream>>>(
-            params.partial, static_cast<Element*>(params.db), chunks, params.d);
+    const auto kernel = params.g_is_transposed ? tanh_backward_kernel<Element, size(), true>
+                                               : tanh_backward_kernel<Element, size(), false>;
+    kernel<<<static_cast<unsigned>(chunks * columns), kThreads, 0, stream>>>(params, columns);
+    PLAB_CHECK_LAUNCH();
+  });
+}
+
+void launch_sum_chunks(const TanhBackwardParams& params, cudaStream_t stream) {
+  dispatch_device(params.type, [&](auto tag) {
+    using Element = typename decltype(tag)::type;
+    const auto blocks = static_cast<unsigned>(cuda::ceil_div<int64_t>(params.d, kLanes));
+    sum_chunks_kernel<Element><<<blocks, kThreads, 0, stream>>>(
+        params.partial, static_cast<Element*>(params.db), tanh_backward_chunks(params.rows), params.d);
     PLAB_CHECK_LAUNCH();
   });
 }

@@ -207,27 +207,43 @@ class Lanes {
 #endif
 };
 
-// G, which may lie as its transpose, and db.
-Tensor tanh_backward(const Tensor& dy, const Tensor& y, Tensor& db, const Problem& problem, bool transposes) {
-  Tensor g = transposes ? transposed(empty(std::array{problem.d, problem.rows}, y.dtype(), y.device()))
-                        : empty(std::array{problem.rows, problem.d}, y.dtype(), y.device());
-  TanhBackwardParams params{dy.data(),    y.data(),  g.mutable_data(), db.mutable_data(), nullptr,
-                            problem.rows, problem.d, problem.type,     transposes};
-  if (!problem.cuda) {
-    tanh_backward_cpu(params);
-    return g;
-  }
+// G, which may lie as its transpose. On the GPU db may still be in partial sums, which finish() adds up.
+class TanhBackward {
+ public:
+  TanhBackward(const Tensor& dy, const Tensor& y, Tensor& db, const Problem& problem, bool transposes)
+      : g_(transposes ? transposed(empty(std::array{problem.d, problem.rows}, y.dtype(), y.device()))
+                      : empty(std::array{problem.rows, problem.d}, y.dtype(), y.device())) {
+    params_ = {dy.data(),    y.data(),  g_.mutable_data(), db.mutable_data(), nullptr,
+               problem.rows, problem.d, problem.type,      transposes};
+    if (!problem.cuda) {
+      tanh_backward_cpu(params_);
+      return;
+    }
 #ifdef PLAB_HAS_CUDA
-  std::optional<Tensor> partial;
-  if (const int64_t chunks = tanh_backward_chunks(problem.rows); chunks > 1) {
-    partial = empty(std::array{chunks, problem.d}, Dtype::kFloat32, y.device());
-    params.partial = partial->mutable_data<float>();
-  }
-  const CudaScope scope(y);
-  launch_tanh_backward(params, scope.stream());
+    if (const int64_t chunks = tanh_backward_chunks(problem.rows); chunks != 1) {
+      partial_ = empty(std::array{chunks, problem.d}, Dtype::kFloat32, y.device());
+      params_.partial = partial_->mutable_data<float>();
+    }
+    const CudaScope scope(y);
+    launch_tanh_backward(params_, scope.stream());
 #endif
-  return g;
-}
+  }
+
+  const Tensor& g() const { return g_; }
+
+  void finish() {
+#ifdef PLAB_HAS_CUDA
+    if (!partial_) return;
+    const CudaScope scope(g_);
+    launch_sum_chunks(params_, scope.stream());
+#endif
+  }
+
+ private:
+  Tensor g_;
+  std::optional<Tensor> partial_;
+  TanhBackwardParams params_{};
+};
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x,
                                                             const Tensor& w1, const Tensor& w2,
@@ -271,21 +287,26 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dy, co
           mm_out(m, w1, w23);
         });
       }
-      const Tensor g = tanh_backward(dy_dense, y_dense, db, problem, transposes);
-      const Tensor dm = multiply(dm_memory, transposed(rows), g);
-      if (!has_m) lanes.join();
+      TanhBackward tanh(dy_dense, y_dense, db, problem, transposes);
+      const Tensor& g = tanh.g();
       lanes.split();
       lanes.second([&] {
-        const Tensor w1_dm = multiply(w1_dm_memory, transposed(w1), dm);
-        mm_out(dw2, w1_dm, transposed(w3));
-        mm_out(dw3, transposed(w2), w1_dm);
+        mm_out(dx, g, transposed(m));
+        tanh.finish();
       });
-      mm_out(dx, g, transposed(m));
-      mm_out(dw1, dm, transposed(w23));
+      const Tensor dm = multiply(dm_memory, transposed(rows), g);
+      lanes.split();
+      lanes.second([&] { mm_out(dw1, dm, transposed(w23)); });
+      const Tensor w1_dm = multiply(w1_dm_memory, transposed(w1), dm);
+      lanes.split();
+      lanes.second([&] { mm_out(dw3, transposed(w2), w1_dm); });
+      mm_out(dw2, w1_dm, transposed(w3));
       lanes.join();
     } else {
       const Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);
-      const Tensor g = tanh_backward(dy_dense, y_dense, db, problem, false);
+      TanhBackward tanh(dy_dense, y_dense, db, problem, false);
+      tanh.finish();
+      const Tensor& g = tanh.g();
       const Tensor g2 = mm(g, transposed(w3)), g1 = mm(g2, transposed(w2));
       mm_out(dx, g1, transposed(w1));
       mm_out(dw1, transposed(rows), g1);

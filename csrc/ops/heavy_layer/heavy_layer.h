@@ -72,6 +72,8 @@ void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream);
 // by torch's product and launch_bias_tanh. The data's addresses need only be known for the launch.
 bool fuses_product(int64_t rows, int64_t d, ElementType type, bool tf32);
 void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream);
+// G, and db or, where there is a place for them, its partial sums, which launch_sum_chunks adds up.
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream);
+void launch_sum_chunks(const TanhBackwardParams& params, cudaStream_t stream);
 
 }  // namespace plab::ops
