@@ -6,7 +6,6 @@
 One run measures one workload (recorder_workloads.py) in one way, because CUPTI serves one client and a graph
 must not be older than its tracing:
   recorder   the recording is on, paused, on, ...: every other block. --without leaves parts of it out
-  windows    nothing recorded, before a recording's window, in it, after it: in turns, CUPTI leaves each time
   stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
   peers      torch.profiler and emit_nvtx around every other block
   processes  whole programs, each in a process of its own, that take turns: plain, once more plain (what two
@@ -49,12 +48,11 @@ from profiling_lab.measure import (
     ratio_interval,
     step_time,
 )
-from profiling_lab.recording import Recorder, Schedule, libcupti
+from profiling_lab.recording import Recorder, libcupti
 
 BENCHMARK = "recorder_overhead"
 HERE = Path(__file__).resolve().parent
 PLAIN = "plain"
-WRITING_SECONDS = 0.1  # about what the file of a block takes
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
 # cupti_stages.cpp's bits; every stage is compared with the first.
@@ -75,7 +73,7 @@ LASTING_STAGES = {"CUPTI: wait records": 32, "CUPTI: all off, after wait records
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what recording costs.")
-    parser.add_argument("way", choices=("recorder", "windows", "stages", "peers", "processes", "child"))
+    parser.add_argument("way", choices=("recorder", "stages", "peers", "processes", "child"))
     parser.add_argument("--workload", choices=list(WORKLOADS), default="loop")
     parser.add_argument("--without", nargs="+", default=[], choices=("stacks", "autograd", "nvtx"))
     parser.add_argument("--graph-nodes", action="store_true", help="record graphs kernel by kernel")
@@ -94,7 +92,6 @@ def main() -> int:
     run = Run(args, results)
     {
         "recorder": measure_recorder,
-        "windows": measure_windows,
         "stages": measure_stages,
         "peers": measure_peers,
         "processes": measure_processes,
@@ -175,26 +172,15 @@ def measure_recorder(run: Run) -> None:
         recorder = Recorder(Path(folder) / "run.sqlite", **parts)
         recorder.start()  # before CUDA, as `profiling-lab record` does
         step = run.build(keep)
-        # Of graphs that are older than CUPTI's coming back only the nodes could be recorded: it stays.
-        leaves = not run.args.workload.startswith("inference")
-
-        def pause() -> None:
-            torch.cuda.synchronize()
-            _recorder.pause(detach=leaves)
-
-        def resume() -> None:
-            torch.cuda.synchronize()
-            _recorder.open_window()
-
-        pause()
+        recorder.pause()
         contexts: Contexts = {
-            "recorder: paused": lambda: after(pause),
-            name: lambda: after(resume),
+            "recorder: paused": lambda: after(recorder.pause),
+            name: lambda: after(recorder.resume),
         }
         timings = run.compare(step, contexts)
-        resume()
+        recorder.resume()
         calls = calls_per_step(step)
-        pause()
+        recorder.pause()
         summary = recorder.stop()
     add_cost_per_call(run, name, timings[name], timings["recorder: paused"], calls)
     facts = {
@@ -205,56 +191,6 @@ def measure_recorder(run: Run) -> None:
     for metric, (fact, unit) in facts.items():
         if fact in summary.meta:
             run.results.add(BENCHMARK, run.case, name, metric, float(summary.meta[fact]), unit)
-
-
-class Windows:
-    """A recording that is brought into the state that a block of steps is to run in."""
-
-    def __init__(self, path: Path, no_graphs: bool) -> None:
-        self.never = Schedule(wait=1_000_000_000, active=1, step_by="calls")  # and nobody calls
-        self.path, self.no_graphs = path, no_graphs
-        self.recorder: Recorder | None = None
-        self.had_window = False
-
-    def gone(self) -> None:
-        if self.recorder is not None:
-            self.recorder.stop()
-        self.recorder, self.had_window = None, False
-
-    def fresh(self) -> None:
-        self.gone()
-        self.recorder = Recorder(self.path, overwrite=True, schedule=self.never, cupti_leaves=self.no_graphs)
-        self.recorder.start()
-
-    def within(self) -> None:
-        if self.recorder is None:
-            self.fresh()
-        assert self.recorder is not None
-        self.recorder.resume()
-        self.had_window = True
-
-    def over(self) -> None:
-        if not self.had_window:
-            self.within()
-        assert self.recorder is not None
-        self.recorder.pause()
-
-
-def measure_windows(run: Run) -> None:
-    """What a program pays for a recording that does not record just now, and for one that did."""
-    no_graphs = not run.args.workload.startswith("inference")
-    with TemporaryDirectory(prefix="profiling-lab-bench-") as folder, ExitStack() as keep:
-        windows = Windows(Path(folder) / "run.sqlite", no_graphs)
-        windows.fresh()  # before CUDA, as `profiling-lab record` does
-        step = run.build(keep)
-        contexts: Contexts = {
-            "no recorder": lambda: after(windows.gone),
-            "recorder: before its window": lambda: after(windows.fresh),
-            "recorder: in its window": lambda: after(windows.within),
-            "recorder: after its window": lambda: after(windows.over),
-        }
-        run.compare(step, contexts, extra_seconds=WRITING_SECONDS)
-        windows.gone()
 
 
 def calls_per_step(step: Step, steps: int = 5) -> float:
@@ -421,7 +357,6 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     for name, options in {
         "profiling-lab record": (),
         "profiling-lab record, outside of its window": never,
-        "profiling-lab record --cupti-leaves, outside of its window": ("--cupti-leaves", *never),
     }.items():
         commands[name] = record(name, *options)
     if nsys := shutil.which("nsys"):

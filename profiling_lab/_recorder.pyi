@@ -19,7 +19,6 @@ def start(
     buffers_most: int = ...,
     sample_period_ns: int = 0,
     graph_nodes: bool = False,
-    cupti_leaves: bool = False,
     paused: bool = False,
     most_bytes: int = 0,
     flush_period_ms: int = ...,
@@ -31,10 +30,8 @@ def start(
     that cannot be written); its text is one sentence.
     """
 
-def stop(meta: dict[str, str], goes_on: bool = False) -> dict[str, str]:
+def stop(meta: dict[str, str]) -> dict[str, str]:
     """End the recording; `meta` goes into the file. Returns what status() says at the end.
-
-    goes_on: the process does, so that CUPTI leaves it if it is to (cupti_leaves).
 
     RuntimeError if none is running.
     """
@@ -48,11 +45,8 @@ def open_window(step: int = -1) -> bool:
 def close_window() -> bool:
     """End the window: later calls belong to none, earlier ones may still run. False: none is open."""
 
-def pause(detach: bool = True) -> bool:
-    """Record nothing until warm_up() or open_window(), at next to no cost. Wait for the GPU before.
-
-    detach: CUPTI may leave the process until then, if it is to (cupti_leaves).
-    """
+def pause() -> bool:
+    """Record nothing until warm_up() or open_window(), at no cost to launches. Wait for the GPU before."""
 
 def captures_under_way() -> int:
     """CUDA graphs that are being captured, on whatever thread, as far as the running recording saw it."""

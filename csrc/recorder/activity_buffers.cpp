@@ -47,16 +47,6 @@ void ActivityBuffers::release() {
   count_ = 0;
 }
 
-void ActivityBuffers::reclaim() {
-  std::vector<uint8_t*> back;
-  {
-    std::lock_guard lock(mutex_);
-    back.swap(lent_);
-    lent_.reserve(most_);
-  }
-  for (uint8_t* data : back) give_back(data);
-}
-
 void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
   std::lock_guard lock(mutex_);
   *bytes = buffer_bytes_;

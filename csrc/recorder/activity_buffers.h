@@ -25,8 +25,6 @@ class ActivityBuffers {
   void prepare(size_t buffer_bytes, size_t ahead, size_t most, bool refusable);
   // Gives the memory back, except what CUPTI did not return yet: it may still write there.
   void release();
-  // CUPTI is gone, and writes into no buffer any more: those that it still had are free again.
-  void reclaim();
 
   // Thread: any thread inside a CUDA call.
   void request(uint8_t** data, size_t* bytes) noexcept;

@@ -8,11 +8,10 @@ namespace plab::recorder::capture_watch {
 namespace {
 
 constexpr uint32_t kLargestCbid = 4096;  // far above any version's last id
-enum Act : uint8_t { kNothing, kBegin, kEnd, kMake };
+enum Act : uint8_t { kNothing, kBegin, kEnd };
 
 std::atomic<uint8_t> acts[2][kLargestCbid];  // of the driver's calls and of the runtime's
 std::atomic<int> captures{0};
-std::atomic<bool> made{false};
 std::atomic<uint32_t> session{0};
 
 // The runtime's call makes the driver's: the outermost counts. A call that was under way when an earlier
@@ -33,8 +32,7 @@ void one_less() {
 Act act_of(const std::string& name) {
   const auto contains = [&name](const char* part) { return name.find(part) != std::string::npos; };
   if (contains("StreamBeginCapture")) return kBegin;  // ...ToGraph too
-  if (contains("StreamEndCapture")) return kEnd;
-  return contains("GraphCreate") || contains("GraphInstantiate") ? kMake : kNothing;
+  return contains("StreamEndCapture") ? kEnd : kNothing;
 }
 
 std::atomic<uint8_t>& act_at(cupti::Domain domain, uint32_t cbid) {
@@ -46,7 +44,6 @@ std::atomic<uint8_t>& act_at(cupti::Domain domain, uint32_t cbid) {
 std::vector<Call> start(const cupti::Functions& functions) {
   session.fetch_add(1);
   captures = 0;
-  made = false;
   std::vector<Call> calls;
   for (const auto domain : {cupti::Domain::kRuntime, cupti::Domain::kDriver}) {
     for (uint32_t cbid = 1; cbid < kLargestCbid; ++cbid) {
@@ -63,8 +60,6 @@ std::vector<Call> start(const cupti::Functions& functions) {
 bool on_call(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& call) noexcept {
   const uint8_t act = act_at(domain, cbid).load(std::memory_order_relaxed);
   if (act == kNothing) return false;
-  made.store(true, std::memory_order_relaxed);
-  if (act == kMake) return true;
   const bool enters = call.site == cupti::Site::kEnter;
   if (const uint32_t now = session.load(std::memory_order_relaxed); nesting.session != now)
     nesting = {now, 0};
@@ -77,7 +72,5 @@ bool on_call(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& cal
 }
 
 int under_way() noexcept { return captures; }
-
-bool graph_made() noexcept { return made.load(std::memory_order_relaxed); }
 
 }  // namespace plab::recorder::capture_watch

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is a CUDA graph being captured, and was one ever made? Who waits for the whole device meanwhile, on
-// whatever thread, breaks the capture, so the recorder asks before it waits. CUDA itself tells only about
-// streams whose handle one has.
+// Is a CUDA graph being captured? Who waits for the whole device meanwhile, on whatever thread, breaks the
+// capture, so the recorder asks before it waits. CUDA itself tells only about streams whose handle one has.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,7 @@ struct Call {
   uint32_t cbid;
 };
 
-// The calls that begin and end captures or make graphs; on_call() has to see them from now on, in pauses
-// too.
+// The calls that begin and end captures; on_call() has to see them from now on, in pauses too.
 std::vector<Call> start(const cupti::Functions& functions);
 
 // Thread: any, inside of a CUDA call. True: it was one of those, and nobody else's business.
@@ -27,8 +25,5 @@ bool on_call(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& cal
 
 // Captures that have begun and not ended since start().
 int under_way() noexcept;
-
-// Whether a graph was captured or made otherwise since start().
-bool graph_made() noexcept;
 
 }  // namespace plab::recorder::capture_watch

@@ -29,12 +29,4 @@ bool context_exists() noexcept {
   return found;
 }
 
-Call find_call(const char* name) noexcept {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) return nullptr;
-  const auto found = reinterpret_cast<Call>(dlsym(driver, name));
-  dlclose(driver);
-  return found;
-}
-
 }  // namespace plab::recorder::cuda_driver

@@ -208,7 +208,6 @@ using BufferCompleted = void (*)(void* context, uint32_t stream, uint8_t* buffer
   X(Subscribe_v2,                                                                                         \
     (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata, SubscriberParams* params)) \
   X(SetThreadIdType, (int type))                                                                          \
-  X(Finalize, ())                                                                                         \
   X(ActivityEnableAndDump, (ActivityKind kind))                                                           \
   X(GetGraphNodeId, (void* node, uint64_t* id))                                                           \
   X(GetStreamIdEx, (void* context, void* stream, uint8_t per_thread, uint32_t* id))

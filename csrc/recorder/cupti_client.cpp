@@ -6,7 +6,6 @@
 
 #include "recorder/clock.h"
 #include "recorder/cuda_driver.h"
-#include "recorder/cupti_detach.h"
 #include "recorder/wait_calls.h"
 
 namespace plab::recorder {
@@ -62,10 +61,7 @@ std::string CuptiClient::subscribe() {
   } else {
     code = functions_.Subscribe(&subscriber_, &launch_callbacks::on_call, &graph_nodes_);
   }
-  if (code == cupti::kSuccess) {
-    for (const auto& call : captures_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
-    return "";
-  }
+  if (code == cupti::kSuccess) return "";
   subscriber_ = nullptr;
   if (code != cupti::kMultipleSubscribers) return explain(code, "cuptiSubscribe");
   refused_ = true;
@@ -78,9 +74,8 @@ std::string CuptiClient::subscribe() {
          ", and this CUDA version lets one client trace at a time: stop it, or run without it";
 }
 
-std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks,
-                               bool paused) {
-  refused_ = attached_ = false;
+std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks) {
+  refused_ = false;
   decoder_.reset();
   names_.clear();
   flush_ns_ = flushes_ = dropped_ = 0;
@@ -93,11 +88,45 @@ std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, 
     const std::string why = load_cupti(options.override_path, options.candidates, &functions_);
     if (!why.empty()) return why;
   }
-  captures_.clear();
   if (std::string why = subscribe(); !why.empty()) return why;
-  wants_nodes_ = options.graph_nodes;
-  leaves_ = options.leaves;
-  graphs_may_be_older_ = !leaves_ && cuda_driver::context_exists();
+  if (functions_.SetThreadIdType) functions_.SetThreadIdType(cupti::kThreadIdSystem);
+  uint8_t zeroed = 1;
+  size_t zeroed_bytes = sizeof zeroed;
+  functions_.ActivitySetAttribute(cupti::kAttributeZeroedBuffer, &zeroed_bytes, &zeroed);
+  buffers_.prepare(options.buffer_bytes, options.buffers_ahead, options.buffers_most,
+                   functions_.version >= cupti::kVersionRefusableBuffers);
+  active_buffers = &buffers_;
+
+  cupti::Result code = functions_.ActivityRegisterCallbacks(&on_buffer_requested, &on_buffer_completed);
+  if (code == cupti::kSuccess) code = functions_.ActivityEnable(ActivityKind::kConcurrentKernel);
+  if (code != cupti::kSuccess) {
+    stop();
+    return explain(code, "cuptiActivityEnable(CONCURRENT_KERNEL)");
+  }
+  enable_kinds(options.graph_nodes);
+  enable_callbacks(rings, python_stacks);
+  return "";
+}
+
+void CuptiClient::enable_kinds(bool graph_nodes) {
+  for (const ActivityKind kind : kKinds) {
+    const cupti::Result code = functions_.ActivityEnable(kind);
+    if (code == cupti::kSuccess) continue;
+    const std::string text = "activity kind " + std::to_string(int(kind)) + ": " + functions_.describe(code);
+    writer_.diagnostic(now_ns(), kWarning, text);
+  }
+  // A graph as one record costs less than one record per node, but replaying a graph that is older than this
+  // kind crashes in CUPTI (seen on 13.0 with driver 580, and with CUPTI alone): such a process gets the
+  // nodes.
+  traces_nodes_ = graph_nodes || cuda_driver::context_exists();
+  if (!traces_nodes_) functions_.ActivityEnable(ActivityKind::kGraphTrace);
+  for (const ActivityKind kind : kKindsOfExistingThings) {
+    functions_.ActivityEnableAndDump ? functions_.ActivityEnableAndDump(kind)
+                                     : functions_.ActivityEnable(kind);
+  }
+}
+
+void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   traced_ = launch_callbacks::traced_calls(functions_);
   wait_calls::start(&functions_);
   for (const auto& call : traced_) {
@@ -106,51 +135,8 @@ std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, 
   }
   captures_ = capture_watch::start(functions_);
   for (const auto& call : captures_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
-  graph_nodes_.take();  // of an earlier recording
-  buffers_.prepare(options.buffer_bytes, options.buffers_ahead, options.buffers_most,
-                   functions_.version >= cupti::kVersionRefusableBuffers);
-  active_buffers = &buffers_;
   launch_callbacks::arm(rings, python_stacks);
-  std::string why = paused && leaves_ ? "" : attach();
-  if (!why.empty()) stop(), leave(false);
-  if (paused) pause();
-  return why;
-}
-
-std::string CuptiClient::attach() {
-  if (functions_.SetThreadIdType) functions_.SetThreadIdType(cupti::kThreadIdSystem);
-  uint8_t zeroed = 1;
-  size_t zeroed_bytes = sizeof zeroed;
-  functions_.ActivitySetAttribute(cupti::kAttributeZeroedBuffer, &zeroed_bytes, &zeroed);
-  cupti::Result code = functions_.ActivityRegisterCallbacks(&on_buffer_requested, &on_buffer_completed);
-  if (code == cupti::kSuccess) code = functions_.ActivityEnable(ActivityKind::kConcurrentKernel);
-  if (code != cupti::kSuccess) return explain(code, "cuptiActivityEnable(CONCURRENT_KERNEL)");
-  enable_kinds();
-  enable_callbacks();
-  attached_ = true;
-  return "";
-}
-
-void CuptiClient::enable_kinds() {
-  for (const ActivityKind kind : kKinds) {
-    const cupti::Result code = functions_.ActivityEnable(kind);
-    if (code == cupti::kSuccess) continue;
-    const std::string text = "activity kind " + std::to_string(int(kind)) + ": " + functions_.describe(code);
-    writer_.diagnostic(now_ns(), kWarning, text);
-  }
-  // A graph as one record costs less than one record per node, but replaying a graph that is older than this
-  // kind crashes in CUPTI (seen on 13.0 with driver 580, and with CUPTI alone): a process that may have such
-  // a graph gets the nodes.
-  traces_nodes_ = wants_nodes_ || graphs_may_be_older_ || capture_watch::graph_made();
-  if (!traces_nodes_) functions_.ActivityEnable(ActivityKind::kGraphTrace);
-  for (const ActivityKind kind : kKindsOfExistingThings) {
-    functions_.ActivityEnableAndDump ? functions_.ActivityEnableAndDump(kind)
-                                     : functions_.ActivityEnable(kind);
-  }
-}
-
-void CuptiClient::enable_callbacks() {
-  std::erase_if(traced_, [](const auto& call) { return call.domain == cupti::Domain::kResource; });
+  graph_nodes_.take();  // of an earlier recording
   if (traces_nodes_ && functions_.GetGraphNodeId) {
     for (const uint32_t cbid : {cupti::kGraphNodeCreated, cupti::kGraphNodeCloned}) {
       traced_.push_back({cupti::Domain::kResource, cbid, "graph nodes"});
@@ -171,39 +157,17 @@ void CuptiClient::disable_kinds() noexcept {
   for (const ActivityKind kind : kKinds) functions_.ActivityDisable(kind);
 }
 
-// GRAPH_TRACE stays on, if CUPTI has to stay: a graph made in a pause must not be older than it
-// (enable_kinds). The converter drops what it delivers of a pause.
+// GRAPH_TRACE stays on: a graph made in a pause must not be older than it (enable_kinds). The converter drops
+// what it delivers of a pause.
 void CuptiClient::pause() noexcept {
   launch_callbacks::disarm();
-  if (!attached_) return;
   switch_callbacks(false);
   disable_kinds();
 }
 
-// Where the program has graphs, or may have: those that were made while CUPTI was there write their kernels'
-// times into its memory, whenever they are replayed (seen on 13.0: an illegal access). A graph whose capture
-// begins in the moment between the two subscriptions is not seen.
-bool CuptiClient::may_detach() const noexcept { return attached_ && leaves_ && !capture_watch::graph_made(); }
-
-void CuptiClient::detach() noexcept {
-  std::lock_guard lock(attach_mutex_);
-  if (!may_detach() || !cupti_detach::run(functions_, subscriber_)) return;
-  attached_ = false;
-  buffers_.reclaim();
-  if (const std::string why = subscribe(); !why.empty()) writer_.diagnostic(now_ns(), kError, why);
-}
-
 void CuptiClient::resume(LaunchRings* rings, bool python_stacks) noexcept {
-  std::string why;
-  if (attached_) {
-    for (const ActivityKind kind : kKinds) functions_.ActivityEnable(kind);
-    switch_callbacks(true);
-  } else {
-    std::lock_guard lock(attach_mutex_);
-    if (!subscriber_) why = subscribe();
-    if (why.empty()) why = attach();
-  }
-  if (!why.empty()) writer_.diagnostic(now_ns(), kError, "this window has no GPU activity: " + why);
+  for (const ActivityKind kind : kKinds) functions_.ActivityEnable(kind);
+  switch_callbacks(true);
   launch_callbacks::rearm(rings, python_stacks);
 }
 
@@ -214,23 +178,15 @@ void CuptiClient::stop() noexcept {
   disable_kinds();
   functions_.ActivityDisable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) functions_.ActivityDisable(kind);
-  if (attached_) flush(true);
-}
-
-void CuptiClient::leave(bool goes_on) noexcept {
-  std::lock_guard lock(attach_mutex_);
-  const bool gone = goes_on && may_detach() && cupti_detach::run(functions_, subscriber_);
+  flush(true);
   // Others may want CUPTI now.
-  if (!gone && subscriber_) functions_.Unsubscribe(subscriber_);
-  attached_ = false;
+  functions_.Unsubscribe(subscriber_);
   subscriber_ = nullptr;
   traced_.clear();
   captures_.clear();
 }
 
 void CuptiClient::flush(bool forced) noexcept {
-  std::lock_guard attach_lock(attach_mutex_);
-  if (!attached_) return;
   const uint64_t begin = monotonic_ns();
   functions_.ActivityFlushAll(forced ? cupti::kFlushForced : 0);
   size_t dropped = 0;

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our subscription to CUPTI: what is switched on, the buffers it fills, and how all of it ends again.
-//
-// Between start() and stop() it is in one of two states. Attached: callbacks and activity kinds are on, or
-// off again in a pause. Watching, if CUPTI is to leave (CuptiOptions::leaves), before the first window and in
-// pauses: a subscriber that sees how graphs are made and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -31,31 +27,23 @@ struct CuptiOptions {
   uint32_t buffers_ahead = 4;
   uint32_t buffers_most = 64;
   bool graph_nodes = false;  // a replayed graph as its kernels instead of as a whole
-  // CUPTI is in the process in windows alone. The caller's word that no other thread is in a CUDA call when a
-  // window or the recording ends, and that the process made no graph where it used the GPU before.
-  bool leaves = false;
 };
 
 class CuptiClient {
  public:
   explicit CuptiClient(trace::spool::Writer& writer) : writer_(writer), decoder_(functions_, writer) {}
 
-  // "" or one sentence: GPU activity is recorded from now on, with `paused` from resume() on. Subscribing may
-  // load the CUDA driver.
-  std::string start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks, bool paused);
+  // "" (GPU activity is being recorded) or one sentence. Subscribing may load the CUDA driver.
+  std::string start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks);
   // start() failed because somebody else holds CUPTI, which must then be left alone.
   bool refused() const noexcept { return refused_; }
-  // Switches everything off and fetches what CUPTI still holds; collect() it, then leave().
+  // Switches everything off and fetches what CUPTI still holds; collect() it afterwards.
   void stop() noexcept;
-  // Gives CUPTI up. `goes_on`: the process does, so CUPTI may leave it.
-  void leave(bool goes_on) noexcept;
   void release() { buffers_.release(); }
 
-  // Nothing new is recorded until resume(). What the GPU still has to do is recorded only if the caller
-  // waited for it. Where may_detach(): flush() and collect() what came, then detach().
+  // Nothing new is recorded until resume(), at no cost to the launches in between; the subscription is kept.
+  // What the GPU still has to do is recorded only if the caller waited for it.
   void pause() noexcept;
-  bool may_detach() const noexcept;
-  void detach() noexcept;
   void resume(LaunchRings* rings, bool python_stacks) noexcept;
 
   void flush(bool forced) noexcept;
@@ -72,12 +60,11 @@ class CuptiClient {
 
  private:
   std::string subscribe();
-  std::string attach();
   std::string explain(cupti::Result result, const char* what) const;
-  void enable_kinds();
+  void enable_kinds(bool graph_nodes);
   void disable_kinds() noexcept;
   void switch_callbacks(bool on) noexcept;
-  void enable_callbacks();
+  void enable_callbacks(LaunchRings* rings, bool python_stacks);
 
   static void on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records);
   static void on_buffer_completed(void* context, uint32_t stream, uint8_t* data, size_t bytes, size_t valid);
@@ -85,19 +72,16 @@ class CuptiClient {
   trace::spool::Writer& writer_;
   cupti::Functions functions_;
   cupti::SubscriberHandle subscriber_ = nullptr;
-  bool refused_ = false, attached_ = false;
+  bool refused_ = false;
   ActivityBuffers buffers_;
   ActivityDecoder decoder_;
   GraphNodes graph_nodes_{functions_};
-  bool wants_nodes_ = false, traces_nodes_ = false;  // of graphs, by the options and by what is possible
-  bool graphs_may_be_older_ = false;                 // the process used the GPU before we watched it
-  bool leaves_ = false;
+  bool traces_nodes_ = false;
   std::vector<launch_callbacks::TracedCall> traced_;
   std::vector<capture_watch::Call> captures_;     // watched in pauses too
   std::unordered_map<uint32_t, uint32_t> names_;  // domain << 16 | cbid -> string
 
-  std::mutex attach_mutex_;  // held into CUPTI by whoever flushes, so that nobody detaches meanwhile
-  std::mutex flush_mutex_;   // of the three counters below
+  std::mutex flush_mutex_;  // of the three counters below
   uint64_t flush_ns_ = 0, flushes_ = 0, dropped_ = 0;
 
   uint64_t calls_at_last_buffer_ = 0, last_buffer_ns_ = 0, buffers_seen_ = 0;

@@ -10,7 +10,6 @@
 
 #include "recorder/autograd_link.h"
 #include "recorder/capture_watch.h"
-#include "recorder/cupti_detach.h"
 #include "recorder/graph_nodes.h"
 #include "recorder/python_stacks.h"
 #include "recorder/tick_clock.h"
@@ -175,7 +174,7 @@ void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void*
       return;
     }
     const auto& call = *static_cast<const cupti::CallbackData*>(data);
-    if (capture_watch::on_call(domain, cbid, call) || cupti_detach::on_call(domain, cbid, call)) return;
+    if (capture_watch::on_call(domain, cbid, call)) return;
     if (call.site == cupti::Site::kEnter) {
       if (rings) enter(thread_state, rings, domain, cbid, call);
     } else {  // disarmed too: the window closed while this thread was in a call that began in it

@@ -49,8 +49,6 @@ py::dict start(const py::kwargs& wanted) {
       options.cupti.buffers_most = value.cast<uint32_t>();
     else if (name == "graph_nodes")
       options.cupti.graph_nodes = value.cast<bool>();
-    else if (name == "cupti_leaves")
-      options.cupti.leaves = value.cast<bool>();
     else if (name == "paused")
       options.paused = value.cast<bool>();
     else if (name == "sample_period_ns")
@@ -73,11 +71,11 @@ py::dict start(const py::kwargs& wanted) {
   return out;
 }
 
-std::map<std::string, std::string> stop(const std::map<std::string, std::string>& meta, bool goes_on) {
+std::map<std::string, std::string> stop(const std::map<std::string, std::string>& meta) {
   std::string why;
   {
     const py::gil_scoped_release released;
-    why = Session::instance().halt(goes_on);
+    why = Session::instance().halt();
   }
   if (!why.empty()) throw std::runtime_error(why);
   return Session::instance().finish(meta);
@@ -241,7 +239,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.attr("VERSION") = PLAB_VERSION;
   bind_python_stacks(m);
   m.def("start", &start);
-  m.def("stop", &stop, py::arg("meta"), py::arg("goes_on") = false);
+  m.def("stop", &stop, py::arg("meta"));
   m.def(
       "add_meta", [](const std::map<std::string, std::string>& meta) { Session::instance().add_meta(meta); },
       py::arg("meta"));
@@ -251,9 +249,7 @@ PYBIND11_MODULE(_recorder, m) {
       "open_window", [](int64_t step) { return Session::instance().open_window(step); }, py::arg("step") = -1,
       without_gil);
   m.def("close_window", [] { return Session::instance().close_window(); }, without_gil);
-  m.def(
-      "pause", [](bool detach) { return Session::instance().pause(detach); }, py::arg("detach") = true,
-      without_gil);
+  m.def("pause", [] { return Session::instance().pause(); }, without_gil);
   m.def("captures_under_way", &capture_watch::under_way);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });

@@ -79,7 +79,7 @@ StartResult Session::start(const StartOptions& options) {
     state_ = State::kRecording;
     return result;
   }
-  if (gpu_) cupti_.stop(), cupti_.leave(false);
+  if (gpu_) cupti_.stop();
   if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   if (python_) python_stacks::stop();
   writer_.close();
@@ -114,8 +114,9 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   nvtx_ = options.nvtx;
   if (nvtx_) nvtx_ranges::start();
   if (options.gpu) {
-    result->gpu_reason = cupti_.start(options.cupti, &rings_, python_, options.paused);
+    result->gpu_reason = cupti_.start(options.cupti, &rings_, python_);
     gpu_ = result->gpu_reason.empty();
+    if (gpu_ && !armed_) cupti_.pause();
     if (cupti_.refused()) {  // a recording without the GPU's half would only mislead
       result->error = result->gpu_reason;
       return;
@@ -157,10 +158,10 @@ bool Session::close_window() {
   return true;
 }
 
-bool Session::pause(bool detach) {
+bool Session::pause() {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording || !armed_) return false;
-  pause_locked(detach);
+  pause_locked();
   return true;
 }
 
@@ -171,15 +172,10 @@ void Session::close_locked() {
   end_window();
 }
 
-void Session::pause_locked(bool detach) {
+void Session::pause_locked() {
   if (open_) close_locked();
+  if (gpu_) cupti_.pause();
   armed_ = false;
-  if (!gpu_) return;
-  cupti_.pause();
-  if (!detach || !cupti_.may_detach()) return;
-  cupti_.flush(true);
-  drain();  // the records' names are CUPTI's memory
-  cupti_.detach();
 }
 
 void Session::begin_window(uint64_t start_ns, int64_t step) {
@@ -206,7 +202,7 @@ bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
   return !last.end_ns || start_ns <= last.end_ns;
 }
 
-std::string Session::halt(bool goes_on) {
+std::string Session::halt() {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording) return "no recording is running in this process";
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
@@ -220,7 +216,6 @@ std::string Session::halt(bool goes_on) {
   wake_.notify_all();
   consumer_.join();
   drain();
-  if (gpu_) cupti_.leave(goes_on);
   write_thread_names();
   if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   writer_.append(spool::Kind::kClock, std::vector{clock_sample()});
@@ -269,7 +264,7 @@ void Session::keep_below_limit() {
   const std::unique_lock lock(control_, std::try_to_lock);  // halt() holds it while it waits for this thread
   if (!lock || state_ != State::kRecording || !armed_) return;
   limit_reached_ = true;
-  pause_locked(true);
+  pause_locked();
   writer_.diagnostic(
       now_ns(), kWarning,
       "the recording ended here: its capture file had reached " + std::to_string(most_bytes_) + " bytes");

@@ -53,8 +53,7 @@ class Session {
   static Session& instance();
 
   StartResult start(const StartOptions& options);  // GIL held
-  // GIL released; "" or why nothing was halted. `goes_on`: the process does.
-  std::string halt(bool goes_on);
+  std::string halt();                              // GIL released; "" or why nothing was halted
   // Returns the statistics, which a full disk may have kept out of the file. GIL held.
   std::map<std::string, std::string> finish(const std::map<std::string, std::string>& meta);
 
@@ -63,9 +62,7 @@ class Session {
   bool warm_up();                  // CUPTI works, but what it delivers belongs to no window
   bool open_window(int64_t step);  // `step` is the first step in it, -1 if no step began it
   bool close_window();             // later launches belong to no window; earlier ones may still run
-  // Nothing is recorded, at next to no cost to launches; what the GPU has not done yet is lost. `detach`:
-  // CUPTI leaves, if it is to (CuptiOptions::leaves); somebody else who uses it would lose it.
-  bool pause(bool detach);
+  bool pause();  // nothing is recorded, at no cost to launches; what the GPU has not done yet is lost
 
   // Facts about the recording; a later value of a name replaces an earlier one.
   void add_meta(const std::map<std::string, std::string>& meta) noexcept;
@@ -82,7 +79,7 @@ class Session {
   void consume();
   void begin_window(uint64_t start_ns, int64_t step);
   void close_locked();
-  void pause_locked(bool detach);
+  void pause_locked();
   void end_window();
   void keep_below_limit();
   void check_clock();

@@ -58,12 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="record CUDA graphs kernel by kernel, on the lines that captured them; a replay then costs more",
     )
     parser.add_argument(
-        "--cupti-leaves",
-        action="store_true",
-        help="take CUPTI out of the process between windows: launches cost nothing there. Only for programs "
-        "of one thread: another one in CUDA when a window ends (pinning memory, NCCL) would crash",
-    )
-    parser.add_argument(
         "--sample-python",
         action="store_true",
         help="sample the Python stacks of all threads too: `gaps` then names the lines the host was in",
@@ -206,7 +200,6 @@ def run(args: argparse.Namespace) -> int:
         script=script.name,
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
-        cupti_leaves=args.cupti_leaves,
         sample_hz=_sample_hz(args),
         most_bytes=args.max_size,
     )

@@ -39,10 +39,6 @@ class Recorder:
     by hand. most_bytes: the recording ends early when its capture file has so many bytes (0: no limit).
     graph_nodes: a replayed CUDA graph is recorded as its kernels, each with the line that captured it, and
     not as a whole. In a process that used the GPU before the recording began, that is so for every graph.
-    cupti_leaves: CUPTI, whose presence alone makes a launch a little dearer, is in the process in windows
-    only. For programs in which no other thread calls CUDA while a window or the recording ends (none that
-    pins memory, no NCCL), or the program crashes, and in which no CUDA graph is older than the recording.
-    Where the program makes a graph meanwhile, CUPTI stays nevertheless.
     sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
     the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ).
 
@@ -64,7 +60,6 @@ class Recorder:
         schedule: Schedule | None = None,
         most_bytes: int = 0,
         graph_nodes: bool = False,
-        cupti_leaves: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
     ) -> None:
@@ -80,12 +75,11 @@ class Recorder:
         self._sample_hz = sample_hz
         self._most_bytes = most_bytes
         self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu)
-        self._graph_nodes, self._cupti_leaves = graph_nodes, cupti_leaves
+        self._graph_nodes = graph_nodes
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
         self._began = 0.0
         self._process = 0
-        self._at_exit = False
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -133,7 +127,6 @@ class Recorder:
                 paused=self._conductor.begins_paused,
                 most_bytes=self._most_bytes,
                 graph_nodes=self._graph_nodes,
-                cupti_leaves=self._cupti_leaves,
                 buffer_bytes=self._buffer_bytes,
                 flush_period_ms=self._flush_period_ms,
             )
@@ -181,8 +174,7 @@ class Recorder:
             self._reasons["autograd"] = link_state
         try:
             facts = self._last_facts(ended - self._began)
-            goes_on = not self._at_exit and not other_profilers.torch_profiler_is_on()
-            facts |= _recorder.stop(facts, goes_on=goes_on)
+            facts |= _recorder.stop(facts)
         except RuntimeError as error:
             raise LabError(str(error)) from error
         global _running
@@ -280,7 +272,6 @@ class Recorder:
     def _stop_at_exit(self) -> None:
         # A forked child inherits this registration, but not the recording.
         if self.is_recording:
-            self._at_exit = True
             self.stop()
 
 

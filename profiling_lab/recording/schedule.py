@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from profiling_lab.errors import UsageError
-from profiling_lab.recording import other_profilers, torch_import
+from profiling_lab.recording import torch_import
 from profiling_lab.recording.signals import on_signal, signal_number
 
 
@@ -238,7 +238,7 @@ class Conductor:
             _recorder.close_window()
             self._wait_for_gpu()
         if phase is Phase.OFF:
-            _recorder.pause(detach=not other_profilers.torch_profiler_is_on())
+            _recorder.pause()
         elif phase is Phase.WARM_UP:
             _recorder.warm_up()
         else:

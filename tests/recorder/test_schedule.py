@@ -99,7 +99,6 @@ with profiling_lab.record(OUT, schedule=profiling_lab.Schedule(warmup=1, active=
     train(10)
     assert not fake.callbacks_enabled() and not fake.kind_enabled(10), "a pause must cost nothing"
     assert fake.kind_enabled(51), "graphs made in a pause must be older than no activity kind"
-    assert fake.times_finalized() == 0
 assert r.summary.kernels == 6, r.summary  # what was captured, warm-up included
 """)
     assert names(query) == ["step2", "step3", "step7", "step8"]

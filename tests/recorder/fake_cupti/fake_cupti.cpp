@@ -39,7 +39,6 @@ const std::map<std::pair<int, uint32_t>, const char*> kNames = {
     {{2, 165}, "cudaDeviceSynchronize_v3020"},
     {{2, 10}, "cudaGetLastError_v3020"},
     {{2, 211}, "cudaLaunchKernel_v7000"},
-    {{2, 286}, "cudaGraphCreate_v10000"},
     {{2, 311}, "cudaGraphLaunch_v10000"},
     {{2, 313}, "cudaStreamBeginCapture_v10000"},
     {{2, 316}, "cudaStreamEndCapture_v10000"},
@@ -64,7 +63,7 @@ struct State {
   BufferCompleted completed = nullptr;
   uint8_t* buffer = nullptr;
   size_t size = 0, used = 0;
-  uint64_t api_calls = 0, dropped = 0, finalized = 0;
+  uint64_t api_calls = 0, dropped = 0;
   uint32_t next_correlation = 1;
   std::deque<std::string> names;
 };
@@ -205,20 +204,6 @@ PLAB_FAKE Result cuptiUnsubscribe(SubscriberHandle) {
   state.callbacks.clear();
   return kSuccess;
 }
-// As the real one: nothing is subscribed, on, or remembered any more, and names of kernels are gone.
-PLAB_FAKE Result cuptiFinalize() {
-  ENTER(Finalize)
-  std::lock_guard lock(state.mutex);
-  state.subscribed = false;
-  state.callbacks.clear();
-  state.kinds.clear();
-  state.requested = nullptr;
-  state.completed = nullptr;
-  state.buffer = nullptr;
-  for (std::string& name : state.names) name.assign(name.size(), '!');
-  ++state.finalized;
-  return kSuccess;
-}
 PLAB_FAKE Result cuptiEnableCallback(uint32_t enable, SubscriberHandle, Domain domain, uint32_t cbid) {
   ENTER(EnableCallback)
   std::lock_guard lock(state.mutex);
@@ -303,7 +288,7 @@ PLAB_FAKE void fake_reset() {
   state.version = 130000;
   state.other_subscriber.clear();
   state.failures.clear();
-  state.api_calls = state.dropped = state.finalized = 0;
+  state.api_calls = state.dropped = 0;
   state.next_correlation = 1;
 }
 PLAB_FAKE void fake_fail(const char* function, int result) { state.failures[function] = result; }
@@ -311,16 +296,13 @@ PLAB_FAKE void fake_other_subscriber(const char* name) { state.other_subscriber 
 PLAB_FAKE void fake_version(uint32_t version) { state.version = version; }
 PLAB_FAKE uint64_t fake_api_calls() { return state.api_calls; }
 PLAB_FAKE int fake_kind_enabled(int kind) { return static_cast<int>(state.kinds.count(kind)); }
-// Not counting those about the making of graphs, which stay on in pauses: a launch does not meet them.
+// Not counting those of graph captures, which stay on in pauses: a launch does not meet them.
 PLAB_FAKE int fake_callbacks_enabled() {
   int count = 0;
-  for (const auto& key : state.callbacks) {
-    count += !std::strstr(kNames.at(key), "Capture") && !std::strstr(kNames.at(key), "GraphCreate");
-  }
+  for (const auto& key : state.callbacks) count += !std::strstr(kNames.at(key), "Capture");
   return count;
 }
 PLAB_FAKE int fake_subscribed() { return state.subscribed; }
-PLAB_FAKE int fake_times_finalized() { return static_cast<int>(state.finalized); }
 
 // The two halves of a CUDA call, and a whole one; a runtime launch makes a driver launch of its own, with the
 // same correlation id. Returns the correlation id.
