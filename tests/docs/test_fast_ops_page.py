@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -58,6 +59,21 @@ def test_curves_of_two_seeds_of_each_case() -> None:
         if line["metric"] == "loss"
     }
     assert curves == {(*case[:2], p, s) for case in newest() for p in ("before", "after") for s in (0, 1)}
+
+
+def test_heavy_layer_is_faster_than_its_formula_and_mostly_its_products() -> None:
+    found: dict[tuple[int, str, str], dict[tuple[str, str], float]] = {}
+    for line in map(json.loads, (RESULTS.parent / "heavy_layer.jsonl").read_text().splitlines()):
+        case = line["case"]
+        values = found.setdefault((case["rows"], case["dtype"], case["direction"]), {})
+        values[line["provider"], line["metric"]] = line["value"]
+    shapes, dtypes = (4096, 8192), ("bfloat16", "float16", "tf32")
+    for rows, dtype, direction in itertools.product(shapes, dtypes, ("forward", "backward")):
+        values = found[rows, dtype, direction]
+        for peer in ("eager", "compile default"):
+            assert values["fast", "time"] < values[peer, "time"], (rows, dtype, direction, peer)
+        if (rows, direction) != (4096, "backward"):
+            assert values["fast", "share_of_products"] >= 0.95
 
 
 @pytest.mark.parametrize("name", ["before", "after"])
