@@ -43,10 +43,12 @@ def test_kernels_agree_with_double(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 15
     for line in lines:
-        name, *errors = line.split("\t")
+        name, *errors, near_zero = line.split("\t")
         allowed = [ALLOWED[name[:4]]] * 4
         for what, error, bound in zip(("y", "dx", "dweight", "dbias"), errors, allowed, strict=True):
             assert float(error) < bound, f"{name}: {what} is off by {error}, allowed {bound:.2e}"
+        if name.startswith("fp32"):  # where the mean's rounding shows: in one pass up to 1.4e-7
+            assert float(near_zero) < 2**-24, f"{name}: a small y is off by {near_zero}"
 
 
 @pytest.mark.slow
