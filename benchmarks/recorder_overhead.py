@@ -316,14 +316,14 @@ def measure_processes(run: Run) -> None:
             for name in chosen if forward else chosen[::-1]:
                 samples[name].append(turns.block(name))
         turns.end()
+        plain = Timing(PLAIN, tuple(samples[PLAIN]))
+        for name in chosen:
+            timing = Timing(name, tuple(samples[name]))
+            run.results.add_timing(BENCHMARK, run.case, name, timing, "step_time")
+            if name != PLAIN:
+                run.add_ratio(name, timing, plain)
         for process in started.values():  # they write their files
             process.wait(timeout=300)
-    plain = Timing(PLAIN, tuple(samples[PLAIN]))
-    for name in chosen:
-        timing = Timing(name, tuple(samples[name]))
-        run.results.add_timing(BENCHMARK, run.case, name, timing, "step_time")
-        if name != PLAIN:
-            run.add_ratio(name, timing, plain)
 
 
 def programs(run: Run, folder: Path) -> dict[str, list[str]]:

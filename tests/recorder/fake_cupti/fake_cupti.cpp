@@ -24,6 +24,7 @@
 #include "recorder/cupti_abi.h"
 
 using namespace plab::recorder::cupti;
+
 namespace {
 
 constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 96, kMemsetBytes = 88,
