@@ -41,7 +41,8 @@ def heavy_layer(
               its gradients are those of "fast"
       "loop"  runs plain torch ops, once per position of the last but one dimension
 
-    Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix products.
+    Differentiable once, in reverse mode; "fast" keeps up to two (d, d) products of the weights for that.
+    Under autocast all inputs are cast, as for matrix products.
     Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """

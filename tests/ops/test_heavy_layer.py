@@ -90,6 +90,19 @@ def test_folding_changes_nothing_but_the_work(rows: int) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("rows", [9, 40])
+def test_what_the_forward_keeps_is_what_the_backward_would_multiply(device: str, rows: int) -> None:
+    """The op as torch.compile sees it keeps nothing; on the CPU it even has the same bits."""
+    inputs = [t.requires_grad_() for t in inputs_of(rows, 16, dtype=torch.float32, device=device)]
+    dy = torch.linspace(-1, 1, rows * 16, device=device).view(rows, 16)
+    kept = torch.autograd.grad(heavy_layer(*inputs), inputs, dy)
+    again = torch.autograd.grad(torch.ops.profiling_lab.heavy_layer_fast(*inputs), inputs, dy)
+    for a, b in zip(kept, again, strict=True):
+        torch.testing.assert_close(a, b)
+        assert device == "cuda" or torch.equal(a, b)
+
+
 def products(implementation: Implementation, rows: int, d: int) -> int:
     """How many matrix products torch is asked for in forward and backward."""
     from torch.profiler import ProfilerActivity, profile
