@@ -236,7 +236,7 @@ def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[in
     """
     tasks = [["--dtypes", t, "--widths", str(d), "--no-small"] for t in dtypes for d in widths]
     if not options.no_small:
-        tasks.append(["--dtypes", dtypes[0], "--widths"])
+        tasks.insert(len(widths), ["--dtypes", dtypes[0], "--widths"])
     shared = ["--elements", str(options.elements), "--rounds", str(options.rounds)]
     shared += ["--quick"] if options.quick else []
     shared += ["--only-ours"] if options.only_ours else []
