@@ -217,6 +217,14 @@ def test_nan_stays_in_its_row(device: torch.device, generator: torch.Generator) 
         assert y[2].isnan().all() and not y[[0, 1, 3]].isnan().any()
 
 
+@pytest.mark.parametrize("dtype_name", ["float32", "bfloat16", "float16"])
+def test_far_beyond_the_tail(device: torch.device, dtype_name: str, within: Any) -> None:
+    """z up to 1000: the polynomials of the tail hold to 13, and must not matter beyond."""
+    x, _, bias = CASE.make_inputs((3, 2048), getattr(torch, dtype_name), device, torch.Generator())
+    weight = torch.linspace(10, 300, 2048, device=device).to(x.dtype)
+    within(layer_norm_gelu(x, weight, bias), exact(x, weight, bias), reference(x, weight, bias), 1)
+
+
 def test_autocast_leaves_x_and_aligns_the_rest(device: torch.device, generator: torch.Generator) -> None:
     module = LayerNormGelu(64, device=device)
     x = torch.randn(3, 64, generator=generator).to(device, torch.bfloat16)
