@@ -73,7 +73,7 @@ constexpr float kNearZero = 0.75f;  // where fp32 changes from the odd polynomia
 
 /// Q(t) alone, for 16-bit results: 2 to the power of a polynomial for log2 Q, one special function instead of
 /// two. Relative error for bf16 2.3e-4 up to t = 5.5 and 2.3e-3 up to 13.3, beyond which it goes to zero as Q
-/// does; for fp16 5e-4 (1e-4 up to 0.5) up to kHalfTailEnd, where t Q(t) is below half of the smallest fp16.
+/// does; for fp16 4e-5 up to kHalfTailEnd, where t Q(t) is below half of the smallest fp16.
 /// Beyond that the fp16 polynomial is wrong.
 template <class Element>
 __device__ __forceinline__ float tail(float t) {
@@ -82,8 +82,9 @@ __device__ __forceinline__ float tail(float t) {
                                       -4.777389041e-02f, 6.286667301e-03f, -5.201930482e-04f,
                                       2.383320159e-05f, -4.565257737e-07f));
   } else {
-    return ptx::ex2_approx_ftz(horner(t, -1.0f, -1.149110794e+00f, -4.666953683e-01f, -4.567356780e-02f,
-                                      5.019530654e-03f, -2.396740747e-04f));
+    return ptx::ex2_approx_ftz(horner(t, -1.000051905e+00f, -1.150354483e+00f, -4.608660348e-01f,
+                                      -5.151596671e-02f, 7.316003725e-03f, -6.311299799e-04f,
+                                      2.422906433e-05f));
   }
 }
 constexpr float kHalfTailEnd = 5.8f;
