@@ -66,8 +66,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       return reinterpret_cast<float (&)[kN / 4]>(registers);
     };
 
+    // Every warp gives a buffer back for itself. One for the group would do where products are, which four
+    // warps issue together; but a tile that is only passed over could be replaced before another warp has
+    // looked, and that warp would wait for a parity that has passed.
     const auto release = [&](auto& ring, uint32_t empty) {
-      if (leader) ptx::mbarrier_arrive(empty + 8 * ring.stage);
+      if (lane == 0) ptx::mbarrier_arrive(empty + 8 * ring.stage);
       ring.advance();
     };
     const auto skip = [&](auto& ring, uint32_t full, uint32_t empty) {
@@ -173,10 +176,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     };
     const auto settle = [&] {
       if (leaving < 0) return;
-      if (leader) {
-        ptx::tma_store_wait_read();
-        ptx::mbarrier_arrive(memory.q_empty + 8 * leaving);
-      }
+      if (leader) ptx::tma_store_wait_read();
+      if (lane == 0) ptx::mbarrier_arrive(memory.q_empty + 8 * leaving);
       leaving = -1;
     };
 

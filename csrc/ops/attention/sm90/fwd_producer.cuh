@@ -50,7 +50,7 @@ struct FwdMemory {
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < Config::kStagesQ + 2 * Config::kStages; ++i) {
       ptx::mbarrier_init(q_full + 8 * i, 1);
-      ptx::mbarrier_init(q_empty + 8 * i, Config::kConsumers);
+      ptx::mbarrier_init(q_empty + 8 * i, 4 * Config::kConsumers);  // warps
     }
     ptx::fence_barrier_init();
   }
