@@ -37,9 +37,15 @@ def newest(lines: list[Line]) -> list[Line]:
 
 
 def suite(*names: str) -> list[Line]:
-    """The rates of the last run of these suites."""
+    """The rates of the last run of these suites, forward and backward each its own: a kernel that is changed
+    is measured anew, and figures of different runs do not stand in one row.
+    """
     lines = [line for line in lines_of("attention_suites") if line["case"].get("suite") in names]
-    return [line for line in newest(lines) if line["metric"] == "rate"]
+    found = []
+    for direction in ("forward", "backward"):
+        of = [line for line in lines if line["case"]["direction"] == direction]
+        found += [line for line in newest(of) if line["metric"] == "rate"] if of else []
+    return found
 
 
 def told(lines: list[Line], name: str) -> str:
@@ -49,7 +55,9 @@ def told(lines: list[Line], name: str) -> str:
         for what, key in (("", "gpu"), ("driver", "driver"), ("torch", "torch"), ("cuDNN", "cudnn"))
         if one[key] is not None
     )
-    return f"{where}, {one['date'][:10]} ([lines](../../../benchmarks/results/{name}.jsonl))"
+    commits = ", ".join(dict.fromkeys(line["git"] for line in lines))
+    page = f"../../../benchmarks/results/{name}.jsonl"
+    return f"{where}, {one['date'][:10]}, commit {commits} ([lines]({page}))"
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -222,7 +230,7 @@ def attention() -> list[str]:
     for name, about, label, other in SECTIONS:
         lines = suite(name)
         if lines:
-            runs.add(lines[0]["run"])
+            runs |= {line["run"] for line in lines}
             what = f"`flash` and, in brackets, its ratio to `{other}`; " if other else ""
             where = told(lines, "attention_suites")
             out += ["", f"{about}; TFLOP/s, {what}mean over causal or not. {where}:", ""]
