@@ -39,13 +39,9 @@ __device__ __forceinline__ float tanh_fast(float x) {
 
 template <int kRegs>
 __device__ __forceinline__ void remap_scores(float (&s)[kRegs], const ScoreMap& map) {
-  if (map.softcap) {
 #pragma unroll
-    for (int i = 0; i < kRegs; ++i) s[i] = map.outer * tanh_fast(s[i] * map.inner);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kRegs; ++i) s[i] *= map.inner;
-  }
+  for (int i = 0; i < kRegs; ++i)
+    s[i] = map.softcap ? map.outer * tanh_fast(s[i] * map.inner) : s[i] * map.inner;
 }
 
 // Bit e says whether element e of a fragment's row, of columns 0, 1, 8, 9, 16, 17 ..., lies before `end`.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
 #include "cuda/ptx/tma_store.cuh"
 #include "ops/attention/sm90/fwd_producer.cuh"
@@ -55,16 +54,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     uint32_t probability[kN / 16][4];
     LaggingRow state;
     int leaving = -1;  // the Q buffer from which TMA is fetching O
-    // Of half of the tiles on a causal diagonal a group's rows see the first 64 keys at most: half of S and
-    // of the exponentials. Products under a branch are serialised by ptxas, so the step of the loop exists
-    // twice.
-    constexpr bool kHalves = kN == 128;
-    static_assert(kM - 64 <= kN, "a group passes over one key tile of a query tile at most");
-    constexpr std::true_type kHalf{};
-    constexpr std::false_type kFull{};
-    const auto first_half = [](auto& registers) -> auto& {
-      return reinterpret_cast<float (&)[kN / 4]>(registers);
-    };
 
     // Every warp gives a buffer back for itself. One for the group would do where products are, which four
     // warps issue together; but a tile that is only passed over could be replaced before another warp has
@@ -81,16 +70,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::mbarrier_wait(memory.q_full + 8 * q.stage, q.parity);
       return read_work(memory.note(q.stage));
     };
-    const auto begin_scores = [&](auto half) {
+    const auto begin_scores = [&] {
       ptx::mbarrier_wait(memory.k_full + 8 * k.stage, k.parity);
       if (Config::kPingPong) ptx::named_barrier_sync(kTurn + group, 2 * kWarpgroup);
       ptx::wgmma_fence();
-      const uint32_t q_rows = memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group;
-      const uint32_t k_tile = memory.k_ring + k.stage * Config::kBytesKv;
-      if constexpr (decltype(half)::value)
-        issue_nt<Element, kN / 2, kD, kM, false, kN>(first_half(s), q_rows, k_tile);
-      else
-        issue_nt<Element, kN, kD, kM>(s, q_rows, k_tile);
+      issue_nt<Element, kN, kD, kM>(s, memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group,
+                                    memory.k_ring + k.stage * Config::kBytesKv);
     };
     const auto pass_turn = [&] {
       if (Config::kPingPong) ptx::named_barrier_arrive(kTurn + 1 - group, 2 * kWarpgroup);
@@ -113,20 +98,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::wgmma_fence();
       issue_nn<Element, kD, kN>(o, probability, v_tile);
     };
-    const auto soften_part = [&](auto& part, const Work& work, int n) {
-      if (map.remap) remap_scores(part, map);
+    const auto soften = [&](const Work& work, int n) {
+      if (map.remap) remap_scores(s, map);
       if (n < work.clear_from || n >= work.edge_at)
-        mask_scores(part, n * kN, work.row + band, visible_of(problem, work), work.k_len);
-      return exponentiate(part, map.factor, slack, state, rescale);
-    };
-    const auto soften = [&](const Work& work, int n, auto half) {
-      if constexpr (decltype(half)::value) {
-#pragma unroll
-        for (int i = kN / 4; i < kN / 2; ++i) s[i] = 0.f;
-        return soften_part(first_half(s), work, n);
-      } else {
-        return soften_part(s, work, n);
-      }
+        mask_scores(s, n * kN, work.row + band, visible_of(problem, work), work.k_len);
+      return exponentiate(s, map.factor, slack, state, rescale);
     };
     const auto pack = [&] {
 #pragma unroll
@@ -138,9 +114,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     };
     const auto end_of = [&](const Work& work) {  // taking turns, both groups walk over the same tiles
       return Config::kPingPong ? work.key_end : own_end<kN>(problem, work, group);
-    };
-    const auto is_half = [&](const Work& work, int n) {
-      return kHalves && own_high(problem, work, group) <= n * kN + kN / 2;
     };
     // O and LSE of a finished tile. Only this group reads its 64 rows of Q, and it is done with them: they
     // become O's staging area, and free once O has left.
@@ -201,18 +174,18 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       }
       clear();
       state = LaggingRow{};
-      int n = end - 1, n_output, k_len, stage;
-      begin_scores(kFull);
+      begin_scores();
       pass_turn();
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       release(k, memory.k_empty);
-      soften(work, n, kFull);
+      int n = end - 1, n_output, k_len, stage;
+      soften(work, n);
       pack();
 #pragma unroll 1
       for (;;) {
         const bool last = n == work.key_begin;
-        bool skips = false, half = false;
+        bool skips = false;
         n_output = n--, k_len = work.k_len, stage = q.stage;
         if (last) {
           if (kStagesQ == 1) break;
@@ -225,40 +198,30 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           skips = end < work.key_end;
           if (skips) skip(k, memory.k_full, memory.k_empty);
           n = end - 1;
-          half = is_half(work, n);
         }
-        const auto iterate = [&](auto half) {
-          begin_scores(half);
-          begin_output(n_output, k_len);
-          pass_turn();
-          ptx::wgmma_wait<1>();
-          ptx::keep(s);
-          release(k, memory.k_empty);
-          const LaggingRow finished = state;
-          if (last) state = LaggingRow{};
-          const bool changed = soften(work, n, half);
-          ptx::wgmma_wait_after<0>(state.sum[0] + state.sum[1]);
-          ptx::keep(o);
-          ptx::keep(probability);
-          release(v, memory.v_empty);
-          settle();
-          if (decltype(half)::value || last) {
-            if (skips) skip(v, memory.v_full, memory.v_empty);
-            store(finished, stage);
-            clear();
-          } else if (changed) {
+        begin_scores();
+        begin_output(n_output, k_len);
+        pass_turn();
+        ptx::wgmma_wait<1>();
+        ptx::keep(s);
+        release(k, memory.k_empty);
+        const LaggingRow finished = state;
+        if (last) state = LaggingRow{};
+        const bool changed = soften(work, n);
+        ptx::wgmma_wait_after<0>(state.sum[0] + state.sum[1]);
+        ptx::keep(o);
+        ptx::keep(probability);
+        release(v, memory.v_empty);
+        settle();
+        if (last) {
+          if (skips) skip(v, memory.v_full, memory.v_empty);
+          store(finished, stage);
+          clear();
+        } else if (changed) {
 #pragma unroll
-            for (int i = 0; i < kD / 2; ++i) o[i] *= rescale[i / 2 % 2];
-          }
-          pack();
-        };
-        if constexpr (kHalves) {
-          if (half) {
-            iterate(kHalf);
-            continue;
-          }
+          for (int i = 0; i < kD / 2; ++i) o[i] *= rescale[i / 2 % 2];
         }
-        iterate(kFull);
+        pack();
       }
       begin_output(n_output, k_len);
       ptx::wgmma_wait<0>();

@@ -98,15 +98,16 @@ __device__ __forceinline__ void produce(const Problem& problem, TileGrid grid, i
   while (work.rows > 0) {
     k_row = work.k_row, kv_head = work.head / (problem.heads / problem.kv_heads), batch = work.batch;
     const int begin = work.key_begin, end = work.key_end, early = max(end - 2, begin);
+    const int look = next_tile != nullptr ? end - 1 : kStagesQ == 2 ? early : begin;
     load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, end - 1);
     if (kStagesQ == 1) announce();
 #pragma unroll 1
     for (int n = end - 1; n >= begin; --n) {
       if (n > begin) load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, n - 1);
       load(v, memory.v_ring, memory.v_full, memory.v_empty, maps.v, n);
-      // The next tile is looked for while the rings are full; its queries are asked for early, yet not before
-      // the buffer that the last tile's O leaves is free.
-      if (n == end - 1) find_work<kM, kN>(problem, grid, walk, work);
+      // With a counter it takes a while to find the next tile, so it is looked for while the rings are full.
+      // Its queries are asked for early, yet not before the buffer that the last tile's O leaves is free.
+      if (n == look) find_work<kM, kN>(problem, grid, walk, work);
       if (kStagesQ == 2 && n == early) announce();
     }
     if (kStagesQ == 1 && work.rows == 0) announce();

@@ -136,19 +136,13 @@ __device__ __forceinline__ Visible visible_of(const Problem& problem, const Work
   return Visible(problem, tile);
 }
 
-// The end of the keys that one warpgroup's 64 rows see; 0 if none of its rows is valid.
-__device__ __forceinline__ int own_high(const Problem& problem, const Work& work, int group) {
-  if (64 * group >= work.rows) return 0;
-  return uniform(visible_of(problem, work).high(work.row + min(64 * group + 64, work.rows) - 1, work.k_len));
-}
-
 // Where the key tiles of one warpgroup's 64 rows end: key_begin if none of its rows is valid, and under a
 // causal mask perhaps one tile before the block's end.
 template <int kTileKv>
 __device__ __forceinline__ int own_end(const Problem& problem, const Work& work, int group) {
   if (64 * group >= work.rows) return work.key_begin;
-  const int high = own_high(problem, work, group);
-  return max((high + kTileKv - 1) / kTileKv, max(work.key_end - 1, work.key_begin + 1));
+  const int high = visible_of(problem, work).high(work.row + min(64 * group + 64, work.rows) - 1, work.k_len);
+  return max(uniform((high + kTileKv - 1) / kTileKv), max(work.key_end - 1, work.key_begin + 1));
 }
 
 }  // namespace plab::ops::attention::sm90

@@ -111,16 +111,15 @@ struct Ring {
   }
 };
 
-// D = A Bᵀ (kAdd: D += A Bᵀ) for this warpgroup's 64 rows of A and the first kN of the tile B's kRowsB rows;
-// both K-major. Issues one group, does not wait.
-template <class Element, int kN, int kDim, int kRowsA, bool kAdd = false, int kRowsB = kN>
+// D = A Bᵀ (kAdd: D += A Bᵀ) for this warpgroup's 64 rows of A; both tiles K-major. Issues one group, does
+// not wait.
+template <class Element, int kN, int kDim, int kRowsA, bool kAdd = false>
 __device__ __forceinline__ void issue_nt(float (&d)[kN / 2], uint32_t a_rows, uint32_t b_tile) {
   const uint64_t a = ptx::descriptor_k_major(a_rows), b = ptx::descriptor_k_major(b_tile);
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k)
     ptx::Wgmma<Element, kN, false, false>::ss(d, ptx::descriptor_step(a, depth_step<kRowsA>(0, k)),
-                                              ptx::descriptor_step(b, depth_step<kRowsB>(0, k)),
-                                              kAdd || k > 0);
+                                              ptx::descriptor_step(b, depth_step<kN>(0, k)), kAdd || k > 0);
   ptx::wgmma_commit();
 }
 
