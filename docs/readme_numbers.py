@@ -82,11 +82,12 @@ def recorder_overhead() -> list[str]:
     rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
     rows = [row for row in rows if not row[0].startswith("CUPTI: ")]
     text = (
-        "What recording costs, as a ratio to the same step without it, with its 95 % interval. The command, "
-        "CUPTI alone and nsys: whole processes in turns with one that no tool touched, and with another such, "
-        "which shows how far that can tell; the others: in turns in one process, `recorder: everything` beside "
-        "its own pauses. `loop` is bound by the host: 3,572 CUDA calls in 32 ms, 43 ms on the machine of the "
-        f"whole processes. {base(lines, 'recorder_overhead')}:"
+        "What recording costs, as a ratio to the same step without it, with its 95 % interval. The "
+        "command, CUPTI alone and nsys: whole processes in turns with one that no tool touched, and with "
+        "another such, which shows how far that can tell; the others: in turns in one process, "
+        "`recorder: everything` beside its own pauses. `loop` is bound by the host: 3,572 CUDA calls in "
+        "32 ms, 43 ms on the machine of the whole processes. "
+        f"{base(lines, 'recorder_overhead')}:"
     )
     return [text, "", *table(("", *(f"`{p}`" for p in programs)), rows)]
 
