@@ -30,10 +30,12 @@ def newest_run(name: str) -> list[Line]:
 
 
 def base(lines: list[Line], name: str) -> str:
+    """What the figures were measured on, and at which commits: the code may have gone on since."""
     one = lines[0]
     date, gpu = one["date"][:10], one["gpu"]
     versions = f"driver {one['driver']}, torch {one['torch']}, cuDNN {one['cudnn']}"
-    return f"{gpu}, {versions}, {date} ([lines](benchmarks/results/{name}.jsonl))"
+    commits = ", ".join(dict.fromkeys(line["git"][:7] for line in lines))
+    return f"{gpu}, {versions}, {date}, at {commits} ([lines](benchmarks/results/{name}.jsonl))"
 
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
