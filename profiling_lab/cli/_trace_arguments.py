@@ -123,14 +123,19 @@ def add_limit(parser: argparse.ArgumentParser, default: int) -> None:
 
 
 def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 up, not {text}")
-    return value
+    return _whole_number(text, 1, "a number from 1 up")
 
 
 def _not_negative(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected 0 or more, not {text}")
+    return _whole_number(text, 0, "a number from 0 up")
+
+
+def _whole_number(text: str, least: int, what: str) -> int:
+    # int's own ValueError would make argparse name the function instead of what is expected.
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"expected {what}, not {text}")
     return value

@@ -9,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from builders import TraceBuilder
 from package_root import PACKAGE_ROOT
+
+from profiling_lab.cli import main
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
 
@@ -60,3 +63,26 @@ cli.main(["info", "run.sqlite"])
         [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, cwd="/", timeout=120
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lines", "run.sqlite", "--limit", "many"),
+        ("lines", "run.sqlite", "--depth", "deep"),
+        ("lines", "run.sqlite", "--tree", "--min-share", "most"),
+        ("copies", "run.sqlite", "--peak", "fast"),
+        ("record", "--max-size", "huge", "train.py"),
+        ("record", "--status", "often", "train.py"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_number_is_told_what_was_expected(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(list(words))
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert end.value.code == 2
+    assert "expected" in said or "invalid int value" in said
+    assert "invalid _" not in said
