@@ -120,4 +120,15 @@ __device__ __forceinline__ void store_streaming(Element* address, Vec<Element> v
   ptx::st_global_no_allocate(reinterpret_cast<uint4*>(address), v.bits);
 }
 
+/// The sum of the products of 16-bit elements, pair by pair.
+template <class Element>
+__device__ __forceinline__ float dot(const Vec<Element>& x, const Vec<Element>& y) {
+  float a[kVecSize<Element>], b[kVecSize<Element>], sum = 0.0f;
+  unpack(x, a);
+  unpack(y, b);
+#pragma unroll
+  for (int i = 0; i < kVecSize<Element>; i += 2) sum += a[i] * b[i] + a[i + 1] * b[i + 1];
+  return sum;
+}
+
 }  // namespace plab::cuda

@@ -53,24 +53,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const int tiles = max(0, query_end - query_begin), steps = tiles * group;
 
   const auto load_queries = [&](int step) {
-    const int head = tile.head * group + step / tiles, first = (query_begin + step % tiles) * kM;
-    const int rows = tile.q_len - first;
     const uint32_t stage = first_stage + (stages == 2 ? step & 1 : 0) * Config::kStageBytes;
-    const int64_t row = tile.q_row + first;
-    load_tile<kM, kD, kThreads>(stage, row_pointer<const Element>(p.q, tile.batch, row, head), p.q.row, rows,
-                                dim);
-    load_tile<kM, kD, kThreads>(stage + Config::kBytesQ,
-                                row_pointer<const Element>(p.dout, tile.batch, row, head), p.dout.row, rows,
-                                dim);
-    const int64_t stat = tile.batch * p.rows.batch + head * p.rows.head + row;
-    if (int(threadIdx.x) < 2 * kM) {
-      const int which = int(threadIdx.x) / kM, i = int(threadIdx.x) % kM;
-      const float* from = static_cast<const float*>(which ? p.delta : p.lse_log2);
-      ptx::cp_async_4(stage + 2 * Config::kBytesQ + threadIdx.x * 4, from + stat + i, i < rows);
-    }
-    ptx::cp_async_commit();
+    load_query_stage<Config>(p, tile, stage, tile.head * group + step / tiles,
+                             (query_begin + step % tiles) * kM);
   };
-  static_assert(2 * kM <= kThreads);
 
   load_tile<kN, kD, kThreads>(k_tile,
                               row_pointer<const Element>(p.k, tile.batch, tile.k_row + tile.row, tile.head),

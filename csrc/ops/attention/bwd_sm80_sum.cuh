@@ -105,22 +105,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const int steps = max(0, end - begin) * group;
 
   const auto load_queries = [&](uint32_t stage, int head, int m) {
-    const int rows = tile.q_len - m * kM;
-    const int64_t row = tile.q_row + int64_t{m} * kM;
-    load_tile<kM, kD, kThreads>(stage, row_pointer<const Element>(p.q, tile.batch, row, head), p.q.row, rows,
-                                dim);
-    load_tile<kM, kD, kThreads>(stage + Config::kBytesQ,
-                                row_pointer<const Element>(p.dout, tile.batch, row, head), p.dout.row, rows,
-                                dim);
-    const int64_t stat = tile.batch * p.rows.batch + head * p.rows.head + row;
-    if (int(threadIdx.x) < 2 * kM) {
-      const int which = int(threadIdx.x) / kM, i = int(threadIdx.x) % kM;
-      const float* from = static_cast<const float*>(which ? p.delta : p.lse_log2);
-      ptx::cp_async_4(stage + 2 * Config::kBytesQ + threadIdx.x * 4, from + stat + i, i < rows);
-    }
-    ptx::cp_async_commit();
+    load_query_stage<Config>(p, tile, stage, head, m * kM);
   };
-  static_assert(2 * kM <= kThreads);
 
   int m = begin, head = tile.head * group;
   if (steps > 0) load_queries(first_stage, head, m);

@@ -24,18 +24,11 @@ __global__ void __launch_bounds__(kThreads)
   const int head = int(group % problem.heads), batch = int(group / problem.heads);
   float sum = 0.f;
   if (lane * 8 < problem.head_dim) {
-    const auto o =
-        *reinterpret_cast<const uint4*>(row_pointer<const Element>(p.out, batch, row, head) + lane * 8);
-    const auto g =
-        *reinterpret_cast<const uint4*>(row_pointer<const Element>(p.dout, batch, row, head) + lane * 8);
-    const uint32_t os[4] = {o.x, o.y, o.z, o.w}, gs[4] = {g.x, g.y, g.z, g.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float2 a, b;
-      cuda::detail::unpack_word<Element>(os[i], a.x, a.y);
-      cuda::detail::unpack_word<Element>(gs[i], b.x, b.y);
-      sum += a.x * b.x + a.y * b.y;
-    }
+    const auto load = [&](const View& view) {
+      return cuda::Vec<Element>{
+          *reinterpret_cast<const uint4*>(row_pointer<const Element>(view, batch, row, head) + lane * 8)};
+    };
+    sum = cuda::dot(load(p.out), load(p.dout));
   }
   const uint32_t mask = kLanes == 32 ? ~0u : ((1u << kLanes) - 1) << (threadIdx.x & 31 & ~(kLanes - 1));
 #pragma unroll

@@ -55,6 +55,18 @@ __device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, 
   }
 }
 
+// Columns 16 n to 16 n + 15 of acc += A B in each band: one fragment of A a band, and one of B for all.
+template <class Element, int kBands, int kRegs>
+__device__ __forceinline__ void multiply_fragment(float (&acc)[kBands][kRegs], const uint32_t (&a)[kBands][4],
+                                                  const uint32_t (&b)[4], int n) {
+#pragma unroll
+  for (int m = 0; m < kBands; ++m) {
+    float* d = acc[m] + 8 * n;
+    ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
+    ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
+  }
+}
+
 // The products below take tiles and offsets: a second tile that lies a constant behind the first is read
 // through the first one's addresses, which a thread then holds once.
 //
@@ -76,12 +88,7 @@ __device__ __forceinline__ void product_nt(float (&acc)[kBands][kN / 2], uint32_
     for (int n = 0; n < kN / 16; ++n) {
       uint32_t b[4];
       ptx::ldmatrix_x4(b, chunk_pair(b_start, k) + n * 16 * kCols * 2 + b_offset);
-#pragma unroll
-      for (int m = 0; m < kBands; ++m) {
-        float* d = acc[m] + 8 * n;
-        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
-        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
-      }
+      multiply_fragment<Element>(acc, a, b, n);
     }
   }
 }
@@ -102,12 +109,7 @@ __device__ __forceinline__ void product_nn(float (&acc)[kBands][kCols / 2], cons
     for (int n = 0; n < kCols / 16; ++n) {
       uint32_t b[4];
       ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2);
-#pragma unroll
-      for (int m = 0; m < kBands; ++m) {
-        float* d = acc[m] + 8 * n;
-        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
-        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
-      }
+      multiply_fragment<Element>(acc, a, b, n);
     }
   }
 }
@@ -128,18 +130,16 @@ __device__ __forceinline__ void product_packed(float (&acc)[kBands][kN / 2],
   const uint32_t b_start = column_start(chunk_start<kCols>(b_tile, lane & 15, lane >> 4), column);
 #pragma unroll
   for (int k = 0; k < kPacked / 4; ++k) {
+    uint32_t a[kBands][4];
+#pragma unroll
+    for (int m = 0; m < kBands; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[m][i] = packed[m][4 * k + i];
 #pragma unroll
     for (int n = 0; n < kN / 16; ++n) {
       uint32_t b[4];
       ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2 + b_offset);
-#pragma unroll
-      for (int m = 0; m < kBands; ++m) {
-        const uint32_t a[4] = {packed[m][4 * k], packed[m][4 * k + 1], packed[m][4 * k + 2],
-                               packed[m][4 * k + 3]};
-        float* d = acc[m] + 8 * n;
-        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a, b[0], b[1]);
-        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a, b[2], b[3]);
-      }
+      multiply_fragment<Element>(acc, a, b, n);
     }
   }
 }
@@ -163,12 +163,7 @@ __device__ __forceinline__ void product_shared(float (&acc)[kBands][kN / 2], uin
     for (int n = 0; n < kN / 16; ++n) {
       uint32_t b[4];
       ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2 + b_offset);
-#pragma unroll
-      for (int m = 0; m < kBands; ++m) {
-        float* d = acc[m] + 8 * n;
-        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
-        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
-      }
+      multiply_fragment<Element>(acc, a, b, n);
     }
   }
 }
@@ -192,12 +187,7 @@ __device__ __forceinline__ void product_tn(float (&acc)[kBands][kN / 2], uint32_
     for (int n = 0; n < kN / 16; ++n) {
       uint32_t b[4];
       ptx::ldmatrix_x4_trans(b, chunk_pair(b_start, n) + k * 16 * kCols * 2);
-#pragma unroll
-      for (int m = 0; m < kBands; ++m) {
-        float* d = acc[m] + 8 * n;
-        ptx::mma_m16n8k16<Element>(d[0], d[1], d[2], d[3], a[m], b[0], b[1]);
-        ptx::mma_m16n8k16<Element>(d[4], d[5], d[6], d[7], a[m], b[2], b[3]);
-      }
+      multiply_fragment<Element>(acc, a, b, n);
     }
   }
 }
@@ -255,6 +245,29 @@ __device__ __forceinline__ void store_tile(Element* global, int64_t stride, uint
       *reinterpret_cast<uint4*>(global + row * stride + chunk * 8) =
           ptx::load_shared_16(smem + chunk_bytes<kCols>(row, chunk));
   }
+}
+
+// A stage of the backwards that walk over queries: Q, dO, and LSE and delta of kTileQ rows from `first` on.
+template <class Config>
+__device__ __forceinline__ void load_query_stage(const BwdParams& p, const Tile& tile, uint32_t stage,
+                                                 int head, int first) {
+  using Element = typename Config::Element;
+  constexpr int kM = Config::kTileQ, kD = Config::kHeadDim, kThreads = Config::kThreads;
+  static_assert(2 * kM <= kThreads);
+  const int rows = tile.q_len - first, dim = p.problem.head_dim;
+  const int64_t row = tile.q_row + first;
+  load_tile<kM, kD, kThreads>(stage, row_pointer<const Element>(p.q, tile.batch, row, head), p.q.row, rows,
+                              dim);
+  load_tile<kM, kD, kThreads>(stage + Config::kBytesQ,
+                              row_pointer<const Element>(p.dout, tile.batch, row, head), p.dout.row, rows,
+                              dim);
+  const int64_t stat = tile.batch * p.rows.batch + head * p.rows.head + row;
+  if (int(threadIdx.x) < 2 * kM) {
+    const int which = int(threadIdx.x) / kM, i = int(threadIdx.x) % kM;
+    const float* from = static_cast<const float*>(which ? p.delta : p.lse_log2);
+    ptx::cp_async_4(stage + 2 * Config::kBytesQ + threadIdx.x * 4, from + stat + i, i < rows);
+  }
+  ptx::cp_async_commit();
 }
 
 }  // namespace plab::ops::attention

@@ -13,12 +13,7 @@ class MeanShare {
  public:
   __device__ explicit MeanShare(float inverse_cols) : inverse_cols_(inverse_cols) {}
   __device__ __forceinline__ void add(const Tile& tile, int i, cuda::Vec<typename Tile::Element> vec) {
-    float f[Tile::kVecSize];
-    cuda::unpack(vec, f);
-#pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) {
-      if (tile.owns(i, j)) sum_ = fmaf(f[j], inverse_cols_, sum_);
-    }
+    tile.each(i, vec, [&](float x) { sum_ = fmaf(x, inverse_cols_, sum_); });
   }
   /// As warp_pair_sum returns it, beside a zero.
   __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum<Tile::kLanes>(sum_, 0.0f); }
@@ -33,15 +28,11 @@ class Moments {
  public:
   __device__ explicit Moments(float centre) : centre_(centre) {}
   __device__ __forceinline__ void add(const Tile& tile, int i, cuda::Vec<typename Tile::Element> vec) {
-    float f[Tile::kVecSize];
-    cuda::unpack(vec, f);
-#pragma unroll
-    for (int j = 0; j < Tile::kVecSize; ++j) {
-      if (!tile.owns(i, j)) continue;
-      const float x = f[j] - centre_;
+    tile.each(i, vec, [&](float element) {
+      const float x = element - centre_;
       sum_ += x;
       squares_ = fmaf(x, x, squares_);
-    }
+    });
   }
   /// As warp_pair_sum returns it.
   __device__ __forceinline__ float warp_sum() const {

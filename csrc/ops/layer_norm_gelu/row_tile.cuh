@@ -41,6 +41,17 @@ class RowTile {
     return column(i, j) < cols_;
   }
 
+  /// use(x) for every element x of vector i that is within the row.
+  template <class Use>
+  __device__ __forceinline__ void each(int i, cuda::Vec<Element> vec, Use use) const {
+    float f[kVecSize];
+    cuda::unpack(vec, f);
+#pragma unroll
+    for (int j = 0; j < kVecSize; ++j) {
+      if (owns(i, j)) use(f[j]);
+    }
+  }
+
   /// This thread's vector i of a row. What lies beyond the row's end is loaded as zero.
   template <bool kStreaming>
   __device__ __forceinline__ cuda::Vec<Element> load_vec(const Element* row, int i) const {

@@ -25,8 +25,6 @@ struct BwdConfig {
   static constexpr int kSumColumns = kTileQ == 64 ? kHeadDim / 2 : kHeadDim, kSumRegs = kSumColumns / 2;
   static constexpr int kBytesSum = kSumRegs * kWarpgroup * 4;
   static constexpr bool kSumLate = kHeadDim == 64;  // dQ is handed over under the next step's products
-  // 384 are read: rows and steps of the operand are strides of 0. compute-sanitizer reckons without the
-  // strides, with 2 KB, and they shall be there.
   // Three pieces of 128 bytes; compute-sanitizer takes each of the two operands among them for 2 KB.
   static constexpr int kBytesOnes = kProduct ? 128 + 2048 : 0;
   static constexpr int kSmemBytes =

@@ -82,18 +82,10 @@ __global__ void __launch_bounds__(kWarpgroup)
     if (exists && lane * 8 < problem.head_dim) {
       const int64_t row = tile.q_row + tile.row + i;
       const auto load = [&](const View& view) {
-        return *reinterpret_cast<const uint4*>(row_pointer<const Element>(view, tile.batch, row, tile.head) +
-                                               lane * 8);
+        return cuda::Vec<Element>{*reinterpret_cast<const uint4*>(
+            row_pointer<const Element>(view, tile.batch, row, tile.head) + lane * 8)};
       };
-      const uint4 o = load(p.out), g = load(p.dout);
-      const uint32_t os[4] = {o.x, o.y, o.z, o.w}, gs[4] = {g.x, g.y, g.z, g.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float2 a, b;
-        cuda::detail::unpack_word<Element>(os[j], a.x, a.y);
-        cuda::detail::unpack_word<Element>(gs[j], b.x, b.y);
-        sum += a.x * b.x + a.y * b.y;
-      }
+      sum = cuda::dot(load(p.out), load(p.dout));
     }
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
