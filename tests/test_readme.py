@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from generated_page import assert_current
 
 from profiling_lab.cli import COMMANDS
 
@@ -14,9 +14,8 @@ REPO = Path(__file__).resolve().parents[1]
 README = (REPO / "README.md").read_text()
 
 
-def test_figures_are_those_of_the_results_files() -> None:
-    done = subprocess.run([sys.executable, str(REPO / "docs" / "readme_numbers.py"), "--check"])
-    assert done.returncode == 0, "run python docs/readme_numbers.py"
+def test_figures_are_those_of_the_results_files(tmp_path: Path) -> None:
+    assert_current("readme_numbers.py", tmp_path)
 
 
 def test_links_lead_somewhere() -> None:

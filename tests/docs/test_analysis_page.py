@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from package_root import PACKAGE_ROOT
+from generated_page import assert_current
 
 from profiling_lab.cli import COMMANDS
 
@@ -19,14 +16,7 @@ NOT_ANALYSES = {"demo", "record", "recover", "merge", "doctor", "exercise"}
 
 
 def test_every_example_is_what_its_command_prints(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(REPO / "docs" / "analysis_page.py"), "--check"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"run python docs/analysis_page.py\n{done.stderr}"
+    assert_current("analysis_page.py", tmp_path)
 
 
 def test_every_analysis_answers_a_question() -> None:

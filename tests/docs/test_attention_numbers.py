@@ -3,16 +3,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
-from conftest import REPO
+from generated_page import assert_current
 
 
-def test_pages_say_what_the_results_say() -> None:
-    done = subprocess.run(
-        [sys.executable, str(REPO / "docs" / "attention_numbers.py"), "--check"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+def test_pages_say_what_the_results_say(tmp_path: Path) -> None:
+    assert_current("attention_numbers.py", tmp_path)

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from package_root import PACKAGE_ROOT
+from generated_page import assert_current
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "docs" / "fast_ops"
@@ -31,14 +28,7 @@ def newest() -> dict[tuple[str, str, str, str], float]:
 
 
 def test_page_and_picture_are_what_results_and_recordings_say(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(REPO / "docs" / "fast_ops_page.py"), "--check"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"run python docs/fast_ops_page.py; not current: {done.stderr}"
+    assert_current("fast_ops_page.py", tmp_path)
 
 
 def test_the_curve_is_the_same_within_the_noise_of_seeds_and_a_step_takes_less_time() -> None:
