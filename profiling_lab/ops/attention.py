@@ -70,16 +70,22 @@ def flash_attention(
     differentiation.
     Algorithm: Dao et al., FlashAttention (2022), FlashAttention-2 (2023), FlashAttention-3 (2024).
     """
-    registration.check_call("flash_attention", q, k, v)
+    plain = registration.is_plain(q, k, v, sink, cu_seqlens_q, cu_seqlens_k)
+    if not plain:
+        registration.check_call("flash_attention", q, k, v)
     left, right = _window(window, causal)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
     if sink is not None:
         sink = sink.to(_statistics(q.dtype)).contiguous()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    out, lse = _FORWARD(
-        q, k, v, sink, cu_seqlens_q, cu_seqlens_k, float(scale), left, right, float(softcap), deterministic
-    )
+    options = (float(scale), left, right, float(softcap), deterministic)
+    if not plain:
+        out, lse = _FORWARD(q, k, v, sink, cu_seqlens_q, cu_seqlens_k, *options)
+    elif registration.wants_gradient(q, k, v, sink):
+        out, lse = _apply(q, k, v, sink, cu_seqlens_q, cu_seqlens_k, *options)
+    else:
+        out, lse = registration.below_autograd(_FORWARD, q, k, v, sink, cu_seqlens_q, cu_seqlens_k, *options)
     return (out, lse) if return_lse else out
 
 
@@ -93,7 +99,9 @@ def attention_flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 def _window(window: Window, causal: bool) -> tuple[int, int]:
-    pair = (window, window) if isinstance(window, int) else (-1, -1) if window is None else window
+    if window is None:
+        return -1, 0 if causal else -1
+    pair = (window, window) if isinstance(window, int) else window
     if not isinstance(pair, (tuple, list)) or [type(side) for side in pair] != [int, int]:
         raise ValueError(
             f"flash_attention: window is {window!r}, expected (left, right) or one number, whole numbers"
@@ -144,6 +152,23 @@ def _backward_fake(
 
 
 # Autograd. O and LSE are saved, rows x (head_dim + 1) numbers; the probabilities are computed again.
+# It stands twice: for the dispatcher, which torch.compile and transforms need, and as the autograd.Function
+# of plain calls.
+
+
+class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = registration.below_autograd(_FORWARD, *inputs)
+        _setup_context(ctx, inputs, output)
+        return cast(tuple[Tensor, Tensor], output)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, dout, dlse)
+
+
+_apply = registration.plain_apply(_FlashAttention)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -158,7 +183,12 @@ def _backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tenso
     saved = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(saved[3])
-    dq, dk, dv, dsink = _BACKWARD(dout, dlse, *saved, *ctx.options)
+    arguments = (dout, dlse, *saved, *ctx.options)
+    # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
+    if torch.is_grad_enabled() or not registration.is_plain(dout, dlse):
+        dq, dk, dv, dsink = _BACKWARD(*arguments)
+    else:
+        dq, dk, dv, dsink = registration.below_autograd(_BACKWARD, *arguments)
     return (dq, dk, dv, None if saved[5] is None else dsink, *(None,) * (2 + len(ctx.options)))
 
 
