@@ -11,10 +11,12 @@ backward and the sums over rows leave of it. float32 is multiplied as float32, t
 TF32. The peers:
   eager               the formula
   eager, folded       tanh(addmm(b, x, w1 w2 w3)): the bias in cuBLASLt's epilogue
-  compile MODE, ...   either of these, compiled
+  compile MODE, ...   either of these, compiled; max-autotune the second alone, which needs fewer products
   gelu epilogue       _addmm_activation: bias and GELU in the epilogue, so not the same function, and
                       forward only; what a library's epilogue costs (there is none with tanh)
-Checks every provider of the function against float64 first.
+Every provider of the function is held against float64 first: `error_over_eager` is how far it is from it, in
+units of eager's own distance, and of the gradients' the worst. Ours must stay below four; a peer that does
+not is timed all the same, with that line beside it.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def folded(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
 def providers(modes: list[str]) -> dict[str, Function]:
     found: dict[str, Function] = {"fast": heavy_layer, "eager": reference, "eager, folded": folded}
     for mode in modes:
-        found[f"compile {mode}"] = torch.compile(reference, mode=mode, dynamic=False)
+        if mode == "default":
+            found[f"compile {mode}"] = torch.compile(reference, mode=mode, dynamic=False)
         found[f"compile {mode}, folded"] = torch.compile(folded, mode=mode, dynamic=False)
     return found
 
@@ -113,19 +116,21 @@ def gradients_of_square(function: Function, inputs: Inputs, dtype: torch.dtype) 
     return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
 
 
-def check(everyone: dict[str, Function], inputs: Inputs) -> None:
-    """Raises if the results are further from float64 than four times the formula's own."""
+def errors_over_eager(everyone: dict[str, Function], inputs: Inputs) -> dict[str, dict[str, float]]:
+    """By provider and direction, the distance from float64 in units of the formula's own."""
     truth = gradients_of_square(reference, inputs, torch.float64)
 
     def errors(function: Function) -> list[float]:
         found = gradients_of_square(function, inputs, inputs.x.dtype)
         return [(got.double() - true).norm().item() for got, true in zip(found, truth, strict=True)]
 
-    allowed = errors(reference)
+    allowed, over = errors(reference), {}
     for name, function in everyone.items():
-        for error, own in zip(errors(function), allowed, strict=True):
-            if not error <= 4 * own:
-                raise RuntimeError(f"{name} is {error:.2e} from float64, the formula itself {own:.2e}")
+        y, *gradients = (error / own for error, own in zip(errors(function), allowed, strict=True))
+        over[name] = {"forward": y, "backward": max(gradients)}
+    if not max(over["fast"].values()) <= 4:
+        raise RuntimeError(f"fast is further from float64 than the formula itself, by factors {over['fast']}")
+    return over
 
 
 def products_forward(inputs: Inputs) -> Call:
@@ -167,22 +172,24 @@ def gelu_epilogue(inputs: Inputs) -> Call:
     return lambda: torch._addmm_activation(b, x, w1 @ w2 @ w3, use_gelu=True)
 
 
-def prepare(everyone: dict[str, Function], rows: int, d: int, dtype: str) -> Inputs:
-    """Inputs on which everybody has run once, in both directions, and was right."""
+def prepare(
+    everyone: dict[str, Function], rows: int, d: int, dtype: str
+) -> tuple[Inputs, dict[str, dict[str, float]]]:
+    """Inputs on which everybody has run once, in both directions, and their errors there."""
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     inputs = make_inputs(rows, d, torch.float32 if dtype == "tf32" else getattr(torch, dtype))
-    check(everyone, inputs)
+    over = errors_over_eager(everyone, inputs)
     with torch.no_grad():  # compiled code of its own
         for function in everyone.values():
             function(*inputs.arguments)
     torch.cuda.empty_cache()
-    return inputs
+    return inputs, over
 
 
 def measure(
     results: ResultsFile, everyone: dict[str, Function], rows: int, d: int, dtype: str, rounds: int
 ) -> None:
-    inputs = prepare(everyone, rows, d, dtype)
+    inputs, over = prepare(everyone, rows, d, dtype)
     forward: dict[str, Call] = {"products": products_forward(inputs)}
     forward |= {name: partial(function, *inputs.arguments) for name, function in everyone.items()}
     forward["gelu epilogue"] = gelu_epilogue(inputs)
@@ -202,6 +209,8 @@ def measure(
         }
         for name, timing in timings.items():
             results.add_timing(BENCHMARK, case, name, timing)
+        for name, error in over.items():
+            results.add(BENCHMARK, case, name, "error_over_eager", error[direction], "1")
         share = ratio(timings["products"], timings["fast"])
         results.add(BENCHMARK, case, "fast", "share_of_products", share, "1")
         each = "  ".join(f"{name} {timing.median_ns / 1e3:.2f}" for name, timing in timings.items())
@@ -236,7 +245,8 @@ def main() -> int:
         rows, d = map(int, shape.split("x"))
         for dtype in args.dtypes:
             if args.prepare:
-                prepare(providers(args.modes), rows, d, dtype)
+                _, over = prepare(providers(args.modes), rows, d, dtype)
+                say(f"{rows} x {d} {dtype}: errors over eager's {over}")
             else:
                 measure(results, providers(args.modes), rows, d, dtype, args.rounds)
             torch._dynamo.reset()
