@@ -7,7 +7,10 @@ import math
 from dataclasses import dataclass
 from html import escape
 
-PANEL_WIDTH, PANEL_HEIGHT, GAP, LEFT, TOP, BOTTOM = 330, 230, 62, 70, 66, 52
+PANEL_WIDTH, PANEL_HEIGHT, GAP, LEFT, RIGHT = 330, 230, 66, 78, 24
+ROW_HEIGHT = PANEL_HEIGHT + 78
+TICK, LABEL, LEGEND, TITLE = 13, 14, 15, 22
+"""Font sizes that can still be read where the picture is as wide as a slide."""
 LEGEND_LINE = 24
 KNOWN = {
     "flash": "#0b7a53",
@@ -87,8 +90,13 @@ def shown(name: str) -> str:
     return SHOWN.get(name, name)
 
 
+def is_second(name: str) -> bool:
+    """Whether it is another form of a provider and has its colour."""
+    return name.endswith(("deterministic", "sm80"))
+
+
 def is_dashed(line: Line) -> bool:
-    return line.dashed or line.name.endswith(("deterministic", "sm80"))
+    return line.dashed or is_second(line.name)
 
 
 def short(x: float) -> str:
@@ -96,7 +104,13 @@ def short(x: float) -> str:
     return f"{x / 1024:g}k" if x >= 1024 and x % 1024 == 0 else f"{x:g}"
 
 
-def text(x: float, y: float, words: str, size: int = 12, anchor: str = "start", more: str = "") -> str:
+def width_of(words: str, size: int) -> float:
+    """About how wide the words are in Helvetica: capitals and m are wide, i and l are narrow."""
+    narrow, wide = sum(c in " ,.:;'|filjtrI()" for c in words), sum(c.isupper() or c in "mw_" for c in words)
+    return size * (0.55 * len(words) - 0.25 * narrow + 0.16 * wide)
+
+
+def text(x: float, y: float, words: str, size: int = TICK, anchor: str = "start", more: str = "") -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
     return f"<text {place} {more}>{escape(words)}</text>"
 
@@ -156,15 +170,15 @@ def draw_panel(
     panel: Panel, names: list[str], log_y: bool, reference: float | None, like: tuple[Line, ...]
 ) -> list[str]:
     axes = Axes(panel.lines, log_y, reference, like)
-    parts = [text(0, -12, panel.title, 13, more='font-weight="bold"')]
+    parts = [text(0, -12, panel.title, LABEL, more='font-weight="bold"')]
     for step in axes.steps:
         y = axes.y(step)
         parts.append(f'<path d="M0 {y:.1f}H{PANEL_WIDTH}" stroke="#e3e3e3"/>')
-        parts.append(text(-7, y + 4, f"{step:g}", 11, "end"))
+        parts.append(text(-7, y + 4, f"{step:g}", TICK, "end"))
     for tick in axes.x_ticks():
         x = axes.x(tick)
         parts.append(f'<path d="M{x:.1f} {PANEL_HEIGHT}v5" stroke="#777777"/>')
-        parts.append(text(x, PANEL_HEIGHT + 18, short(tick), 11, "middle"))
+        parts.append(text(x, PANEL_HEIGHT + 20, short(tick), TICK, "middle"))
     parts.append(f'<path d="M0 {PANEL_HEIGHT}H{PANEL_WIDTH}" stroke="#777777"/>')
     if reference is not None:
         y = axes.y(reference)
@@ -197,8 +211,8 @@ def frame(width: float, height: float, title: str, note: str, parts: list[str]) 
     )
     back = f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>'
     titles = [
-        text(24, 32, title, 20, more='font-weight="bold"'),
-        text(24, 52, note, 12, more='fill="#555555"'),
+        text(24, 34, title, TITLE, more='font-weight="bold"'),
+        text(24, 56, note, TICK, more='fill="#555555"'),
     ]
     return "\n".join([head, back, *titles, *parts, "</svg>", ""])
 
@@ -220,31 +234,38 @@ def draw_panels(
     names = list(dict.fromkeys(line.name for row in rows for panel in row for line in panel.lines))
     dashed = {line.name for row in rows for panel in row for line in panel.lines if is_dashed(line)}
     like = tuple(line for row in rows for panel in row for line in panel.lines) if same_y else ()
-    width = max(LEFT + max(len(row) for row in rows) * (PANEL_WIDTH + GAP), 620)
-    parts, x, y = [], 24.0, 80.0
+    unjoined = {line.name for row in rows for panel in row for line in panel.lines if not line.joined}
+    columns = max(len(row) for row in rows)
+    width = max(LEFT + columns * (PANEL_WIDTH + GAP) - GAP + RIGHT, 24 + width_of(title, TITLE) + 24, 620)
+    parts, x, y = [], 24.0, 86.0
     for name in names:
-        needed = 48 + 6.7 * len(shown(name))
+        needed = 56 + width_of(shown(name), LEGEND)
         if x + needed > width - 10:
             x, y = 24.0, y + LEGEND_LINE
         dash = ' stroke-dasharray="6 4"' if name in dashed else ""
         colour = colour_of(name, names)
-        parts.append(f'<path d="M{x:.0f} {y - 4:.0f}h24" stroke="{colour}" stroke-width="3"{dash}/>')
-        parts.append(text(x + 30, y, shown(name), 13))
+        if name in unjoined:
+            fill = "white" if name in dashed else colour
+            mark = f'<circle cx="{x + 16:.0f}" cy="{y - 5:.0f}" r="5" fill="{fill}" stroke="{colour}" '
+            parts.append(f'{mark}stroke-width="2"/>')
+        else:
+            parts.append(f'<path d="M{x:.0f} {y - 5:.0f}h24" stroke="{colour}" stroke-width="3"{dash}/>')
+        parts.append(text(x + 30, y, shown(name), LEGEND))
         x += needed
-    top = y + TOP - 20
+    top = y + 48
     for i, row in enumerate(rows):
         for j, panel in enumerate(row):
             left = LEFT + j * (PANEL_WIDTH + GAP)
-            down = top + i * (PANEL_HEIGHT + BOTTOM + 40)
+            down = top + i * ROW_HEIGHT
             parts.append(f'<g transform="translate({left} {down:.0f})">')
             parts += draw_panel(panel, names, log_y, reference, like)
             if i == len(rows) - 1:
-                parts.append(text(PANEL_WIDTH / 2, PANEL_HEIGHT + 38, x_label, 12, "middle"))
+                parts.append(text(PANEL_WIDTH / 2, PANEL_HEIGHT + 42, x_label, LABEL, "middle"))
             if j == 0:
-                turned = f'transform="rotate(-90 -50 {PANEL_HEIGHT / 2})"'
-                parts.append(text(-50, PANEL_HEIGHT / 2, y_label, 12, "middle", turned))
+                turned = f'transform="rotate(-90 -54 {PANEL_HEIGHT / 2})"'
+                parts.append(text(-54, PANEL_HEIGHT / 2, y_label, LABEL, "middle", turned))
             parts.append("</g>")
-    height = top + len(rows) * (PANEL_HEIGHT + BOTTOM + 40) - 30
+    height = top + (len(rows) - 1) * ROW_HEIGHT + PANEL_HEIGHT + 58
     return frame(width, height, title, note, parts)
 
 
@@ -252,7 +273,7 @@ def draw_bars(title: str, note: str, bars: list[Bars], *, reference: float) -> s
     """Horizontal bars with whiskers, and a line where the reference is."""
     steps = round_steps(0.0, max(max(bar.high for bar in bars), reference))
     names = list(dict.fromkeys(bar.provider for bar in bars))
-    left, room, height = 290, 520, 30
+    left, room, height = 300, 520, 32
 
     def px(value: float) -> float:
         return left + room * value / steps[-1]
@@ -260,20 +281,23 @@ def draw_bars(title: str, note: str, bars: list[Bars], *, reference: float) -> s
     bottom = 80 + height * len(bars)
     parts = []
     for step in steps:
-        parts.append(f'<path d="M{px(step):.1f} 72V{bottom}" stroke="#e3e3e3"/>')
-        parts.append(text(px(step), bottom + 18, f"{step:g}", 11, "middle"))
+        parts.append(f'<path d="M{px(step):.1f} 76V{bottom}" stroke="#e3e3e3"/>')
+        parts.append(text(px(step), bottom + 20, f"{step:g}", TICK, "middle"))
     for i, bar in enumerate(bars):
         y = 80 + height * i
         colour = colour_of(bar.provider, names)
-        parts.append(text(left - 10, y + 17, bar.label, 13, "end"))
+        parts.append(text(left - 10, y + 17, bar.label, LABEL, "end"))
         shape = f'x="{left}" y="{y + 4}" width="{px(bar.mean) - left:.1f}" height="{height - 10}"'
-        parts.append(f'<rect {shape} fill="{colour}" fill-opacity="0.8"/>')
+        paint = (
+            'fill-opacity="0.2" stroke-dasharray="6 4"' if is_second(bar.provider) else 'fill-opacity="0.8"'
+        )
+        parts.append(f'<rect {shape} fill="{colour}" stroke="{colour}" {paint}/>')
         middle = y + height / 2 - 1
         parts.append(
             f'<path d="M{px(bar.low):.1f} {middle}H{px(bar.high):.1f}M{px(bar.low):.1f} {middle - 4}v8'
             f'M{px(bar.high):.1f} {middle - 4}v8" stroke="#222222" stroke-width="1.5" fill="none"/>'
         )
         words = f"{bar.mean:.2f}  ({bar.low:.2f} to {bar.high:.2f}, {bar.count} problems)"
-        parts.append(text(left + room + 14, y + 17, words, 12))
+        parts.append(text(left + room + 14, y + 17, words, LABEL))
     parts.append(f'<path d="M{px(reference):.1f} 70V{bottom}" stroke="#222222" stroke-width="1.5"/>')
-    return frame(left + room + 250, bottom + 40, title, note, parts)
+    return frame(left + room + 270, bottom + 40, title, note, parts)

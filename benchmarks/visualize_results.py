@@ -209,7 +209,12 @@ def main() -> int:
     parser.add_argument("--baseline", default="sdpa-cudnn")
     parser.add_argument("--run", help="which run of the input (default: the last)")
     options = parser.parse_args()
-    run = read(options.input, options.run)
+    try:
+        run = read(options.input, options.run)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        print(f"{options.input} is no result of benchmark_attention.py: {reason}", file=sys.stderr)
+        return 4
     if run is None:
         print(f"{options.input} has no rates of attention", file=sys.stderr)
         return 3

@@ -119,6 +119,10 @@ def test_plots_of_an_array(tmp_path: Path, script: Script) -> None:
     (tmp_path / "empty.json").write_text("[]")
     none = script("visualize_results", "--input", "empty.json")
     assert none.returncode == 3 and "has no rates of attention" in none.stderr
+    (tmp_path / "other.json").write_text('[{"name": "x"}]')
+    for name in ("other.json", "missing.json"):
+        other = script("visualize_results", "--input", name)
+        assert other.returncode == 4 and "is no result of benchmark_attention.py" in other.stderr
 
 
 def test_profile_writes_a_trace_with_its_ranges(tmp_path: Path, script: Script) -> None:
