@@ -189,9 +189,13 @@ def needs_repeatable(name: str) -> bool:
 
 
 @contextmanager
-def as_named(name: str) -> Iterator[None]:
-    """Around every call of the provider: what its name promises beyond its function."""
-    with repeatable() if needs_repeatable(name) else nullcontext():
+def as_named(name: str, backward: bool = False) -> Iterator[None]:
+    """Around every call of the provider: what its name promises beyond its function.
+
+    torch refuses cuDNN's forward while it must be deterministic, and then has a deterministic backward of it.
+    """
+    wanted = needs_repeatable(name) and (backward or not name.startswith("sdpa-cudnn"))
+    with repeatable() if wanted else nullcontext():
         yield
 
 

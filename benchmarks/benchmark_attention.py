@@ -37,7 +37,6 @@ from attention_providers import (
     inputs,
     needs_repeatable,
     providers,
-    repeatable,
 )
 from torch import Tensor
 
@@ -62,7 +61,7 @@ def backward_of(function: Attention, tensors: list[Tensor], causal: bool) -> Cal
     return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
 
-def error_of(function: Attention, like: Problem, device: str) -> float:
+def error_of(function: Attention, name: str, like: Problem, device: str) -> float:
     """The largest relative error of values and gradients, by norm, on a small problem. Raises as it does."""
     worst = 0.0
     heads = (like.heads // like.kv_heads) * 2
@@ -76,8 +75,11 @@ def error_of(function: Attention, like: Problem, device: str) -> float:
             return out
 
         truth = [exact(*doubles[:3], causal), *backward_of(exact, doubles, causal)()]
-        with torch.no_grad():
-            got = [function(*tensors[:3], causal), *backward_of(function, tensors, causal)()]
+        with torch.no_grad(), as_named(name):
+            got = [function(*tensors[:3], causal)]
+            backward = backward_of(function, tensors, causal)
+        with as_named(name, backward=True):
+            got += backward()
         for a, b in zip(got, truth, strict=True):
             error = ((a.double() - b).norm() / b.norm()).item()
             worst = error if math.isnan(error) else max(worst, error)
@@ -137,9 +139,9 @@ class Field:
     def try_out(self, function: Attention, name: str, one: Problem, device: str) -> str:
         """Why it cannot take part, or nothing."""
         try:
-            with warnings.catch_warnings(record=True) as said, as_named(name):
+            with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                error = error_of(function, one, device)
+                error = error_of(function, name, one, device)
         except Exception as failure:
             return why(failure, [str(warning.message) for warning in said])
         limit = max(4 * torch.finfo(getattr(torch, one.dtype)).eps, 1e-5)
@@ -166,7 +168,7 @@ def measure(one: Problem, field: dict[str, Attention], options: argparse.Namespa
             continue  # the same forward
         else:
             call = partial(function, *tensors[:3], one.causal)
-        variants[name] = partial(repeatably, call) if needs_repeatable(name) else call
+        variants[name] = partial(repeatably, name, call) if needs_repeatable(name) else call
     if not variants:
         return {}
     with torch.no_grad():
@@ -175,8 +177,8 @@ def measure(one: Problem, field: dict[str, Attention], options: argparse.Namespa
         )
 
 
-def repeatably(call: Callable[[], object]) -> object:
-    with repeatable():
+def repeatably(name: str, call: Callable[[], object]) -> object:
+    with as_named(name, backward=True):
         return call()
 
 

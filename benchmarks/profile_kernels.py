@@ -75,7 +75,7 @@ def warmed_up(name: str, function: Attention, options: argparse.Namespace) -> Ca
 
     def backward(out: torch.Tensor) -> None:
         if options.backward:
-            with as_named(name):
+            with as_named(name, backward=True):
                 torch.autograd.grad(out, leaves, dout)
 
     with range_named("warm-up", cuda):
