@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from attention_targets import targets
+
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
 OPS = REPO / "csrc" / "ops"
@@ -223,8 +225,16 @@ SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ..
 )  # fmt: skip
 
 
+def reached() -> list[str]:
+    """The targets, beside what the runs of the other tables reached."""
+    built = lines_of("attention_build")
+    rows = targets(newest(lines_of("attention")), suite, newest(built) if built else [])
+    return ["What was to be reached, from the lines of the tables below:", "",
+            *table(["case", "wanted", "reached", ""], rows), ""]  # fmt: skip
+
+
 def attention() -> list[str]:
-    out = grid() if lines_of("attention") else []
+    out = [*reached(), *grid()] if lines_of("attention") else []
     runs = {newest(lines_of("attention"))[0]["run"]} if out else set()
     out += errors()
     for name, about, label, other in SECTIONS:
