@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,22 @@ def test_memory_grows_with_the_rows_and_not_with_their_square(deterministic: boo
         peaks.append(torch.cuda.max_memory_allocated() - before)
     assert peaks[1] < 2.1 * peaks[0]
     assert peaks[1] < 16384 * 4 * 128 * 2 * 8, "no more than a few tensors of the inputs' size"
+
+
+@pytest.mark.gpu
+def test_memory_of_the_backward_at_head_dim_256() -> None:
+    """On Hopper dQ has one owner; on the portable path blocks add to an fp32 sum, two tensors more."""
+    portable = os.environ.get("PROFILING_LAB_ATTENTION_PATH") == "sm80"
+    hopper = torch.cuda.get_device_capability() == (9, 0) and not portable
+    leaves = [normal(1, 8192, 8, 256, seed=s).requires_grad_() for s in range(3)]
+    dout = normal(1, 8192, 8, 256, seed=4)
+    out = flash_attention(*leaves, causal=True)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.autograd.grad(out, leaves, dout)
+    tensor_bytes = dout.numel() * dout.element_size()
+    assert torch.cuda.max_memory_allocated() - before < (3.5 if hopper else 5.5) * tensor_bytes
 
 
 def test_memory_on_the_cpu_grows_with_the_rows(python: Any) -> None:

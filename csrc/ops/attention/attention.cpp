@@ -227,8 +227,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
-    Tensor sum =
-        empty(std::array{attention_bwd_scratch(c.problem, deterministic)}, Dtype::kFloat32, q.device());
+    Tensor sum = empty(std::array{attention_bwd_scratch(params)}, Dtype::kFloat32, q.device());
     if (sum.numel() > 0) params.dq_sum = sum.mutable_data<float>();
     launch_attention_bwd(params, scope.stream());
 #endif

@@ -75,8 +75,9 @@ void attention_bwd_cpu(const BwdParams& params);
 // launch; no key rows, O is 0. Compute capability 8.0 or newer.
 void launch_attention_fwd(const FwdParams& params, cudaStream_t stream);
 
-// Floats of dq_sum that launch_attention_bwd needs on the current device; 0 for some problems.
-int64_t attention_bwd_scratch(const Problem& problem, bool deterministic);
+// Floats of dq_sum that launch_attention_bwd needs for these params on the current device; 0 for some
+// problems.
+int64_t attention_bwd_scratch(const BwdParams& params);
 void launch_attention_bwd(const BwdParams& params, cudaStream_t stream);
 
 // The portable path (mma.sync) on any of these GPUs, for tests that compare the paths.

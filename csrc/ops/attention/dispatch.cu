@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -20,42 +19,25 @@ void check_device() {
                 std::to_string(major) + "." + std::to_string(minor));
 }
 
+#ifdef PLAB_HAS_SM90A
 // The Hopper path runs on compute capability 9.0 exactly, and only where the build had its target. A process
 // whose environment says PROFILING_LAB_ATTENTION_PATH=sm80 takes the portable path there too: to test it, to
 // time it, and to tell whether a wrong result comes from one path or from both.
 bool has_hopper_path() {
-#ifdef PLAB_HAS_SM90A
   static const bool portable = [] {
     const char* path = std::getenv("PROFILING_LAB_ATTENTION_PATH");
     return path != nullptr && std::string_view(path) == "sm80";
   }();
   return !portable && cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
          cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
-#else
-  return false;
-#endif
 }
 
-bool try_hopper([[maybe_unused]] const FwdParams& p, [[maybe_unused]] cudaStream_t stream) {
-#ifdef PLAB_HAS_SM90A
-  if (has_hopper_path() && sm90::takes(p)) {
-    sm90::launch_fwd(p, stream);
-    return true;
-  }
-#endif
-  return false;
+// Tensors that TMA cannot walk, and scales that are not positive, take the portable path there too.
+template <class Params>
+bool takes_hopper_path(const Params& p) {
+  return has_hopper_path() && sm90::takes(p);
 }
-
-bool try_hopper([[maybe_unused]] const BwdParams& p, [[maybe_unused]] cudaStream_t stream) {
-#ifdef PLAB_HAS_SM90A
-  if (has_hopper_path() && sm90::takes(p)) {
-    if (!sm90::makes_statistics(p)) launch_bwd_prepare(p, stream);
-    sm90::launch_bwd(p, stream);
-    return true;
-  }
 #endif
-  return false;
-}
 
 }  // namespace
 
@@ -77,21 +59,23 @@ void launch_attention_bwd_sm80(const BwdParams& p, cudaStream_t stream) {
     launch_bwd_sm80_d256(p, stream);
 }
 
-int64_t attention_bwd_scratch(const Problem& p, bool deterministic) {
-  // The portable path's fastest backward adds to dQ in whatever order its blocks finish.
-  const int64_t portable = deterministic ? 0 : dq_sum_floats_sm80(p);
+int64_t attention_bwd_scratch(const BwdParams& p) {
 #ifdef PLAB_HAS_SM90A
-  // Views that TMA cannot walk take the portable path too.
-  if (has_hopper_path() && p.scale > 0) return std::max(sm90::dq_sum_floats(p), portable);
+  if (takes_hopper_path(p)) return sm90::dq_sum_floats(p.problem);
 #endif
-  return portable;
+  // The portable path's fastest backward adds to dQ in whatever order its blocks finish.
+  return p.deterministic ? 0 : dq_sum_floats_sm80(p.problem);
 }
 
 void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {
   check_device();
   const Problem& problem = p.problem;
   if (problem.cu_seqlens_q != nullptr) launch_fwd_prepare(p, stream);
-  if (problem.batch > 0 && !try_hopper(p, stream)) launch_attention_fwd_sm80(p, stream);
+  if (problem.batch == 0) return;
+#ifdef PLAB_HAS_SM90A
+  if (takes_hopper_path(p)) return sm90::launch_fwd(p, stream);
+#endif
+  launch_attention_fwd_sm80(p, stream);
 }
 
 void launch_attention_bwd(const BwdParams& p, cudaStream_t stream) {
@@ -103,11 +87,14 @@ void launch_attention_bwd(const BwdParams& p, cudaStream_t stream) {
     launch_clear_tail(p.dk, cu + problem.batch, problem.k_len, problem.kv_heads, problem.head_dim, stream);
     launch_clear_tail(p.dv, cu + problem.batch, problem.k_len, problem.kv_heads, problem.head_dim, stream);
   }
-  if (problem.batch > 0 && try_hopper(p, stream)) return;
+#ifdef PLAB_HAS_SM90A
+  if (problem.batch > 0 && takes_hopper_path(p)) {
+    if (!sm90::makes_statistics(p)) launch_bwd_prepare(p, stream);
+    return sm90::launch_bwd(p, stream);
+  }
+#endif
   launch_bwd_prepare(p, stream);
-  BwdParams portable = p;
-  if (p.deterministic) portable.dq_sum = nullptr;  // it was meant for the other path
-  if (problem.batch > 0) launch_attention_bwd_sm80(portable, stream);
+  if (problem.batch > 0) launch_attention_bwd_sm80(p, stream);
 }
 
 }  // namespace plab::ops::attention
