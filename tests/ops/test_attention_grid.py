@@ -109,7 +109,7 @@ def test_huge_and_tiny_scores(device: str, dim: int) -> None:
     torch.testing.assert_close(tiny.double(), v.double().mean(1, keepdim=True).expand_as(v), **near)
 
 
-def test_offsets_of_another_type_or_place_are_refused() -> None:
+def test_offsets_of_another_type_or_shape_are_refused() -> None:
     q = torch.zeros(10, 2, 8)
     cu = torch.tensor([0, 10])
     with pytest.raises(ValueError, match="cu_seqlens_q has dtype int64, expected int32"):
@@ -120,6 +120,14 @@ def test_offsets_of_another_type_or_place_are_refused() -> None:
         flash_attention(q, q, q, cu_seqlens_q=good, cu_seqlens_k=short)
     with pytest.raises(ValueError, match="not a contiguous vector of batch \\+ 1 offsets"):
         flash_attention(q, q, q, cu_seqlens_q=good[None], cu_seqlens_k=good[None])
+
+
+@pytest.mark.gpu
+def test_offsets_on_the_host_are_refused_on_the_gpu() -> None:
+    q = torch.zeros(10, 2, 8, device="cuda", dtype=torch.bfloat16)
+    cu = torch.tensor([0, 10], dtype=torch.int32)
+    with pytest.raises(ValueError, match="cu_seqlens_q is on cpu but q is on cuda:0"):
+        flash_attention(q, q, q, cu_seqlens_q=cu, cu_seqlens_k=cu)
 
 
 @pytest.mark.parametrize("rows", [0, 5])
