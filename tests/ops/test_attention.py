@@ -217,17 +217,14 @@ def test_any_layout_gives_the_same_bits(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_expanded_tensors_are_read_where_they_lie(device: str) -> None:
-    """A stride of 0 along the batch or the heads: one sequence for all, one key head for all.
-
-    On Hopper another path may take them, as TMA walks no stride of 0.
-    """
+    """A stride of 0 along batch, heads or rows: the same kernels as for a copy, so the same bits."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (x.detach() for x in tensors(device, dtype, 2, 70, 90, 4, 4, 64))
-    near = {"rtol": 2e-2, "atol": 5e-3} if device == "cuda" else {"rtol": 0, "atol": 0}
     for inputs in (
         [q[:1].expand(2, -1, -1, -1), k, v],
         [q, k[:, :, :1].expand(-1, -1, 4, -1), v[:, :, :1].expand(-1, -1, 4, -1)],
         [q, k[:1].expand(2, -1, -1, -1), v],
+        [q[:, :1].expand(-1, 70, -1, -1), k, v[:, :1].expand(-1, 90, -1, -1)],
     ):
         dense = [x.contiguous().requires_grad_() for x in inputs]
         leaves = [x.detach().requires_grad_() for x in inputs]
@@ -236,7 +233,25 @@ def test_expanded_tensors_are_read_where_they_lie(device: str) -> None:
             results(flash_attention, dense, causal=True, deterministic=True),
             strict=True,
         ):
-            torch.testing.assert_close(a, b, **near)
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_expanded_rows_of_a_packed_batch_are_read_where_they_lie(device: str) -> None:
+    """Sequences of one query, or one key, over and over: rows of stride 0 under cu_seqlens."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    q, k, v = (x.detach()[0] for x in tensors(device, dtype, 1, 70, 70, 4, 4, 64))
+    offsets = torch.tensor([0, 33, 70], dtype=torch.int32, device=device)
+    options = {"cu_seqlens_q": offsets, "cu_seqlens_k": offsets, "causal": True, "deterministic": True}
+    for inputs in ([q[:1].expand(70, -1, -1), k, v], [q, k[:1].expand(70, -1, -1), v]):
+        dense = [x.contiguous().requires_grad_() for x in inputs]
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        for a, b in zip(
+            results(flash_attention, leaves, **options),
+            results(flash_attention, dense, **options),
+            strict=True,
+        ):
+            assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -5,12 +5,9 @@
 namespace plab::ops::attention::sm90 {
 namespace {
 
-// TMA walks neither a stride of 0 along a real dimension (an expanded tensor) nor strides of 2^40 bytes and
-// more.
+// TMA walks no strides of 2^40 bytes and more.
 bool tma_reads(const View& view, int64_t rows, int64_t heads, int64_t batch) {
-  const auto walks = [](int64_t size, int64_t stride) {
-    return size <= 1 || (stride > 0 && stride < int64_t{1} << 39);
-  };
+  const auto walks = [](int64_t size, int64_t stride) { return size <= 1 || stride < int64_t{1} << 39; };
   return walks(rows, view.row) && walks(heads, view.head) && walks(batch, view.batch);
 }
 

@@ -28,9 +28,11 @@ inline CUtensorMap make_tensor_map(const View& view, ElementType element, int64_
     if (found != cudaDriverEntryPointSuccess) throw Error("the driver has no cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
-  const auto bytes = [](int64_t stride) { return static_cast<cuuint64_t>(stride == 0 ? 16 : stride * 2); };
+  // An expanded tensor has a stride of 0, which TMA walks like any other. Nobody steps along a single
+  // element.
+  const auto bytes = [](int64_t size, int64_t stride) { return cuuint64_t(size > 1 ? stride * 2 : 16); };
   const cuuint64_t sizes[4] = {cuuint64_t(dim), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(batch)};
-  const cuuint64_t strides[3] = {bytes(view.row), bytes(view.head), bytes(view.batch)};
+  const cuuint64_t strides[3] = {bytes(rows, view.row), bytes(heads, view.head), bytes(batch, view.batch)};
   const cuuint32_t box[4] = {64, cuuint32_t(tile_rows), 1, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult status = encode(
@@ -52,7 +54,7 @@ inline CUtensorMap make_row_map(const Problem& p, const View& view, int64_t rows
                                 int tile_rows) {
   if (p.cu_seqlens_q == nullptr)
     return make_tensor_map(view, p.element, p.head_dim, rows, heads, p.batch, tile_rows);
-  const int64_t stride = view.row > 0 ? view.row : 8;  // 0: a single row
+  const int64_t stride = rows > 1 ? view.row : 8;  // a single row has none
   const View ragged{static_cast<uint16_t*>(view.data) - tile_rows * stride, stride, stride, view.head};
   return make_tensor_map(ragged, p.element, p.head_dim, tile_rows, heads, rows + 1, tile_rows);
 }
