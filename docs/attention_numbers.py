@@ -169,7 +169,7 @@ def errors() -> list[str]:
         return []
     who = [p for p in dict.fromkeys(line["provider"] for line in lines) if p != "eager"]
     worst: dict[tuple[str, str, str], float] = defaultdict(float)  # by tensor, metric and provider
-    problems = set()
+    problems, used = set(), []
     for provider in who:
         last = next(line["run"] for line in reversed(lines) if line["provider"] == provider)
         run = [line for line in lines if line["run"] == last]
@@ -177,6 +177,7 @@ def errors() -> list[str]:
                  if line["provider"] == "eager"}  # fmt: skip
         for line in run:
             if line["provider"] == provider:
+                used.append(line)
                 metric, case = line["metric"], line["case"]
                 value = line["value"] if metric == "bias" else line["value"] / eager[(metric, *case.items())]
                 at = (case["tensor"], metric, provider)
@@ -192,7 +193,7 @@ def errors() -> list[str]:
         f"Error against float64, worst of {len(problems)} problems (bf16 and fp16; head_dim 64, 128, 256; "
         "causal or not; grouped or not), as a multiple of the error of PyTorch's formulas in the same dtype: "
         "the largest error and, in brackets, the mean one. Bias: the mean of the signed error in standard "
-        f"errors. {told(lines, 'attention_error')}:"
+        f"errors. {told(used, 'attention_error')}:"
     )
     return ["", text, "", *table(["", *(f"`{p}`" for p in who)], rows)]
 
