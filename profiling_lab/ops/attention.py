@@ -70,8 +70,8 @@ def flash_attention(
     differentiation.
     Algorithm: Dao et al., FlashAttention (2022), FlashAttention-2 (2023), FlashAttention-3 (2024).
     """
-    plain = registration.is_plain(q, k, v, sink, cu_seqlens_q, cu_seqlens_k)
-    if not plain:
+    route = registration.route(q, k, v, sink, cu_seqlens_q, cu_seqlens_k)
+    if route == registration.DISPATCHED:
         registration.check_call("flash_attention", q, k, v)
     left, right = _window(window, causal)
     if scale is None:
@@ -79,13 +79,15 @@ def flash_attention(
     if sink is not None:
         sink = sink.to(_statistics(q.dtype)).contiguous()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    options = (float(scale), left, right, float(softcap), deterministic)
-    if not plain:
-        out, lse = _FORWARD(q, k, v, sink, cu_seqlens_q, cu_seqlens_k, *options)
-    elif registration.wants_gradient(q, k, v, sink):
-        out, lse = _apply(q, k, v, sink, cu_seqlens_q, cu_seqlens_k, *options)
+    arguments = (
+        q, k, v, sink, cu_seqlens_q, cu_seqlens_k, float(scale), left, right, float(softcap), deterministic
+    )  # fmt: skip
+    if route == registration.PLAIN_WITH_GRADIENT:
+        out, lse = _apply(*arguments)
+    elif route == registration.PLAIN:
+        out, lse = registration.below_autograd(_FORWARD, *arguments)
     else:
-        out, lse = registration.below_autograd(_FORWARD, q, k, v, sink, cu_seqlens_q, cu_seqlens_k, *options)
+        out, lse = _FORWARD(*arguments)
     return (out, lse) if return_lse else out
 
 
@@ -183,12 +185,7 @@ def _backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tenso
     saved = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(saved[3])
-    arguments = (dout, dlse, *saved, *ctx.options)
-    # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
-    if torch.is_grad_enabled() or not registration.is_plain(dout, dlse):
-        dq, dk, dv, dsink = _BACKWARD(*arguments)
-    else:
-        dq, dk, dv, dsink = registration.below_autograd(_BACKWARD, *arguments)
+    dq, dk, dv, dsink = registration.call_backward(_BACKWARD, dout, dlse, *saved, *ctx.options)
     return (dq, dk, dv, None if saved[5] is None else dsink, *(None,) * (2 + len(ctx.options)))
 
 

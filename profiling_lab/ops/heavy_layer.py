@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -47,24 +46,24 @@ def heavy_layer(
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """
     if implementation == "fast" or implementation == "slow":
-        plain = registration.is_plain(x, w1, w2, w3, b)
-        if not plain:
+        route = registration.route(x, w1, w2, w3, b)
+        if route == registration.DISPATCHED:
             registration.check_call("heavy_layer", x, w1, w2, w3, b)
-        op, options = (_SLOW, []) if implementation == "slow" else (_FAST, [_multiplies_as_tf32(x)])
-        if plain and registration.wants_gradient(x, w1, w2, w3, b):
-            return cast(Tensor, _HeavyLayer.apply(op, x, w1, w2, w3, b, *options))
-        call = partial(registration.below_autograd, op) if plain else op
-        return cast(Tensor, call(x, w1, w2, w3, b, *options))
+        inputs: tuple[Any, ...] = (x, w1, w2, w3, b)
+        op = _SLOW
+        if implementation == "fast":
+            op, inputs = _FAST, (*inputs, x.dtype is torch.float32 and _tf32_is_allowed())
+        if route == registration.PLAIN_WITH_GRADIENT:
+            return cast(Tensor, _apply(op, *inputs))
+        if route == registration.PLAIN:
+            return cast(Tensor, registration.below_autograd(op, *inputs))
+        return cast(Tensor, op(*inputs))
     if implementation != "loop":
         raise ValueError(
             f"heavy_layer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
         )
     _check(x, w1, w2, w3, b)
     return _loop(x, w1, w2, w3, b)
-
-
-def _multiplies_as_tf32(x: Tensor) -> bool:
-    return x.dtype is torch.float32 and _tf32_is_allowed()
 
 
 def _tf32_is_allowed() -> bool:
@@ -150,11 +149,8 @@ def _keeping_fake(
 
 def _gradients(saved: tuple[Tensor, ...], options: Sequence[bool], dy: Tensor) -> tuple[Tensor, ...]:
     """For x, w1, w2, w3 and b; `saved` are these, y, and maybe w23 and m."""
-    arguments = (dy, *saved[:6], *(options or (False,)), *saved[6:])
-    # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
-    if registration.is_plain(dy, saved[0]) and not torch.is_grad_enabled():
-        return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, *arguments))
-    return cast(tuple[Tensor, ...], _BACKWARD(*arguments))
+    gradients = registration.call_backward(_BACKWARD, dy, *saved[:6], *(options or (False,)), *saved[6:])
+    return cast(tuple[Tensor, ...], gradients)
 
 
 class _HeavyLayer(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
@@ -171,6 +167,9 @@ class _HeavyLayer(torch.autograd.Function):  # type: ignore[misc]  # torch is un
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
+
+
+_apply = registration.plain_apply(_HeavyLayer)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -49,9 +49,10 @@ def layer_norm_gelu(
     CUDA tensor where profiling_lab was built without CUDA kernels, for forward-mode and for second-order
     differentiation.
     """
-    if registration.is_plain(x, weight, bias):
-        if registration.wants_gradient(x, weight, bias):
-            return cast(Tensor, _apply(x, weight, bias, eps, approximate))
+    route = registration.route(x, weight, bias)
+    if route == registration.PLAIN_WITH_GRADIENT:
+        return cast(Tensor, _apply(x, weight, bias, eps, approximate))
+    if route == registration.PLAIN:
         return cast(Tensor, registration.below_autograd(_FORWARD, x, weight, bias, eps, approximate)[0])
     tensors = (x, weight) if bias is None else (x, weight, bias)
     registration.check_call("layer_norm_gelu", *tensors)
@@ -73,10 +74,11 @@ def layer_norm_gelu_residual(
     results are contiguous. The gradient that reaches s from elsewhere is added in the backward's only pass; x
     and residual get the same gradient.
     """
-    if registration.is_plain(x, residual, weight, bias):
-        if registration.wants_gradient(x, residual, weight, bias):
-            y, total = _apply_residual(x, residual, weight, bias, eps, approximate)
-            return y, total
+    route = registration.route(x, residual, weight, bias)
+    if route == registration.PLAIN_WITH_GRADIENT:
+        y, total = _apply_residual(x, residual, weight, bias, eps, approximate)
+        return y, total
+    if route == registration.PLAIN:
         y, total, _ = registration.below_autograd(_RESIDUAL, x, residual, weight, bias, eps, approximate)
         return y, total
     tensors = (x, residual, weight) if bias is None else (x, residual, weight, bias)
@@ -167,12 +169,9 @@ def _gradients(
     x, weight, bias, statistics = saved
     if dy is None:  # only the sum was used
         return dsum, None, None
-    arguments = (dy, x, weight, bias, statistics, approximate, dsum)
-    # With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
-    if torch.is_grad_enabled() or not registration.is_plain(dy, dsum):
-        dx, dweight, dbias = _BACKWARD(*arguments)
-    else:
-        dx, dweight, dbias = registration.below_autograd(_BACKWARD, *arguments)
+    dx, dweight, dbias = registration.call_backward(
+        _BACKWARD, dy, x, weight, bias, statistics, approximate, dsum
+    )
     return dx, dweight, None if bias is None else dbias
 
 
