@@ -10,14 +10,20 @@ read and one write of x, backward as two reads and one write; the copy takes its
 share is of the same clock. Small problems: the time of one call in a CUDA graph, and of one call in a Python
 loop; the backward together with its forward.
 
-Most of the time goes into torch.compile. With --processes so many processes compile side by side, one for
-each dtype and width; only when all have done so do they measure, one after the other. With --prepare they end
-there: what was compiled is in torch's cache on disk.
+Most of the time goes into torch.compile, so it can be done before, by many processes that leave what they
+compiled in torch's cache on disk and its name in a file; what is not named there is not measured:
+
+    python benchmarks/layer_norm_gelu.py --prepare --processes 6 --prepared compiled.txt
+    python benchmarks/layer_norm_gelu.py --processes 3 --prepared compiled.txt --output lines.jsonl
+
+A measuring run with --processes has one for each dtype: all compile at once, then each measures in its turn.
+Every number is in the output as soon as it is known; name the most important --dtypes and --widths first.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,18 +121,26 @@ def check(provider: Provider, d: int, dtype: torch.dtype) -> None:
             raise RuntimeError(f"{provider.name} {what}: relative error {error:.2e} at d = {d}, {dtype}")
 
 
-def working(candidates: list[Provider], d: int, dtype: torch.dtype) -> list[Provider]:
-    """Those that run and are right; ours must be."""
+def working(candidates: list[Provider], rows: int, d: int, dtype: torch.dtype) -> list[Provider]:
+    """Those that run and are right; ours must be. torch's own have run as they will be timed, so that they
+    are compiled.
+    """
     right = []
+    tensors = inputs(rows, d, dtype)
     for provider in candidates:
         try:
-            if not provider.is_torch:
+            if provider.is_torch:
+                with torch.no_grad():
+                    provider.function(*tensors[:3])
+                both_directions(provider.function, *tensors)
+            else:
                 check(provider, d, dtype)
             right.append(provider)
         except Exception as error:
             if provider.name == "ours":
                 raise
             say(f"left out at d = {d}, {dtype}: {provider.name}: {str(error).splitlines()[0]}")
+    torch.cuda.synchronize()
     return right
 
 
@@ -134,7 +148,6 @@ def large(
     results: ResultsFile, everyone: list[Provider], elements: int, d: int, dtype: torch.dtype, rounds: int
 ) -> None:
     """Forward and backward of a problem many times the L2 cache."""
-    everyone = working(everyone, d, dtype)
     rows = elements // d
     tensors = inputs(rows, d, dtype)
     x, weight, bias, _ = tensors
@@ -168,16 +181,6 @@ def large(
     print(row, flush=True)
 
 
-def prepare(everyone: list[Provider], rows: int, d: int, dtype: torch.dtype) -> None:
-    """Run torch's own once, so that torch.compile has what the timed run will ask for."""
-    tensors = inputs(rows, d, dtype)
-    for provider in everyone:
-        if provider.is_torch:
-            with torch.no_grad():
-                provider.function(*tensors[:3])
-            both_directions(provider.function, *tensors)
-
-
 def share(timings: dict[str, Timing], name: str, passes: int) -> float:
     """The rate as a share of the copy's, which makes two passes."""
     return passes / 2 * ratio(timings["copy"], timings[name])
@@ -185,7 +188,6 @@ def share(timings: dict[str, Timing], name: str, passes: int) -> float:
 
 def small(results: ResultsFile, everyone: list[Provider], dtype: torch.dtype, rounds: int) -> None:
     """Microseconds a call for a few rows: of the GPU alone, and in a Python loop."""
-    everyone = working(everyone, SMALL_WIDTH, dtype)
     for rows in SMALL_ROWS:
         tensors = inputs(rows, SMALL_WIDTH, dtype)
         # A backward can be captured only together with its forward: it runs on the stream of the forward.
@@ -230,35 +232,65 @@ def timed_where_possible(
     return compare(usable, mode=mode, rounds=rounds, cold=False, calls_per_sample=20)  # type: ignore[arg-type]
 
 
+class Prepared:
+    """The names of what was compiled before, in a file: one line for each case and torch.compile mode."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.known = None if path is None or not path.is_file() else set(path.read_text().split("\n"))
+
+    def has(self, dtype: str, d: int | str, name: str) -> bool:
+        """True for what need not be compiled, and for everything where nothing was prepared."""
+        return not name.startswith("compile") or self.known is None or f"{dtype} {d} {name}" in self.known
+
+    def add(self, dtype: str, d: int | str, name: str) -> None:
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{dtype} {d} {name}\n")
+
+
 def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[int]) -> int:
-    """One process for each dtype and width and one for the small problems: all prepare, then each measures
-    in its turn.
-    """
-    tasks = [["--dtypes", t, "--widths", str(d), "--no-small"] for t in dtypes for d in widths]
+    """Processes that prepare at the same time and measure one after the other."""
+    cases = [(dtype, d) for d in widths for dtype in dtypes]
+    if options.prepare:  # dealt out, so that the first ones are done first
+        dealt = [cases[i :: options.processes] for i in range(options.processes)]
+        tasks = [["--cases", *(f"{dtype}:{d}" for dtype, d in some), "--no-small"] for some in dealt if some]
+    else:
+        tasks = [["--dtypes", t, "--widths", *map(str, widths), "--no-small"] for t in dtypes]
     if not options.no_small:
-        tasks.insert(len(widths), ["--dtypes", dtypes[0], "--widths"])
+        tasks.insert(1, ["--dtypes", dtypes[0], "--widths"])
     shared = ["--elements", str(options.elements), "--rounds", str(options.rounds)]
     shared += ["--quick"] if options.quick else []
     shared += ["--only-ours"] if options.only_ours else []
     if options.autotune is not None:
         shared += ["--autotune", *map(str, options.autotune)]
+    shared += ["--prepared", str(options.prepared)] if options.prepared else []
     shared += ["--output", str(options.output)] if options.output else []
     shared += ["--run", ResultsFile(None, machine()).run]
+    # What was prepared is only loaded: dozens of idle compile workers would cost more than that.
+    threads = {} if options.prepared is None else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
     def start(task: list[str]) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, *shared, *task, "--prepare" if options.prepare else "--wait"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=threads | os.environ
+        )
         assert process.stdout is not None
         process.stdout.readline()  # prepared, or failed
         return process
 
-    with ThreadPoolExecutor(options.processes) as pool:
+    with ThreadPoolExecutor(max(options.processes, 1 if options.prepare else len(tasks))) as pool:
         processes = list(pool.map(start, tasks))
     say("all prepared")
     failed = 0
     for process in processes:
-        print(process.communicate("go\n")[0], end="", flush=True)
-        failed += process.returncode != 0
+        assert process.stdin is not None and process.stdout is not None
+        if process.poll() is None:
+            process.stdin.write("go\n")
+            process.stdin.close()
+        for line in process.stdout:
+            print(line, end="", flush=True)
+        failed += process.wait() != 0
     return 1 if failed else 0
 
 
@@ -273,12 +305,14 @@ def main() -> int:
     parser.add_argument("--elements", type=int, default=1 << 28)
     parser.add_argument("--widths", type=int, nargs="*", help="none: small problems only")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, help="small problems: the first")
+    parser.add_argument("--cases", nargs="+", help="dtype:width, in place of the two")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only-ours", action="store_true", help="no peers: to tune")
     parser.add_argument("--autotune", type=int, nargs="*", help="max-autotune for these widths only")
     parser.add_argument("--no-small", action="store_true", help="no small problems")
     parser.add_argument("--processes", type=int, default=1, help="that compile at the same time")
     parser.add_argument("--prepare", action="store_true", help="only compile, measure nothing")
+    parser.add_argument("--prepared", type=Path, help="the names of what was compiled")
     parser.add_argument("--run", help="the name of the run that the lines belong to")
     parser.add_argument("--wait", action="store_true", help="between the two for a line on stdin")
     options = parser.parse_args()
@@ -289,6 +323,9 @@ def main() -> int:
     dtypes = options.dtypes or (("bfloat16", "float32") if options.quick else DTYPES)
     if options.processes > 1:
         return side_by_side(options, list(dtypes), list(widths))
+    cases = [(dtype, d) for dtype in dtypes for d in widths]
+    if options.cases:
+        cases = [(dtype, int(d)) for dtype, d in (case.split(":") for case in options.cases)]
 
     import torch._dynamo
     import torch._functorch.config
@@ -297,26 +334,56 @@ def main() -> int:
     torch._dynamo.config.cache_size_limit = 256
     results = ResultsFile(None if options.prepare else options.output, machine())
     results.run = options.run or results.run
+    prepared = Prepared(options.prepared)
     autotuned = () if options.quick else widths if options.autotune is None else options.autotune
-    modes = ["default", *(["max-autotune-no-cudagraphs"] if autotuned else [])]
-    everyone = [Provider("ours", layer_norm_gelu)] if options.only_ours else providers(modes)
-    quick_to_compile = [p for p in everyone if "max-autotune" not in p.name]
-    cases = [(getattr(torch, dtype), d) for dtype in dtypes for d in widths]
-    if options.prepare or options.wait:
-        for dtype, d in cases:
-            prepare(everyone if d in autotuned else quick_to_compile, options.elements // d, d, dtype)
-        for rows in () if options.no_small else SMALL_ROWS:
-            prepare(quick_to_compile, rows, SMALL_WIDTH, getattr(torch, dtypes[0]))
+    everyone = [Provider("ours", layer_norm_gelu)]
+    if not options.only_ours:
+        everyone = providers(["default", *(["max-autotune-no-cudagraphs"] if autotuned else [])])
+    slow_to_compile = [p for p in everyone if "max-autotune" in p.name]
+    quick_to_compile = [p for p in everyone if p not in slow_to_compile]
+    if options.prepare:
+        for these in (quick_to_compile, slow_to_compile):
+            for dtype, d in cases:
+                if these is slow_to_compile and d not in autotuned:
+                    continue
+                for provider in working(these, options.elements // d, d, getattr(torch, dtype)):
+                    prepared.add(dtype, d, provider.name)
+                torch.cuda.empty_cache()
+        if not options.no_small:
+            for rows in SMALL_ROWS:
+                working(quick_to_compile, rows, SMALL_WIDTH, getattr(torch, dtypes[0]))
+            prepared.add(dtypes[0], "small", "compile default")
+        print("prepared", flush=True)
+        return 0
+
+    def of_case(dtype: str, d: int) -> list[Provider]:
+        these = everyone if d in autotuned else quick_to_compile
+        return [p for p in these if prepared.has(dtype, d, p.name)]
+
+    def working_large(dtype: str, d: int) -> list[Provider]:
+        return working(of_case(dtype, d), options.elements // d, d, getattr(torch, dtype))
+
+    def working_small() -> list[Provider]:
+        of_small = [p for p in quick_to_compile if prepared.has(dtypes[0], "small", p.name)]
+        for rows in SMALL_ROWS:
+            of_small = working(of_small, rows, SMALL_WIDTH, getattr(torch, dtypes[0]))
+        return of_small
+
+    ready: dict[tuple[str, int], list[Provider]] = {}
+    ready_small: list[Provider] = []
+    if options.wait:
+        ready = {case: working_large(*case) for case in cases}
+        ready_small = [] if options.no_small else working_small()
         torch.cuda.empty_cache()
         print("prepared", flush=True)
-        if options.prepare or not sys.stdin.readline():
+        if not sys.stdin.readline():
             return 0
     for dtype, d in cases:
-        these = everyone if d in autotuned else quick_to_compile
-        large(results, these, options.elements, d, dtype, options.rounds)
+        these = ready.get((dtype, d)) or working_large(dtype, d)
+        large(results, these, options.elements, d, getattr(torch, dtype), options.rounds)
         torch.cuda.empty_cache()
     if not options.no_small:
-        small(results, quick_to_compile, getattr(torch, dtypes[0]), options.rounds)
+        small(results, ready_small or working_small(), getattr(torch, dtypes[0]), options.rounds)
     return 0
 
 

@@ -28,13 +28,13 @@ struct Entry {
 template <class Config, auto kKernel>
 Launch plan(int64_t rows, int64_t cols, int resident_threads, int waves, bool interleaved) {
   using Tile = typename Config::Tile;
-  constexpr int kBlocks = Config::Group::kBlocks, kRows = kRowsAtATime<typename Config::Group>;
+  constexpr int kBlocks = Config::Group::kBlocks, kRows = Config::kRowsAtATime;
   constexpr int kLanes = Config::Group::kLanes;
   if (cols % (Tile::kElements * kLanes * kBlocks) != 0) return {};
   const int64_t threads = cols / (Tile::kElements * kBlocks);
   if (Config::Group::kIsWarp ? threads != kLanes : (threads <= 32 || threads > kMaxThreadsPerRow)) return {};
   if (threads * kRows > resident_threads || !fits<Config>(static_cast<int>(threads))) return {};
-  return plan_launch<Config, kKernel>(rows, static_cast<int>(threads), waves, interleaved);
+  return plan_launch<Config, kKernel>(rows, cols, static_cast<int>(threads), waves, interleaved);
 }
 
 template <class Config>

@@ -10,9 +10,9 @@
 // P is a minimax polynomial for the relative error of Q over 0 <= t <= 13.3, where the tail leaves fp32. Its
 // degree follows the element type (bf16 8e-5, fp16 1.3e-5, fp32 5e-9); fp32 uses it from |z| = 0.75 on and,
 // nearer to zero, an odd polynomial for Phi - 1/2, where rounding of the tail form would show. The value for
-// 16-bit elements needs no exponential apart and takes log2 Q itself as a polynomial: 10 instructions,
-// against about 40 for erff. tests/ops/test_layer_norm_gelu.py shows the error by binade of the result,
-// beside PyTorch's.
+// 16-bit elements needs no exponential apart and takes log2 Q itself as a polynomial: 8 instructions, against
+// about 40 for erff. tests/ops/test_layer_norm_gelu.py shows the error by binade of the result, beside
+// PyTorch's.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -72,53 +72,26 @@ __device__ __forceinline__ float scaled_tail(float t) {
 constexpr float kNearZero = 0.75f;  // where fp32 changes from the odd polynomial to the tail
 
 /// Q(t) alone, for 16-bit results: 2 to the power of a polynomial for log2 Q, one special function instead of
-/// two. Relative error for bf16 2.3e-4 up to t = 5.5 and 2.3e-3 up to 13.3, beyond which it goes to zero as Q
-/// does; for fp16 4e-5 up to kHalfTailEnd, where t Q(t) is below half of the smallest fp16.
-/// Beyond that the fp16 polynomial is wrong.
+/// two. The polynomial is free where eager PyTorch has no digits left, and goes to minus infinity with t, so
+/// that nothing need be clamped. Relative error for bf16 0.0013 up to t = 1.4, 0.007 up to 4 and 0.03 up to
+/// 8; for fp16 7e-5 up to 1.4, 6e-4 up to 4 and 0.005 at 5.8, where t Q(t) is below half of the smallest
+/// fp16.
 template <class Element>
 __device__ __forceinline__ float tail(float t) {
   if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
-    return ptx::ex2_approx_ftz(horner(t, -1.000332641e+00f, -1.147151688e+00f, -4.666790406e-01f,
-                                      -4.777389041e-02f, 6.286667301e-03f, -5.201930482e-04f,
-                                      2.383320159e-05f, -4.565257737e-07f));
+    return ptx::ex2_approx_ftz(horner(t, -1.0f, -1.147904277e+00f, -4.738793075e-01f, -3.909310699e-02f,
+                                      3.282171208e-03f, -1.049106431e-04f));
   } else {
-    return ptx::ex2_approx_ftz(horner(t, -1.000051905e+00f, -1.150354483e+00f, -4.608660348e-01f,
-                                      -5.151596671e-02f, 7.316003725e-03f, -6.311299799e-04f,
-                                      2.422906433e-05f));
+    return ptx::ex2_approx_ftz(horner(t, -1.0f, -1.150184751e+00f, -4.625674188e-01f, -4.891340435e-02f,
+                                      5.892470479e-03f, -3.151433193e-04f));
   }
-}
-constexpr float kHalfTailEnd = 5.8f;
-
-/// gelu_erf of two numbers for bf16 results, z and its neighbour. The polynomial for (1 + log2 Q) / t is
-/// taken for both at once in fp16: 5.5 instructions each up to the exponential instead of 7. fp16 has three
-/// bits more than the result, and near zero the constant term counts, which is exact. Relative error of
-/// Q: 2.3e-4 up to t = 0.5, 2.4e-3 up to 2, 0.016 up to 5.5 and 0.11 at the end; eager PyTorch's is 3 times
-/// that and more for all z < 0, 1 below -5.
-__device__ __forceinline__ void gelu_erf_pair(float& z, float& next) {
-  const auto both = [](float c) { return detail::pack_word<__half>(c, c); };
-  const float t[2] = {fabsf(z), fabsf(next)};
-  // From 13.25 on the tail is nothing, and the polynomial would soon turn.
-  const std::uint32_t pair = ptx::min_f16x2(detail::pack_word<__half>(t[0], t[1]), both(13.25f));
-  std::uint32_t p = ptx::fma_f16x2(pair, both(6.556510925e-06f), both(-2.782344818e-04f));
-  p = ptx::fma_f16x2(pair, p, both(4.753112793e-03f));
-  p = ptx::fma_f16x2(pair, p, both(-4.351806641e-02f));
-  p = ptx::fma_f16x2(pair, p, both(-4.704589844e-01f));
-  p = ptx::fma_f16x2(pair, p, both(-1.147460938e+00f));
-  float slope[2];
-  detail::unpack_word<__half>(p, slope[0], slope[1]);
-  z = fmaf(-t[0], ptx::ex2_approx_ftz(fmaf(t[0], slope[0], -1.0f)), fmaxf(z, 0.0f));
-  next = fmaf(-t[1], ptx::ex2_approx_ftz(fmaf(t[1], slope[1], -1.0f)), fmaxf(next, 0.0f));
 }
 
 template <class Element>
 __device__ __forceinline__ float gelu_erf(float z) {
-  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+  if constexpr (!std::is_same_v<Element, float>) {
     const float t = fabsf(z);
     return fmaf(-t, tail<Element>(t), fmaxf(z, 0.0f));
-  } else if constexpr (std::is_same_v<Element, __half>) {
-    const float t =
-        fminf(fabsf(z), kHalfTailEnd);  // a number even where z is none; the other term keeps that
-    return fmaf(-t, tail<Element>(t), ptx::max_nan(z, 0.0f));
   } else {
     const float t = fabsf(z);
     const float y = fmaf(-t, gauss(t) * scaled_tail<Element>(t), fmaxf(z, 0.0f));
@@ -186,18 +159,6 @@ template <class Element, GeluForm kForm>
 __device__ __forceinline__ float gelu(float z) {
   if constexpr (kForm == GeluForm::kErf) return gelu_erf<Element>(z);
   return gelu_tanh(z);
-}
-
-/// gelu of all of them, in place.
-template <class Element, GeluForm kForm, int kCount>
-__device__ __forceinline__ void gelu_all(float (&z)[kCount]) {
-  if constexpr (std::is_same_v<Element, __nv_bfloat16> && kForm == GeluForm::kErf) {
-#pragma unroll
-    for (int j = 0; j < kCount; j += 2) gelu_erf_pair(z[j], z[j + 1]);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) z[j] = gelu<Element, kForm>(z[j]);
-  }
 }
 
 /// d gelu(z) / dz.

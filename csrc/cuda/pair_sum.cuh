@@ -77,8 +77,9 @@ class BlockPairSum {
   static constexpr bool kIsWarp = false;
   static constexpr int kBlocks = 1;
   static constexpr int kLanes = kWarpSize;
+  static constexpr unsigned kMaxWarps = 16, kWarpsAtOnce = 4;
   struct Storage {
-    float partial[kPairBuffers][kWarpSize];
+    alignas(16) float partial[kPairBuffers][2 * kMaxWarps];  // of each warp a, b
   };
   using Ticket = int;
 
@@ -92,19 +93,26 @@ class BlockPairSum {
   __device__ int local_rank() const { return static_cast<int>(threadIdx.x); }
 
   __device__ Ticket post(float lane_sum) {
-    const int buffer = next_++ % kPairBuffers, warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-    if (lane < 2) storage_.partial[buffer][2 * warp + lane] = lane_sum;
-    return buffer;
+    const unsigned buffer = next_++ % kPairBuffers, warp = threadIdx.x / kWarpSize,
+                   lane = threadIdx.x % kWarpSize, last = blockDim.x / kWarpSize - 1;
+    // The last warp writes zeros for those that its four lacks.
+    if (lane < (warp == last ? 2 * (kWarpsAtOnce - warp % kWarpsAtOnce) : 2u))
+      storage_.partial[buffer][2 * warp + lane] = lane < 2 ? lane_sum : 0.0f;
+    return static_cast<Ticket>(buffer);
   }
-  /// In the order of the posts. One barrier: with four buffers nobody writes what another still reads.
+  /// In the order of the posts. One barrier: with four buffers nobody writes what another still reads. Every
+  /// thread adds up all warps: wide reads that all lanes share cost less than a butterfly of shuffles.
   __device__ void collect(Ticket buffer, float& a, float& b) {
     __syncthreads();
-    const int lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
-    float v = lane < 2 * warps ? storage_.partial[buffer][lane] : 0.0f;
+    const auto* pairs = reinterpret_cast<const float4*>(storage_.partial[buffer]);
+    a = b = 0.0f;
 #pragma unroll
-    for (int offset = 2; offset < kWarpSize; offset *= 2) v += __shfl_xor_sync(kAllLanes, v, offset);
-    a = __shfl_sync(kAllLanes, v, 0);
-    b = __shfl_sync(kAllLanes, v, 1);
+    for (unsigned first = 0; first < kMaxWarps; first += kWarpsAtOnce) {
+      if (first > 0 && first >= blockDim.x / kWarpSize) break;
+      const float4 two = pairs[first / 2], others = pairs[first / 2 + 1];
+      a += (two.x + two.z) + (others.x + others.z);
+      b += (two.y + two.w) + (others.y + others.w);
+    }
   }
   __device__ void finish() {}
 

@@ -8,20 +8,6 @@
 
 namespace plab::cuda::ptx {
 
-/// a b + c of both halves, each rounded once. PTX ISA "fma.rn.f16x2".
-__device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t result;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
-  return result;
-}
-
-/// The smaller one of both halves; of a number and none, the number. PTX ISA "min.f16x2".
-__device__ __forceinline__ uint32_t min_f16x2(uint32_t a, uint32_t b) {
-  uint32_t result;
-  asm("min.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-  return result;
-}
-
 /// 2^x, relative error below 2^-22. PTX ISA 9.7.3.21 "ex2".
 __device__ __forceinline__ float ex2_approx_ftz(float x) {
   float result;
@@ -40,13 +26,6 @@ __device__ __forceinline__ float rcp_approx_ftz(float x) {
 __device__ __forceinline__ float tanh_approx(float x) {
   float result;
   asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-/// The larger one, NaN if either is; fmaxf prefers the number. PTX ISA "max", sm_80 and newer.
-__device__ __forceinline__ float max_nan(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
 }
 

@@ -36,6 +36,7 @@ struct BackwardConfig {
   using WeightsOfRow = WeightStore<Tile, kWeights_>;
   using Ring = RowRing<Tile, kStages_>;
   static constexpr int kResidentThreads = kResidentThreads_;
+  static constexpr int kRowsAtATime = Group::kIsWarp ? kWarps_ : 1;  // of a block, or cluster
   static constexpr int kWarps = kWarps_;
   static constexpr int kStages = kStages_;
   static constexpr bool kOverlap = kOverlap_;
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
-  const float inverse_cols = 1.0f / static_cast<float>(params.cols);
+  const float inverse_cols = order.inverse_cols;
 
   const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;
   const int64_t step = order.interleaved ? group.count() : 1;

@@ -45,8 +45,8 @@ int64_t launch_backward_config(const BackwardParams& params, int threads_per_row
                                 kForm, kResidual>;
   if (!fits<Config>(threads_per_row)) return 0;
   const int waves = params.rows < 4 * cuda::multiprocessors() ? 0 : 1;
-  Launch grid =
-      plan_launch<Config, backward_kernel<Config>>(params.rows, threads_per_row, waves, kInterleaved);
+  Launch grid = plan_launch<Config, backward_kernel<Config>>(params.rows, params.cols, threads_per_row, waves,
+                                                             kInterleaved);
   if (params.rows <= kRowsOfOneBlock && !Group::kIsWarp)
     grid.units = 1, grid.order.rows_per_group = params.rows;
   if (launch) start<Config>(backward_kernel<Config>, grid, params, stream);

@@ -39,6 +39,10 @@ struct ForwardConfig {
   static constexpr Weights kWeights = kWeights_;
   static constexpr GeluForm kForm = kForm_;
   static constexpr bool kResidual = kResidual_;
+  static constexpr int kRowsAtATime =  // of a block, or cluster
+      Group::kIsWarp ? kWarpsPerBlock * cuda::kWarpSize / Group::kLanes : 1;
+  /// Of forward_direct_kernel: a group has one row. Only rows of a few vectors are too short for that.
+  static constexpr bool kOneRow = !Group::kIsWarp || Tile::kVecs > 1;
   /// Mean and variance in one pass cancel where the mean is large beside the spread: 16-bit rows for which
   /// this shows are found and get two passes, fp32 rows always do.
   static constexpr bool kTwoPasses = sizeof(Element) == 4;
@@ -131,9 +135,8 @@ __device__ __forceinline__ void finish_vec(const typename Config::Tile& tile,
   for (int j = 0; j < Config::Tile::kVecSize; ++j) {
     const float x = kCentred ? f[j] - s.centre : f[j];
     const float h = fmaf(x, s.slope, Config::kTwoPasses ? fmaf(x, s.slope_rest, s.offset) : s.offset);
-    f[j] = fmaf(h, weight[j], bias[j]);
+    f[j] = cuda::gelu<typename Config::Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
   }
-  cuda::gelu_all<typename Config::Element, Config::kForm>(f);
   tile.store_vec(y, i, f);
 }
 
@@ -172,7 +175,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   extern __shared__ float4 shared[];
   typename Config::Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
-  const float inverse_cols = 1.0f / static_cast<float>(params.cols);
+  const float inverse_cols = order.inverse_cols;
   const float eps = static_cast<float>(params.eps);
 
   const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;
@@ -247,47 +250,55 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   group.finish();
 }
 
-/// The simplest scheme: one row at a time, straight into registers; other blocks fill the wait.
+/// The simplest scheme: a row straight into registers; other blocks fill the wait.
 template <class Config>
 __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     forward_direct_kernel(const __grid_constant__ ForwardParams params, RowOrder order) {
   using Tile = typename Config::Tile;
+  using Group = typename Config::Group;
   using Element = typename Config::Element;
   using Rows = RowInRegisters<Tile>;
-  static __shared__ typename Config::Group::Storage storage;
-  typename Config::Group group(storage);
+  static __shared__ typename Group::Storage storage;
+  Group group(storage);
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
-  const float inverse_cols = 1.0f / static_cast<float>(params.cols);
   const float eps = static_cast<float>(params.eps);
+  const int64_t rows_per_group = Config::kOneRow ? 1 : order.rows_per_group;
   // All lanes of a warp take all turns: without a row of its own a group reads the last one again.
-  const int64_t first = group.index() * order.rows_per_group;
-  const int64_t left = params.rows - group.first_index() * order.rows_per_group;
-  const int64_t count = left < order.rows_per_group ? left : order.rows_per_group;
+  const int64_t first = group.index() * rows_per_group;
+  const int64_t left = params.rows - group.first_index() * rows_per_group;
+  const int64_t count = left < rows_per_group ? left : rows_per_group;
   typename Config::WeightsOfRow weights(tile, static_cast<const Element*>(params.weight),
                                         static_cast<const Element*>(params.bias), group, nullptr);
-  for (int64_t k = 0; k < count; ++k) {
-    const bool has_row = Config::Group::kLanes == cuda::kWarpSize || first + k < params.rows;
-    const int64_t row = has_row ? first + k : params.rows - 1;
-    const Element* x = static_cast<const Element*>(params.x) + row * params.x_row_stride;
-    Rows rows, residual;
-    rows.load(tile, x);
-    const int64_t next =
-        k + 1 < count ? row + 1 : (group.index() + order.groups_ahead) * order.rows_per_group;
-    if (next < params.rows) {  // this thread's block, or the one that will have its place
-      tile.prefetch(static_cast<const Element*>(params.x) + next * params.x_row_stride);
-      if constexpr (Config::kResidual)
-        tile.prefetch(static_cast<const Element*>(params.residual) + next * params.residual_row_stride);
+  const auto x_of = [&](int64_t row) {
+    return static_cast<const Element*>(params.x) + row * params.x_row_stride;
+  };
+  const auto residual_of = [&](int64_t row) {
+    return static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
+  };
+  if (Config::kOneRow && threadIdx.x == 0) {  // the rows of the block that will have this one's place
+    const int64_t next = static_cast<int64_t>(blockIdx.x) * Config::kRowsAtATime + order.groups_ahead;
+#pragma unroll
+    for (int r = 0; r < Config::kRowsAtATime; ++r) {
+      if (next + r >= params.rows) break;
+      tile.prefetch(x_of(next + r));
+      if constexpr (Config::kResidual) tile.prefetch(residual_of(next + r));
     }
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    const bool has_row = Group::kLanes == cuda::kWarpSize || first + k < params.rows;
+    const int64_t row = has_row ? first + k : params.rows - 1;
+    Rows rows, residual;
+    rows.load(tile, x_of(row));
     Element* sum = nullptr;
     if constexpr (Config::kResidual) {
-      const Element* r = static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
-      residual.load(tile, r);
+      residual.load(tile, residual_of(row));
       sum = static_cast<Element*>(params.sum) + row * params.cols;
     }
     weights.next_row();
     const auto ticket =
-        post_first_sums<Config>(tile, group, rows, residual, RingSlot{0}, inverse_cols, sum, has_row);
-    const RowStatistics s = statistics<Config>(tile, group, ticket, rows, RingSlot{0}, inverse_cols, eps);
+        post_first_sums<Config>(tile, group, rows, residual, RingSlot{0}, order.inverse_cols, sum, has_row);
+    const RowStatistics s =
+        statistics<Config>(tile, group, ticket, rows, RingSlot{0}, order.inverse_cols, eps);
     if (!has_row) continue;
     if (group.rank() == 0) {
       static_cast<float*>(params.mean)[row] = s.mean;

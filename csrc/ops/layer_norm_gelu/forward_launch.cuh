@@ -36,17 +36,14 @@ RowPlan plan_forward(int64_t cols, bool is_aligned) {
 
 /// A row straight into registers. Each group has one row, so that the hardware hands out rows in the order of
 /// memory to whoever is free, and calls into L2 the row of the group that will be started when half of those
-/// that run have ended. Of short rows, a few: starting a block costs too. `resident`: threads on a
-/// multiprocessor.
+/// that run have ended. Of short rows, a few: starting a block costs too.
 template <class Tile, class Group, GeluForm kForm, bool kResidual>
 void launch_forward_direct(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
-  using Element = typename Tile::Element;
   constexpr int kResident = Tile::kElements > 32 ? 512 : Group::kIsWarp && Tile::kElements == 32 ? 768 : 1024;
-  constexpr int64_t kShortRow = 1024;  // bytes
+  constexpr int kAsManyAsRows = 1 << 24;  // waves
   using Config = ForwardConfig<Tile, Group, kResident, Weights::kCached, 0, kForm, kResidual>;
-  const bool is_short = params.cols * static_cast<int64_t>(sizeof(Element)) < kShortRow;
-  Launch launch = plan_launch<Config, forward_direct_kernel<Config>>(params.rows, threads_per_row,
-                                                                     is_short ? 16 : 1 << 14, false);
+  Launch launch = plan_launch<Config, forward_direct_kernel<Config>>(
+      params.rows, params.cols, threads_per_row, Config::kOneRow ? kAsManyAsRows : 16, false);
   launch.order.groups_ahead /= 2;
   start<Config>(forward_direct_kernel<Config>, launch, params, stream);
 }
@@ -59,7 +56,7 @@ bool launch_forward_ring(const ForwardParams& params, int threads_per_row, cudaS
   if (!fits<Config>(threads_per_row)) return false;
   const bool one_block_each = threads_per_row == kMaxThreadsPerRow;  // runs of rows are better then
   start<Config>(forward_kernel<Config>,
-                plan_launch<Config, forward_kernel<Config>>(params.rows, threads_per_row,
+                plan_launch<Config, forward_kernel<Config>>(params.rows, params.cols, threads_per_row,
                                                             one_block_each ? 1 : 4, !one_block_each),
                 params, stream);
   return true;

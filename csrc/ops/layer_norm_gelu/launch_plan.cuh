@@ -21,12 +21,6 @@ namespace plab::ops::layer_norm_gelu {
 template <auto kValue>
 using Constant = std::integral_constant<decltype(kValue), kValue>;
 
-constexpr int kWarpsPerBlock = 4;  // where each warp has its own row, or two
-
-/// Rows that a block, or cluster, has at a time.
-template <class Group>
-constexpr int kRowsAtATime = Group::kIsWarp ? kWarpsPerBlock * cuda::kWarpSize / Group::kLanes : 1;
-
 /// Whether every row of every matrix starts at a multiple of 16 bytes.
 inline bool aligned(std::initializer_list<const void*> pointers, std::initializer_list<int64_t> row_strides,
                     int element_bytes) {
@@ -82,7 +76,7 @@ struct Launch {
 /// Whether a block of Config can be had at all.
 template <class Config>
 bool fits(int threads_per_row) {
-  constexpr int kRows = kRowsAtATime<typename Config::Group>;
+  constexpr int kRows = Config::kRowsAtATime;
   constexpr int kStatic = sizeof(typename Config::Group::Storage);
   return Config::shared_bytes(threads_per_row, kRows * threads_per_row) + kStatic <= cuda::max_shared_bytes();
 }
@@ -126,8 +120,8 @@ int64_t resident_units(int threads, int shared_bytes) {
 /// `threads_per_row`: of one block. `waves`: times as many groups as are resident at once; 0: no more blocks
 /// than multiprocessors.
 template <class Config, auto kKernel>
-Launch plan_launch(int64_t rows, int threads_per_row, int waves, bool interleaved) {
-  constexpr int kRows = kRowsAtATime<typename Config::Group>;
+Launch plan_launch(int64_t rows, int64_t cols, int threads_per_row, int waves, bool interleaved) {
+  constexpr int kRows = Config::kRowsAtATime;
   const int threads = kRows * threads_per_row, shared_bytes = Config::shared_bytes(threads_per_row, threads);
   int64_t units = resident_units<Config, kKernel>(threads, shared_bytes);
   if (waves == 0 && units > cuda::multiprocessors()) units = cuda::multiprocessors();
@@ -136,7 +130,7 @@ Launch plan_launch(int64_t rows, int threads_per_row, int waves, bool interleave
   return {cuda::ceil_div<int64_t>(runs.groups, kRows),
           threads,
           shared_bytes,
-          {runs.rows_per_group, interleaved, resident}};
+          {runs.rows_per_group, interleaved, resident, 1.0f / static_cast<float>(cols)}};
 }
 
 template <class Config, class Params, class Kernel>

@@ -21,12 +21,14 @@ struct RowPlan {
 };
 
 constexpr int kMaxThreadsPerRow = 512;
+constexpr int kWarpsPerBlock = 4;  // where each warp has its own row, or two
 
 /// Which rows a group of threads has, and in which order.
 struct RowOrder {
   int64_t rows_per_group;
   bool interleaved;      // group g has rows g, g + groups, ... instead of a run
   int64_t groups_ahead;  // the group that will be started so many groups later is likely to start next
+  float inverse_cols;
 };
 
 /// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best

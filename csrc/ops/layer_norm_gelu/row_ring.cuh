@@ -34,7 +34,7 @@ class RowRing {
       if constexpr (Tile::kAccess == Access::kScalar) {
         shared_[slot.at + i * 32] = tile_.template load_vec<false>(row, i).bits;
       } else if (tile_.owns(i, 0)) {
-        cuda::ptx::cp_async_cg(shared_ + slot.at + i * 32, row + tile_.column(i, 0));
+        cuda::ptx::cp_async_cg(shared_ + slot.at + i * 32, tile_.at(row, i));
       } else {
         shared_[slot.at + i * 32] = make_uint4(0, 0, 0, 0);
       }

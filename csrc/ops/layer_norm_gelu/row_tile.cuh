@@ -16,14 +16,16 @@ class RowTile {
   using Element = Element_;
   static constexpr int kVecs = kVecs_, kVecSize = cuda::kVecSize<Element>, kElements = kVecs * kVecSize;
   static constexpr Access kAccess = kAccess_;
-  static constexpr int kLanes = kLanes_;  // of a warp, which share a piece of a row
+  static constexpr int kLanes = kLanes_;                  // of a warp, which share a piece of a row
+  static constexpr int kVecDistance = kLanes * kVecSize;  // in columns, of a thread's vectors
   using Floats = float[kVecs][kVecSize];
   /// A row's elements as they came from memory.
   struct Packed {
     cuda::Vec<Element> vec[kVecs];
   };
 
-  __device__ RowTile(int cols, int thread, int threads)
+  /// Unsigned: a division by a power of two is then one instruction, and an address needs no sign.
+  __device__ RowTile(int cols, unsigned thread, unsigned threads)
       : cols_(cols),
         first_(((thread / kLanes * kVecs) * kLanes + thread % kLanes) * kVecSize),
         thread_(thread),
@@ -31,14 +33,21 @@ class RowTile {
 
   /// Column of this thread's element j in vector i.
   __device__ __forceinline__ int column(int i, int j) const {
-    if constexpr (kAccess == Access::kScalar) return (i * kVecSize + j) * threads_ + thread_;
-    return first_ + i * kLanes * kVecSize + j;
+    if constexpr (kAccess == Access::kScalar)
+      return static_cast<int>((i * kVecSize + j) * threads_ + thread_);
+    return static_cast<int>(first_) + i * kVecDistance + j;
   }
 
   __device__ __forceinline__ bool owns(int i, int j) const {
     if constexpr (kAccess == Access::kExact) return true;
     if constexpr (kAccess == Access::kVector) return column(i, 0) < cols_;
     return column(i, j) < cols_;
+  }
+
+  /// Where vector i lies: one address and a constant.
+  template <class Pointer>
+  __device__ __forceinline__ Pointer at(Pointer row, int i) const {
+    return row + first_ + i * kVecDistance;
   }
 
   /// use(x) for every element x of vector i that is within the row.
@@ -63,7 +72,7 @@ class RowTile {
         if (owns(i, j)) elements[j] = __ldg(row + column(i, j));
       }
     } else if (owns(i, 0)) {
-      const Element* address = row + column(i, 0);
+      const Element* address = at(row, i);
       vec = kStreaming ? cuda::load_streaming(address) : cuda::load_cached(address);
     }
     return vec;
@@ -74,13 +83,11 @@ class RowTile {
     for (int i = 0; i < kVecs; ++i) packed.vec[i] = load_vec<true>(row, i);
   }
 
-  /// Calls this warp's part of a row into L2, where whoever reads it soon will find it.
+  /// Calls a row into L2, where whoever reads it soon will find it. For one thread: the instruction takes its
+  /// address from the warp and would become a loop over the lanes.
   __device__ __forceinline__ void prefetch(const Element* row) const {
-    if constexpr (kAccess != Access::kScalar) {
-      const int left = cols_ - first_, mine = kVecs * kVecSize * kLanes;
-      if (thread_ % kLanes == 0 && left > 0)
-        cuda::ptx::prefetch_l2(row + first_, (left < mine ? left : mine) * static_cast<int>(sizeof(Element)));
-    }
+    if constexpr (kAccess != Access::kScalar)
+      cuda::ptx::prefetch_l2(row, cols_ * static_cast<int>(sizeof(Element)));
   }
 
   /// For good: the packed registers are free for the next row, the compiler does not unpack a second time.
@@ -105,12 +112,13 @@ class RowTile {
         if (owns(i, j)) row[column(i, j)] = elements[j];
       }
     } else if (owns(i, 0)) {
-      cuda::store_streaming(row + column(i, 0), vec);
+      cuda::store_streaming(at(row, i), vec);
     }
   }
 
  private:
-  int cols_, first_, thread_, threads_;
+  int cols_;
+  unsigned first_, thread_, threads_;
 };
 
 }  // namespace plab::ops::layer_norm_gelu

@@ -84,11 +84,11 @@ void run(const char* name, const Shape& shape) {
   f.x = x.data() + offset, f.weight = weight.data(), f.bias = with_bias ? bias.data() : nullptr;
   f.y = y.data(), f.mean = mean.data(), f.rstd = rstd.data();
   f.rows = rows, f.cols = cols, f.x_row_stride = row_stride, f.eps = 1e-5;
-  const RowOrder order{rows_per_group, false, 1};
+  const RowOrder order{rows_per_group, false, 1, 1.0f / static_cast<float>(cols)};
   if constexpr (kForwardStages == 0) {
     const unsigned threads = ForwardGroup::kIsWarp ? 128 : threads_per_row;
-    const auto at_a_time = ForwardGroup::kIsWarp ? threads / ForwardGroup::kLanes : 1u;
-    on_cpu::launch(static_cast<unsigned>((runs + at_a_time - 1) / at_a_time), threads,
+    const int64_t run = Forward::kOneRow ? 1 : rows_per_group, of_block = run * Forward::kRowsAtATime;
+    on_cpu::launch(static_cast<unsigned>((rows + of_block - 1) / of_block), threads,
                    [&] { forward_direct_kernel<Forward>(f, order); });
   } else {
     on_cpu::launch(blocks, threads_per_row * groups, [&] { forward_kernel<Forward>(f, order); });
@@ -182,6 +182,10 @@ void run_all() {
       cuda::LanePairSum<16>>("bf16 half a warp per row, far from zero", {5, 512, 512, 0, 1, 300, true});
   run<RowTile<float, 2, kExact>, BlockPairSum, kShared, 3, kInTurn, kErf, 0>("fp32 straight into registers",
                                                                              {7, 768, 768, 0, 3, 0.5f, true});
+  run<RowTile<Bf16, 1, kExact>, WarpPairSum, kShared, 3, kOverlap, kErf, 0>("bf16 short rows, a few a warp",
+                                                                            {23, 256, 264, 0, 3, 0.5f, true});
+  run<RowTile<Bf16, 2, kExact>, BlockPairSum, kShared, 3, kOverlap, kErf, 0>(
+      "bf16 five warps per row, straight into registers", {4, 2560, 2560, 0, 2, 0.5f, true});
   run<RowTile<__half, 1, kScalar>, BlockPairSum, kShared, 3, kOverlap, kErf>("fp16 rows not aligned",
                                                                              {3, 600, 601, 1, 2, 0.5f, true});
 }
