@@ -313,11 +313,13 @@ FUSED_SHAPES = [(4096, 512), (1000, 200), (300, 136), (129, 128), (2048, 1024)]
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", FUSED_SHAPES, ids=str)
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
-def test_fused_product_against_float64(
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16", "float32"])
+def test_small_products_against_float64(
     shape: tuple[int, int], precision: str, within: Any, gradients: Any
 ) -> None:
-    """About a wave of tiles: one kernel for product, bias and tanh. The backward has two lanes."""
+    """About a wave of tiles: products of our own, the last of the forward with bias and tanh. The backward of
+    float32 has two lanes.
+    """
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
     inputs = inputs_of(*shape, dtype=dtype, device="cuda")
@@ -382,11 +384,55 @@ def test_which_kernel_ends_the_forward() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.keeps_cupti
+def test_which_kernels_the_backward_has() -> None:
+    """Where products are small they are ours, and in 16 bits all of the backward is four kernels."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the 16-bit products are Hopper's")
+    for shape, dtype, ours, others in (
+        ((4096, 512), torch.bfloat16, {"tanh_backward": 1, "products_kernel": 3}, False),
+        ((4096, 512), torch.float32, {"tanh_backward": 1, "square_product": 4, "sum_chunks": 1}, True),
+        ((4096, 500), torch.bfloat16, {"tanh_backward": 1, "products_kernel": 0}, True),  # rows not aligned
+        ((8192, 4096), torch.bfloat16, {"tanh_backward": 1, "products_kernel": 0}, True),
+    ):
+        inputs = inputs_of(*shape, dtype=dtype, device="cuda")
+        dy = torch.ones_like(inputs[0])
+        y, *kept = torch.ops.profiling_lab.heavy_layer_fast_keeping(*inputs)
+        arguments = (dy, *inputs, y, False, *kept)
+        names = kernels_of(lambda a=arguments: torch.ops.profiling_lab.heavy_layer_backward(*a))
+        for name, count in ours.items():
+            assert sum(name in kernel for kernel in names) == count, (shape, dtype, name, names)
+        assert (len(names) > sum(ours.values())) == others, (shape, dtype, names)
+
+
+@pytest.mark.gpu
+def test_what_is_kept_may_lie_in_any_way() -> None:
+    inputs = inputs_of(300, 136, dtype=torch.bfloat16, device="cuda")
+    dy = torch.randn(300, 136, generator=torch.Generator().manual_seed(9)).to("cuda", torch.bfloat16)
+    y, w23, m = torch.ops.profiling_lab.heavy_layer_fast_keeping(*inputs)
+    backward = torch.ops.profiling_lab.heavy_layer_backward
+    expected = backward(dy, *inputs, y, False, w23, m)
+    odd = torch.empty(136 * 136 + 1, device="cuda", dtype=torch.bfloat16)[1:].view(136, 136)
+    ways = {
+        "nothing": (None, None),
+        "by rows": (w23, m.contiguous()),
+        "transposed": (w23.t().contiguous().t(), m.t().contiguous().t()),
+        "not aligned": (w23, odd.copy_(m)),
+    }
+    for way, kept in ways.items():
+        for a, b in zip(backward(dy, *inputs, y, False, *kept), expected, strict=True):
+            assert torch.equal(a, b), way
+    turned = tuple(w.t().contiguous().t() for w in inputs[1:4])
+    for a, b in zip(backward(dy, inputs[0], *turned, inputs[4], y, False, w23, m), expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
 def test_first_backward_of_a_thread_may_be_captured() -> None:
     """Its second stream is made then, in the middle of the capture."""
     import threading
 
-    inputs = inputs_of(300, 64, dtype=torch.bfloat16, device="cuda")
+    inputs = inputs_of(300, 64, dtype=torch.float32, device="cuda")
     with torch.no_grad():
         y = heavy_layer(*inputs)
     dy = torch.ones_like(y)
@@ -395,7 +441,7 @@ def test_first_backward_of_a_thread_may_be_captured() -> None:
     found: list[Any] = []
 
     def capture() -> None:
-        torch.mm(inputs[1], inputs[2])  # cuBLAS itself must not be new to the thread
+        torch.mm(inputs[0].t(), inputs[0])  # cuBLAS itself must not be new to the thread
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -414,7 +460,8 @@ def test_first_backward_of_a_thread_may_be_captured() -> None:
 def test_threads_on_streams_of_their_own() -> None:
     import threading
 
-    many = [inputs_of(500, 64 * (i + 1), dtype=torch.bfloat16, device="cuda") for i in range(4)]
+    types = (torch.bfloat16, torch.float32, torch.bfloat16, torch.float32)
+    many = [inputs_of(500, 64 * (i + 1), dtype=types[i], device="cuda") for i in range(4)]
     expected = [gradients_of_sum(inputs) for inputs in many]
     torch.cuda.synchronize()
     wrong: list[int] = []

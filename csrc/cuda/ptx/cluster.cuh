@@ -28,6 +28,16 @@ __device__ __forceinline__ void cluster_store_async(uint32_t address, float valu
       : "memory");
 }
 
+/// Four floats from a block of the cluster.
+__device__ __forceinline__ float4 cluster_load_4(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void store_shared_float(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }

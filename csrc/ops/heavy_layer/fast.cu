@@ -27,6 +27,7 @@ namespace plab::ops {
 namespace {
 
 constexpr int kThreads = 256, kLanes = 32, kLines = kThreads / kLanes;
+constexpr int kBackwardThreads = 512, kBackwardLines = kBackwardThreads / kLanes;
 constexpr int kBatch = 4;  // rows that a thread has under way at once
 
 // kSize neighbouring elements: a vector of 16 bytes, or one element.
@@ -87,10 +88,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Element, int kSize, bool kTransposes>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBackwardThreads)
     tanh_backward_kernel(const TanhBackwardParams p, int64_t column_blocks) {
   constexpr int kColumns = kLanes * kSize;
-  __shared__ float sums[kLines][kColumns];
+  __shared__ float sums[kBackwardLines][kColumns];
   __shared__ Element tile[kTransposes ? kChunkRows : 1][kColumns + 1];
   const int lane = static_cast<int>(threadIdx.x) % kLanes, line = static_cast<int>(threadIdx.x) / kLanes;
   const Block block(column_blocks);
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum[kSize] = {};
   if (column < p.d) {
 #pragma unroll 4
-    for (int64_t row = first + line; row < last; row += kLines) {
+    for (int64_t row = first + line; row < last; row += kBackwardLines) {
       const int64_t at = row * p.d + column;
       float slope[kSize], value[kSize];
       load<Element, kSize>(dy + at, slope);
@@ -128,14 +129,14 @@ __global__ void __launch_bounds__(kThreads)
   if (i < kColumns && first_column + i < p.d) {
     float total = 0.0f;
 #pragma unroll
-    for (int l = 0; l < kLines; ++l) total += sums[l][i];
+    for (int l = 0; l < kBackwardLines; ++l) total += sums[l][i];
     if (p.partial == nullptr)
       static_cast<Element*>(p.db)[first_column + i] = cuda::from_float<Element>(total);
     else
       p.partial[block.rows * p.d + first_column + i] = total;
   }
   if constexpr (kTransposes) {
-    for (int c = line; c < min(static_cast<int64_t>(kColumns), p.d - first_column); c += kLines)
+    for (int c = line; c < min(static_cast<int64_t>(kColumns), p.d - first_column); c += kBackwardLines)
       for (int r = lane; r < last - first; r += kLanes)
         g[(first_column + c) * p.rows + first + r] = tile[r][c];
   }
@@ -197,9 +198,13 @@ void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream)
   dispatch_vectors(params.type, params.d, {params.dy, params.y, params.g}, [&](auto tag, auto size) {
     using Element = typename decltype(tag)::type;
     const int64_t columns = cuda::ceil_div<int64_t>(params.d, kLanes * size);
-    const auto kernel = params.g_is_transposed ? tanh_backward_kernel<Element, size(), true>
-                                               : tanh_backward_kernel<Element, size(), false>;
-    kernel<<<static_cast<unsigned>(chunks * columns), kThreads, 0, stream>>>(params, columns);
+    const auto kernel = [&] {
+      if constexpr (sizeof(Element) == sizeof(float)) {
+        if (params.g_is_transposed) return tanh_backward_kernel<Element, size(), true>;
+      }
+      return tanh_backward_kernel<Element, size(), false>;
+    }();
+    kernel<<<static_cast<unsigned>(chunks * columns), kBackwardThreads, 0, stream>>>(params, columns);
     PLAB_CHECK_LAUNCH();
   });
 }

@@ -49,7 +49,51 @@ struct TanhBackwardParams {
   float* partial;  // CUDA only: tanh_backward_chunks(rows) x d sums, or null where there is one chunk
   int64_t rows, d;
   ElementType type;
-  bool g_is_transposed = false;  // CUDA only
+  bool g_is_transposed = false;  // CUDA and fp32 only
+};
+
+// The folded weights of a problem that fuses_product() took, 16 bits: W2 W3, and the transpose of W1 W2 W3.
+struct FoldParams {
+  const void* w1;
+  const void* w2;
+  const void* w3;
+  void* w23;
+  void* m_transposed;
+  int64_t d;
+  ElementType type;
+};
+
+// All of the backward of such a problem. g is rows x d, dm and w1_dm are d x d and for the kernels' own use.
+struct FoldedBackwardParams {
+  const void* dy;
+  const void* x;
+  const void* w1;
+  const void* w2;
+  const void* w3;
+  const void* y;
+  const void* w23;
+  const void* m;
+  bool m_is_transposed;  // m lies as its transpose
+  void* g;
+  void* dm;
+  void* w1_dm;
+  float* partial;  // as in TanhBackwardParams
+  void* dx;
+  void* dw1;
+  void* dw2;
+  void* dw3;
+  void* db;
+  int64_t rows, d;
+  ElementType type;
+};
+
+// C = A B of d x d matrices in fp32. a_transposed: A lies as its transpose.
+struct SquareProductParams {
+  const float* a;
+  const float* b;
+  float* c;
+  int64_t d;
+  bool a_transposed, b_transposed;
 };
 
 // The sums over rows are formed in chunks whose size is fixed, so that equal inputs give equal bits, on any
@@ -72,6 +116,11 @@ void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream);
 // by torch's product and launch_bias_tanh. The data's addresses need only be known for the launch.
 bool fuses_product(int64_t rows, int64_t d, ElementType type, bool tf32);
 void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream);
+// For float32 that is multiplied as such; operands start at multiples of 16 bytes.
+bool fits_square_product(int64_t d);
+void launch_square_product(const SquareProductParams& params, cudaStream_t stream);
+void launch_fold(const FoldParams& params, cudaStream_t stream);
+void launch_folded_backward(const FoldedBackwardParams& params, cudaStream_t stream);
 // G, and db or, where there is a place for them, its partial sums, which launch_sum_chunks adds up.
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream);
 void launch_sum_chunks(const TanhBackwardParams& params, cudaStream_t stream);

@@ -6,9 +6,6 @@
 //           A stage is 128 bytes of depth of both operands, a step of wgmma 32 of them, whatever the type.
 // Bytes     2 rows d + d^2 elements.     Flops  2 rows d^2.     Roof  what one multiprocessor takes from L2.
 // Contract  fuses_product() said yes; 16-byte aligned operands.
-#include <cuda.h>
-
-#include <algorithm>
 #include <cstdint>
 
 #include "cuda/launch.h"
@@ -17,6 +14,8 @@
 #include "cuda/vec.cuh"
 #include "ops/device_types.cuh"
 #include "ops/heavy_layer/heavy_layer.h"
+#include "ops/heavy_layer/sm90/matrix_map.h"
+#include "ops/heavy_layer/sm90/store_pairs.cuh"
 #include "ops/heavy_layer/tanh.cuh"
 
 namespace plab::ops {
@@ -34,27 +33,6 @@ constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
 struct Maps {
   CUtensorMap x, m_transposed;
 };
-
-// Writes two neighbouring accumulator columns each of groups j and j + 1 as whole 32-byte sectors.
-template <class Element>
-__device__ __forceinline__ void store_pairs(Element* row, int64_t column, int64_t d, bool row_is_valid,
-                                            float (&v)[4]) {
-  const int lane = static_cast<int>(threadIdx.x % 4);
-  if constexpr (sizeof(Element) == 4) {
-    if (row_is_valid && column + 2 * lane < d)
-      *reinterpret_cast<float2*>(row + column + 2 * lane) = make_float2(v[0], v[1]);
-    if (row_is_valid && column + 8 + 2 * lane < d)
-      *reinterpret_cast<float2*>(row + column + 8 + 2 * lane) = make_float2(v[2], v[3]);
-  } else {  // neighbours trade: even lanes get four columns of the first group, odd ones of the second
-    const uint32_t first = cuda::detail::pack_word<Element>(v[0], v[1]),
-                   second = cuda::detail::pack_word<Element>(v[2], v[3]);
-    const bool even = lane % 2 == 0;
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, even ? second : first, 1);
-    column += (even ? 0 : 8) + 4 * (lane / 2);
-    if (row_is_valid && column < d)
-      *reinterpret_cast<uint2*>(row + column) = even ? make_uint2(first, other) : make_uint2(other, second);
-  }
-}
 
 template <class Element>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -137,38 +115,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// A matrix as TMA reads it: boxes of kTile rows and 128 bytes; what lies outside of the matrix arrives as
-// zeros, and fp32 rounded to TF32, because wgmma would cut the lower bits off and make every result too
-// small.
-CUtensorMap make_map(const void* data, int64_t rows, int64_t d, ElementType type) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    PLAB_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                     cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess) throw Error("the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  const int bytes = type == ElementType::kFloat32 ? 4 : 2;
-  const CUtensorMapDataType cuda_type = type == ElementType::kFloat32    ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
-                                        : type == ElementType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                         : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const cuuint64_t sizes[2] = {cuuint64_t(d), cuuint64_t(rows)}, strides[1] = {cuuint64_t(d * bytes)};
-  const cuuint32_t box[2] = {cuuint32_t(kRowBytes / bytes), kTile}, steps[2] = {1, 1};
-  CUtensorMap map;
-  const CUresult status = encode(&map, cuda_type, 2, const_cast<void*>(data), sizes, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS)
-    throw Error("cuTensorMapEncodeTiled failed with " + std::to_string(int(status)));
-  return map;
-}
-
 }  // namespace
 
 void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream) {
-  const Maps maps{make_map(params.x, params.rows, params.d, params.type),
-                  make_map(params.m_transposed, params.d, params.d, params.type)};
+  const Maps maps{matrix_map(params.x, params.rows, params.d, params.type, kTile),
+                  matrix_map(params.m_transposed, params.d, params.d, params.type, kTile)};
   const int64_t blocks =
       cuda::ceil_div<int64_t>(params.rows, kTile) * cuda::ceil_div<int64_t>(params.d, kTile);
   dispatch_device(params.type, [&](auto tag) {

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward of heavy_layer: by kernels of our own where products are small, else by torch's products in
+// two lanes.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "ops/heavy_layer/fork.h"
+#include "ops/heavy_layer/problem.h"
+
+namespace plab::ops::heavy {
+
+namespace {
+
+using torch_abi::mm;
+using torch_abi::StreamScope;
+
+// Two lanes of work: on a GPU that the products of d x d matrices leave half idle the second one is another
+// stream; elsewhere both are one. What the second lane writes is allocated by the first. With fewer rows the
+// launches take longer than the work, and a second stream costs more of them.
+class Lanes {
+ public:
+  Lanes([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] const Problem& problem) {
+#ifdef PLAB_HAS_CUDA
+    if (!problem.cuda || torch_abi::torch.aoti_torch_create_cuda_stream_guard == nullptr) return;
+    scope_.emplace(tensor);
+    device_ = tensor.device().index;
+    if (leaves_gpu_idle(problem.d)) fork_.emplace(scope_->stream());
+#endif
+  }
+
+#ifdef PLAB_HAS_CUDA
+  void split() {
+    if (fork_) fork_->split();
+  }
+  void join() {
+    if (fork_) fork_->join();
+  }
+  template <class Products>
+  void second(Products&& products) {
+    std::optional<StreamScope> scope;
+    if (fork_) scope.emplace(fork_->side(), device_);
+    products();
+  }
+
+ private:
+  std::optional<CudaScope> scope_;
+  std::optional<Fork> fork_;
+  int32_t device_ = 0;
+#else
+  void split() {}
+  void join() {}
+  template <class Products>
+  void second(Products&& products) {
+    products();
+  }
+#endif
+};
+
+// G, which may lie as its transpose. On the GPU db may still be in partial sums, which finish() adds up.
+class TanhBackward {
+ public:
+  TanhBackward(const Tensor& dy, const Tensor& y, Tensor& db, const Problem& problem, bool transposes)
+      : g_(transposes ? transposed(empty(std::array{problem.d, problem.rows}, y.dtype(), y.device()))
+                      : empty(std::array{problem.rows, problem.d}, y.dtype(), y.device())) {
+    params_ = {dy.data(),    y.data(),  g_.mutable_data(), db.mutable_data(), nullptr,
+               problem.rows, problem.d, problem.type,      transposes};
+    if (!problem.cuda) {
+      tanh_backward_cpu(params_);
+      return;
+    }
+#ifdef PLAB_HAS_CUDA
+    if (const int64_t chunks = tanh_backward_chunks(problem.rows); chunks != 1) {
+      partial_ = empty(std::array{chunks, problem.d}, Dtype::kFloat32, y.device());
+      params_.partial = partial_->mutable_data<float>();
+    }
+    const CudaScope scope(y);
+    launch_tanh_backward(params_, scope.stream());
+#endif
+  }
+
+  const Tensor& g() const { return g_; }
+
+  void finish() {
+#ifdef PLAB_HAS_CUDA
+    if (!partial_) return;
+    const CudaScope scope(g_);
+    launch_sum_chunks(params_, scope.stream());
+#endif
+  }
+
+ private:
+  Tensor g_;
+  std::optional<Tensor> partial_;
+  TanhBackwardParams params_{};
+};
+
+#ifdef PLAB_HAS_CUDA
+// All of it by kernels of ours.
+Gradients backward_by_own_kernels(const Problem& p, const OwnOperands& own, const Tensor& dy, const Tensor& y,
+                                  const Tensor& b, const Folded& folded) {
+  Tensor g = empty_like(y), dm = empty_like(own.w1), w1_dm = empty_like(own.w1);
+  Tensor dx = empty_like(y), dw1 = empty_like(own.w1), dw2 = empty_like(own.w1), dw3 = empty_like(own.w1),
+         db = empty_like(b);
+  std::optional<Tensor> partial;
+  if (const int64_t chunks = tanh_backward_chunks(p.rows); chunks != 1)
+    partial = empty(std::array{chunks, p.d}, Dtype::kFloat32, y.device());
+  const CudaScope scope(y);
+  launch_folded_backward({dy.data(),
+                          own.x.data(),
+                          own.w1.data(),
+                          own.w2.data(),
+                          own.w3.data(),
+                          y.data(),
+                          folded.w23.data(),
+                          folded.m.data(),
+                          !folded.m.is_contiguous(),
+                          g.mutable_data(),
+                          dm.mutable_data(),
+                          w1_dm.mutable_data(),
+                          partial ? partial->mutable_data<float>() : nullptr,
+                          dx.mutable_data(),
+                          dw1.mutable_data(),
+                          dw2.mutable_data(),
+                          dw3.mutable_data(),
+                          db.mutable_data(),
+                          p.rows,
+                          p.d,
+                          p.type},
+                         scope.stream());
+  return {std::move(dx), std::move(dw1), std::move(dw2), std::move(dw3), std::move(db)};
+}
+#endif
+
+}  // namespace
+
+Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3,
+                   const Tensor& b, const Tensor& y, bool allow_tf32, const std::optional<Tensor>& kept_w23,
+                   const std::optional<Tensor>& kept_m) {
+  const Problem problem = check(x, w1, w2, w3, b);
+  torch_abi::check_alike(kOp, {{"x", x}, {"dy", dy}, {"y", y}});
+  for (const torch_abi::Named& one : {torch_abi::Named{"dy", dy}, {"y", y}}) {
+    PLAB_CHECK(std::ranges::equal(one.tensor.sizes(), x.sizes()), kOp, ": ", one.name, " has shape ",
+               torch_abi::text(one.tensor.sizes()), " but x has shape ", torch_abi::text(x.sizes()));
+  }
+  const auto is_kept = [](const std::optional<Tensor>& tensor) { return tensor && tensor->numel() != 0; };
+  const bool has_w23 = is_kept(kept_w23), has_m = is_kept(kept_m);
+#ifdef PLAB_HAS_CUDA
+  if (const auto own = own_operands(problem, x, w1, w2, w3)) {
+    const bool fits = has_w23 && has_m && kept_w23->is_contiguous() && is_aligned(*kept_w23) &&
+                      (kept_m->is_contiguous() || transposed(*kept_m).is_contiguous()) && is_aligned(*kept_m);
+    const Folded folded =
+        fits ? Folded{kept_w23->share(), kept_m->share()} : fold_by_own_kernels(problem, *own);
+    return backward_by_own_kernels(problem, *own, contiguous(dy), contiguous(y), b, folded);
+  }
+#endif
+  Tensor dx_full = empty_like(x), dw1 = empty_like(w1), dw2 = empty_like(w2), dw3 = empty_like(w3),
+         db = empty_like(b);
+  if (problem.d != 0) {
+    const Tensor x_dense = contiguous(x), dy_dense = contiguous(dy), y_dense = contiguous(y);
+    const Tensor rows = as_matrix(x_dense, problem);
+    Tensor dx = as_matrix(dx_full, problem);
+    if (folding_saves(problem)) {
+      Lanes lanes(x, problem);
+      // The library is slow at A^T B of two fp32 matrices as they lie. There G is made as its transpose, and
+      // so are the products that are to be on the right of such a one.
+      const bool transposes = is_tf32(problem, allow_tf32);
+      const SquareProducts squares(problem, transposes);
+      Tensor dm_memory = empty_like(w1), w1_dm_memory = empty_like(w1);
+      Tensor w23 = has_w23 ? kept_w23->share() : empty_like(w1), m = has_m ? kept_m->share() : empty_like(w1);
+      if (!has_m) {
+        lanes.split();
+        lanes.second([&] {
+          if (!has_w23) squares.multiply(w23, w2, w3);
+          squares.multiply(m, w1, w23);
+        });
+      }
+      TanhBackward tanh(dy_dense, y_dense, db, problem, transposes);
+      const Tensor& g = tanh.g();
+      lanes.split();
+      lanes.second([&] {
+        mm_out(dx, g, transposed(m));
+        tanh.finish();
+      });
+      if (transposes)
+        mm_out(dm_memory, transposed(g), rows);
+      else
+        mm_out(dm_memory, transposed(rows), g);
+      const Tensor dm = transposes ? transposed(dm_memory) : dm_memory.share();
+      lanes.split();
+      lanes.second([&] { squares.multiply(dw1, dm, transposed(w23)); });
+      if (transposes)
+        mm_out(w1_dm_memory, transposed(dm), w1);
+      else
+        squares.multiply(w1_dm_memory, transposed(w1), dm);
+      const Tensor w1_dm = transposes ? transposed(w1_dm_memory) : w1_dm_memory.share();
+      lanes.split();
+      lanes.second([&] { squares.multiply(dw3, transposed(w2), w1_dm); });
+      squares.multiply(dw2, w1_dm, transposed(w3));
+      lanes.join();
+    } else {
+      const Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);
+      TanhBackward tanh(dy_dense, y_dense, db, problem, false);
+      tanh.finish();
+      const Tensor& g = tanh.g();
+      const Tensor g2 = mm(g, transposed(w3)), g1 = mm(g2, transposed(w2));
+      mm_out(dx, g1, transposed(w1));
+      mm_out(dw1, transposed(rows), g1);
+      mm_out(dw2, transposed(h1), g2);
+      mm_out(dw3, transposed(h2), g);
+    }
+  }
+  return {std::move(dx_full), std::move(dw1), std::move(dw2), std::move(dw3), std::move(db)};
+}
+
+}  // namespace plab::ops::heavy

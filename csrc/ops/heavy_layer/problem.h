@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward and the backward of heavy_layer's host side have in common: the checks, and the products
+// of the weights alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "ops/heavy_layer/heavy_layer.h"
+#include "ops/op.h"
+
+namespace plab::ops::heavy {
+
+using torch_abi::contiguous;
+using torch_abi::empty;
+using torch_abi::empty_like;
+using torch_abi::mm_out;
+using torch_abi::transposed;
+
+constexpr const char* kOp = "heavy_layer";
+
+struct Problem {
+  int64_t rows, d;
+  ElementType type;
+  bool cuda;
+};
+
+inline Problem check(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b) {
+  torch_abi::check_alike(kOp, {{"x", x}, {"w1", w1}, {"w2", w2}, {"w3", w3}, {"b", b}});
+  const auto sizes = x.sizes();
+  PLAB_CHECK(!sizes.empty(), kOp, ": x has no dimensions, expected at least one");
+  const int64_t d = sizes.back();
+  for (const torch_abi::Named& w : {torch_abi::Named{"w1", w1}, {"w2", w2}, {"w3", w3}}) {
+    const auto shape = w.tensor.sizes();
+    PLAB_CHECK(shape.size() == 2 && shape[0] == d && shape[1] == d, kOp, ": ", w.name, " has shape ",
+               torch_abi::text(shape), " but x has last dimension ", d);
+  }
+  PLAB_CHECK(b.dim() == 1 && b.size(0) == d, kOp, ": b has shape ", torch_abi::text(b.sizes()),
+             " but x has last dimension ", d);
+  int64_t rows = 1;
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
+  return {rows, d, element_type(kOp, x), x.device().is_cuda()};
+}
+
+// A contiguous (..., d) tensor as rows x d.
+inline Tensor as_matrix(const Tensor& tensor, const Problem& problem) {
+  return torch_abi::view(tensor, std::array{problem.rows, problem.d}, std::array{problem.d, int64_t{1}});
+}
+
+// The copies of Hopper's kernels start at multiples of 16 bytes.
+inline bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data()) % 16 == 0;
+}
+
+// Matrix products cost 2 n m k flops. In units of 2 d^2, a chain over rows x d costs 3 rows forward and 8
+// rows backward (6 and the two products that the chain must repeat); with M = W1 W2 W3 it is 2 d + rows
+// forward and at most 6 d + 2 rows backward. So both are better off with M from the same number of rows on.
+inline bool folding_saves(const Problem& p) { return p.rows > p.d; }
+
+// Whether float32 is multiplied as TF32, by torch's products and by ours.
+inline bool is_tf32(const Problem& p, bool allow_tf32) {
+  return allow_tf32 && p.cuda && p.type == ElementType::kFloat32;
+}
+
+// Products of d x d matrices, each as it lies or as its transpose. float32 as such is multiplied by a kernel
+// of ours where the library's leaves most of the GPU idle, and everything else by the library.
+class SquareProducts {
+ public:
+  SquareProducts([[maybe_unused]] const Problem& p, [[maybe_unused]] bool tf32) {
+#ifdef PLAB_HAS_CUDA
+    own_ = p.cuda && p.type == ElementType::kFloat32 && !tf32 && fits_square_product(p.d);
+#endif
+  }
+
+  void multiply(Tensor& out, const Tensor& a, const Tensor& b) const {
+#ifdef PLAB_HAS_CUDA
+    if (own_ && suits(a) && suits(b)) {
+      const CudaScope scope(out);
+      return launch_square_product({a.data<float>(), b.data<float>(), out.mutable_data<float>(), out.size(0),
+                                    !a.is_contiguous(), !b.is_contiguous()},
+                                   scope.stream());
+    }
+#endif
+    mm_out(out, a, b);
+  }
+
+  Tensor multiply(const Tensor& a, const Tensor& b) const {
+    Tensor out = empty_like(a);
+    multiply(out, a, b);
+    return out;
+  }
+
+ private:
+  static bool suits(const Tensor& matrix) {
+    return is_aligned(matrix) && (matrix.is_contiguous() || transposed(matrix).is_contiguous());
+  }
+
+  bool own_ = false;
+};
+
+// Products of the weights alone that both directions need. M may lie as its transpose.
+struct Folded {
+  Tensor w23, m;
+};
+
+inline Folded fold(const SquareProducts& products, const Tensor& w1, const Tensor& w2, const Tensor& w3,
+                   bool as_transpose) {
+  Tensor w23 = products.multiply(w2, w3);
+  Tensor m = as_transpose ? transposed(products.multiply(transposed(w23), transposed(w1)))
+                          : products.multiply(w1, w23);
+  return {std::move(w23), std::move(m)};
+}
+
+#ifdef PLAB_HAS_CUDA
+// What the kernels of 16-bit products read, or nothing where they do not serve the problem.
+struct OwnOperands {
+  Tensor x, w1, w2, w3;
+};
+
+inline std::optional<OwnOperands> own_operands(const Problem& p, const Tensor& x, const Tensor& w1,
+                                               const Tensor& w2, const Tensor& w3) {
+  if (!p.cuda || p.d == 0 || !folding_saves(p) || p.type == ElementType::kFloat32) return std::nullopt;
+  const CudaScope scope(x);
+  if (!fuses_product(p.rows, p.d, p.type, false)) return std::nullopt;
+  OwnOperands own{contiguous(x), contiguous(w1), contiguous(w2), contiguous(w3)};
+  if (!is_aligned(own.x) || !is_aligned(own.w1) || !is_aligned(own.w2) || !is_aligned(own.w3))
+    return std::nullopt;
+  return own;
+}
+
+inline Folded fold_by_own_kernels(const Problem& p, const OwnOperands& own) {
+  Tensor w23 = empty_like(own.w1), m_transposed = empty_like(own.w1);
+  const CudaScope scope(own.x);
+  launch_fold({own.w1.data(), own.w2.data(), own.w3.data(), w23.mutable_data(), m_transposed.mutable_data(),
+               p.d, p.type},
+              scope.stream());
+  return {std::move(w23), transposed(m_transposed)};
+}
+#endif
+
+/// dx, dw1, dw2, dw3, db
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3,
+                   const Tensor& b, const Tensor& y, bool allow_tf32, const std::optional<Tensor>& kept_w23,
+                   const std::optional<Tensor>& kept_m);
+
+}  // namespace plab::ops::heavy

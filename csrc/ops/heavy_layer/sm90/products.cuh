@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// One or two products of matrices with 16-bit elements in one launch, for problems that are too small for the
+// library: a product of 512 x 512 matrices is over in two microseconds, less than launches lie apart.
+//
+// Mapping   a block makes a tile: one warp copies (TMA), each warpgroup multiplies 64 rows (wgmma). Two share
+//           a multiprocessor, so that one starts or ends while the other multiplies. A product whose depth is
+//           cut into pieces has a cluster of blocks for a tile, and each of them adds up its share of the
+//           tile's rows, in the order of the pieces: equal inputs give equal bits.
+// Bytes     each operand once per tile across it, from L2.     Flops  2 rows columns depth.
+// Roof      latency: of the launch, of the first copy, of the sums that depend on each other.
+// Contract  operands and rows start at multiples of 16 bytes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/launch.h"
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/vec.cuh"
+#include "ops/heavy_layer/sm90/matrix_map.h"
+#include "ops/heavy_layer/sm90/store_pairs.cuh"
+
+namespace plab::ops {
+
+/// A row-major operand, or the transpose of one. Along the depth of the product its elements are neighbours
+/// or a row apart; wgmma takes both.
+struct Operand {
+  const void* data;
+  bool is_transposed = false;
+};
+
+/// C = A B, rows x depth by depth x columns.
+struct Product {
+  Operand a, b;
+  void* c;
+  int64_t rows, columns, depth;
+};
+
+/// Sums of columns that a launch makes beside its products.
+struct ColumnSums {
+  const float* partial;  // chunks x d
+  void* sums;
+  int64_t chunks, d;
+};
+
+namespace products {
+
+using namespace cuda::ptx;
+
+constexpr int kBox = 64, kBoxBytes = kBox * 128;  // what one copy brings: 64 rows of 64 elements
+constexpr int kDepth = kBox, kStep = 16;          // elements of depth in a stage, and in a wgmma
+constexpr int kWarpgroup = 128, kAlignment = 1024;
+constexpr int kMaxPieces = 8;  // blocks of a cluster
+constexpr int kSumColumns = 32, kSumLines = 4;
+
+template <int kWarpgroups_, int kColumns_, int kStages_>
+struct Tile {
+  static constexpr int kWarpgroups = kWarpgroups_, kRows = 64 * kWarpgroups, kColumns = kColumns_;
+  static constexpr int kStages = kStages_, kConsumers = kWarpgroups * kWarpgroup, kThreads = kConsumers + 32;
+  static constexpr int kABytes = kRows / kBox * kBoxBytes;
+  static constexpr int kStageBytes = kABytes + kColumns / kBox * kBoxBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
+  static constexpr int kPitch = kColumns + 8;  // floats: rows of a warp's accumulators in different banks
+  static_assert(kRows * kPitch * 4 <= kStages * kStageBytes);
+};
+using LargeTile = Tile<2, 128, 3>;  // a wave of them is enough for the GPU
+using SmallTile = Tile<1, 64, 6>;   // more blocks where the large ones would be few
+
+// As the kernel takes it. The maps' rows are the matrices' in memory.
+struct Task {
+  CUtensorMap a, b;
+  void* c;
+  int rows, columns, depth, tiles_across, pieces;
+  bool a_transposed, b_transposed;
+};
+
+struct Launch {
+  Task tasks[2];
+  ColumnSums sums;
+  int blocks[2];
+};
+
+template <class Element, class T, bool kATransposed, bool kBTransposed>
+__device__ __forceinline__ void multiply(float (&sum)[T::kColumns / 2], uint32_t a, uint32_t full,
+                                         uint32_t empty, int steps) {
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
+  for (int k = 0; k < steps; ++k) {
+    const int s = k % T::kStages;
+    const uint32_t stage = a + s * T::kStageBytes, rows = stage + warpgroup * kBoxBytes;
+    const uint64_t left = kATransposed ? descriptor_mn_major(rows, kBoxBytes) : descriptor_k_major(rows);
+    const uint64_t right = kBTransposed ? descriptor_k_major(stage + T::kABytes)
+                                        : descriptor_mn_major(stage + T::kABytes, kBoxBytes);
+    mbarrier_wait(full + 8 * s, k / T::kStages & 1);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kDepth / kStep; ++step)
+      Wgmma<Element, T::kColumns, kATransposed, !kBTransposed>::ss(
+          sum, descriptor_step(left, step * kStep * (kATransposed ? 128 : 2)),
+          descriptor_step(right, step * kStep * (kBTransposed ? 2 : 128)), k > 0 || step > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (k > 0 && threadIdx.x % kWarpgroup == 0) mbarrier_arrive(empty + 8 * ((k - 1) % T::kStages));
+  }
+  wgmma_wait<0>();
+  keep(sum);
+}
+
+template <class T>
+__device__ __forceinline__ void copy(const Task& task, uint32_t tiles, uint32_t full, uint32_t empty, int row,
+                                     int column, int first, int steps) {
+  for (int k = 0; k < steps; ++k) {
+    const int s = k % T::kStages, depth = (first + k) * kDepth;
+    if (k >= T::kStages) mbarrier_wait(empty + 8 * s, (k / T::kStages - 1) & 1);
+    const uint32_t stage = tiles + s * T::kStageBytes, barrier = full + 8 * s;
+    mbarrier_arrive_expect_tx(barrier, T::kStageBytes);
+#pragma unroll
+    for (int i = 0; i < T::kRows; i += kBox)
+      tma_load_2d(stage + i / kBox * kBoxBytes, &task.a, barrier, task.a_transposed ? row + i : depth,
+                  task.a_transposed ? depth : row + i);
+#pragma unroll
+    for (int i = 0; i < T::kColumns; i += kBox)
+      tma_load_2d(stage + T::kABytes + i / kBox * kBoxBytes, &task.b, barrier,
+                  task.b_transposed ? depth : column + i, task.b_transposed ? column + i : depth);
+  }
+}
+
+// The pieces of a tile, one in each block's shared memory, are added up and stored; piece i has an equal
+// share of the rows. Blocks stay until nobody reads from them.
+template <class Element, class T>
+__device__ __forceinline__ void add_up_pieces(const Task& task, const float (&sum)[T::kColumns / 2],
+                                              char* tile, uint32_t tiles, int row, int column) {
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (warpgroup < T::kWarpgroups) {
+    named_barrier_sync(1, T::kConsumers);  // nobody multiplies what lay here
+#pragma unroll
+    for (int group = 0; group < T::kColumns / 8; ++group) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = warpgroup * 64 + warp * 16 + lane / 4 + 8 * half, c = 8 * group + 2 * (lane % 4);
+        reinterpret_cast<float2*>(tile)[(r * T::kPitch + c) / 2] =
+            make_float2(sum[4 * group + 2 * half], sum[4 * group + 2 * half + 1]);
+      }
+    }
+  }
+  cluster_sync();
+  constexpr int kVector = 8, kAcross = T::kColumns / kVector;
+  const int share = T::kRows / task.pieces, first = static_cast<int>(cluster_rank()) * share;
+  for (int i = static_cast<int>(threadIdx.x); i < share * kAcross; i += T::kThreads) {
+    const int r = first + i / kAcross, c = i % kAcross * kVector;
+    float total[kVector] = {};
+#pragma unroll 8
+    for (int piece = 0; piece < task.pieces; ++piece) {
+      const uint32_t from = cluster_address(tiles + (r * T::kPitch + c) * 4, piece);
+#pragma unroll
+      for (int j = 0; j < kVector; j += 4) {
+        const float4 v = cluster_load_4(from + j * 4);
+        total[j] += v.x, total[j + 1] += v.y, total[j + 2] += v.z, total[j + 3] += v.w;
+      }
+    }
+    if (row + r < task.rows && column + c < task.columns)
+      *reinterpret_cast<uint4*>(static_cast<Element*>(task.c) + int64_t{row + r} * task.columns + column +
+                                c) = cuda::pack<Element>(total).bits;
+  }
+  cluster_sync();
+}
+
+template <class Element>
+__device__ __forceinline__ void add_up_columns(const ColumnSums& sums, int block) {
+  __shared__ float lines[kSumLines][kSumColumns];
+  const int lane = static_cast<int>(threadIdx.x) % kSumColumns;
+  const int line = static_cast<int>(threadIdx.x) / kSumColumns;
+  const int64_t column = int64_t{block} * kSumColumns + lane;
+  if (line >= kSumLines) return;
+  float sum = 0.0f;
+  if (column < sums.d) {
+#pragma unroll 16
+    for (int64_t chunk = line; chunk < sums.chunks; chunk += kSumLines)
+      sum += sums.partial[chunk * sums.d + column];
+  }
+  lines[line][lane] = sum;
+  named_barrier_sync(1, kSumLines * kSumColumns);
+  if (line > 0 || column >= sums.d) return;
+#pragma unroll
+  for (int l = 1; l < kSumLines; ++l) sum += lines[l][lane];
+  static_cast<Element*>(sums.sums)[column] = cuda::from_float<Element>(sum);
+}
+
+template <class Element, class T, bool kInPieces>
+__global__ void __launch_bounds__(T::kThreads, 2) products_kernel(const __grid_constant__ Launch launch) {
+  extern __shared__ char shared[];
+  __shared__ uint64_t full_barriers[T::kStages], empty_barriers[T::kStages];
+  const auto address = [](const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); };
+  const uint32_t tiles = (address(shared) + kAlignment - 1) & ~(kAlignment - 1);
+  const uint32_t full = address(full_barriers), empty = address(empty_barriers);
+  const bool copies = threadIdx.x >= T::kConsumers;
+
+  int block = static_cast<int>(blockIdx.x);
+  const bool second = block >= launch.blocks[0];
+  if (second) block -= launch.blocks[0];
+  if (second && block >= launch.blocks[1]) {
+    return add_up_columns<Element>(launch.sums, block - launch.blocks[1]);
+  }
+  const Task& task = launch.tasks[second];
+  const int pieces = kInPieces ? task.pieces : 1, tile = block / pieces;
+  const int row = tile / task.tiles_across * T::kRows, column = tile % task.tiles_across * T::kColumns;
+  const int all_steps = cuda::ceil_div(task.depth, kDepth), steps_each = cuda::ceil_div(all_steps, pieces);
+  const int first = block % pieces * steps_each, steps = max(0, min(steps_each, all_steps - first));
+
+  if (threadIdx.x == T::kConsumers) {
+    prefetch_tensor_map(&task.a);
+    prefetch_tensor_map(&task.b);
+    for (int s = 0; s < T::kStages; ++s) {
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, T::kWarpgroups);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+
+  float sum[T::kColumns / 2];
+  if (copies) {
+    if (threadIdx.x == T::kConsumers) copy<T>(task, tiles, full, empty, row, column, first, steps);
+    __syncwarp();
+  } else if (steps == 0) {
+#pragma unroll
+    for (float& v : sum) v = 0.0f;
+  } else if (task.a_transposed) {
+    if (task.b_transposed)
+      multiply<Element, T, true, true>(sum, tiles, full, empty, steps);
+    else
+      multiply<Element, T, true, false>(sum, tiles, full, empty, steps);
+  } else {
+    if (task.b_transposed)
+      multiply<Element, T, false, true>(sum, tiles, full, empty, steps);
+    else
+      multiply<Element, T, false, false>(sum, tiles, full, empty, steps);
+  }
+
+  if constexpr (kInPieces) {
+    return add_up_pieces<Element, T>(task, sum, shared + (tiles - address(shared)), tiles, row, column);
+  }
+  if (copies) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t first_row = row + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+  auto* c = static_cast<Element*>(task.c);
+#pragma unroll
+  for (int group = 0; group < T::kColumns / 8; group += 2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t r = first_row + 8 * half;
+      const float* v = sum + 4 * group + 2 * half;
+      store_pairs(c + r * task.columns, column + 8 * group, task.columns, r < task.rows,
+                  {v[0], v[1], v[4], v[5]});
+    }
+  }
+}
+
+template <class T>
+Task make_task(const Product& product, ElementType type) {
+  const auto map = [type](const Operand& operand, int64_t rows, int64_t columns) {
+    if (operand.is_transposed) std::swap(rows, columns);
+    return matrix_map(operand.data, rows, columns, type, kBox);
+  };
+  Task task{};
+  task.a = map(product.a, product.rows, product.depth);
+  task.b = map(product.b, product.depth, product.columns);
+  task.c = product.c;
+  task.rows = static_cast<int>(product.rows);
+  task.columns = static_cast<int>(product.columns);
+  task.depth = static_cast<int>(product.depth);
+  task.tiles_across = static_cast<int>(cuda::ceil_div<int64_t>(product.columns, T::kColumns));
+  task.pieces = 1;
+  task.a_transposed = product.a.is_transposed;
+  task.b_transposed = product.b.is_transposed;
+  return task;
+}
+
+template <class T>
+int tiles_of(const Task& task) {
+  return cuda::ceil_div(task.rows, T::kRows) * task.tiles_across;
+}
+
+template <class Element, class T, bool kInPieces>
+void launch_tasks(const Launch& launch, cudaStream_t stream) {
+  const auto kernel = products_kernel<Element, T, kInPieces>;
+  PLAB_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes));
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(launch.tasks[0].pieces), 1, 1};
+  const int sums = launch.sums.partial == nullptr
+                       ? 0
+                       : static_cast<int>(cuda::ceil_div<int64_t>(launch.sums.d, kSumColumns));
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(launch.blocks[0] + launch.blocks[1] + sums);
+  config.blockDim = T::kThreads;
+  config.dynamicSmemBytes = T::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = kInPieces ? 1 : 0;
+  PLAB_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, launch));
+}
+
+}  // namespace products
+
+}  // namespace plab::ops
