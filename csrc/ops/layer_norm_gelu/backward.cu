@@ -18,10 +18,11 @@ int64_t launch_rows(const BackwardParams& params, bool launch, cudaStream_t stre
 }  // namespace
 
 int64_t backward_partial_rows_cuda(const BackwardParams& params) {
-  return launch_rows(params, false, nullptr);
+  return launch_backward_few(params, false, nullptr) ? 0 : launch_rows(params, false, nullptr);
 }
 
 void launch_backward(const BackwardParams& params, cudaStream_t stream) {
+  if (launch_backward_few(params, true, stream)) return;
   const int64_t partial_rows = launch_rows(params, true, stream);
   if (partial_rows == 0 && params.rows > 0) return;  // dweight and dbias are written
   // Without rows this writes the zeros that an empty sum is.

@@ -156,9 +156,10 @@ PLAB_INSTANTIATE(__half, GeluForm::kErf)
 PLAB_INSTANTIATE(__half, GeluForm::kTanh)
 #undef PLAB_INSTANTIATE
 
-#ifndef PLAB_HAS_SM90A  // else they are in sm90/wide_rows.cu
+#ifndef PLAB_HAS_SM90A  // else they are in sm90
 bool launch_forward_wide(const ForwardParams&, cudaStream_t) { return false; }
 int64_t launch_backward_wide(const BackwardParams&, bool, cudaStream_t) { return 0; }
+bool launch_backward_few(const BackwardParams&, bool, cudaStream_t) { return false; }
 #endif
 
 }  // namespace plab::ops::layer_norm_gelu
