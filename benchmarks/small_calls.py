@@ -97,14 +97,13 @@ def liger() -> Function | None:
     return lambda x, weight, bias: F.gelu(LigerLayerNormFunction.apply(x, weight, bias, 1e-5))
 
 
-def providers(name: str, subject: Subject, modes: list[str]) -> dict[str, Function]:
+def providers(name: str, subject: Subject, modes: list[str], with_liger: bool) -> dict[str, Function]:
     found: dict[str, Function] = {"ours": subject.ours, "eager": subject.formula}
     for mode in modes:
         found[f"compile {mode}"] = torch.compile(subject.formula, mode=mode, dynamic=False)
-    if name == "layer_norm_gelu" and torch.cuda.is_available():
-        theirs = liger()
-        if theirs is not None:
-            found["liger + gelu"] = theirs
+    theirs = liger() if with_liger and name == "layer_norm_gelu" else None
+    if theirs is not None:
+        found["liger + gelu"] = theirs
     return found
 
 
@@ -207,6 +206,7 @@ def main() -> int:
     parser.add_argument("--ops", nargs="+", choices=tuple(subjects("cpu")), default=tuple(subjects("cpu")))
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, help="values of n")
     parser.add_argument("--modes", nargs="*", choices=MODES, default=("default",), help="of torch.compile")
+    parser.add_argument("--no-liger", action="store_true", help="its kernels take seconds to compile")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--prepare", action="store_true", help="compile, time nothing")
     options = parser.parse_args()
@@ -217,7 +217,9 @@ def main() -> int:
     results = ResultsFile(None if options.prepare else options.output, machine(options.device))
     for name in options.ops:
         subject = subjects(options.device)[name]
-        everyone = providers(name, subject, list(options.modes))
+        everyone = providers(
+            name, subject, list(options.modes), options.device == "cuda" and not options.no_liger
+        )
         for n in options.rows:
             if not options.prepare:
                 measure(results, name, subject, everyone, n, options.device, options.rounds)

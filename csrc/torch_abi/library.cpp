@@ -2,12 +2,18 @@
 #include "torch_abi/library.h"
 
 #include <exception>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace plab::torch_abi {
 
 namespace {
+
+// Every op twice: by its name, for which Python registers autograd, autocast and so on, and as the overload
+// "plain", the kernel alone, for calls in which none of these has a say.
+constexpr const char* kOverloads[] = {"", ".plain"};
 
 // Deleting the handle takes the registrations back, which is what a half-finished attempt must do.
 class Library {
@@ -24,15 +30,24 @@ class Library {
     if (handle_ != nullptr) torch.aoti_torch_delete_library_object(handle_);
   }
 
-  void define(const OpDef& op) { PLAB_TORCH(aoti_torch_library_def, handle_, op.schema); }
-  void implement(const OpDef& op) {
-    const std::string schema = op.schema;
-    const std::string name = schema.substr(0, schema.find('('));
-    PLAB_TORCH(torch_library_impl, handle_, name.c_str(), op.kernel, kTorchFloor);
+  void define(const OpDef& op, const char* overload) {
+    PLAB_TORCH(aoti_torch_library_def, handle_, (name(op, overload) + parameters(op)).c_str());
+  }
+  void implement(const OpDef& op, const char* overload) {
+    PLAB_TORCH(torch_library_impl, handle_, name(op, overload).c_str(), op.kernel, kTorchFloor);
   }
   void keep() { handle_ = nullptr; }
 
  private:
+  static std::string name(const OpDef& op, const char* overload) {
+    const std::string_view schema = op.schema;
+    return std::string(schema.substr(0, schema.find('('))) + overload;
+  }
+  static std::string parameters(const OpDef& op) {
+    const std::string_view schema = op.schema;
+    return std::string(schema.substr(schema.find('(')));
+  }
+
   LibraryHandle handle_ = nullptr;
 };
 
@@ -47,8 +62,10 @@ std::string register_ops(const char* ns, std::span<const std::span<const OpDef>>
     if (cuda) libraries.emplace_back(ns, "CUDA", origin);
     for (const auto& group : groups) {
       for (const OpDef& op : group) {
-        libraries[0].define(op);
-        for (size_t i = 1; i < libraries.size(); ++i) libraries[i].implement(op);
+        for (const char* overload : kOverloads) {
+          libraries[0].define(op, overload);
+          for (size_t i = 1; i < libraries.size(); ++i) libraries[i].implement(op, overload);
+        }
       }
     }
     for (Library& library : libraries) library.keep();

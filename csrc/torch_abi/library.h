@@ -15,9 +15,9 @@ struct OpDef {
   BoxedKernel kernel;
 };
 
-// Defines every op in namespace `ns` and registers its kernel for CPU tensors and, if `cuda`, for CUDA
-// tensors. All or nothing. `origin` is the place that torch shall name in its own errors. Returns "" or why
-// not.
+// Defines every op in namespace `ns`, and once more as the overload "plain", and registers its kernel for CPU
+// tensors and, if `cuda`, for CUDA tensors. All or nothing. `origin` is the place that torch shall name in
+// its own errors. Returns "" or why not.
 std::string register_ops(const char* ns, std::span<const std::span<const OpDef>> groups, bool cuda,
                          const char* origin);
 

@@ -9,7 +9,7 @@ refuses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -27,6 +27,18 @@ CastRule = Callable[[torch.dtype, tuple[Any, ...]], tuple[Any, ...]]
 def overload(name: str) -> Any:
     """The op as torch's dispatcher knows it; looked up at import, so that a wrong schema shows there."""
     return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def plain_overload(name: str) -> Callable[..., Any]:
+    """The op's kernel with nothing around it, for calls of which `route` says that they are plain.
+
+    Autograd is passed by without a question: where gradients are wanted, call it in an autograd.Function. A
+    profile shows it by the op's own name.
+    """
+    for key in ("AutogradCPU", "AutogradCUDA"):
+        _LIBRARY.impl(f"{name}.plain", torch.library.fallthrough_kernel, key)
+    op = getattr(getattr(torch.ops, NAMESPACE), name).plain
+    return cast(Callable[..., Any], op._op)  # what the op's __call__ calls
 
 
 def define(schema: str, implementation: Callable[..., Any]) -> None:
@@ -82,14 +94,11 @@ def route(*tensors: torch.Tensor | None) -> int:
     """PLAIN if nothing between Python and the kernel has a say, PLAIN_WITH_GRADIENT if only autograd has.
 
     That is, tensors of torch's own classes on a device that has kernels, no torch.compile, autocast,
-    functorch transform or forward-mode differentiation.
+    functorch transform, TorchDispatchMode or forward-mode differentiation.
     """
-    if (
-        _is_compiling()
-        or _has_transforms()
-        or _has_autocast()
-        or getattr(_forward_ad, "_current_level", -1) >= 0
-    ):
+    if _is_compiling() or _has_transforms() or _has_autocast() or _dispatch_modes():
+        return DISPATCHED
+    if getattr(_forward_ad, "_current_level", -1) >= 0:
         return DISPATCHED
     wanted = PLAIN
     for tensor in tensors:
@@ -110,6 +119,7 @@ _PLAIN_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
 _is_compiling = torch.compiler.is_compiling
 _has_transforms = torch._C._are_functorch_transforms_active
 _has_autocast = torch._C._is_any_autocast_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _has_gradients = torch.is_grad_enabled
 _forward_ad = torch.autograd.forward_ad
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
@@ -125,20 +135,20 @@ def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 def below_autograd(op: Any, *args: Any) -> Any:
-    """op(*args) without its autograd kernel, which is Python and costs more than the launch."""
+    """op(*args) without its autograd kernel, which is Python and costs more than the launch.
+
+    For kernels that call torch's ops, which then go below autograd too; for others plain_overload costs less.
+    """
     with _BelowAutograd():
         return op._op(*args)
 
 
-def call_backward(op: Any, dy: torch.Tensor, *args: Any) -> Any:
-    """op(dy, *args) in a backward, as directly as may be.
+def is_plain_backward(dy: torch.Tensor) -> bool:
+    """True if a backward may call its op directly.
 
     With gradients wanted here too, the dispatcher's autograd says that there is no second derivative.
     """
-    if _has_gradients() or route(dy) == DISPATCHED:
-        return op(dy, *args)
-    with _BelowAutograd():
-        return op._op(dy, *args)
+    return not _has_gradients() and route(dy) == PLAIN
 
 
 def check_call(slug: str, *tensors: torch.Tensor) -> None:

@@ -22,6 +22,8 @@ from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
 
 _FORWARD = registration.overload("attention_fwd")
 _BACKWARD = registration.overload("attention_bwd")
+_PLAIN_FORWARD = registration.plain_overload("attention_fwd")
+_PLAIN_BACKWARD = registration.plain_overload("attention_bwd")
 
 Window = int | tuple[int, int] | None
 
@@ -85,7 +87,7 @@ def flash_attention(
     if route == registration.PLAIN_WITH_GRADIENT:
         out, lse = _apply(*arguments)
     elif route == registration.PLAIN:
-        out, lse = registration.below_autograd(_FORWARD, *arguments)
+        out, lse = _PLAIN_FORWARD(*arguments)
     else:
         out, lse = _FORWARD(*arguments)
     return (out, lse) if return_lse else out
@@ -161,7 +163,7 @@ def _backward_fake(
 class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = registration.below_autograd(_FORWARD, *inputs)
+        output = _PLAIN_FORWARD(*inputs)
         _setup_context(ctx, inputs, output)
         return cast(tuple[Tensor, Tensor], output)
 
@@ -185,7 +187,8 @@ def _backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tenso
     saved = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(saved[3])
-    dq, dk, dv, dsink = registration.call_backward(_BACKWARD, dout, dlse, *saved, *ctx.options)
+    op = _PLAIN_BACKWARD if registration.is_plain_backward(dout) else _BACKWARD
+    dq, dk, dv, dsink = op(dout, dlse, *saved, *ctx.options)
     return (dq, dk, dv, None if saved[5] is None else dsink, *(None,) * (2 + len(ctx.options)))
 
 

@@ -149,8 +149,10 @@ def _keeping_fake(
 
 def _gradients(saved: tuple[Tensor, ...], options: Sequence[bool], dy: Tensor) -> tuple[Tensor, ...]:
     """For x, w1, w2, w3 and b; `saved` are these, y, and maybe w23 and m."""
-    gradients = registration.call_backward(_BACKWARD, dy, *saved[:6], *(options or (False,)), *saved[6:])
-    return cast(tuple[Tensor, ...], gradients)
+    arguments = (dy, *saved[:6], *(options or (False,)), *saved[6:])
+    if registration.is_plain_backward(dy):
+        return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, *arguments))
+    return cast(tuple[Tensor, ...], _BACKWARD(*arguments))
 
 
 class _HeavyLayer(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here

@@ -25,6 +25,9 @@ _APPROXIMATE = get_args(Approximate)
 _FORWARD = registration.overload("layer_norm_gelu")
 _RESIDUAL = registration.overload("layer_norm_gelu_residual")
 _BACKWARD = registration.overload("layer_norm_gelu_backward")
+_PLAIN_FORWARD = registration.plain_overload("layer_norm_gelu")
+_PLAIN_RESIDUAL = registration.plain_overload("layer_norm_gelu_residual")
+_PLAIN_BACKWARD = registration.plain_overload("layer_norm_gelu_backward")
 
 
 def layer_norm_gelu(
@@ -53,7 +56,7 @@ def layer_norm_gelu(
     if route == registration.PLAIN_WITH_GRADIENT:
         return cast(Tensor, _apply(x, weight, bias, eps, approximate))
     if route == registration.PLAIN:
-        return cast(Tensor, registration.below_autograd(_FORWARD, x, weight, bias, eps, approximate)[0])
+        return cast(Tensor, _PLAIN_FORWARD(x, weight, bias, eps, approximate)[0])
     tensors = (x, weight) if bias is None else (x, weight, bias)
     registration.check_call("layer_norm_gelu", *tensors)
     return cast(Tensor, _FORWARD(x, weight, bias, eps, approximate)[0])
@@ -79,7 +82,7 @@ def layer_norm_gelu_residual(
         y, total = _apply_residual(x, residual, weight, bias, eps, approximate)
         return y, total
     if route == registration.PLAIN:
-        y, total, _ = registration.below_autograd(_RESIDUAL, x, residual, weight, bias, eps, approximate)
+        y, total, _ = _PLAIN_RESIDUAL(x, residual, weight, bias, eps, approximate)
         return y, total
     tensors = (x, residual, weight) if bias is None else (x, residual, weight, bias)
     registration.check_call("layer_norm_gelu", *tensors)
@@ -169,9 +172,8 @@ def _gradients(
     x, weight, bias, statistics = saved
     if dy is None:  # only the sum was used
         return dsum, None, None
-    dx, dweight, dbias = registration.call_backward(
-        _BACKWARD, dy, x, weight, bias, statistics, approximate, dsum
-    )
+    op = _PLAIN_BACKWARD if registration.is_plain_backward(dy) else _BACKWARD
+    dx, dweight, dbias = op(dy, x, weight, bias, statistics, approximate, dsum)
     return dx, dweight, None if bias is None else dbias
 
 
@@ -180,7 +182,7 @@ class _LayerNormGelu(torch.autograd.Function):  # type: ignore[misc]  # torch is
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
     ) -> Tensor:
-        y, statistics = registration.below_autograd(_FORWARD, x, weight, bias, eps, approximate)
+        y, statistics = _PLAIN_FORWARD(x, weight, bias, eps, approximate)
         ctx.save_for_backward(x, weight, bias, statistics)
         ctx.approximate = approximate
         return cast(Tensor, y)
@@ -201,9 +203,7 @@ class _LayerNormGeluResidual(torch.autograd.Function):  # type: ignore[misc]
         eps: float,
         approximate: str,
     ) -> tuple[Tensor, Tensor]:
-        y, total, statistics = registration.below_autograd(
-            _RESIDUAL, x, residual, weight, bias, eps, approximate
-        )
+        y, total, statistics = _PLAIN_RESIDUAL(x, residual, weight, bias, eps, approximate)
         ctx.save_for_backward(total, weight, bias, statistics)
         ctx.approximate = approximate
         ctx.set_materialize_grads(False)

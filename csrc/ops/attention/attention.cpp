@@ -169,8 +169,11 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
-    Tensor next_tile = empty(std::array{int64_t{c.varlen ? 1 : 0}}, Dtype::kInt32, q.device());
-    if (c.varlen) params.next_tile = next_tile.mutable_data<int32_t>();
+    OptionalTensor next_tile;
+    if (c.varlen) {
+      next_tile = empty(std::array{int64_t{1}}, Dtype::kInt32, q.device());
+      params.next_tile = next_tile->mutable_data<int32_t>();
+    }
     launch_attention_fwd(params, scope.stream());
 #endif
   }
@@ -200,7 +203,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
   Tensor dsink = empty(std::array{sink ? sink->size(0) : int64_t{0}}, c.statistics, q.device());
   if (dq.numel() == 0 && dk.numel() == 0)
     return {std::move(dq), std::move(dk), std::move(dv), std::move(dsink)};
-  Tensor lse_log2 = torch_abi::empty_like(lse), delta = torch_abi::empty_like(lse);
+  // Each allocation costs a small call a hundredth of its time, so lse_log2 and delta share one.
+  const int64_t delta_offset = (lse.numel() + 127) / 128 * 128;
+  Tensor row_scratch = empty(std::array{2 * delta_offset}, c.statistics, q.device());
+  void* const lse_log2 = row_scratch.mutable_data();
+  void* const delta = static_cast<char*>(lse_log2) + delta_offset * (c.statistics == Dtype::kFloat64 ? 8 : 4);
   const Tensor q_ready = readable(q, c.cuda), k_ready = readable(k, c.cuda), v_ready = readable(v, c.cuda),
                out_ready = readable(out, c.cuda), dout_ready = readable(dout, c.cuda),
                lse_ready = torch_abi::contiguous(lse);
@@ -216,8 +223,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
                    view_of(dv, c.varlen),
                    lse_ready.data(),
                    dlse_ready ? dlse_ready->data() : nullptr,
-                   lse_log2.mutable_data(),
-                   delta.mutable_data(),
+                   lse_log2,
+                   delta,
                    row_layout(c),
                    sink ? dsink.mutable_data() : nullptr,
                    deterministic,
