@@ -40,7 +40,7 @@ def heavy_layer(
               its gradients are those of "fast"
       "loop"  runs plain torch ops, once per position of the last but one dimension
 
-    Differentiable once, in reverse mode; "fast" keeps up to two (d, d) products of the weights for that.
+    Differentiable once, in reverse mode; "fast" keeps two products for that, of at most (d, d).
     Under autocast all inputs are cast, as for matrix products.
     Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
@@ -127,8 +127,8 @@ def _backward_fake(
     b: Tensor,
     y: Tensor,
     allow_tf32: bool = False,
-    w23: Tensor | None = None,
-    m: Tensor | None = None,
+    kept1: Tensor | None = None,
+    kept2: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape) for tensor in (x, w1, w2, w3, b))
 
@@ -137,18 +137,21 @@ def _keeping_fake(
     x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, allow_tf32: bool = False
 ) -> tuple[Tensor, ...]:
     y, d = _forward_fake(x, w1, w2, w3, b), w1.shape[0]
-    folds = y.numel() > d * d  # more rows than columns
-    keeps_m = folds and not (allow_tf32 and w1.is_cuda and w1.dtype is torch.float32)
-    kept = (w1.new_empty(w1.shape if keeps else (0,)) for keeps in (folds, keeps_m))
-    return y, *kept  # m may lie as its transpose
+    if y.numel() == 0:
+        return y, w1.new_empty(0), w1.new_empty(0)
+    if y.numel() <= d * d:  # no more rows than columns: X W1 and X W1 W2
+        return y, *(y.new_empty((y.numel() // d, d)) for _ in range(2))
+    keeps_m = not (allow_tf32 and w1.is_cuda and w1.dtype is torch.float32)
+    m = w1.new_empty(w1.shape if keeps_m else (0,))  # may lie as its transpose
+    return y, w1.new_empty(w1.shape), m
 
 
-# Autograd. Y is saved, not Z: the slope of tanh follows from it. A plain call keeps products of the weights
-# too; under torch.compile the backward makes them again.
+# Autograd. Y is saved, not Z: the slope of tanh follows from it. A plain call keeps two products too, W2 W3
+# and W1 W2 W3 or, of the chain, X W1 and X W1 W2; under torch.compile the backward makes them again.
 
 
 def _gradients(saved: tuple[Tensor, ...], options: Sequence[bool], dy: Tensor) -> tuple[Tensor, ...]:
-    """For x, w1, w2, w3 and b; `saved` are these, y, and maybe w23 and m."""
+    """For x, w1, w2, w3 and b; `saved` are these, y, and maybe what the forward kept."""
     arguments = (dy, *saved[:6], *(options or (False,)), *saved[6:])
     if registration.is_plain_backward(dy):
         return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, *arguments))

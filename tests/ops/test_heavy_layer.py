@@ -115,7 +115,7 @@ def products(implementation: Implementation, rows: int, d: int) -> int:
 
 def test_the_number_of_products_is_what_the_text_says() -> None:
     assert products("fast", 100, 16) == 3 + 6  # folded: M by W2 W3, which are kept, then one; six
-    assert products("fast", 10, 16) == 3 + 8  # the chain: three, then two again and six
+    assert products("fast", 10, 16) == 3 + 6  # the chain: three, of which two are kept; six
     assert products("slow", 100, 16) == 8  # the forward is the kernel's own
 
 

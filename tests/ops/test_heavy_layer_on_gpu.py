@@ -17,11 +17,20 @@ def inputs_of(*shape: int, dtype: torch.dtype, device: str) -> tuple[Tensor, ...
     return CASE.make_inputs(shape, dtype, torch.device(device), torch.Generator().manual_seed(7))
 
 
-FUSED_SHAPES = [(4096, 512), (1000, 200), (300, 136), (129, 128), (2048, 1024)]
+SMALL_SHAPES = [
+    (4096, 512),
+    (1000, 200),
+    (300, 136),
+    (129, 128),
+    (2048, 1024),
+    (128, 128),
+    (1, 512),
+    (70, 264),
+]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", FUSED_SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SMALL_SHAPES, ids=str)
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16", "float32"])
 def test_small_products_against_float64(
     shape: tuple[int, int], precision: str, within: Any, gradients: Any
@@ -82,7 +91,7 @@ def test_which_kernel_ends_the_forward() -> None:
         ((4096, 512), torch.float32, False, False),
         ((8192, 4096), torch.bfloat16, False, False),
         ((4096, 500), torch.bfloat16, False, False),  # rows that do not start at multiples of 16 bytes
-        ((64, 512), torch.bfloat16, False, False),  # fewer rows than columns: the chain
+        ((64, 512), torch.float32, False, False),  # fewer rows than columns: the chain
     ):
         torch.backends.cuda.matmul.allow_tf32 = tf32
         inputs = inputs_of(*shape, dtype=dtype, device="cuda")
@@ -101,6 +110,7 @@ def test_which_kernels_the_backward_has() -> None:
     for shape, dtype, ours, others in (
         ((4096, 512), torch.bfloat16, {"tanh_backward": 1, "products_kernel": 3}, False),
         ((4096, 512), torch.float32, {"tanh_backward": 1, "square_product": 4, "sum_chunks": 1}, True),
+        ((64, 512), torch.bfloat16, {"tanh_backward": 1, "products_kernel": 3}, False),  # the chain
         ((4096, 500), torch.bfloat16, {"tanh_backward": 1, "products_kernel": 0}, True),  # rows not aligned
         ((8192, 4096), torch.bfloat16, {"tanh_backward": 1, "products_kernel": 0}, True),
     ):
@@ -115,24 +125,29 @@ def test_which_kernels_the_backward_has() -> None:
 
 
 @pytest.mark.gpu
-def test_what_is_kept_may_lie_in_any_way() -> None:
-    inputs = inputs_of(300, 136, dtype=torch.bfloat16, device="cuda")
-    dy = torch.randn(300, 136, generator=torch.Generator().manual_seed(9)).to("cuda", torch.bfloat16)
-    y, w23, m = torch.ops.profiling_lab.heavy_layer_fast_keeping(*inputs)
+@pytest.mark.parametrize("rows", [300, 70])
+def test_what_is_kept_may_lie_in_any_way(rows: int) -> None:
+    """W2 W3 and W1 W2 W3, or the chain's first two products."""
+    inputs = inputs_of(rows, 136, dtype=torch.bfloat16, device="cuda")
+    dy = torch.randn(rows, 136, generator=torch.Generator().manual_seed(9)).to("cuda", torch.bfloat16)
+    y, first, second = torch.ops.profiling_lab.heavy_layer_fast_keeping(*inputs)
     backward = torch.ops.profiling_lab.heavy_layer_backward
-    expected = backward(dy, *inputs, y, False, w23, m)
-    odd = torch.empty(136 * 136 + 1, device="cuda", dtype=torch.bfloat16)[1:].view(136, 136)
+    expected = backward(dy, *inputs, y, False, first, second)
+    odd = torch.empty(second.numel() + 1, device="cuda", dtype=torch.bfloat16)[1:].view(second.shape)
     ways = {
         "nothing": (None, None),
-        "by rows": (w23, m.contiguous()),
-        "transposed": (w23.t().contiguous().t(), m.t().contiguous().t()),
-        "not aligned": (w23, odd.copy_(m)),
+        "by rows": (first, second.contiguous()),
+        "transposed": (first, second.t().contiguous().t()),
+        "both transposed": (first.t().contiguous().t(), second.t().contiguous().t()),
+        "not aligned": (first, odd.copy_(second)),
     }
     for way, kept in ways.items():
         for a, b in zip(backward(dy, *inputs, y, False, *kept), expected, strict=True):
             assert torch.equal(a, b), way
     turned = tuple(w.t().contiguous().t() for w in inputs[1:4])
-    for a, b in zip(backward(dy, inputs[0], *turned, inputs[4], y, False, w23, m), expected, strict=True):
+    for a, b in zip(
+        backward(dy, inputs[0], *turned, inputs[4], y, False, first, second), expected, strict=True
+    ):
         assert torch.equal(a, b)
 
 

@@ -99,45 +99,57 @@ class TanhBackward {
 #ifdef PLAB_HAS_CUDA
 // All of it by kernels of ours.
 Gradients backward_by_own_kernels(const Problem& p, const OwnOperands& own, const Tensor& dy, const Tensor& y,
-                                  const Tensor& b, const Folded& folded) {
-  Tensor g = empty_like(y), dm = empty_like(own.w1), w1_dm = empty_like(own.w1);
+                                  const Tensor& b, const Made& made) {
+  const bool folds = folding_saves(p);
+  const Tensor& like = folds ? own.w1 : made.first;
+  Tensor g = empty_like(y), own1 = empty_like(like), own2 = empty_like(like);
   Tensor dx = empty_like(y), dw1 = empty_like(own.w1), dw2 = empty_like(own.w1), dw3 = empty_like(own.w1),
          db = empty_like(b);
   std::optional<Tensor> partial;
   if (const int64_t chunks = tanh_backward_chunks(p.rows); chunks != 1)
     partial = empty(std::array{chunks, p.d}, Dtype::kFloat32, y.device());
+  const OwnBackwardParams params{
+      .dy = dy.data(),
+      .x = own.x.data(),
+      .w1 = own.w1.data(),
+      .w2 = own.w2.data(),
+      .w3 = own.w3.data(),
+      .y = y.data(),
+      .made = {made.first.data(), made.second.data()},
+      .m_is_transposed = folds && !made.second.is_contiguous(),
+      .g = g.mutable_data(),
+      .own = {own1.mutable_data(), own2.mutable_data()},
+      .partial = partial ? partial->mutable_data<float>() : nullptr,
+      .dx = dx.mutable_data(),
+      .dw1 = dw1.mutable_data(),
+      .dw2 = dw2.mutable_data(),
+      .dw3 = dw3.mutable_data(),
+      .db = db.mutable_data(),
+      .rows = p.rows,
+      .d = p.d,
+      .type = p.type,
+  };
   const CudaScope scope(y);
-  launch_folded_backward({dy.data(),
-                          own.x.data(),
-                          own.w1.data(),
-                          own.w2.data(),
-                          own.w3.data(),
-                          y.data(),
-                          folded.w23.data(),
-                          folded.m.data(),
-                          !folded.m.is_contiguous(),
-                          g.mutable_data(),
-                          dm.mutable_data(),
-                          w1_dm.mutable_data(),
-                          partial ? partial->mutable_data<float>() : nullptr,
-                          dx.mutable_data(),
-                          dw1.mutable_data(),
-                          dw2.mutable_data(),
-                          dw3.mutable_data(),
-                          db.mutable_data(),
-                          p.rows,
-                          p.d,
-                          p.type},
-                         scope.stream());
+  (folds ? launch_folded_backward : launch_chain_backward)(params, scope.stream());
   return {std::move(dx), std::move(dw1), std::move(dw2), std::move(dw3), std::move(db)};
+}
+
+// What the forward kept, where these kernels can read it as it lies. M may lie as its transpose.
+std::optional<Made> readable(const Problem& p, const std::optional<Tensor>& kept1,
+                             const std::optional<Tensor>& kept2) {
+  const auto lies_well = [](const Tensor& t) { return is_aligned(t) && t.is_contiguous(); };
+  if (!kept1 || !kept2 || kept1->numel() == 0 || kept2->numel() == 0) return std::nullopt;
+  if (!lies_well(*kept1)) return std::nullopt;
+  if (!lies_well(*kept2) && !(folding_saves(p) && lies_well(transposed(*kept2)))) return std::nullopt;
+  return Made{kept1->share(), kept2->share()};
 }
 #endif
 
 }  // namespace
 
 Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3,
-                   const Tensor& b, const Tensor& y, bool allow_tf32, const std::optional<Tensor>& kept_w23,
-                   const std::optional<Tensor>& kept_m) {
+                   const Tensor& b, const Tensor& y, bool allow_tf32, const std::optional<Tensor>& kept1,
+                   const std::optional<Tensor>& kept2) {
   const Problem problem = check(x, w1, w2, w3, b);
   torch_abi::check_alike(kOp, {{"x", x}, {"dy", dy}, {"y", y}});
   for (const torch_abi::Named& one : {torch_abi::Named{"dy", dy}, {"y", y}}) {
@@ -145,14 +157,15 @@ Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Te
                torch_abi::text(one.tensor.sizes()), " but x has shape ", torch_abi::text(x.sizes()));
   }
   const auto is_kept = [](const std::optional<Tensor>& tensor) { return tensor && tensor->numel() != 0; };
-  const bool has_w23 = is_kept(kept_w23), has_m = is_kept(kept_m);
+  const bool has_first = is_kept(kept1), has_second = is_kept(kept2);
 #ifdef PLAB_HAS_CUDA
   if (const auto own = own_operands(problem, x, w1, w2, w3)) {
-    const bool fits = has_w23 && has_m && kept_w23->is_contiguous() && is_aligned(*kept_w23) &&
-                      (kept_m->is_contiguous() || transposed(*kept_m).is_contiguous()) && is_aligned(*kept_m);
-    const Folded folded =
-        fits ? Folded{kept_w23->share(), kept_m->share()} : fold_by_own_kernels(problem, *own);
-    return backward_by_own_kernels(problem, *own, contiguous(dy), contiguous(y), b, folded);
+    auto made = readable(problem, kept1, kept2);
+    if (!made) {
+      made = folding_saves(problem) ? fold_by_own_kernels(problem, *own)
+                                    : chain_by_own_kernels(problem, *own, b, nullptr);
+    }
+    return backward_by_own_kernels(problem, *own, contiguous(dy), contiguous(y), b, *made);
   }
 #endif
   Tensor dx_full = empty_like(x), dw1 = empty_like(w1), dw2 = empty_like(w2), dw3 = empty_like(w3),
@@ -168,11 +181,12 @@ Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Te
       const bool transposes = is_tf32(problem, allow_tf32);
       const SquareProducts squares(problem, transposes);
       Tensor dm_memory = empty_like(w1), w1_dm_memory = empty_like(w1);
-      Tensor w23 = has_w23 ? kept_w23->share() : empty_like(w1), m = has_m ? kept_m->share() : empty_like(w1);
-      if (!has_m) {
+      Tensor w23 = has_first ? kept1->share() : empty_like(w1),
+             m = has_second ? kept2->share() : empty_like(w1);
+      if (!has_second) {
         lanes.split();
         lanes.second([&] {
-          if (!has_w23) squares.multiply(w23, w2, w3);
+          if (!has_first) squares.multiply(w23, w2, w3);
           squares.multiply(m, w1, w23);
         });
       }
@@ -200,7 +214,8 @@ Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Te
       squares.multiply(dw2, w1_dm, transposed(w3));
       lanes.join();
     } else {
-      const Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);
+      const Tensor h1 = has_first ? kept1->share() : mm(rows, w1);
+      const Tensor h2 = has_second ? kept2->share() : mm(h1, w2);
       TanhBackward tanh(dy_dense, y_dense, db, problem, false);
       tanh.finish();
       const Tensor& g = tanh.g();

@@ -43,40 +43,46 @@ Tensor slow(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
 
 struct Forward {
   Tensor y;
-  std::optional<Folded> folded;
-  bool tf32;
+  std::optional<Made> made;
+  bool keeps_second = true;
 };
 
 Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b,
                 bool allow_tf32) {
   const Problem problem = check(x, w1, w2, w3, b);
-  const bool tf32 = is_tf32(problem, allow_tf32);
-  Forward result{empty_like(x), std::nullopt, tf32};
+  const bool tf32 = is_tf32(problem, allow_tf32), folds = folding_saves(problem);
+  Forward result{empty_like(x), std::nullopt};
   Tensor& y = result.y;
   if (y.numel() == 0) return result;
+  result.keeps_second = !(folds && tf32);  // such an M would make a slow kind of product in the backward
   const Tensor x_dense = contiguous(x), b_dense = contiguous(b);
   const SquareProducts products(problem, tf32);
   const Tensor rows = as_matrix(x_dense, problem);
   Tensor z = as_matrix(y, problem);
 #ifdef PLAB_HAS_CUDA
-  if (problem.cuda && folding_saves(problem)) {
+  const auto own = own_operands(problem, x_dense, w1, w2, w3);
+  if (own && !folds) {
+    result.made = chain_by_own_kernels(problem, *own, b_dense, &y);
+    return result;
+  }
+  if (problem.cuda && folds) {
     const CudaScope scope(x);
     if (fuses_product(problem.rows, problem.d, problem.type, tf32) && is_aligned(x_dense)) {
-      const auto own = own_operands(problem, x_dense, w1, w2, w3);
-      result.folded = own ? fold_by_own_kernels(problem, *own) : fold(products, w1, w2, w3, true);
-      launch_product_tanh({x_dense.data(), result.folded->m.data(), b_dense.data(), y.mutable_data(),
+      result.made = own ? fold_by_own_kernels(problem, *own) : fold(products, w1, w2, w3, true);
+      launch_product_tanh({x_dense.data(), result.made->second.data(), b_dense.data(), y.mutable_data(),
                            problem.rows, problem.d, problem.type},
                           scope.stream());
       return result;
     }
   }
 #endif
-  if (folding_saves(problem)) {
-    result.folded =
-        fold(products, w1, w2, w3, tf32);  // the library's TF32 kernels want both operands along the depth
-    mm_out(z, rows, result.folded->m);
+  if (folds) {
+    result.made = fold(products, w1, w2, w3, tf32);  // the library's TF32 kernels want both along the depth
+    mm_out(z, rows, result.made->second);
   } else {
-    mm_out(z, mm(mm(rows, w1), w2), w3);
+    Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);
+    mm_out(z, h2, w3);
+    result.made = Made{std::move(h1), std::move(h2)};
   }
   const BiasTanhParams params{y.mutable_data(), b_dense.data(), problem.rows, problem.d, problem.type};
   if (!problem.cuda) {
@@ -95,15 +101,14 @@ Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
   return forward(x, w1, w2, w3, b, allow_tf32).y;
 }
 
-// The same, keeping for the backward what it would multiply again. Nothing of the chain is kept, and for TF32
-// no M: it lies as the forward wants it, which in the backward makes a slow kind of product.
+// The same, keeping for the backward what it would multiply again.
 std::tuple<Tensor, Tensor, Tensor> fast_keeping(const Tensor& x, const Tensor& w1, const Tensor& w2,
                                                 const Tensor& w3, const Tensor& b, bool allow_tf32) {
   Forward result = forward(x, w1, w2, w3, b, allow_tf32);
   const auto nothing = [&] { return empty(std::array{int64_t{0}}, w1.dtype(), w1.device()); };
-  if (!result.folded) return {std::move(result.y), nothing(), nothing()};
-  return {std::move(result.y), std::move(result.folded->w23),
-          result.tf32 ? nothing() : std::move(result.folded->m)};
+  if (!result.made) return {std::move(result.y), nothing(), nothing()};
+  return {std::move(result.y), std::move(result.made->first),
+          result.keeps_second ? std::move(result.made->second) : nothing()};
 }
 
 }  // namespace
@@ -115,10 +120,10 @@ std::span<const OpDef> heavy_layer_ops() {
        "Tensor",
        &Box<&fast>::call},
       {"heavy_layer_fast_keeping(Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, bool allow_tf32=False) "
-       "-> (Tensor y, Tensor w23, Tensor m)",
+       "-> (Tensor y, Tensor kept1, Tensor kept2)",
        &Box<&fast_keeping>::call},
       {"heavy_layer_backward(Tensor dy, Tensor x, Tensor w1, Tensor w2, Tensor w3, Tensor b, Tensor y, "
-       "bool allow_tf32=False, Tensor? w23=None, Tensor? m=None) -> "
+       "bool allow_tf32=False, Tensor? kept1=None, Tensor? kept2=None) -> "
        "(Tensor dx, Tensor dw1, Tensor dw2, Tensor dw3, Tensor db)",
        &Box<&heavy::backward>::call},
   };

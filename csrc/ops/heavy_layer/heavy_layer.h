@@ -52,7 +52,10 @@ struct TanhBackwardParams {
   bool g_is_transposed = false;  // CUDA and fp32 only
 };
 
-// The folded weights of a problem that fuses_product() took, 16 bits: W2 W3, and the transpose of W1 W2 W3.
+// 16-bit problems that kernels of our own serve (fuses_product), in either form. Operands start at multiples
+// of 16 bytes.
+
+// W23 = W2 W3, and the transpose of M = W1 W23.
 struct FoldParams {
   const void* w1;
   const void* w2;
@@ -63,20 +66,34 @@ struct FoldParams {
   ElementType type;
 };
 
-// All of the backward of such a problem. g is rows x d, dm and w1_dm are d x d and for the kernels' own use.
-struct FoldedBackwardParams {
+// H1 = X W1, H2 = H1 W2 and, where y is not null, Y = tanh(H2 W3 + b).
+struct ChainParams {
+  const void* x;
+  const void* w1;
+  const void* w2;
+  const void* w3;
+  const void* b;
+  void* h1;
+  void* h2;
+  void* y;
+  int64_t rows, d;
+  ElementType type;
+};
+
+// All of a backward. What the forward has made: folded W23 and M, which may lie as its transpose; of the
+// chain H1 and H2. g is rows x d and for the kernels' own use, as are two more: folded d x d, of the chain
+// rows x d.
+struct OwnBackwardParams {
   const void* dy;
   const void* x;
   const void* w1;
   const void* w2;
   const void* w3;
   const void* y;
-  const void* w23;
-  const void* m;
-  bool m_is_transposed;  // m lies as its transpose
+  const void* made[2];
+  bool m_is_transposed;
   void* g;
-  void* dm;
-  void* w1_dm;
+  void* own[2];
   float* partial;  // as in TanhBackwardParams
   void* dx;
   void* dw1;
@@ -120,7 +137,9 @@ void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream);
 bool fits_square_product(int64_t d);
 void launch_square_product(const SquareProductParams& params, cudaStream_t stream);
 void launch_fold(const FoldParams& params, cudaStream_t stream);
-void launch_folded_backward(const FoldedBackwardParams& params, cudaStream_t stream);
+void launch_folded_backward(const OwnBackwardParams& params, cudaStream_t stream);
+void launch_chain(const ChainParams& params, cudaStream_t stream);
+void launch_chain_backward(const OwnBackwardParams& params, cudaStream_t stream);
 // G, and db or, where there is a place for them, its partial sums, which launch_sum_chunks adds up.
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream);
 void launch_sum_chunks(const TanhBackwardParams& params, cudaStream_t stream);

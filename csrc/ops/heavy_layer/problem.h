@@ -3,6 +3,7 @@
 // of the weights alone.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -100,13 +101,14 @@ class SquareProducts {
   bool own_ = false;
 };
 
-// Products of the weights alone that both directions need. M may lie as its transpose.
-struct Folded {
-  Tensor w23, m;
+// The products that both directions need: folded, W2 W3 and M = W1 W2 W3, which may lie as its transpose; of
+// the chain X W1 and X W1 W2.
+struct Made {
+  Tensor first, second;
 };
 
-inline Folded fold(const SquareProducts& products, const Tensor& w1, const Tensor& w2, const Tensor& w3,
-                   bool as_transpose) {
+inline Made fold(const SquareProducts& products, const Tensor& w1, const Tensor& w2, const Tensor& w3,
+                 bool as_transpose) {
   Tensor w23 = products.multiply(w2, w3);
   Tensor m = as_transpose ? transposed(products.multiply(transposed(w23), transposed(w1)))
                           : products.multiply(w1, w23);
@@ -121,16 +123,16 @@ struct OwnOperands {
 
 inline std::optional<OwnOperands> own_operands(const Problem& p, const Tensor& x, const Tensor& w1,
                                                const Tensor& w2, const Tensor& w3) {
-  if (!p.cuda || p.d == 0 || !folding_saves(p) || p.type == ElementType::kFloat32) return std::nullopt;
+  if (!p.cuda || p.d == 0 || p.rows == 0 || p.type == ElementType::kFloat32) return std::nullopt;
   const CudaScope scope(x);
-  if (!fuses_product(p.rows, p.d, p.type, false)) return std::nullopt;
+  if (!fuses_product(std::max(p.rows, p.d), p.d, p.type, false)) return std::nullopt;
   OwnOperands own{contiguous(x), contiguous(w1), contiguous(w2), contiguous(w3)};
   if (!is_aligned(own.x) || !is_aligned(own.w1) || !is_aligned(own.w2) || !is_aligned(own.w3))
     return std::nullopt;
   return own;
 }
 
-inline Folded fold_by_own_kernels(const Problem& p, const OwnOperands& own) {
+inline Made fold_by_own_kernels(const Problem& p, const OwnOperands& own) {
   Tensor w23 = empty_like(own.w1), m_transposed = empty_like(own.w1);
   const CudaScope scope(own.x);
   launch_fold({own.w1.data(), own.w2.data(), own.w3.data(), w23.mutable_data(), m_transposed.mutable_data(),
@@ -138,13 +140,24 @@ inline Folded fold_by_own_kernels(const Problem& p, const OwnOperands& own) {
               scope.stream());
   return {std::move(w23), transposed(m_transposed)};
 }
+
+// H1 and H2, and Y where there is a place for it.
+inline Made chain_by_own_kernels(const Problem& p, const OwnOperands& own, const Tensor& b, Tensor* y) {
+  const std::array sizes{p.rows, p.d};
+  Tensor h1 = empty(sizes, b.dtype(), b.device()), h2 = empty(sizes, b.dtype(), b.device());
+  const CudaScope scope(own.x);
+  launch_chain({own.x.data(), own.w1.data(), own.w2.data(), own.w3.data(), b.data(), h1.mutable_data(),
+                h2.mutable_data(), y == nullptr ? nullptr : y->mutable_data(), p.rows, p.d, p.type},
+               scope.stream());
+  return {std::move(h1), std::move(h2)};
+}
 #endif
 
 /// dx, dw1, dw2, dw3, db
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3,
-                   const Tensor& b, const Tensor& y, bool allow_tf32, const std::optional<Tensor>& kept_w23,
-                   const std::optional<Tensor>& kept_m);
+                   const Tensor& b, const Tensor& y, bool allow_tf32, const std::optional<Tensor>& kept1,
+                   const std::optional<Tensor>& kept2);
 
 }  // namespace plab::ops::heavy

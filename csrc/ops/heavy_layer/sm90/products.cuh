@@ -21,6 +21,7 @@
 #include "cuda/vec.cuh"
 #include "ops/heavy_layer/sm90/matrix_map.h"
 #include "ops/heavy_layer/sm90/store_pairs.cuh"
+#include "ops/heavy_layer/tanh.cuh"
 
 namespace plab::ops {
 
@@ -31,11 +32,12 @@ struct Operand {
   bool is_transposed = false;
 };
 
-/// C = A B, rows x depth by depth x columns.
+/// C = A B, rows x depth by depth x columns, or with a bias C = tanh(A B + bias).
 struct Product {
   Operand a, b;
   void* c;
   int64_t rows, columns, depth;
+  const void* bias = nullptr;
 };
 
 /// Sums of columns that a launch makes beside its products.
@@ -72,6 +74,7 @@ using SmallTile = Tile<1, 64, 6>;   // more blocks where the large ones would be
 struct Task {
   CUtensorMap a, b;
   void* c;
+  const void* bias;
   int rows, columns, depth, tiles_across, pieces;
   bool a_transposed, b_transposed;
 };
@@ -246,6 +249,15 @@ __global__ void __launch_bounds__(T::kThreads, 2) products_kernel(const __grid_c
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_row = row + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
   auto* c = static_cast<Element*>(task.c);
+  if (task.bias != nullptr) {
+    const auto* bias = static_cast<const Element*>(task.bias) + column + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < T::kColumns / 2; ++i) {  // its columns: 8 to a group, of which a thread has two
+      const int c = i / 4 * 8 + i % 2;
+      const float b = column + 2 * (lane % 4) + c < task.columns ? cuda::to_float(bias[c]) : 0.0f;
+      sum[i] = fast_tanh<Element>(sum[i] + b);
+    }
+  }
 #pragma unroll
   for (int group = 0; group < T::kColumns / 8; group += 2) {
 #pragma unroll
@@ -268,6 +280,7 @@ Task make_task(const Product& product, ElementType type) {
   task.a = map(product.a, product.rows, product.depth);
   task.b = map(product.b, product.depth, product.columns);
   task.c = product.c;
+  task.bias = product.bias;
   task.rows = static_cast<int>(product.rows);
   task.columns = static_cast<int>(product.columns);
   task.depth = static_cast<int>(product.depth);
