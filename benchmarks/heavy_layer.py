@@ -5,10 +5,10 @@
     python benchmarks/heavy_layer.py --shapes 4096x512 --dtypes bfloat16 --modes default
     python benchmarks/heavy_layer.py --prepare            only fill torch.compile's cache, which takes longest
 
-GPU time of calls in a CUDA graph, all providers in turns. `products` are the matrix products that the op asks
-torch for, alone and into memory that is there already: their share of the op's time is what bias, tanh, their
-backward and the sums over rows leave of it. float32 is multiplied as float32, tf32 is float32 multiplied as
-TF32. The peers:
+GPU time of calls in a CUDA graph, all providers in turns. `products` are the matrix products of the folded
+form, by torch, alone and into memory that is there already: their share of the op's time is what bias, tanh,
+their backward and the sums over rows leave of it, and above 1 where the op's own products are quicker.
+float32 is multiplied as float32, tf32 is float32 multiplied as TF32. The peers:
   eager               the formula
   eager, folded       tanh(addmm(b, x, w1 w2 w3)): the bias in cuBLASLt's epilogue
   compile MODE, ...   either of these, compiled; max-autotune the second alone, which needs fewer products
@@ -134,7 +134,7 @@ def errors_over_eager(everyone: dict[str, Function], inputs: Inputs) -> dict[str
 
 
 def products_forward(inputs: Inputs) -> Call:
-    """The products of heavy_layer.cpp; with more rows than columns, as here, the matrices go first."""
+    """With more rows than columns, as here, the matrices go first."""
     x, w1, w2, w3 = inputs.x, inputs.w1, inputs.w2, inputs.w3
     w23, m, z = torch.empty_like(w1), torch.empty_like(w1), torch.empty_like(x)
 
