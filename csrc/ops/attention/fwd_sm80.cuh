@@ -126,12 +126,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 }
 
 template <class Config>
-void launch_fwd_sm80(const FwdParams& params, cudaStream_t stream) {
+void launch_fwd_sm80(void (*kernel)(FwdParams, TileGrid), const FwdParams& params, cudaStream_t stream) {
   const Problem& p = params.problem;
   const int64_t kv_bytes =
       (p.cu_seqlens_k ? p.k_len / p.batch : p.k_len) * p.head_dim * 4 * p.kv_heads / p.heads;
   const TileGrid grid = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
-  const auto kernel = attention_fwd_sm80_kernel<Config>;
   PLAB_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes));
   kernel<<<static_cast<unsigned>(blocks(grid)), Config::kThreads, Config::kSmemBytes, stream>>>(params, grid);
@@ -140,11 +139,14 @@ void launch_fwd_sm80(const FwdParams& params, cudaStream_t stream) {
 
 template <int kHeadDim, int kTileQ, int kTileKv, int kBlocksPerSm, bool kLagging>
 void launch_fwd_sm80_element(const FwdParams& params, cudaStream_t stream) {
+  const auto launch = [&]<class Element>(Element) {
+    using Config = FwdSm80<Element, kHeadDim, kTileQ, kTileKv, kBlocksPerSm, kLagging>;
+    launch_fwd_sm80<Config>(attention_fwd_sm80_kernel<Config>, params, stream);
+  };
   if (params.problem.element == ElementType::kBFloat16)
-    launch_fwd_sm80<FwdSm80<__nv_bfloat16, kHeadDim, kTileQ, kTileKv, kBlocksPerSm, kLagging>>(params,
-                                                                                               stream);
+    launch(__nv_bfloat16{});
   else
-    launch_fwd_sm80<FwdSm80<__half, kHeadDim, kTileQ, kTileKv, kBlocksPerSm, kLagging>>(params, stream);
+    launch(__half{});
 }
 
 // One translation unit per head dim (fwd_sm80_d*.cu), so that two compilers share the work.
