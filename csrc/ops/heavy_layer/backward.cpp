@@ -13,7 +13,6 @@ namespace plab::ops::heavy {
 
 namespace {
 
-using torch_abi::mm;
 using torch_abi::StreamScope;
 
 // Two lanes of work: on a GPU that the products of d x d matrices leave half idle the second one is another
@@ -179,15 +178,22 @@ Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Te
       // The library is slow at A^T B of two fp32 matrices as they lie. There G is made as its transpose, and
       // so are the products that are to be on the right of such a one.
       const bool transposes = is_tf32(problem, allow_tf32);
-      const SquareProducts squares(problem, transposes);
+      const auto multiply = [transposes](Tensor& memory, const Tensor& left, const Tensor& right) {
+        if (!transposes) {
+          mm_out(memory, left, right);
+          return memory.share();
+        }
+        mm_out(memory, transposed(right), transposed(left));
+        return transposed(memory);
+      };
       Tensor dm_memory = empty_like(w1), w1_dm_memory = empty_like(w1);
       Tensor w23 = has_first ? kept1->share() : empty_like(w1),
              m = has_second ? kept2->share() : empty_like(w1);
       if (!has_second) {
         lanes.split();
         lanes.second([&] {
-          if (!has_first) squares.multiply(w23, w2, w3);
-          squares.multiply(m, w1, w23);
+          if (!has_first) mm_out(w23, w2, w3);
+          mm_out(m, w1, w23);
         });
       }
       TanhBackward tanh(dy_dense, y_dense, db, problem, transposes);
@@ -197,21 +203,13 @@ Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Te
         mm_out(dx, g, transposed(m));
         tanh.finish();
       });
-      if (transposes)
-        mm_out(dm_memory, transposed(g), rows);
-      else
-        mm_out(dm_memory, transposed(rows), g);
-      const Tensor dm = transposes ? transposed(dm_memory) : dm_memory.share();
+      const Tensor dm = multiply(dm_memory, transposed(rows), g);
       lanes.split();
-      lanes.second([&] { squares.multiply(dw1, dm, transposed(w23)); });
-      if (transposes)
-        mm_out(w1_dm_memory, transposed(dm), w1);
-      else
-        squares.multiply(w1_dm_memory, transposed(w1), dm);
-      const Tensor w1_dm = transposes ? transposed(w1_dm_memory) : w1_dm_memory.share();
+      lanes.second([&] { mm_out(dw1, dm, transposed(w23)); });
+      const Tensor w1_dm = multiply(w1_dm_memory, transposed(w1), dm);
       lanes.split();
-      lanes.second([&] { squares.multiply(dw3, transposed(w2), w1_dm); });
-      squares.multiply(dw2, w1_dm, transposed(w3));
+      lanes.second([&] { mm_out(dw3, transposed(w2), w1_dm); });
+      mm_out(dw2, w1_dm, transposed(w3));
       lanes.join();
     } else {
       const Tensor h1 = has_first ? kept1->share() : mm(rows, w1);

@@ -14,7 +14,6 @@ namespace plab::ops {
 namespace {
 
 using namespace heavy;
-using torch_abi::mm;
 
 Tensor slow(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w3, const Tensor& b) {
   const Problem problem = check(x, w1, w2, w3, b);
@@ -56,7 +55,6 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
   if (y.numel() == 0) return result;
   result.keeps_second = !(folds && tf32);  // such an M would make a slow kind of product in the backward
   const Tensor x_dense = contiguous(x), b_dense = contiguous(b);
-  const SquareProducts products(problem, tf32);
   const Tensor rows = as_matrix(x_dense, problem);
   Tensor z = as_matrix(y, problem);
 #ifdef PLAB_HAS_CUDA
@@ -68,7 +66,7 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
   if (problem.cuda && folds) {
     const CudaScope scope(x);
     if (fuses_product(problem.rows, problem.d, problem.type, tf32) && is_aligned(x_dense)) {
-      result.made = own ? fold_by_own_kernels(problem, *own) : fold(products, w1, w2, w3, true);
+      result.made = own ? fold_by_own_kernels(problem, *own) : fold(problem, tf32, w1, w2, w3, true);
       launch_product_tanh({x_dense.data(), result.made->second.data(), b_dense.data(), y.mutable_data(),
                            problem.rows, problem.d, problem.type},
                           scope.stream());
@@ -77,7 +75,8 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
   }
 #endif
   if (folds) {
-    result.made = fold(products, w1, w2, w3, tf32);  // the library's TF32 kernels want both along the depth
+    result.made =
+        fold(problem, tf32, w1, w2, w3, tf32);  // the library's TF32 kernels want both along the depth
     mm_out(z, rows, result.made->second);
   } else {
     Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);

@@ -104,13 +104,12 @@ struct OwnBackwardParams {
   ElementType type;
 };
 
-// C = A B of d x d matrices in fp32. a_transposed: A lies as its transpose.
+// C = A B of d x d matrices in fp32.
 struct SquareProductParams {
   const float* a;
   const float* b;
   float* c;
   int64_t d;
-  bool a_transposed, b_transposed;
 };
 
 // The sums over rows are formed in chunks whose size is fixed, so that equal inputs give equal bits, on any

@@ -17,6 +17,7 @@ namespace plab::ops::heavy {
 using torch_abi::contiguous;
 using torch_abi::empty;
 using torch_abi::empty_like;
+using torch_abi::mm;
 using torch_abi::mm_out;
 using torch_abi::transposed;
 
@@ -65,53 +66,34 @@ inline bool is_tf32(const Problem& p, bool allow_tf32) {
   return allow_tf32 && p.cuda && p.type == ElementType::kFloat32;
 }
 
-// Products of d x d matrices, each as it lies or as its transpose. float32 as such is multiplied by a kernel
-// of ours where the library's leaves most of the GPU idle, and everything else by the library.
-class SquareProducts {
- public:
-  SquareProducts([[maybe_unused]] const Problem& p, [[maybe_unused]] bool tf32) {
-#ifdef PLAB_HAS_CUDA
-    own_ = p.cuda && p.type == ElementType::kFloat32 && !tf32 && fits_square_product(p.d);
-#endif
-  }
-
-  void multiply(Tensor& out, const Tensor& a, const Tensor& b) const {
-#ifdef PLAB_HAS_CUDA
-    if (own_ && suits(a) && suits(b)) {
-      const CudaScope scope(out);
-      return launch_square_product({a.data<float>(), b.data<float>(), out.mutable_data<float>(), out.size(0),
-                                    !a.is_contiguous(), !b.is_contiguous()},
-                                   scope.stream());
-    }
-#endif
-    mm_out(out, a, b);
-  }
-
-  Tensor multiply(const Tensor& a, const Tensor& b) const {
-    Tensor out = empty_like(a);
-    multiply(out, a, b);
-    return out;
-  }
-
- private:
-  static bool suits(const Tensor& matrix) {
-    return is_aligned(matrix) && (matrix.is_contiguous() || transposed(matrix).is_contiguous());
-  }
-
-  bool own_ = false;
-};
-
 // The products that both directions need: folded, W2 W3 and M = W1 W2 W3, which may lie as its transpose; of
 // the chain X W1 and X W1 W2.
 struct Made {
   Tensor first, second;
 };
 
-inline Made fold(const SquareProducts& products, const Tensor& w1, const Tensor& w2, const Tensor& w3,
+// Of two d x d matrices: float32 as such by a kernel of ours where the library's leaves most of the GPU idle.
+inline Tensor square_product([[maybe_unused]] const Problem& p, [[maybe_unused]] bool tf32, const Tensor& a,
+                             const Tensor& b) {
+#ifdef PLAB_HAS_CUDA
+  if (p.cuda && p.type == ElementType::kFloat32 && !tf32 && a.is_contiguous() && b.is_contiguous() &&
+      is_aligned(a) && is_aligned(b)) {
+    const CudaScope scope(a);
+    if (fits_square_product(p.d)) {
+      Tensor c = empty_like(a);
+      launch_square_product({a.data<float>(), b.data<float>(), c.mutable_data<float>(), p.d}, scope.stream());
+      return c;
+    }
+  }
+#endif
+  return mm(a, b);
+}
+
+inline Made fold(const Problem& p, bool tf32, const Tensor& w1, const Tensor& w2, const Tensor& w3,
                  bool as_transpose) {
-  Tensor w23 = products.multiply(w2, w3);
-  Tensor m = as_transpose ? transposed(products.multiply(transposed(w23), transposed(w1)))
-                          : products.multiply(w1, w23);
+  Tensor w23 = square_product(p, tf32, w2, w3);
+  Tensor m =
+      as_transpose ? transposed(mm(transposed(w23), transposed(w1))) : square_product(p, tf32, w1, w23);
   return {std::move(w23), std::move(m)};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// C = A B for square fp32 matrices, of which either may lie as its transpose, so small that the library's
-// tiles leave most of the GPU idle: 512 x 512 is 16 tiles of 128 x 128.
+// C = A B for square fp32 matrices, so small that the library's tiles leave most of the GPU idle: 512 x 512
+// is 16 tiles of 128 x 128.
 //
 // Mapping   a block makes a tile of 64 x 32, and each of its eight warps all of the tile for an eighth of the
 //           depth: 64 sums a thread, for which it reads 16 numbers from shared memory a step. At the end the
@@ -89,11 +89,11 @@ class Share {
   float4 vectors_[kVectors];
 };
 
-template <bool kATransposed, bool kBTransposed>
 __global__ void __launch_bounds__(kThreads) square_product_kernel(const SquareProductParams p) {
   extern __shared__ float shared[];
-  using A = Share<!kATransposed, kRows>;
-  using B = Share<kBTransposed, kColumns>;
+  using A = Share<true, kRows>;
+  using B = Share<false, kColumns>;
+  constexpr int kSteps = kDepth / kWarps;  // of a warp, in a stage
   constexpr int kDown = kRows / kLanesDown, kAcross = kColumns / kLanesAcross;
   const int d = static_cast<int>(p.d), across = cuda::ceil_div(d, kColumns);
   const int row = static_cast<int>(blockIdx.x) / across * kRows;
@@ -116,16 +116,21 @@ __global__ void __launch_bounds__(kThreads) square_product_kernel(const SquarePr
       a.load(p.a, d, row, (s + 1) * kDepth);
       b.load(p.b, d, column, (s + 1) * kDepth);
     }
+    // Each step's numbers are on their way while the step before is multiplied.
+    const int depth = warp * kSteps;
+    float u[2][kDown], v[2][kAcross];
+    A::read<kLanesDown>(stage, depth, down, u[0]);
+    B::read<kLanesAcross>(stage + kRows * kDepth, depth, right, v[0]);
 #pragma unroll
-    for (int k = 0; k < kDepth / kWarps; ++k) {
-      const int depth = warp * (kDepth / kWarps) + k;
-      float u[kDown], v[kAcross];
-      A::template read<kLanesDown>(stage, depth, down, u);
-      B::template read<kLanesAcross>(stage + kRows * kDepth, depth, right, v);
+    for (int k = 0; k < kSteps; ++k) {
+      if (k + 1 < kSteps) {
+        A::read<kLanesDown>(stage, depth + k + 1, down, u[(k + 1) % 2]);
+        B::read<kLanesAcross>(stage + kRows * kDepth, depth + k + 1, right, v[(k + 1) % 2]);
+      }
 #pragma unroll
       for (int i = 0; i < kDown; ++i)
 #pragma unroll
-        for (int j = 0; j < kAcross; ++j) sum[i][j] += u[i] * v[j];
+        for (int j = 0; j < kAcross; ++j) sum[i][j] += u[k % 2][i] * v[k % 2][j];
     }
   }
 
@@ -164,10 +169,7 @@ bool fits_square_product(int64_t d) {  // more than a wave of tiles the library 
 }
 
 void launch_square_product(const SquareProductParams& params, cudaStream_t stream) {
-  const auto kernel =
-      params.a_transposed
-          ? (params.b_transposed ? square_product_kernel<true, true> : square_product_kernel<true, false>)
-          : (params.b_transposed ? square_product_kernel<false, true> : square_product_kernel<false, false>);
+  const auto kernel = square_product_kernel;
   PLAB_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   kernel<<<static_cast<unsigned>(tiles_of(params.d)), kThreads, kSharedBytes, stream>>>(params);
   PLAB_CHECK_LAUNCH();
