@@ -170,7 +170,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
     OptionalTensor next_tile;
-    if (c.varlen) {
+    if (attention::attention_fwd_counts(params)) {
       next_tile = empty(std::array{int64_t{1}}, Dtype::kInt32, q.device());
       params.next_tile = next_tile->mutable_data<int32_t>();
     }
@@ -203,11 +203,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
   Tensor dsink = empty(std::array{sink ? sink->size(0) : int64_t{0}}, c.statistics, q.device());
   if (dq.numel() == 0 && dk.numel() == 0)
     return {std::move(dq), std::move(dk), std::move(dv), std::move(dsink)};
-  // Each allocation costs a small call a hundredth of its time, so lse_log2 and delta share one.
-  const int64_t delta_offset = (lse.numel() + 127) / 128 * 128;
-  Tensor row_scratch = empty(std::array{2 * delta_offset}, c.statistics, q.device());
-  void* const lse_log2 = row_scratch.mutable_data();
-  void* const delta = static_cast<char*>(lse_log2) + delta_offset * (c.statistics == Dtype::kFloat64 ? 8 : 4);
   const Tensor q_ready = readable(q, c.cuda), k_ready = readable(k, c.cuda), v_ready = readable(v, c.cuda),
                out_ready = readable(out, c.cuda), dout_ready = readable(dout, c.cuda),
                lse_ready = torch_abi::contiguous(lse);
@@ -223,19 +218,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
                    view_of(dv, c.varlen),
                    lse_ready.data(),
                    dlse_ready ? dlse_ready->data() : nullptr,
-                   lse_log2,
-                   delta,
+                   nullptr,
+                   nullptr,
                    row_layout(c),
                    sink ? dsink.mutable_data() : nullptr,
                    deterministic,
                    nullptr};
   if (!c.cuda) {
+    Tensor delta = torch_abi::empty_like(lse);
+    params.delta = delta.mutable_data();
     attention_bwd_cpu(params);
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
-    Tensor sum = empty(std::array{attention_bwd_scratch(params)}, Dtype::kFloat32, q.device());
-    if (sum.numel() > 0) params.dq_sum = sum.mutable_data<float>();
+    // One allocation for all scratch: a small call feels each of them.
+    const attention::BwdNeeds needs = attention_bwd_needs(params);
+    const auto whole_lines = [](int64_t floats) { return (floats + 127) / 128 * 128; };
+    const int64_t sum = whole_lines(needs.dq_sum), rows = needs.row_statistics ? whole_lines(lse.numel()) : 0;
+    Tensor scratch = empty(std::array{sum + 2 * rows}, Dtype::kFloat32, q.device());
+    auto* const memory = scratch.mutable_data<float>();
+    if (needs.dq_sum > 0) params.dq_sum = memory;
+    if (needs.row_statistics) params.lse_log2 = memory + sum, params.delta = memory + sum + rows;
     launch_attention_bwd(params, scope.stream());
 #endif
   }

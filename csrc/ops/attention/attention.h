@@ -50,7 +50,7 @@ struct FwdParams {
   View q, k, v, out;
   void* lse;  // double where the tensors are, float otherwise
   RowLayout rows;
-  int32_t* next_tile = nullptr;  // scratch, CUDA with cu_seqlens: one counter
+  int32_t* next_tile = nullptr;  // scratch: one counter, where attention_fwd_counts()
 };
 
 struct BwdParams {
@@ -63,7 +63,13 @@ struct BwdParams {
   RowLayout rows;
   void* dsink;  // null, or one value per head, of LSE's type
   bool deterministic;
-  float* dq_sum;  // scratch of attention_bwd_scratch() floats, or null where that is 0
+  float* dq_sum;  // scratch, CUDA only: attention_bwd_needs().dq_sum floats, or null where that is 0
+};
+
+// What scratch launch_attention_bwd uses for a problem.
+struct BwdNeeds {
+  int64_t dq_sum;       // floats; 0 for some problems
+  bool row_statistics;  // lse_log2 and delta
 };
 
 // CPU: any ElementType; sums in double where the tensors are, in float otherwise.
@@ -75,9 +81,11 @@ void attention_bwd_cpu(const BwdParams& params);
 // launch; no key rows, O is 0. Compute capability 8.0 or newer.
 void launch_attention_fwd(const FwdParams& params, cudaStream_t stream);
 
-// Floats of dq_sum that launch_attention_bwd needs for these params on the current device; 0 for some
-// problems.
-int64_t attention_bwd_scratch(const BwdParams& params);
+// Whether the forward needs FwdParams::next_tile on the current device.
+bool attention_fwd_counts(const FwdParams& params);
+
+// On the current device; looks at the tensors and options of the params, not at their scratch.
+BwdNeeds attention_bwd_needs(const BwdParams& params);
 void launch_attention_bwd(const BwdParams& params, cudaStream_t stream);
 
 // The portable path (mma.sync) on any of these GPUs, for tests that compare the paths.

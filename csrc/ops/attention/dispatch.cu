@@ -59,12 +59,21 @@ void launch_attention_bwd_sm80(const BwdParams& p, cudaStream_t stream) {
     launch_bwd_sm80_d256(p, stream);
 }
 
-int64_t attention_bwd_scratch(const BwdParams& p) {
+bool attention_fwd_counts(const FwdParams& p) {
+  if (p.problem.cu_seqlens_q != nullptr) return true;
 #ifdef PLAB_HAS_SM90A
-  if (takes_hopper_path(p)) return sm90::dq_sum_floats(p.problem);
+  if (p.problem.batch > 0 && takes_hopper_path(p)) return sm90::counts_tiles(p.problem);
+#endif
+  return false;
+}
+
+BwdNeeds attention_bwd_needs(const BwdParams& p) {
+#ifdef PLAB_HAS_SM90A
+  if (p.problem.batch > 0 && takes_hopper_path(p))
+    return {sm90::dq_sum_floats(p.problem), !sm90::makes_statistics(p)};
 #endif
   // The portable path's fastest backward adds to dQ in whatever order its blocks finish.
-  return p.deterministic ? 0 : dq_sum_floats_sm80(p.problem);
+  return {p.deterministic ? 0 : dq_sum_floats_sm80(p.problem), true};
 }
 
 void launch_attention_fwd(const FwdParams& p, cudaStream_t stream) {
