@@ -206,6 +206,7 @@ def main() -> int:
     parser.add_argument("--ops", nargs="+", choices=tuple(subjects("cpu")), default=tuple(subjects("cpu")))
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, help="values of n")
     parser.add_argument("--modes", nargs="*", choices=MODES, default=("default",), help="of torch.compile")
+    parser.add_argument("--compile-rows", nargs="+", type=int, help="compile for these n only (default: all)")
     parser.add_argument("--no-liger", action="store_true", help="its kernels take seconds to compile")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--prepare", action="store_true", help="compile, time nothing")
@@ -221,12 +222,15 @@ def main() -> int:
             name, subject, list(options.modes), options.device == "cuda" and not options.no_liger
         )
         for n in options.rows:
+            these = everyone
+            if options.compile_rows is not None and n not in options.compile_rows:
+                these = {who: call for who, call in everyone.items() if not who.startswith("compile")}
             if not options.prepare:
-                measure(results, name, subject, everyone, n, options.device, options.rounds)
+                measure(results, name, subject, these, n, options.device, options.rounds)
                 continue
             for direction in subject.directions:
                 with torch.set_grad_enabled(direction == "both"):
-                    calls(subject, everyone, n, direction, options.device)
+                    calls(subject, these, n, direction, options.device)
     return 0
 
 
