@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels around heavy_layer's matrix products (which are torch's own, see heavy_layer.cpp).
+// The kernels around heavy_layer's matrix products.
 //
 // bias_tanh: Z <- tanh(Z + b).
 // Mapping   a warp has 32 vectors of 16 bytes of a row, a thread kBatch rows at once.
