@@ -6,16 +6,18 @@
 #include "cuda/ptx/tma_store.cuh"
 #include "ops/attention/sm90/fwd_producer.cuh"
 #include "ops/attention/sm90/fwd_softmax.cuh"
+#include "ops/attention/sm90/fwd_store.cuh"
 
 namespace plab::ops::attention::sm90 {
 
 // attention_fwd_sm90: O = softmax(mask(Q K^T scale)) V and its LSE, on Hopper's wgmma and TMA.
-// Mapping   a block stays on its multiprocessor and walks over tiles of kTileQ query rows of one head: a
-//           producer warp feeds TMA, and kTileQ / 64 consumer warpgroups own 64 rows each. S(n) = Q K(n)^T is
-//           issued before O += P(n+1) V(n+1), so the softmax of tile n runs under the second product; with
-//           kPingPong the two warpgroups take turns issuing, so that one's products run under the other's
-//           softmax. P stays in registers, as the A operand. With two buffers for Q the first S of the next
-//           query tile is issued before the last P V of this one, whose O leaves while products run.
+// Mapping   a unit (FwdConfig) stays on its multiprocessor and walks over tiles of kTileQ query rows of one
+//           head: a producer warp feeds TMA, and kTileQ / 64 consumer warpgroups own 64 rows each. S(n) =
+//           Q K(n)^T is issued before O += P(n+1) V(n+1), so the softmax of tile n runs under the second
+//           product; with kPingPong the two warpgroups take turns issuing, so that one's products run under
+//           the other's softmax. P stays in registers, as the A operand. With several buffers for Q the first
+//           S of the next query tile is issued before the last P V of this one, whose O leaves while products
+//           run.
 // Bytes     2 B (2 Sq H + 2 Sk Hkv) D + 4 B H Sq        Flops  4 B H Sq Sk D, half of it under a causal mask
 // Roof      Sk / 2 flop per byte: compute, 989 TFLOP/s dense. At d64 the exponentials (16 a clock and
 //           multiprocessor) take as long as the products.
@@ -28,22 +30,29 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
   constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
   extern __shared__ __align__(1024) unsigned char bytes[];
-  const FwdMemory<Config> memory(ptx::shared_address(bytes));
+  const int warpgroup = uniform(int(threadIdx.x) / kWarpgroup);
+  // Units share the first warpgroup, one warp each.
+  const int unit = Config::kUnits == 1 ? 0
+                   : warpgroup == 0    ? uniform(int(threadIdx.x) / 32) % Config::kUnits
+                                       : (warpgroup - 1) / Config::kConsumers;
+  const FwdMemory<Config> memory(ptx::shared_address(bytes) + unit * Config::kUnitBytes);
   const Problem& problem = p.problem;
 
-  if (threadIdx.x == 0) memory.init_barriers();
+  if (threadIdx.x < 32 * Config::kUnits && threadIdx.x % 32 == 0) memory.init_barriers();
   __syncthreads();
 
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
-    if (threadIdx.x < 32) produce<Config>(problem, grid, p.next_tile, maps, memory);
+    if (threadIdx.x < 32 * Config::kUnits) produce<Config>(p, grid, maps, memory, unit);
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegs>();
-    const int group = uniform(int(threadIdx.x) / kWarpgroup) - 1, lane = int(threadIdx.x & 31);
+    const int group = warpgroup - 1 - Config::kConsumers * unit, lane = int(threadIdx.x & 31);
     const int band = 64 * group + 16 * (int(threadIdx.x % kWarpgroup) / 32);  // this warp's rows in the tile
     const bool leader = threadIdx.x % kWarpgroup == 0;
-    // Named barriers: kTurn + group, and kOwn + group among a group's own threads.
-    constexpr int kTurn = 1, kOwn = 4;
+    // Named barriers: kTurn + group, and one among a group's own threads.
+    constexpr int kTurn = 1;
+    const int own_barrier = 3 + warpgroup;
+    static_assert(!Config::kPingPong || Config::kUnits * Config::kConsumers == 2);
     if (Config::kPingPong && group == 1) ptx::named_barrier_arrive(kTurn, 2 * kWarpgroup);  // group 0 begins
 
     Ring<kStagesQ> q;
@@ -54,6 +63,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     uint32_t probability[kN / 16][4];
     LaggingRow state;
     int leaving = -1;  // the Q buffer from which TMA is fetching O
+    Share share{};
+    bool begins = true;  // the next P V is a tile's first: it overwrites O, which nothing need set to 0
+#pragma unroll
+    for (int i = 0; i < kD / 2; ++i) o[i] = 0.f;
 
     // Every warp gives a buffer back for itself. One for the group would do where products are, which four
     // warps issue together; but a tile that is only passed over could be replaced before another warp has
@@ -68,6 +81,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     };
     const auto next_work = [&] {
       ptx::mbarrier_wait(memory.q_full + 8 * q.stage, q.parity);
+      share = read_share(memory.note(q.stage), group);
       return read_work(memory.note(q.stage));
     };
     const auto begin_scores = [&] {
@@ -93,14 +107,15 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                                make_uint4(0, 0, 0, 0));
         }
         ptx::fence_proxy_async();
-        ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+        ptx::named_barrier_sync(own_barrier, kWarpgroup);
       }
       ptx::wgmma_fence();
-      issue_nn<Element, kD, kN>(o, probability, v_tile);
+      issue_nn<Element, kD, kN>(o, probability, v_tile, !begins);
+      begins = false;
     };
     const auto soften = [&](const Work& work, int n) {
       if (map.remap) remap_scores(s, map);
-      if (n < work.clear_from || n >= work.edge_at)
+      if (n < work.clear_from || n >= share.edge)
         mask_scores(s, n * kN, work.row + band, visible_of(problem, work), work.k_len);
       return exponentiate(s, map.factor, slack, state, rescale);
     };
@@ -108,20 +123,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kN / 16; ++i) pack_operand<Element>(probability[i], s, i);
     };
-    const auto clear = [&] {
-#pragma unroll
-      for (int i = 0; i < kD / 2; ++i) o[i] = 0.f;
-    };
-    const auto end_of = [&](const Work& work) {  // taking turns, both groups walk over the same tiles
-      return Config::kPingPong ? work.key_end : own_end<kN>(problem, work, group);
-    };
-    // O and LSE of a finished tile. Only this group reads its 64 rows of Q, and it is done with them: they
-    // become O's staging area, and free once O has left.
-    const auto store = [&](const LaggingRow& rows, int stage) {
-      const Work work = read_work(memory.note(stage));
-      float inverse[2];
-      float* lse = static_cast<float*>(p.lse) + work.batch * p.rows.batch + work.head * p.rows.head +
-                   work.q_row + work.row;
+    // LSE of a finished tile, and what its O must be multiplied by.
+    const auto finish = [&](const LaggingRow& rows, const Work& work, int64_t first, float (&inverse)[2]) {
+      float* lse = static_cast<float*>(p.lse) + first;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float value;
@@ -129,15 +133,33 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         const int row = band + lane / 4 + 8 * h;
         if (lane % 4 == 0 && row < work.rows) lse[row] = value;
       }
+    };
+    // From registers, so that the one Q buffer could be given back after the last S.
+    const auto write = [&](const LaggingRow& rows, const Work& work) {
+      float inverse[2];
+      finish(rows, work, share.lse, inverse);
+      Element* out = row_pointer<Element>(p.out, work.batch, work.q_row + work.row, work.head);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = band + lane / 4 + 8 * h;
+        write_row<Element, kD>(out + row * p.out.row, o, h, inverse[h], row < work.rows, problem.head_dim);
+      }
+    };
+    // Through shared memory. Only this group reads its 64 rows of Q, and it is done with them: they become
+    // O's staging area, and free once O has left.
+    const auto store = [&](const LaggingRow& rows, int stage) {
+      const Work work = read_work(memory.note(stage));
+      float inverse[2];
+      finish(rows, work, read_share(memory.note(stage), group).lse, inverse);
       const uint32_t o_tile = memory.q_ring + stage * Config::kBytesQ;
-      stage_rows_sm90<Element, kM, kD>(o_tile, 64 * group, o, inverse);
+      stage_band<Element, kM, kD>(o_tile, band, o, inverse);
       if (problem.cu_seqlens_q != nullptr) {  // the rows behind a sequence are its neighbour's
-        ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+        ptx::named_barrier_sync(own_barrier, kWarpgroup);
         store_rows_sm90<kM, kD>(row_pointer<Element>(p.out, work.batch, work.q_row + work.row, work.head),
                                 p.out.row, o_tile, 64 * group, work.rows, problem.head_dim);
       }
       ptx::fence_proxy_async();
-      ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+      ptx::named_barrier_sync(own_barrier, kWarpgroup);
       if (leader && problem.cu_seqlens_q == nullptr) {
 #pragma unroll
         for (int chunk = 0; chunk < kD / 64; ++chunk)
@@ -154,11 +176,16 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       leaving = -1;
     };
 
+    const auto release_q = [&](const Work& work, int n) {  // after S(n)
+      if (kStagesQ == 1 && n == work.key_begin && lane == 0)
+        ptx::mbarrier_arrive(memory.q_empty + 8 * q.stage);
+    };
+
     // A run: tiles one after the other, the products of neighbours overlapping.
     Work work = next_work();
 #pragma unroll 1
     while (work.rows > 0) {
-      int end = end_of(work);
+      int end = share.end;
       if (end == work.key_begin) {  // the tile's last rows do not reach this group
         for (int n = work.key_end; n > work.key_begin; --n) {
           skip(k, memory.k_full, memory.k_empty);
@@ -172,7 +199,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         skip(k, memory.k_full, memory.k_empty);
         skip(v, memory.v_full, memory.v_empty);
       }
-      clear();
+      begins = true;
       state = LaggingRow{};
       begin_scores();
       pass_turn();
@@ -180,6 +207,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::keep(s);
       release(k, memory.k_empty);
       int n = end - 1, n_output, k_len, stage;
+      release_q(work, n);
       soften(work, n);
       pack();
 #pragma unroll 1
@@ -193,7 +221,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           q.advance();
           work = next_work();
           if (work.rows == 0) break;
-          end = end_of(work);
+          end = share.end;
           if (end == work.key_begin) break;
           skips = end < work.key_end;
           if (skips) skip(k, memory.k_full, memory.k_empty);
@@ -205,6 +233,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         ptx::wgmma_wait<1>();
         ptx::keep(s);
         release(k, memory.k_empty);
+        release_q(work, n);
         const LaggingRow finished = state;
         if (last) state = LaggingRow{};
         const bool changed = soften(work, n);
@@ -216,7 +245,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         if (last) {
           if (skips) skip(v, memory.v_full, memory.v_empty);
           store(finished, stage);
-          clear();
+          begins = true;
         } else if (changed) {
 #pragma unroll
           for (int i = 0; i < kD / 2; ++i) o[i] *= rescale[i / 2 % 2];
@@ -228,12 +257,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::keep(o);
       ptx::keep(probability);
       release(v, memory.v_empty);
-      settle();
-      store(state, stage);
-      settle();
       if (kStagesQ == 1) {
+        write(state, work);
         q.advance();
         work = next_work();
+      } else {
+        settle();
+        store(state, stage);
+        settle();
       }
     }
   }
@@ -245,10 +276,13 @@ void launch_fwd_config(const FwdParams& params, cudaStream_t stream) {
   const int64_t batch = p.cu_seqlens_q ? 1 : p.batch;
   const int64_t kv_bytes = p.k_len / (p.cu_seqlens_k ? p.batch : 1) * p.head_dim * 4 * p.kv_heads / p.heads;
   TileGrid grid = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
-  const int64_t count =
-      std::min<int64_t>(blocks(grid), cuda::device_attribute<cudaDevAttrMultiProcessorCount>());
+  const int64_t resident = cuda::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int64_t count = std::min((blocks(grid) + Config::kUnits - 1) / Config::kUnits, resident);
   // Tiles of equal length: all of a head side by side, because they share its keys.
-  grid.section = grid.last_first ? even_section(grid, count) : 1;
+  if (!grid.last_first)
+    grid.section = 1;
+  else if (params.next_tile == nullptr)
+    grid.section = even_section(grid, Config::kUnits * count);
   const auto map = [&](const View& view, int64_t rows, int64_t heads, int box) {
     return make_tensor_map(view, p.element, p.head_dim, rows, heads, batch, box);
   };
@@ -258,16 +292,28 @@ void launch_fwd_config(const FwdParams& params, cudaStream_t stream) {
   const auto kernel = attention_fwd_sm90_kernel<Config>;
   PLAB_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSmemBytes));
-  kernel<<<static_cast<unsigned>(count), Config::kThreads, Config::kSmemBytes, stream>>>(params, grid, maps);
-  PLAB_CHECK_LAUNCH();
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(count));
+  launch.blockDim = dim3(Config::kThreads);
+  launch.dynamicSmemBytes = Config::kSmemBytes;
+  launch.stream = stream;
+  // Over equal lengths the kernel before this one only clears the counter, which the producers wait for.
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  launch.attrs = &early;
+  launch.numAttrs = params.next_tile != nullptr && p.cu_seqlens_q == nullptr ? 1 : 0;
+  PLAB_CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, params, grid, maps));
 }
 
-template <int kHeadDim, int kTileQ, int kTileKv, bool kPingPong>
+template <int kHeadDim, int kTileQ, int kTileKv, bool kPingPong, int kUnits = 1, int kStages = 2>
 void launch_fwd_element(const FwdParams& params, cudaStream_t stream) {
   if (params.problem.element == ElementType::kBFloat16)
-    launch_fwd_config<FwdConfig<__nv_bfloat16, kHeadDim, kTileQ, kTileKv, kPingPong>>(params, stream);
+    launch_fwd_config<FwdConfig<__nv_bfloat16, kHeadDim, kTileQ, kTileKv, kPingPong, kUnits, kStages>>(
+        params, stream);
   else
-    launch_fwd_config<FwdConfig<__half, kHeadDim, kTileQ, kTileKv, kPingPong>>(params, stream);
+    launch_fwd_config<FwdConfig<__half, kHeadDim, kTileQ, kTileKv, kPingPong, kUnits, kStages>>(params,
+                                                                                                stream);
 }
 
 }  // namespace plab::ops::attention::sm90

@@ -1,27 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include "ops/attention/sm90/fwd_work.cuh"
 #include "ops/attention/sm90/tiles.cuh"
 
 // What the warps of the Hopper forward share, and the one that loads.
 namespace plab::ops::attention::sm90 {
 
-template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_>
+// A block is one unit or two: a producer warp, kTileQ / 64 consumer warpgroups, and rings of their own. Two
+// units walk over different tiles, so that one computes while the other begins or ends a tile.
+template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_, int kUnits_ = 1,
+          int kStages_ = 2>
 struct FwdConfig {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_, kStages = 2;
+  static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_;
+  static constexpr int kUnits = kUnits_, kStages = kStages_;
   static constexpr bool kPingPong = kPingPong_;
-  static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kConsumers) * kWarpgroup;
+  static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kUnits * kConsumers) * kWarpgroup;
   // Registers a thread, out of 65536 for the block: producers need few, consumers hold S, P and O.
-  static constexpr int kProducerRegs = kConsumers == 2 ? 40 : 32;
-  static constexpr int kConsumerRegs = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
+  static constexpr int kProducerRegs = kUnits * kConsumers == 2 ? 56 : 32;
+  static constexpr int kConsumerRegs = kUnits * kConsumers == 2 ? 224 : kUnits * kConsumers == 3 ? 160 : 112;
   static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
-  static constexpr int kBytesRings = 2 * kStages * kBytesKv, kBytesBarriers = 256, kBytesMost = 227 * 1024;
-  // With two buffers for Q a block goes from tile to tile without draining its products.
-  static constexpr int kStagesQ = 2 * kBytesQ + kBytesRings + kBytesBarriers <= kBytesMost ? 2 : 1;
-  static constexpr int kSmemBytes = kStagesQ * kBytesQ + kBytesRings + kBytesBarriers;
-  static_assert(kSmemBytes <= kBytesMost, "tiles and stages exceed Hopper's 227 KB per block");
+  static constexpr int kBytesRings = 2 * kStages * kBytesKv, kBytesBarriers = 1024;
+  static constexpr int kBytesMost = 227 / kUnits * 1024;  // of a unit
+  // With several buffers for Q a unit goes from tile to tile without draining its products: one tile's
+  // queries are in use, the last one's buffer holds O until TMA has fetched it, the next one's queries
+  // arrive. Where there is room for one, O leaves from registers, and the next queries arrive under the end
+  // of this tile.
+  static constexpr int kStagesQ = std::min(3, (kBytesMost - kBytesRings - kBytesBarriers) / kBytesQ);
+  static constexpr int kUnitBytes = (kStagesQ * kBytesQ + kBytesRings + kBytesBarriers + 1023) / 1024 * 1024;
+  static constexpr int kSmemBytes = kUnits * kUnitBytes;
+  static_assert(kStagesQ >= 1, "tiles and stages exceed Hopper's 227 KB per block");
   static_assert(kTileKv % 16 == 0, "P V consumes keys in steps of 16");
 };
 
@@ -45,7 +56,7 @@ struct FwdMemory {
     q_empty = v_full + 8 * kKv;
     k_empty = q_empty + 8 * kQ;
     v_empty = k_empty + 8 * kKv;
-    notes = q_full + 128;
+    notes = q_full + 256;
   }
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < Config::kStagesQ + 2 * Config::kStages; ++i) {
@@ -54,22 +65,26 @@ struct FwdMemory {
     }
     ptx::fence_barrier_init();
   }
-  __device__ __forceinline__ uint32_t note(int stage) const { return notes + int(sizeof(Work)) * stage; }
+  __device__ __forceinline__ uint32_t note(int stage) const {
+    return notes + (int(sizeof(Work)) + 16 * Config::kConsumers) * stage;
+  }
 };
 
-// The producer warp: finds the block's work, announces it with its Q, and feeds the rings of K and V as
-// consumers empty them. The whole warp waits and counts, one lane copies: what all lanes agree on costs
-// uniform registers only.
+// The producer warp of unit number `unit`: finds the unit's work, announces it with its Q, and feeds the
+// rings of K and V as consumers empty them. The whole warp waits and counts, one lane copies: what all lanes
+// agree on costs uniform registers only.
 template <class Config>
-__device__ __forceinline__ void produce(const Problem& problem, TileGrid grid, int32_t* next_tile,
-                                        const FwdMaps& maps, const FwdMemory<Config>& memory) {
+__device__ __forceinline__ void produce(const FwdParams& p, TileGrid grid, const FwdMaps& maps,
+                                        const FwdMemory<Config>& memory, int unit) {
   constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
   constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
+  const Problem& problem = p.problem;
+  int32_t* const next_tile = p.next_tile;
   Ring<kStagesQ> q;
   Ring<kStages> k, v;
-  const bool elected = threadIdx.x == 0;
-  if (next_tile != nullptr) grid.tiles = count_tiles(problem, kM);
-  TileWalk walk(grid, next_tile);
+  const bool elected = (threadIdx.x & 31) == 0;
+  if (problem.cu_seqlens_q != nullptr) grid.tiles = count_tiles(problem, kM);
+  TileWalk walk(grid, next_tile, Config::kUnits * int(blockIdx.x) + unit, Config::kUnits * int(gridDim.x));
   Work work;
   int k_row = 0, kv_head = 0, batch = 0;
   const auto load = [&](Ring<kStages>& ring, uint32_t base, uint32_t full, uint32_t empty,
@@ -83,7 +98,7 @@ __device__ __forceinline__ void produce(const Problem& problem, TileGrid grid, i
   const auto announce = [&] {
     ptx::mbarrier_wait(memory.q_empty + 8 * q.stage, q.parity ^ 1);
     if (elected) {
-      write_work(memory.note(q.stage), work);
+      write_work<kM / 64, kN, Config::kPingPong>(memory.note(q.stage), problem, p.rows, work);
       if (work.rows > 0)
         tma_load_tile<kM, kD>(memory.q_ring + q.stage * Config::kBytesQ, maps.q, memory.q_full + 8 * q.stage,
                               work.q_row + work.row, work.head, work.batch);
@@ -93,22 +108,28 @@ __device__ __forceinline__ void produce(const Problem& problem, TileGrid grid, i
     q.advance();
   };
   find_work<kM, kN>(problem, grid, walk, work);
-  if (kStagesQ == 2 || work.rows == 0) announce();
+  if (kStagesQ > 1 || work.rows == 0) announce();
 #pragma unroll 1
   while (work.rows > 0) {
     k_row = work.k_row, kv_head = work.head / (problem.heads / problem.kv_heads), batch = work.batch;
-    const int begin = work.key_begin, end = work.key_end, early = max(end - 2, begin);
-    const int look = next_tile != nullptr ? end - 1 : kStagesQ == 2 ? early : begin;
+    const int begin = work.key_begin, end = work.key_end;
+    // When to ask for the next tile, to look for it, and to announce it with its queries, which a buffer must
+    // be free for. A counter is asked late, so that no unit holds a tile that an idle one could begin; its
+    // answer takes a while, so it is asked before the rings are full for the last time.
+    const bool counts = next_tile != nullptr;
+    const int early = max(counts ? min(end - 2, begin + 1) : end - 2, begin);
+    const int asks = min(end - 1, begin + 2), looks = counts         ? min(end - 1, begin + 1)
+                                                      : kStagesQ > 1 ? early
+                                                                     : begin;
     load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, end - 1);
     if (kStagesQ == 1) announce();
 #pragma unroll 1
     for (int n = end - 1; n >= begin; --n) {
       if (n > begin) load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, n - 1);
       load(v, memory.v_ring, memory.v_full, memory.v_empty, maps.v, n);
-      // With a counter it takes a while to find the next tile, so it is looked for while the rings are full.
-      // Its queries are asked for early, yet not before the buffer that the last tile's O leaves is free.
-      if (n == look) find_work<kM, kN>(problem, grid, walk, work);
-      if (kStagesQ == 2 && n == early) announce();
+      if (n == asks) walk.ask();
+      if (n == looks) find_work<kM, kN>(problem, grid, walk, work);
+      if (kStagesQ > 1 && n == early) announce();
     }
     if (kStagesQ == 1 && work.rows == 0) announce();
   }

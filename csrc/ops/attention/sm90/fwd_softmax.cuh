@@ -89,8 +89,8 @@ __device__ __forceinline__ void finish_row(const LaggingRow& row, int h, float f
       top = higher;
     }
   }
-  inverse = sum == 0.f ? 0.f : __fdividef(weight, sum);
-  lse = sum == 0.f ? -INFINITY : (top + __log2f(sum)) * kLn2;
+  inverse = sum == 0.f ? 0.f : weight * ptx::rcp_approx_ftz(sum);
+  lse = sum == 0.f ? -INFINITY : (top + ptx::lg2_approx_ftz(sum)) * kLn2;
 }
 
 }  // namespace plab::ops::attention::sm90

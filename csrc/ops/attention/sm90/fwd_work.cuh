@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/ptx/dependent_launch.cuh"
 #include "ops/attention/sm90/tiles.cuh"
 
 // Which tiles a block of the Hopper forward works on, and in which order.
@@ -20,26 +21,37 @@ __device__ __forceinline__ int count_tiles(const Problem& problem, int tile_rows
   return uniform(tiles);
 }
 
-// The tiles of one block of a grid that stays on the multiprocessors. Under a causal mask a section's tiles
-// are sorted by falling length; dealt out to and fro (0 1 2 2 1 0 0 1 2 ...) every block gets the same sum of
-// lengths, section by section, and needs no counter in global memory. Sequences of different lengths would
-// not come out even: their tiles are taken from a counter that all blocks share.
+// The tiles of unit `me` of `many` that stay on the multiprocessors. Under a causal mask a section's tiles
+// are sorted by falling length; dealt out to and fro (0 1 2 2 1 0 0 1 2 ...) every unit gets the same sum of
+// lengths, section by section, and needs no counter in global memory. Tiles of other lengths would not come
+// out even: after their first, units take them from a counter that all share.
 class TileWalk {
  public:
-  __device__ __forceinline__ TileWalk(const TileGrid& grid, int32_t* next_tile)
+  __device__ __forceinline__ TileWalk(const TileGrid& grid, int32_t* next_tile, int me, int many)
       : next_tile_(next_tile),
+        me_(uint32_t(me)),
+        many_(uint32_t(many)),
+        taken_(me - many),
         total_(uint32_t(grid.tiles) * uint32_t(grid.groups)),
         span_(grid.last_first ? uint32_t(grid.tiles) * uint32_t(grid.section) : total_) {}
 
+  // Asks the counter for another tile, which the next call of next() gives: the answer has time until then.
+  __device__ __forceinline__ void ask() {
+    if (next_tile_ == nullptr) return;
+    ptx::wait_for_previous_grid();  // which sets the counter to 0
+    if ((threadIdx.x & 31) == 0) taken_ = atomicAdd(next_tile_, 1);
+    asked_ = true;
+  }
+
   __device__ __forceinline__ bool next(uint32_t& index) {
     if (next_tile_ != nullptr) {
-      int taken = 0;
-      if ((threadIdx.x & 31) == 0) taken = atomicAdd(next_tile_, 1);
-      index = uint32_t(uniform(taken));
+      if (!asked_) ask();  // the last answer was a tile of no sequence
+      asked_ = false;
+      index = many_ + uint32_t(uniform(taken_));
       return index < total_;
     }
     while (first_ < total_) {
-      const uint32_t at = turn_ * gridDim.x + (turn_ & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+      const uint32_t at = turn_ * many_ + (turn_ & 1 ? many_ - 1 - me_ : me_);
       ++turn_;
       if (at < min(span_, total_ - first_)) {
         index = first_ + at;
@@ -53,6 +65,9 @@ class TileWalk {
 
  private:
   int32_t* next_tile_;
+  uint32_t me_, many_;
+  int taken_;  // in lane 0
+  bool asked_ = true;
   uint32_t total_, span_, first_ = 0, turn_ = 0;
 };
 
@@ -75,10 +90,10 @@ inline int even_section(const TileGrid& grid, int64_t blocks) {
 // producer works this out and hands it on in shared memory, with the queries: consumers have no time for
 // divisions.
 struct alignas(16) Work {
-  int rows, row;            // valid queries, 0: there is no more work; the first of them in its sequence
-  int q_len, k_len;         // of this sequence
-  int key_begin, key_end;   // key tiles
-  int clear_from, edge_at;  // key tiles n with clear_from <= n < edge_at are seen whole by every row
+  int rows, row;           // valid queries, 0: there is no more work; the first of them in its sequence
+  int q_len, k_len;        // of this sequence
+  int key_begin, key_end;  // key tiles
+  int clear_from;          // from this key tile on, every row sees the left end of its window
   int head, batch;
   int q_row, k_row;  // where the sequence begins in its tensors
 };
@@ -99,7 +114,6 @@ __device__ __forceinline__ void find_work(const Problem& problem, const TileGrid
   work.key_end = uniform((visible.high(last, tile.k_len) + kTileKv - 1) / kTileKv);
   if (work.key_begin >= work.key_end) work.key_begin = 0, work.key_end = 1;
   work.clear_from = uniform((visible.low(last) + kTileKv - 1) / kTileKv);
-  work.edge_at = uniform(visible.high(tile.row, tile.k_len) / kTileKv);
   work.row = uniform(tile.row);
   work.q_len = tile.q_len;
   work.k_len = tile.k_len;
@@ -107,13 +121,6 @@ __device__ __forceinline__ void find_work(const Problem& problem, const TileGrid
   work.batch = uniform(tile.batch);
   work.q_row = uniform(int(tile.q_row));
   work.k_row = uniform(int(tile.k_row));
-}
-
-__device__ __forceinline__ void write_work(uint32_t smem, const Work& work) {
-  const int* w = reinterpret_cast<const int*>(&work);
-#pragma unroll
-  for (int i = 0; i < int(sizeof(Work)) / 16; ++i)
-    ptx::store_shared_16(smem + 16 * i, make_uint4(w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]));
 }
 
 __device__ __forceinline__ Work read_work(uint32_t smem) {
@@ -136,13 +143,41 @@ __device__ __forceinline__ Visible visible_of(const Problem& problem, const Work
   return Visible(problem, tile);
 }
 
-// Where the key tiles of one warpgroup's 64 rows end: key_begin if none of its rows is valid, and under a
-// causal mask perhaps one tile before the block's end.
-template <int kTileKv>
-__device__ __forceinline__ int own_end(const Problem& problem, const Work& work, int group) {
-  if (64 * group >= work.rows) return work.key_begin;
-  const int high = visible_of(problem, work).high(work.row + min(64 * group + 64, work.rows) - 1, work.k_len);
-  return max(uniform((high + kTileKv - 1) / kTileKv), max(work.key_end - 1, work.key_begin + 1));
+// What one warpgroup's 64 rows see of the tile, and where their LSE lies. `end` is key_begin if none of the
+// rows is valid, and may lie one key tile before the tile's end, unless the warpgroups take turns and so walk
+// over the same key tiles. From key tile `edge` on some row does not see all keys.
+struct alignas(16) Share {
+  int end, edge;
+  int64_t lse;  // of the tile's first row
+};
+
+template <int kGroups, int kTileKv, bool kTogether>
+__device__ __forceinline__ void write_work(uint32_t smem, const Problem& problem, const RowLayout& rows,
+                                           const Work& work) {
+  const int* w = reinterpret_cast<const int*>(&work);
+#pragma unroll
+  for (int i = 0; i < int(sizeof(Work)) / 16; ++i)
+    ptx::store_shared_16(smem + 16 * i, make_uint4(w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]));
+  const Visible visible = visible_of(problem, work);
+  const int64_t lse = work.batch * rows.batch + work.head * rows.head + work.q_row + work.row;
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const int first = work.row + 64 * group, last = work.row + min(64 * group + 64, work.rows) - 1;
+    const int high = (visible.high(last, work.k_len) + kTileKv - 1) / kTileKv;
+    int end = max(high, max(work.key_end - 1, work.key_begin + 1));
+    if (kTogether)
+      end = work.key_end;
+    else if (64 * group >= work.rows)
+      end = work.key_begin;
+    ptx::store_shared_16(
+        smem + int(sizeof(Work)) + 16 * group,
+        make_uint4(end, visible.high(first, work.k_len) / kTileKv, uint32_t(lse), uint32_t(lse >> 32)));
+  }
+}
+
+__device__ __forceinline__ Share read_share(uint32_t smem, int group) {
+  const uint4 v = ptx::load_shared_16(smem + int(sizeof(Work)) + 16 * group);
+  return {uniform(int(v.x)), uniform(int(v.y)), int64_t(uint64_t(v.w) << 32 | v.z)};
 }
 
 }  // namespace plab::ops::attention::sm90

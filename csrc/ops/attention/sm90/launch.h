@@ -7,6 +7,9 @@
 // work.
 namespace plab::ops::attention::sm90 {
 
+// Keys of a sequence; with cu_seqlens their mean.
+inline int64_t keys_of(const Problem& p) { return p.k_len / (p.cu_seqlens_k != nullptr ? p.batch : 1); }
+
 void launch_fwd_d64(const FwdParams& params, cudaStream_t stream);
 void launch_fwd_d128(const FwdParams& params, cudaStream_t stream);
 void launch_fwd_d256(const FwdParams& params, cudaStream_t stream);

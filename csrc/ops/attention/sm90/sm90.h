@@ -10,6 +10,9 @@ namespace plab::ops::attention::sm90 {
 bool takes(const FwdParams& params);
 bool takes(const BwdParams& params);
 
+// Whether the forward takes its tiles from a counter, FwdParams::next_tile.
+bool counts_tiles(const Problem& problem);
+
 // Floats of BwdParams::dq_sum; 0 for problems that need none.
 int64_t dq_sum_floats(const Problem& problem);
 

@@ -125,15 +125,15 @@ __device__ __forceinline__ void issue_nt(float (&d)[kN / 2], uint32_t a_rows, ui
   ptx::wgmma_commit();
 }
 
-// D += A B with A in registers (a score accumulator, packed) and B a tile whose kDepth rows are the product's
-// depth.
+// D += A B (D = A B unless `add`) with A in registers (a score accumulator, packed) and B a tile whose kDepth
+// rows are the product's depth.
 template <class Element, int kDim, int kDepth>
 __device__ __forceinline__ void issue_nn(float (&d)[kDim / 2], const uint32_t (&a)[kDepth / 16][4],
-                                         uint32_t b_tile) {
+                                         uint32_t b_tile, bool add = true) {
   const uint64_t b = ptx::descriptor_mn_major(b_tile, kDepth * 128);
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k)
-    ptx::Wgmma<Element, kDim, false, true>::rs(d, a[k], ptx::descriptor_step(b, k * 2048), 1);
+    ptx::Wgmma<Element, kDim, false, true>::rs(d, a[k], ptx::descriptor_step(b, k * 2048), add || k > 0);
   ptx::wgmma_commit();
 }
 
