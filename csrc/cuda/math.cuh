@@ -79,8 +79,8 @@ constexpr float kNearZero = 0.75f;  // where fp32 changes from the odd polynomia
 template <class Element>
 __device__ __forceinline__ float tail(float t) {
   if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
-    return ptx::ex2_approx_ftz(horner(t, -1.0f, -1.147904277e+00f, -4.738793075e-01f, -3.909310699e-02f,
-                                      3.282171208e-03f, -1.049106431e-04f));
+    return ptx::ex2_approx_ftz(horner(t, -1.0f, -1.146678329e+00f, -4.778322875e-01f, -3.679658473e-02f,
+                                      2.897165483e-03f, -8.681075997e-05f));
   } else {
     return ptx::ex2_approx_ftz(horner(t, -1.0f, -1.150184751e+00f, -4.625674188e-01f, -4.891340435e-02f,
                                       5.892470479e-03f, -3.151433193e-04f));

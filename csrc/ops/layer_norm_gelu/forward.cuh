@@ -250,6 +250,17 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   group.finish();
 }
 
+/// Calls kRows rows, or as many as there are, into L2, where whoever reads them soon will find them.
+template <int kRows, class Element>
+__device__ __forceinline__ void prefetch_rows(const Element* first, int64_t available, int64_t cols,
+                                              int64_t stride) {
+  const int row_bytes = static_cast<int>(cols) * static_cast<int>(sizeof(Element));
+  if constexpr (kRows == 1) return cuda::ptx::prefetch_l2(first, row_bytes);
+  const int rows = available < kRows ? static_cast<int>(available) : kRows;
+  if (stride == cols) return cuda::ptx::prefetch_l2(first, rows * row_bytes);
+  for (int r = 0; r < rows; ++r) cuda::ptx::prefetch_l2(first + r * stride, row_bytes);
+}
+
 /// The simplest scheme: a row straight into registers; other blocks fill the wait.
 template <class Config>
 __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
@@ -275,13 +286,15 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const auto residual_of = [&](int64_t row) {
     return static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
   };
-  if (Config::kOneRow && threadIdx.x == 0) {  // the rows of the block that will have this one's place
+  if (Config::kOneRow && Tile::kAccess != Access::kScalar && threadIdx.x == 0) {
+    // The rows of the block that will have this one's place. By one thread: the instruction takes its address
+    // from the warp and would become a loop over the lanes.
     const int64_t next = static_cast<int64_t>(blockIdx.x) * Config::kRowsAtATime + order.groups_ahead;
-#pragma unroll
-    for (int r = 0; r < Config::kRowsAtATime; ++r) {
-      if (next + r >= params.rows) break;
-      tile.prefetch(x_of(next + r));
-      if constexpr (Config::kResidual) tile.prefetch(residual_of(next + r));
+    if (next < params.rows) {
+      constexpr int kRows = Config::kRowsAtATime;
+      prefetch_rows<kRows>(x_of(next), params.rows - next, params.cols, params.x_row_stride);
+      if constexpr (Config::kResidual)
+        prefetch_rows<kRows>(residual_of(next), params.rows - next, params.cols, params.residual_row_stride);
     }
   }
   for (int64_t k = 0; k < count; ++k) {

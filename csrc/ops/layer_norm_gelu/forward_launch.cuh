@@ -19,7 +19,7 @@ void dispatch_forward_tile(const RowPlan& plan, Function&& function) {
     dispatch_tile<Element, 8, 6, 4, 2, 1>(plan, function);
   }
 }
-constexpr int kHalfWarp = 16;
+constexpr int kHalfWarp = 16, k48Columns = 48 / 8;
 constexpr int64_t kManyColumnsEach =
     8192;  // above, a thread of 16-bit rows has 64 columns where that comes out even
 
@@ -28,6 +28,7 @@ RowPlan plan_forward(int64_t cols, bool is_aligned) {
   constexpr bool k16Bit = sizeof(Element) == 2;
   constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
   if (is_aligned && cols == 32 * kHalfWarp) return {kHalfWarp, k32Columns, Access::kExact};
+  if (k16Bit && is_aligned && cols == 48 * kHalfWarp) return {kHalfWarp, k48Columns, Access::kExact};
   if (k16Bit && is_aligned && cols > kManyColumnsEach && cols <= 2 * kManyColumnsEach && cols % 2048 == 0)
     return {static_cast<int>(cols / 64), 2 * k32Columns, Access::kExact};
   if constexpr (k16Bit) return plan_row(cols, 8, {4, 3, 2, 1}, is_aligned);
@@ -39,7 +40,7 @@ RowPlan plan_forward(int64_t cols, bool is_aligned) {
 /// that run have ended. Of short rows, a few: starting a block costs too.
 template <class Tile, class Group, GeluForm kForm, bool kResidual>
 void launch_forward_direct(const ForwardParams& params, int threads_per_row, cudaStream_t stream) {
-  constexpr int kResident = Tile::kElements > 32 ? 512 : Group::kIsWarp && Tile::kElements == 32 ? 768 : 1024;
+  constexpr int kResident = Tile::kElements > 48 ? 512 : Group::kIsWarp && Tile::kElements >= 32 ? 768 : 1024;
   constexpr int kAsManyAsRows = 1 << 24;  // waves
   using Config = ForwardConfig<Tile, Group, kResident, Weights::kCached, 0, kForm, kResidual>;
   Launch launch = plan_launch<Config, forward_direct_kernel<Config>>(
@@ -72,7 +73,11 @@ void launch_forward_typed(const ForwardParams& params, cudaStream_t stream) {
   const auto direct = [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
     launch_forward_direct<Tile, Group, kForm, kResidual>(params, plan.threads, stream);
   };
-  if (plan.threads == kHalfWarp) {
+  if (plan.threads == kHalfWarp && plan.vecs > k32Columns) {
+    if constexpr (sizeof(Element) == 2)
+      direct(Tag<RowTile<Element, k48Columns, Access::kExact, kHalfWarp>>{},
+             Tag<cuda::LanePairSum<kHalfWarp>>{});
+  } else if (plan.threads == kHalfWarp) {
     direct(Tag<RowTile<Element, k32Columns, Access::kExact, kHalfWarp>>{},
            Tag<cuda::LanePairSum<kHalfWarp>>{});
   } else if (plan.vecs > k32Columns) {

@@ -83,13 +83,6 @@ class RowTile {
     for (int i = 0; i < kVecs; ++i) packed.vec[i] = load_vec<true>(row, i);
   }
 
-  /// Calls a row into L2, where whoever reads it soon will find it. For one thread: the instruction takes its
-  /// address from the warp and would become a loop over the lanes.
-  __device__ __forceinline__ void prefetch(const Element* row) const {
-    if constexpr (kAccess != Access::kScalar)
-      cuda::ptx::prefetch_l2(row, cols_ * static_cast<int>(sizeof(Element)));
-  }
-
   /// For good: the packed registers are free for the next row, the compiler does not unpack a second time.
   __device__ __forceinline__ static void unpack(const Packed& packed, Floats& f) {
 #pragma unroll

@@ -180,6 +180,8 @@ void run_all() {
                              {11, 512, 520, 0, 2, 0.5f, true});
   run<RowTile<Bf16, 2, kExact>, WarpPairSum, kShared, 3, kOverlap, kErf, 0, RowTile<Bf16, 4, kExact, 16>,
       cuda::LanePairSum<16>>("bf16 half a warp per row, far from zero", {5, 512, 512, 0, 1, 300, true});
+  run<RowTile<Bf16, 3, kExact>, WarpPairSum, kShared, 3, kOverlap, kErf, 0, RowTile<Bf16, 6, kExact, 16>,
+      cuda::LanePairSum<16>>("bf16 half a warp per row, 48 columns each", {13, 768, 768, 0, 2, 0.5f, true});
   run<RowTile<float, 2, kExact>, BlockPairSum, kShared, 3, kInTurn, kErf, 0>("fp32 straight into registers",
                                                                              {7, 768, 768, 0, 3, 0.5f, true});
   run<RowTile<Bf16, 1, kExact>, WarpPairSum, kShared, 3, kOverlap, kErf, 0>("bf16 short rows, a few a warp",

@@ -2,10 +2,9 @@
 // layer_norm_gelu backward of a few rows in one kernel: latency is all that counts, and a second kernel for
 // the sums over rows would cost a third of it.
 //
-// Mapping   a cluster is the whole grid; each of its blocks has a row (of more than kMaxBlocks rows, every
-//           kMaxBlocks-th), straight in registers. What dW and dB get from it waits in the block's shared
-//           memory, where the blocks of the cluster read it: each adds a part of the columns over all blocks,
-//           in their order.
+// Mapping   a cluster is the whole grid; each of its blocks has a row, straight in registers. What dW and dB
+//           get from it waits in the block's shared memory, where the blocks of the cluster read it: each
+//           adds a part of the columns over all blocks, in their order.
 // Bytes     as backward.cuh, and 8 d per block through shared memory.
 // Contract  layer_norm_gelu.h; rows start at 16 bytes, and the vectors of the block's threads are the row.
 #include "cuda/launch.h"
@@ -19,8 +18,7 @@
 namespace plab::ops::layer_norm_gelu {
 namespace {
 
-constexpr int kMaxBlocks = 8;                  // of a cluster, on every GPU that has them
-constexpr int64_t kMostRows = 2 * kMaxBlocks;  // with more, blocks that share nothing are faster
+constexpr int kMaxRows = 8;  // blocks of a cluster, on every GPU that has them; two rows a block are too slow
 
 template <class Tile, GeluForm kForm, bool kResidual>
 __global__ void __launch_bounds__(kMaxThreadsPerRow)
@@ -36,47 +34,34 @@ __global__ void __launch_bounds__(kMaxThreadsPerRow)
     tile.load(static_cast<const Element*>(rows) + row * stride, packed);
     Tile::unpack(packed, floats);
   };
-  Floats weight, bias = {}, dweight = {}, dbias = {};
+  const int64_t row = blockIdx.x;
+  Floats weight, bias = {}, x, dh, dweight;
+  load(params.x, row, params.x_row_stride, x);
+  load(params.dy, row, params.dy_row_stride, dh);
   load(params.weight, 0, 0, weight);
   if (params.bias != nullptr) load(params.bias, 0, 0, bias);
-  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
-    Floats x, dh;
-    load(params.x, row, params.x_row_stride, x);
-    load(params.dy, row, params.dy_row_stride, dh);
-    [[maybe_unused]] Floats dsum;
-    if constexpr (kResidual) load(params.dsum, row, params.dsum_row_stride, dsum);
-    const float mean = __ldg(static_cast<const float*>(params.mean) + row);
-    const float rstd = __ldg(static_cast<const float*>(params.rstd) + row);
-    float sum = 0.0f, sum_h = 0.0f;
+  [[maybe_unused]] Floats dsum;
+  if constexpr (kResidual) load(params.dsum, row, params.dsum_row_stride, dsum);
+  const float mean = __ldg(static_cast<const float*>(params.mean) + row);
+  const float rstd = __ldg(static_cast<const float*>(params.rstd) + row);
+  Floats& dbias = bias;
+  float sum = 0.0f, sum_h = 0.0f;
 #pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
+  for (int i = 0; i < Tile::kVecs; ++i) {
 #pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) {
-        const float h = (x[i][j] - mean) * rstd;
-        const float z = fmaf(h, weight[i][j], bias[i][j]);
-        const float dz = dh[i][j] * cuda::gelu_derivative<Element, kForm>(z);
-        dweight[i][j] = fmaf(dz, h, dweight[i][j]);
-        dbias[i][j] += dz;
-        x[i][j] = h;
-        dh[i][j] = dz * weight[i][j];
-        sum += dh[i][j];
-        sum_h = fmaf(dh[i][j], h, sum_h);
-      }
-    }
-    group.collect(group.post(cuda::warp_pair_sum(sum, sum_h)), sum, sum_h);
-    const float shift = -sum * inverse_cols, slope = -sum_h * inverse_cols;
-    Element* dx = static_cast<Element*>(params.dx) + row * params.cols;
-#pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
-      float f[Tile::kVecSize];
-#pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) {
-        f[j] = rstd * (fmaf(x[i][j], slope, dh[i][j]) + shift);
-        if constexpr (kResidual) f[j] += dsum[i][j];
-      }
-      tile.store_vec(dx, i, f);
+    for (int j = 0; j < Tile::kVecSize; ++j) {
+      const float h = (x[i][j] - mean) * rstd;
+      const float z = fmaf(h, weight[i][j], bias[i][j]);
+      const float dz = dh[i][j] * cuda::gelu_derivative<Element, kForm>(z);
+      dweight[i][j] = dz * h;
+      dbias[i][j] = dz;
+      x[i][j] = h;
+      dh[i][j] = dz * weight[i][j];
+      sum += dh[i][j];
+      sum_h = fmaf(dh[i][j], h, sum_h);
     }
   }
+  const auto ticket = group.post(cuda::warp_pair_sum(sum, sum_h));
   const int quads = static_cast<int>(params.cols) / 4;  // of dweight's sums; dbias' follow
   const auto put = [&](const Floats& sums, float4* row) {
 #pragma unroll
@@ -88,13 +73,27 @@ __global__ void __launch_bounds__(kMaxThreadsPerRow)
   };
   put(dweight, shared);
   put(dbias, shared + quads);
-  cuda::ptx::cluster_sync();
+  group.collect(ticket, sum, sum_h);
+  cuda::ptx::cluster_arrive();
+  const float shift = -sum * inverse_cols, slope = -sum_h * inverse_cols;
+  Element* dx = static_cast<Element*>(params.dx) + row * params.cols;
+#pragma unroll
+  for (int i = 0; i < Tile::kVecs; ++i) {
+    float f[Tile::kVecSize];
+#pragma unroll
+    for (int j = 0; j < Tile::kVecSize; ++j) {
+      f[j] = rstd * (fmaf(x[i][j], slope, dh[i][j]) + shift);
+      if constexpr (kResidual) f[j] += dsum[i][j];
+    }
+    tile.store_vec(dx, i, f);
+  }
+  cuda::ptx::cluster_wait();
   for (int quad = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); quad < 2 * quads;
        quad += static_cast<int>(gridDim.x * blockDim.x)) {
     const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared + quad));
     float4 total = {};
 #pragma unroll
-    for (unsigned block = 0; block < kMaxBlocks; ++block) {
+    for (unsigned block = 0; block < kMaxRows; ++block) {
       if (block >= gridDim.x) break;
       const float4 part = cuda::ptx::cluster_load_4(cuda::ptx::cluster_address(address, block));
       total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
@@ -113,7 +112,7 @@ void launch_few(const BackwardParams& params, int threads, cudaStream_t stream) 
   const int shared_bytes = static_cast<int>(2 * params.cols * sizeof(float));
   static_cast<void>(cuda::blocks_per_multiprocessor<backward_few_kernel<Tile, kForm, kResidual>>(
       threads, shared_bytes));  // lets the kernel have that much
-  const auto blocks = static_cast<unsigned>(params.rows < kMaxBlocks ? params.rows : kMaxBlocks);
+  const auto blocks = static_cast<unsigned>(params.rows);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {blocks, 1, 1};
@@ -130,7 +129,7 @@ void launch_few(const BackwardParams& params, int threads, cudaStream_t stream) 
 }  // namespace
 
 bool launch_backward_few(const BackwardParams& params, bool launch, cudaStream_t stream) {
-  if (params.rows < 1 || params.rows > kMostRows) return false;
+  if (params.rows < 1 || params.rows > kMaxRows) return false;
   if (cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() != 9) return false;
   bool done = false;
   dispatch_element_and_form(params.element, params.form, [&]<class Element, GeluForm kForm>() {
