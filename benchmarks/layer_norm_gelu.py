@@ -16,8 +16,9 @@ compiled in torch's cache on disk and its name in a file; what is not named ther
     python benchmarks/layer_norm_gelu.py --prepare --processes 6 --prepared compiled.txt
     python benchmarks/layer_norm_gelu.py --processes 3 --prepared compiled.txt --output lines.jsonl
 
-A measuring run with --processes has one for each dtype: all compile at once, then each measures in its turn.
-Every number is in the output as soon as it is known; name the most important --dtypes and --widths first.
+A measuring run with --processes deals the cases out to them: all compile at once, then each measures in its
+turn. Every number is in the output as soon as it is known: name the most important --dtypes and --widths
+first.
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ def timed_where_possible(
                 torch.cuda.synchronize()
     if not usable:
         return {}
-    return compare(usable, mode=mode, rounds=rounds, cold=False, calls_per_sample=20)  # type: ignore[arg-type]
+    return compare(usable, mode=mode, rounds=rounds, warmup_s=0.03, cold=False, calls_per_sample=20)  # type: ignore[arg-type]
 
 
 class Prepared:
@@ -251,14 +252,17 @@ class Prepared:
 
 def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[int]) -> int:
     """Processes that prepare at the same time and measure one after the other."""
-    cases = [(dtype, d) for d in widths for dtype in dtypes]
-    if options.prepare:  # dealt out, so that the first ones are done first
-        dealt = [cases[i :: options.processes] for i in range(options.processes)]
-        tasks = [["--cases", *(f"{dtype}:{d}" for dtype, d in some), "--no-small"] for some in dealt if some]
-    else:
-        tasks = [["--dtypes", t, "--widths", *map(str, widths), "--no-small"] for t in dtypes]
+    n = options.processes
+    if options.prepare:  # dealt out, so that the first ones of all dtypes are done first
+        cases = [f"{dtype}:{d}" for d in widths for dtype in dtypes]
+        parts = [cases[i::n] for i in range(n)]
+    else:  # in a row, so that they are measured in that order
+        cases = [f"{dtype}:{d}" for dtype in dtypes for d in widths]
+        size = -(-len(cases) // n)
+        parts = [cases[i : i + size] for i in range(0, len(cases), size)]
+    tasks = [["--cases", *part, "--no-small"] for part in parts if part]
     if not options.no_small:
-        tasks.insert(1, ["--dtypes", dtypes[0], "--widths"])
+        tasks.insert(-(-len(parts) // len(dtypes)), ["--dtypes", dtypes[0], "--widths"])
     shared = ["--elements", str(options.elements), "--rounds", str(options.rounds)]
     shared += ["--quick"] if options.quick else []
     shared += ["--only-ours"] if options.only_ours else []
@@ -279,7 +283,7 @@ def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[in
         process.stdout.readline()  # prepared, or failed
         return process
 
-    with ThreadPoolExecutor(max(options.processes, 1 if options.prepare else len(tasks))) as pool:
+    with ThreadPoolExecutor(len(tasks)) as pool:
         processes = list(pool.map(start, tasks))
     say("all prepared")
     failed = 0
