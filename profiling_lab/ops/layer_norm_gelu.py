@@ -189,7 +189,8 @@ class _LayerNormGelu(torch.autograd.Function):  # type: ignore[misc]  # torch is
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return *_gradients(ctx.saved_tensors, ctx.approximate, dy), None, None
+        dx, dweight, dbias = _gradients(ctx.saved_tensors, ctx.approximate, dy)
+        return dx, dweight, dbias, None, None
 
 
 class _LayerNormGeluResidual(torch.autograd.Function):  # type: ignore[misc]

@@ -141,3 +141,16 @@ def test_only_the_sum_of_a_residual_was_used(device: torch.device) -> None:
     )
     assert dweight is None
     assert torch.equal(dx, torch.ones_like(x)) and torch.equal(dresidual, dx)
+
+
+def test_compiled_autograd_takes_the_backward_of_a_plain_call() -> None:
+    """Its forward ran past the dispatcher; what is traced of the backward is the op that can be traced."""
+    from torch._dynamo import compiled_autograd
+
+    leaves = [torch.randn(s, requires_grad=True) for s in ((3, 8), (8,), (8,))]
+    expected = torch.autograd.grad(layer_norm_gelu(*leaves).sum(), leaves)
+    total = layer_norm_gelu(*leaves).sum()
+    with compiled_autograd._enable(lambda graph: torch.compile(graph, backend="aot_eager", fullgraph=True)):
+        total.backward()
+    for leaf, gradient in zip(leaves, expected, strict=True):
+        torch.testing.assert_close(leaf.grad, gradient)
