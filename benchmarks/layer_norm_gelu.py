@@ -24,11 +24,13 @@ first.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -276,25 +278,30 @@ def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[in
 
     def start(task: list[str]) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, *shared, *task, "--prepare" if options.prepare else "--wait"]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=threads | os.environ
-        )
-        assert process.stdout is not None
-        process.stdout.readline()  # prepared, or failed
-        return process
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=threads | os.environ)
 
-    with ThreadPoolExecutor(len(tasks)) as pool:
-        processes = list(pool.map(start, tasks))
-    say("all prepared")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not without what was started
+    processes = [start(task) for task in tasks]
     failed = 0
-    for process in processes:
-        assert process.stdin is not None and process.stdout is not None
-        if process.poll() is None:
-            process.stdin.write("go\n")
-            process.stdin.close()
-        for line in process.stdout:
-            print(line, end="", flush=True)
-        failed += process.wait() != 0
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        # Each says that it is prepared, or fails. Who takes too long prepares while others measure.
+        ready = [pool.submit(process.stdout.readline) for process in processes if process.stdout]
+        try:
+            wait(ready, timeout=None if options.prepare else options.patience)
+            say(f"{sum(one.done() for one in ready)} of {len(ready)} prepared")
+            for process, prepared in zip(processes, ready, strict=True):
+                assert process.stdin is not None and process.stdout is not None
+                if prepared.result():
+                    with contextlib.suppress(BrokenPipeError):
+                        process.stdin.write("go\n")
+                        process.stdin.close()
+                for line in process.stdout:
+                    print(line, end="", flush=True)
+                failed += process.wait() != 0
+        finally:
+            for process in processes:
+                process.kill()
     return 1 if failed else 0
 
 
@@ -317,6 +324,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="that compile at the same time")
     parser.add_argument("--prepare", action="store_true", help="only compile, measure nothing")
     parser.add_argument("--prepared", type=Path, help="the names of what was compiled")
+    parser.add_argument("--patience", type=float, default=40, help="seconds until the first one measures")
     parser.add_argument("--run", help="the name of the run that the lines belong to")
     parser.add_argument("--wait", action="store_true", help="between the two for a line on stdin")
     options = parser.parse_args()
