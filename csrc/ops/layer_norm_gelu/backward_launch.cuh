@@ -80,8 +80,11 @@ int64_t launch_backward_typed(const BackwardParams& params, bool launch, cudaStr
       } else if constexpr (Tile::kElements > 16) {
         with.template operator()<512, 3, false, true>();
       } else if constexpr (k16Bit) {
-        if constexpr (Group::kIsWarp) return with.template operator()<512, 3, true, true>();
-        with.template operator()<640, 3, false, false>();
+        if constexpr (Group::kIsWarp) {
+          with.template operator()<512, 3, true, true>();
+        } else {
+          with.template operator()<640, 3, false, false>();
+        }
       } else {
         if (!Group::kIsWarp && plan.threads > 256 && plan.threads < 512)
           with.template operator()<512, 3, true, true>();

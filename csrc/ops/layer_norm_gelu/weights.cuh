@@ -3,6 +3,7 @@
 // neither registers that rows in flight need, nor an unpacking for each row.
 #pragma once
 
+#include "cuda/math.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "ops/layer_norm_gelu/row_tile.cuh"
 
@@ -16,7 +17,8 @@ enum class Weights {
   kCached,     // read anew for each row, from L1 after the first
 };
 
-template <class Tile, Weights kWeights>
+/// kScaled: they are all multiplied by kGaussScale.
+template <class Tile, Weights kWeights, bool kScaled = false>
 class WeightStore {
  public:
   using Element = typename Tile::Element;
@@ -84,6 +86,7 @@ class WeightStore {
       cuda::unpack(w_.vec[i], weight);
       cuda::unpack(b_.vec[i], bias);
     }
+    if constexpr (kWeights != Weights::kShared) scale(weight), scale(bias);
   }
 
  private:
@@ -96,6 +99,13 @@ class WeightStore {
     }
   }
 
+  __device__ static void scale(Floats& f) {
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int j = 0; j < Tile::kVecSize; ++j) f[j] *= cuda::kGaussScale;
+    }
+  }
+
   // Each warp has its own piece, in which a lane's quads lie a warp apart: neighbouring lanes, neighbouring
   // banks.
   __device__ static int thread_offset(int thread) {
@@ -104,6 +114,7 @@ class WeightStore {
   __device__ __forceinline__ void put(int v, const cuda::Vec<Element>& packed) {
     Floats f;
     cuda::unpack(packed, f);
+    scale(f);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       shared_[(v * kQuads + q) * 32] = make_float4(f[4 * q], f[4 * q + 1], f[4 * q + 2], f[4 * q + 3]);
