@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from profiling_lab.ops import _registration as registration
+from profiling_lab.ops._load import has_cuda_kernels
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
 
 _FORWARD = registration.overload("attention_fwd")
@@ -312,6 +313,8 @@ def _sdpa(
     """scaled_dot_product_attention by flash_attention, or None where only torch's own can answer."""
     if attn_mask is not None or dropout_p != 0.0 or query.dim() != 4:
         return None
+    if not _has_kernels(query.device.type, query.device.index):
+        return None
     if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape != value.shape:
         return None
     if query.shape[-1] != key.shape[-1] or (is_causal and query.shape[2] != key.shape[2]):
@@ -324,6 +327,20 @@ def _sdpa(
         if query.shape[-1] % 8 or query.shape[-1] > 256:
             return None
     return attention_flash(query, key, value, causal=is_causal, scale=scale)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is untyped here
+def _has_kernels(device_type: str, index: int | None) -> bool:
+    """Whether flash_attention runs on such a device at all: the CPU, or a GPU of 8.0 or newer."""
+    if device_type != "cuda":
+        return device_type == "cpu"
+    if index not in _GPUS:
+        _GPUS[index] = has_cuda_kernels() and torch.cuda.get_device_capability(index) >= (8, 0)
+    return _GPUS[index]
+
+
+_GPUS: dict[int | None, bool] = {}
+"""Which of them, as far as they have been asked about."""
 
 
 def _body_of(function: Any) -> Any:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,20 @@ def test_calls_that_mean_something_else_keep_torchs_answer(device: str) -> None:
     with flash_attention_for_sdpa(), Calls() as seen:
         F.scaled_dot_product_attention(q, k, v)
     assert seen.count == 1
+
+
+def test_devices_without_kernels_keep_torchs_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is neither the CPU nor a GPU, and GPUs older than 8.0."""
+    q = torch.ones(1, 2, 3, 8, device="meta")
+    with flash_attention_for_sdpa(), Calls() as seen:
+        assert F.scaled_dot_product_attention(q, q, q).is_meta
+    assert seen.count == 0
+    module = import_module("profiling_lab.ops.attention")
+    monkeypatch.setattr(module, "has_cuda_kernels", lambda: True)
+    for capability, has_kernels in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
+        monkeypatch.setattr(module, "_GPUS", {})
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert module._has_kernels("cuda", 0) == has_kernels
 
 
 # Parts of the result
