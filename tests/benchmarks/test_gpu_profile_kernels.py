@@ -25,6 +25,7 @@ SMALL = ("--seq-len", "256", "--batch", "1", "--heads", "2", "--steps", "2", "--
 KERNEL = {"naive": "naive_", "tiled": "tiled_", "flash": "attention", "sdpa-flash": "flash", "sdpa-cudnn": ""}
 """What the name of a kernel holds, for every implementation that the script must know."""
 TIME = "gpu__time_duration.sum"
+ONE = ("--kernel-name", "regex:attention", "--launch-count", "1")
 
 
 def profile(
@@ -79,7 +80,7 @@ def test_under_nsys_its_ranges_hold_its_kernels(tmp_path: Path) -> None:
 
 def test_under_ncu_one_kernel_of_one_range_is_measured(tmp_path: Path) -> None:
     ncu = (needs("ncu"), "--clock-control", "none", "--nvtx", "--nvtx-include", "flash step 0/forward/")
-    done = profile("flash", tmp_path, under=(*ncu, "--launch-count", "1", "--metrics", TIME, sys.executable))
+    done = profile("flash", tmp_path, under=(*ncu, *ONE, "--metrics", TIME, sys.executable))
     assert TIME in done.stdout and "attention" in done.stdout, done.stdout
     assert "Nsight Compute" in done.stderr + done.stdout and not list(tmp_path.glob("*.json"))
 
