@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const float slack = sm90::LaggingRow::kSlack / map.factor;
   const int lane = int(threadIdx.x & 31), warp = int(threadIdx.x / 32);
   const int half = warp % 2, row0 = warp / 2 * 32;
-  const int key0 = half * kKeys, other_key0 = kKeys - key0, column0 = half * kColumns;
+  const int key0 = half * kKeys, other_key0 = (1 - half) * kKeys, column0 = half * kColumns;
   float* const mine = row_floats + half * kM + row0 + lane / 4;  // of rows 8 apart
   const float* const theirs = row_floats + (1 - half) * kM + row0 + lane / 4;
   float o[2][kColumns / 2] = {};
