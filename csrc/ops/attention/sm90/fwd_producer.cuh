@@ -114,13 +114,14 @@ __device__ __forceinline__ void produce(const FwdParams& p, TileGrid grid, const
     k_row = work.k_row, kv_head = work.head / (problem.heads / problem.kv_heads), batch = work.batch;
     const int begin = work.key_begin, end = work.key_end;
     // When to ask for the next tile, to look for it, and to announce it with its queries, which a buffer must
-    // be free for. A counter is asked late, so that no unit holds a tile that an idle one could begin; its
-    // answer takes a while, so it is asked before the rings are full for the last time.
+    // be free for. Looking takes a while, in which the rings must not run empty: with one buffer for Q the
+    // time for it is at once. A counter is asked late, so that no unit holds a tile that an idle one could
+    // begin.
     const bool counts = next_tile != nullptr;
     const int early = max(counts ? min(end - 2, begin + 1) : end - 2, begin);
     const int asks = min(end - 1, begin + 2), looks = counts         ? min(end - 1, begin + 1)
                                                       : kStagesQ > 1 ? early
-                                                                     : begin;
+                                                                     : end - 1;
     load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, end - 1);
     if (kStagesQ == 1) announce();
 #pragma unroll 1

@@ -37,11 +37,9 @@ bool takes(const BwdParams& params) {
          tma_reads(params.v, p.k_len, p.kv_heads, view_batch(p));
 }
 
-// Tiles of equal length come out even without a counter, which costs two microseconds: all tiles of a head,
-// where there is no mask and tiles of 128 rows.
+// Without a mask tiles of 128 rows come out even, and a counter would only cost its two microseconds.
 bool counts_tiles(const Problem& p) {
-  const bool even = p.window_right < 0 && (p.head_dim > 128 ? keys_of(p) <= 512 : p.head_dim > 64);
-  return p.cu_seqlens_q != nullptr || !even;
+  return p.cu_seqlens_q != nullptr || p.window_right >= 0 || p.head_dim <= 64;
 }
 
 int64_t dq_sum_floats(const Problem& p) {

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The barriers of a unit of the Hopper forward (csrc/ops/attention/sm90/fwd.cuh, fwd_producer.cuh).
+
+Every warp is a generator that yields what it waits for and arrives in between, as the kernel's warps do.
+Who goes on next is drawn at random, with speeds that differ and change: a schedule in which a warp waits
+for what cannot come any more, or reads a buffer that has been refilled, shows up among a few hundred.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+Steps = Generator[Callable[[], bool], None, None]
+WARPS = 4  # of a warpgroup
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """As FwdConfig; `arrivals` is how many warps of a group give a buffer back: the kernel's four, or one."""
+
+    tile_rows: int
+    tile_keys: int
+    stages: int = 2
+    stages_q: int = 3
+    turns: bool = False
+    counts: bool = True
+    arrivals: int = WARPS
+
+    @property
+    def groups(self) -> int:
+        return self.tile_rows // 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile of queries: the key tiles [begin, end) it sees, and where each warpgroup's part of them ends."""
+
+    number: int
+    begin: int
+    end: int
+    ends: tuple[int, ...]
+
+
+def causal_tile(config: Config, length: int, number: int) -> Tile:
+    """Tile `number` of sequences of that length under a causal mask, all counted through."""
+    row = number % -(-length // config.tile_rows) * config.tile_rows
+    rows = min(config.tile_rows, length - row)
+    end = -(-(row + rows) // config.tile_keys)
+    ends = []
+    for group in range(config.groups):
+        own = -(-(row + min(64 * group + 64, rows)) // config.tile_keys)
+        ends.append(end if config.turns else 0 if 64 * group >= rows else max(own, end - 1, 1))
+    return Tile(number, 0, end, tuple(ends))
+
+
+class Barrier:
+    """An mbarrier: `expected` arrivals complete a phase. A wait is for the end of the phase of a parity."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = self.missing = expected
+        self.phase = 0
+
+    def arrive(self) -> None:
+        self.missing -= 1
+        assert self.missing >= 0, "more arrivals than the barrier expects"
+        if self.missing == 0:
+            self.phase, self.missing = self.phase + 1, self.expected
+
+    def passed(self, parity: int) -> bool:
+        return self.phase % 2 != parity
+
+
+@dataclass
+class Ring:
+    """As Ring in tiles.cuh."""
+
+    stages: int
+    stage: int = 0
+    parity: int = 0
+
+    def advance(self) -> None:
+        self.stage += 1
+        if self.stage == self.stages:
+            self.stage, self.parity = 0, self.parity ^ 1
+
+
+@dataclass
+class Buffers:
+    """A ring's barriers, and which key tile or query tile lies in each buffer."""
+
+    full: list[Barrier]
+    empty: list[Barrier]
+    holds: list[object] = field(default_factory=list)
+
+
+class Unit:
+    """Runs a unit over `tiles`; raises Stopped, or AssertionError where a warp reads what it must not."""
+
+    def __init__(self, config: Config, tiles: list[Tile], seed: int) -> None:
+        self.config, self.random = config, random.Random(seed)
+        self.tiles = iter(tiles)
+        warps = config.groups * config.arrivals
+        self.q, self.k, self.v = (
+            Buffers([Barrier(1) for _ in range(n)], [Barrier(warps) for _ in range(n)], [None] * n)
+            for n in (config.stages_q, config.stages, config.stages)
+        )
+        self.turn = [Barrier(2 * WARPS), Barrier(2 * WARPS)]
+        self.own = [Barrier(WARPS) for _ in range(config.groups)]
+
+    def run(self) -> None:
+        warps = [self.produce()]
+        warps += [self.consume(group, warp) for group in range(self.config.groups) for warp in range(WARPS)]
+        waits: list[Callable[[], bool] | None] = [None] * len(warps)
+        alive = set(range(len(warps)))
+        speed = [0.01 + self.random.random() ** 3 for _ in warps]
+        while alive:
+            ready = [i for i in alive if (wait := waits[i]) is None or wait()]
+            if not ready:
+                raise Stopped(f"{len(alive)} of {len(warps)} warps wait for ever")
+            now = self.random.choices(ready, [speed[i] for i in ready])[0]
+            if self.random.random() < 0.01:
+                speed = [0.01 + self.random.random() ** 3 for _ in warps]
+            try:
+                waits[now] = next(warps[now])
+            except StopIteration:
+                alive.discard(now)
+
+    def produce(self) -> Steps:
+        config = self.config
+        q, k, v = Ring(config.stages_q), Ring(config.stages), Ring(config.stages)
+
+        def fill(buffers: Buffers, ring: Ring, content: object) -> Steps:
+            stage, parity = ring.stage, ring.parity
+            yield lambda: buffers.empty[stage].passed(parity ^ 1)
+            buffers.holds[stage] = content
+            buffers.full[stage].arrive()
+            ring.advance()
+
+        tile = next(self.tiles, None)
+        if config.stages_q > 1 or tile is None:
+            yield from fill(self.q, q, tile)
+        while tile is not None:
+            current, count = tile, tile.end - tile.begin
+            announces = max(min(count - 2, 1) if config.counts else count - 2, 0)
+            looks = announces if config.stages_q > 1 else count - 1
+            looks = min(count - 1, 1) if config.counts else looks
+            yield from fill(self.k, k, (current, current.end - 1))
+            if config.stages_q == 1:
+                yield from fill(self.q, q, current)
+            for left in range(count - 1, -1, -1):
+                n = current.begin + left
+                if left > 0:
+                    yield from fill(self.k, k, (current, n - 1))
+                yield from fill(self.v, v, (current, n))
+                if left == looks:
+                    tile = next(self.tiles, None)
+                if config.stages_q > 1 and left == announces:
+                    yield from fill(self.q, q, tile)
+            if config.stages_q == 1 and tile is None:
+                yield from fill(self.q, q, tile)
+
+    def consume(self, group: int, warp: int) -> Steps:
+        config = self.config
+        q, k, v = Ring(config.stages_q), Ring(config.stages), Ring(config.stages)
+        leaving: int | None = None
+
+        def give_back(barrier: Barrier) -> None:
+            if warp < config.arrivals:
+                barrier.arrive()
+
+        def release(buffers: Buffers, ring: Ring) -> None:
+            give_back(buffers.empty[ring.stage])
+            ring.advance()
+
+        def full(buffers: Buffers, ring: Ring) -> Steps:
+            stage, parity = ring.stage, ring.parity
+            yield lambda: buffers.full[stage].passed(parity)
+
+        def skip(buffers: Buffers, ring: Ring) -> Steps:
+            yield from full(buffers, ring)
+            release(buffers, ring)
+
+        def meet(barrier: Barrier) -> Steps:
+            phase = barrier.phase
+            barrier.arrive()
+            yield lambda: barrier.phase > phase
+
+        def product(buffers: Buffers, ring: Ring, tile: Tile, n: int) -> Steps:
+            yield from full(buffers, ring)
+            assert buffers.holds[ring.stage] == (tile, n), "a product of another key tile"
+
+        def scores(tile: Tile, n: int) -> Steps:
+            yield from product(self.k, k, tile, n)
+            if config.turns:
+                yield from meet(self.turn[group])
+            yield from meet(self.own[group])  # four warps issue a product together
+
+        def output(tile: Tile, n: int) -> Steps:
+            yield from product(self.v, v, tile, n)
+            yield from meet(self.own[group])
+
+        def pass_turn() -> None:
+            if config.turns:
+                self.turn[1 - group].arrive()
+
+        def release_q(tile: Tile, n: int) -> None:
+            if config.stages_q == 1 and n == tile.begin:
+                give_back(self.q.empty[q.stage])
+
+        def next_tile() -> Generator[Callable[[], bool], None, Tile | None]:
+            yield from full(self.q, q)
+            tile = self.q.holds[q.stage]
+            assert tile is None or isinstance(tile, Tile)
+            return tile
+
+        def store(tile: Tile, stage: int) -> Steps:
+            nonlocal leaving
+            if config.stages_q > 1:
+                assert self.q.holds[stage] == tile, "O over the queries of another tile"
+                yield from meet(self.own[group])
+                leaving = stage
+
+        def settle() -> None:
+            nonlocal leaving
+            if leaving is not None:
+                give_back(self.q.empty[leaving])
+            leaving = None
+
+        if config.turns and group == 1:
+            self.turn[0].arrive()
+        tile = yield from next_tile()
+        while tile is not None:
+            end = tile.ends[group]
+            if end == tile.begin:
+                for _ in range(tile.begin, tile.end):
+                    yield from skip(self.k, k)
+                    yield from skip(self.v, v)
+                release(self.q, q)
+                tile = yield from next_tile()
+                continue
+            if end < tile.end:
+                yield from skip(self.k, k)
+                yield from skip(self.v, v)
+            n = end - 1
+            yield from scores(tile, n)
+            pass_turn()
+            yield lambda: True
+            release(self.k, k)
+            release_q(tile, n)
+            while True:
+                last, skips, done, n_output, stage = n == tile.begin, False, tile, n, q.stage
+                n -= 1
+                if last:
+                    if config.stages_q == 1:
+                        break
+                    settle()
+                    q.advance()
+                    tile = yield from next_tile()
+                    if tile is None or tile.ends[group] == tile.begin:
+                        break
+                    skips = tile.ends[group] < tile.end
+                    if skips:
+                        yield from skip(self.k, k)
+                    n = tile.ends[group] - 1
+                yield from scores(tile, n)
+                yield from output(done, n_output)
+                pass_turn()
+                yield lambda: True
+                release(self.k, k)
+                release_q(tile, n)
+                yield lambda: True
+                release(self.v, v)
+                settle()
+                if last:
+                    if skips:
+                        yield from skip(self.v, v)
+                    yield from store(done, stage)
+            yield from output(done, n_output)
+            yield lambda: True
+            release(self.v, v)
+            settle()
+            yield from store(done, stage)
+            settle()
+            if config.stages_q == 1:
+                q.advance()
+                tile = yield from next_tile()
+
+
+class Stopped(Exception):
+    """No warp can go on."""
