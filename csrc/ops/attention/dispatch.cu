@@ -70,7 +70,7 @@ bool attention_fwd_counts(const FwdParams& p) {
 BwdNeeds attention_bwd_needs(const BwdParams& p) {
 #ifdef PLAB_HAS_SM90A
   if (p.problem.batch > 0 && takes_hopper_path(p))
-    return {sm90::dq_sum_floats(p.problem), !sm90::makes_statistics(p)};
+    return {sm90::dq_sum_floats(p), !sm90::makes_statistics(p)};
 #endif
   // The portable path's fastest backward adds to dQ in whatever order its blocks finish.
   return {p.deterministic ? 0 : dq_sum_floats_sm80(p.problem), true};

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include "ops/attention/sm90/bwd_stream.cuh"
 
 namespace plab::ops::attention::sm90 {
@@ -27,8 +25,8 @@ struct BwdConfig {
   static constexpr bool kSumLate = kHeadDim == 64;  // dQ is handed over under the next step's products
   // Three pieces of 128 bytes; compute-sanitizer takes each of the two operands among them for 2 KB.
   static constexpr int kBytesOnes = kProduct ? 128 + 2048 : 0;
-  static constexpr int kSmemBytes =
-      2 * kBytesKv + kStages * (2 * kBytesQ + kStatistics) + 2 * kBytesDs + 2 * kBytesSum + kBytesOnes + 192;
+  static constexpr int kSmemBytes = 2 * kBytesKv + kStages * (2 * kBytesQ + kStatistics) + 2 * kBytesDs +
+                                    2 * kBytesSum + kBytesOnes + KeyTiles::kBytes + 96;
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed Hopper's 227 KB per block");
 };
 
@@ -42,10 +40,10 @@ struct BwdConfig {
 //           fp32 sum in L2, by two warps that do nothing else.
 // Bytes     per query tile 4 kTileQ D from L2 and 4 kTileQ D of fp32 additions       Flops  10 B H Sq Sk D
 // Roof      shared memory: about 400 KB per tile pair at d128, 3100 cycles, against 2690 of the tensor cores.
-// Contract  attention.h, sm90::takes, scale > 0; dq_sum as BwdScratch has it, and zero unless in turns.
+// Contract  attention.h, sm90::takes, scale > 0; dq_sum as BwdScratch has it.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    attention_bwd_sm90_kernel(const __grid_constant__ BwdParams p, const __grid_constant__ TileGrid grid,
+    attention_bwd_sm90_kernel(const __grid_constant__ BwdParams p, const __grid_constant__ KeyGrid grid,
                               const __grid_constant__ BwdMaps maps) {
   using Element = typename Config::Element;
   constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv, kStages = Config::kStages;
@@ -62,7 +60,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const Problem& problem = p.problem;
   if (threadIdx.x == 0) {
     tiles.init();
-    barriers.init();
+    barriers.init(Config::kProduct ? 8 : 256);
   }
   if constexpr (Config::kProduct) {
     // The other operand of the statistics' step: 8 x 8 elements with ones in the columns of LSE, then of
@@ -120,10 +118,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       issue_nt<Element, kM, kD, kN>(d, a_rows, b_tile);
     }
   };
-  const auto hand_over_sum = [&] {
-    ptx::fence_proxy_async();
-    ptx::named_barrier_arrive(kSumFull + group, kWarpgroup + 32);
-  };
+  const auto hand_over_sum = [&] { ptx::named_barrier_arrive(kSumFull + group, kWarpgroup + 32); };
   // Every step: P and dS of a tile, and the five products.
   const auto step = [&](const Tile& tile, const QueryTiles<Config>& queries, int m, bool first) {
     const uint32_t q_tile = q_ring + ring.stage * Config::kBytesQ,
@@ -207,8 +202,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::wgmma_wait<0>();
     ptx::keep(dk);
     ptx::keep(slope);
-    if constexpr (!Config::kProduct) __syncwarp();  // every lane has read its statistics
-    if (lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
+    if (!Config::kProduct || lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
     ring.advance();
     ++turn;
   };
@@ -237,8 +231,17 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::named_barrier_sync(kOwn + group, kWarpgroup);
   };
 
-  for (Tile tile{}; tiles.next(problem, grid, tile);) {
-    const QueryTiles<Config> queries(problem, tile);
+  const auto write_piece = [&](int piece) {
+    float4* const out = BwdScratch<Config>(p).piece(piece, group) + thread;
+#pragma unroll
+    for (int i = 0; i < kD / 8; ++i) {
+      out[i * kWarpgroup] = make_float4(dk[4 * i], dk[4 * i + 1], dk[4 * i + 2], dk[4 * i + 3]);
+      out[(kD / 8 + i) * kWarpgroup] = make_float4(dv[4 * i], dv[4 * i + 1], dv[4 * i + 2], dv[4 * i + 3]);
+    }
+  };
+
+  for (KeyTile tile{}; tiles.next(tile);) {
+    const QueryTiles<Config> queries(problem, tile, tile.begin, tile.end);
 #pragma unroll
     for (int i = 0; i < kD / 2; ++i) dk[i] = dv[i] = 0.f;
     if (queries.steps > 0) {
@@ -252,6 +255,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       if (lane == 0) ptx::mbarrier_arrive(barriers.kv_empty);
       kv_parity ^= 1;
     }
+    if (tile.piece >= 0) {
+      write_piece(tile.piece);
+      continue;
+    }
     ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);  // nobody reads dS any more
     write_rows(tile, queries.keys, p.dv, dv, 1.f, 0);
     write_rows(tile, queries.keys, p.dk, dk, float(problem.scale), kD == 128 ? 0 : 1);
@@ -259,28 +266,16 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 }
 
 template <class Config>
-void launch_bwd_config(BwdParams params, cudaStream_t stream) {
+void launch_bwd_config(const BwdParams& params, cudaStream_t stream) {
   const Problem& p = params.problem;
-  const BwdScratch<Config> scratch(params);
-  // Turns save zeroing the sum, and blocks that walk in step find each other's tiles in L2. Only under a
-  // causal mask, where a head's blocks differ in length, do many of them lose more by waiting.
-  const bool causal = p.window_right >= 0;
-  const int64_t length = p.k_len / (p.cu_seqlens_k ? p.batch : 1);
-  params.deterministic = params.deterministic || !causal || length <= 16 * Config::kTileKv;
-  if (!params.deterministic)
-    PLAB_CUDA_CHECK(
-        cudaMemsetAsync(params.dq_sum, 0, scratch.tiles * scratch.kTileFloats * sizeof(float), stream));
   const TileGrid rows = make_tile_grid(p, true, Config::kTileQ, p.q_len * p.head_dim * 4);
   attention_bwd_sm90_prepare_kernel<Config>
       <<<static_cast<unsigned>(blocks(rows)), kWarpgroup, 0, stream>>>(params, rows);
   PLAB_CHECK_LAUNCH();
-  TileGrid grid = make_key_grid<Config>(p);
+  const KeyGrid grid = make_schedule<Config>(params);
   if (blocks(grid) > 0) {
     const int64_t resident = cuda::device_attribute<cudaDevAttrMultiProcessorCount>(),
-                  count = std::min(blocks(grid), resident);
-    // So many heads side by side that at most 8 blocks or so wait for each other.
-    if (params.deterministic && causal)
-      grid.section = std::min(grid.groups, std::max(grid.section, static_cast<int>(resident / 8)));
+                  count = std::min<int64_t>(grid.whole + pieces(grid), resident);
     const BwdMaps maps = make_bwd_maps(params, Config::kTileQ, Config::kTileKv);
     const auto kernel = attention_bwd_sm90_kernel<Config>;
     PLAB_CUDA_CHECK(
@@ -289,8 +284,9 @@ void launch_bwd_config(BwdParams params, cudaStream_t stream) {
                                                                                            maps);
     PLAB_CHECK_LAUNCH();
   }
+  const int64_t finish = blocks(rows) + int64_t{cut_tiles(grid)} * kGatherBlocks;
   attention_bwd_sm90_finish_kernel<Config>
-      <<<static_cast<unsigned>(blocks(rows)), 2 * kWarpgroup, 0, stream>>>(params, rows);
+      <<<static_cast<unsigned>(finish), 2 * kWarpgroup, 0, stream>>>(params, rows, grid);
   PLAB_CHECK_LAUNCH();
 }
 

@@ -5,15 +5,23 @@
 namespace plab::ops::attention::sm90 {
 namespace {
 
+template <class Element, bool kSoftcap>
+using Config = BwdConfig<Element, 64, kSoftcap ? 64 : 128, kSoftcap>;
+
 template <class Element>
 void launch(const BwdParams& params, cudaStream_t stream) {
   if (params.problem.softcap > 0)
-    launch_bwd_config<BwdConfig<Element, 64, 64, true>>(params, stream);
+    launch_bwd_config<Config<Element, true>>(params, stream);
   else
-    launch_bwd_config<BwdConfig<Element, 64, 128, false>>(params, stream);
+    launch_bwd_config<Config<Element, false>>(params, stream);
 }
 
 }  // namespace
+
+int64_t scratch_bwd_d64(const BwdParams& params) {
+  return params.problem.softcap > 0 ? scratch_floats<Config<__half, true>>(params)
+                                    : scratch_floats<Config<__half, false>>(params);
+}
 
 void launch_bwd_d64(const BwdParams& params, cudaStream_t stream) {
   if (params.problem.element == ElementType::kBFloat16)

@@ -33,7 +33,7 @@ TileGrid make_key_grid(const Problem& p) {
   return grid;
 }
 
-// The query tiles that see a key tile, in every query head that shares its key head.
+// The query tiles that see a key tile, or one part of them, in every query head that shares its key head.
 template <class Config>
 struct QueryTiles {
   Visible visible;
@@ -43,7 +43,16 @@ struct QueryTiles {
         keys(min(Config::kTileKv, tile.k_len - tile.row)),
         heads(p.heads / p.kv_heads),
         begin(visible.low_query(tile.row) / Config::kTileQ),
-        end((visible.high_query(tile.row + keys - 1, tile.q_len) + Config::kTileQ - 1) / Config::kTileQ),
+        end((visible.high_query(tile.row + keys - 1, tile.q_len) + Config::kTileQ - 1) / Config::kTileQ) {
+    steps = max(0, end - begin) * heads;
+  }
+  // Some of them.
+  __device__ __forceinline__ QueryTiles(const Problem& p, const Tile& tile, int first, int last)
+      : visible(p, tile),
+        keys(min(Config::kTileKv, tile.k_len - tile.row)),
+        heads(p.heads / p.kv_heads),
+        begin(first),
+        end(last),
         steps(max(0, end - begin) * heads) {}
   // Whether some pair of query tile m and the key tile does not see each other.
   __device__ __forceinline__ bool edge(const Tile& tile, int m) const {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/attention/sm90/bwd_parts.cuh"
+#include "ops/attention/sm90/bwd_schedule.cuh"
 
 // The scratch of the backward up to head_dim 128, one piece per tile of queries: dQ's fp32 sum, to which the
-// blocks of all key tiles add; the rows' statistics; and whose turn it is to add. The kernel that fills it
-// before, and the one that turns the sum into rows after.
+// blocks of all key tiles add; the rows' statistics; and whose turn it is to add. Behind them what the parts
+// of cut key tiles have of dK and dV. The kernel that fills it before, and the one that turns sums into rows
+// after.
 namespace plab::ops::attention::sm90 {
 
 // With cu_seqlens sequences share no tile: one of n rows fills at most n / kTileQ + 1.
@@ -20,6 +21,7 @@ struct BwdScratch {
   static constexpr int kTileFloats = Config::kTileQ * Config::kHeadDim;
   // A turn for each warpgroup, which add independently of each other.
   static constexpr int kFloatsPerTile = kTileFloats + Config::kStatistics / 4 + 2;
+  static constexpr int kPieceFloats = 2 * Config::kTileKv * Config::kHeadDim;
 
   int64_t tiles;
   float* base;
@@ -28,6 +30,7 @@ struct BwdScratch {
       : tiles(int64_t{p.problem.cu_seqlens_q ? 1 : p.problem.batch} * p.problem.heads *
               sum_tiles<Config>(p.problem)),
         base(p.dq_sum) {}
+  int64_t floats(const KeyGrid& grid) const { return piece_floats() + int64_t{pieces(grid)} * kPieceFloats; }
   __device__ __forceinline__ int64_t first_tile(const Problem& p, const Tile& tile, int head) const {
     return (int64_t{tile.batch} * p.heads + head) * sum_tiles<Config>(p) + tile.q_row / Config::kTileQ +
            tile.sequence;
@@ -45,7 +48,22 @@ struct BwdScratch {
   }
   // How many key tiles have been begun.
   __device__ __forceinline__ int* counter() const { return turn(tiles, 0); }
+  // dK, then dV, of a part's 64 keys of a warpgroup, in the order of the accumulator's registers.
+  __device__ __forceinline__ float4* piece(int64_t number, int group) const {
+    return reinterpret_cast<float4*>(base + piece_floats() + number * kPieceFloats +
+                                     group * (kPieceFloats / 2));
+  }
+
+ private:
+  __host__ __device__ __forceinline__ int64_t piece_floats() const {
+    return (tiles * kFloatsPerTile + 1 + 3) / 4 * 4;
+  }
 };
+
+template <class Config>
+int64_t scratch_floats(const BwdParams& params) {
+  return BwdScratch<Config>(params).floats(make_schedule<Config>(params));
+}
 
 // x as three bfloat16 whose sum it is.
 __device__ __forceinline__ void split_in_three(float x, float (&part)[3]) {
@@ -110,13 +128,50 @@ __global__ void __launch_bounds__(kWarpgroup)
   }
 }
 
+// dK and dV of a cut key tile: the sum of its parts. kGatherBlocks blocks share a tile.
+constexpr int kGatherBlocks = 8;
+
+template <class Config>
+__device__ __forceinline__ void gather_parts(const BwdParams& p, const KeyGrid& grid, int block) {
+  using Element = typename Config::Element;
+  constexpr int kQuads = Config::kHeadDim / 8;  // of a thread, of dK or dV
+  const int cut = block / kGatherBlocks;
+  const Tile tile = find_tile(p.problem, grid, false, uint32_t(grid.whole + cut));
+  const int group = int(threadIdx.x) / kWarpgroup, thread = int(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const BwdScratch<Config> scratch(p);
+#pragma unroll
+  for (int quad = block % kGatherBlocks; quad < 2 * kQuads; quad += kGatherBlocks) {
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int part = 0; part < grid.parts; ++part) {
+      const float4 v = scratch.piece(cut * grid.parts + part, group)[quad * kWarpgroup + thread];
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    }
+    const bool is_dk = quad < kQuads;
+    const View& view = is_dk ? p.dk : p.dv;
+    const float by = is_dk ? float(p.problem.scale) : 1.f;
+    const int row = tile.row + 64 * group + 16 * (thread / 32) + lane / 4,
+              column = quad % kQuads * 8 + 2 * (lane % 4);
+    const auto put = [&](int at, float x, float y) {
+      if (at < tile.k_len && column < p.problem.head_dim)
+        *reinterpret_cast<uint32_t*>(row_pointer<Element>(view, tile.batch, tile.k_row + at, tile.head) +
+                                     column) = ptx::pack_pair<Element>(x * by, y * by);
+    };
+    put(row, sum.x, sum.y);
+    put(row + 8, sum.z, sum.w);
+  }
+}
+
 // attention_bwd_sm90_finish: dQ = scale times the sum, back in rows through shared memory, so that each row's
-// pieces are written 16 bytes at a time. One block per query tile; memory, 6 bytes an element.
+// pieces are written 16 bytes at a time. One block per query tile; memory, 6 bytes an element. Blocks behind
+// them put cut key tiles together.
 template <class Config>
 __global__ void __launch_bounds__(2 * kWarpgroup)
     attention_bwd_sm90_finish_kernel(const __grid_constant__ BwdParams p,
-                                     const __grid_constant__ TileGrid grid) {
+                                     const __grid_constant__ TileGrid grid,
+                                     const __grid_constant__ KeyGrid keys) {
   using Element = typename Config::Element;
+  if (const int behind = int(blockIdx.x) - grid.tiles * grid.groups; behind >= 0)
+    return gather_parts<Config>(p, keys, behind);
   constexpr int kM = Config::kTileQ, kN = Config::kTileKv;
   constexpr int kPieces = Config::kHeadDim / 8;  // of 16 bytes in a row
   __shared__ __align__(16) unsigned char memory[kM * kPieces * 16];

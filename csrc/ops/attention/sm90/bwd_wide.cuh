@@ -32,7 +32,7 @@ struct QueryBarriers {
     ptx::mbarrier_init(kv_full, 1);
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(q_full + 8 * i, 1 + 32);  // the copy, and the lanes that bring the statistics
-      ptx::mbarrier_init(q_empty + 8 * i, 8);      // every consumer warp: each reads the statistics itself
+      ptx::mbarrier_init(q_empty + 8 * i, 256);    // every consumer thread: each reads the statistics itself
     }
     for (int i = 0; i < kStagesDo; ++i) {
       ptx::mbarrier_init(do_full + 8 * i, 1);
@@ -189,8 +189,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       // Arriving is enough: what protects the tile is kEmpty. Waiters of one barrier would also have to wait
       // at one instruction, and the other group's is another.
       ptx::named_barrier_arrive(kFull + (step & 1), 2 * kWarpgroup);
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
+      ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
       ptx::wgmma_wait<0>();
       ptx::keep(sum);
       ptx::keep(operand);
@@ -227,8 +226,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::wgmma_wait<0>();
       ptx::keep(sum);
       ptx::keep(operand);
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
+      ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
       ring.advance();
     }
   }

@@ -42,14 +42,9 @@ bool counts_tiles(const Problem& p) {
   return p.cu_seqlens_q != nullptr || p.window_right >= 0 || p.head_dim <= 64;
 }
 
-int64_t dq_sum_floats(const Problem& p) {
-  if (p.head_dim > 128) return 0;
-  // BwdScratch of the configurations in bwd_d64.cu and bwd_d128.cu, with room for the larger statistics.
-  const int64_t tile_q = p.head_dim <= 64 && p.softcap == 0 ? 128 : 64,
-                head_dim = p.head_dim <= 64 ? 64 : 128;
-  const int64_t tiles =
-      p.cu_seqlens_q ? p.q_len / tile_q + p.batch : p.batch * ((p.q_len + tile_q - 1) / tile_q);
-  return p.heads * tiles * (tile_q * (head_dim + 4) + 2) + 1;
+int64_t dq_sum_floats(const BwdParams& params) {
+  if (params.problem.head_dim > 128) return 0;
+  return params.problem.head_dim <= 64 ? scratch_bwd_d64(params) : scratch_bwd_d128(params);
 }
 
 bool makes_statistics(const BwdParams& params) {

@@ -18,4 +18,8 @@ void launch_bwd_d64(const BwdParams& params, cudaStream_t stream);
 void launch_bwd_d128(const BwdParams& params, cudaStream_t stream);
 void launch_bwd_d256(const BwdParams& params, cudaStream_t stream);
 
+// Floats of BwdParams::dq_sum.
+int64_t scratch_bwd_d64(const BwdParams& params);
+int64_t scratch_bwd_d128(const BwdParams& params);
+
 }  // namespace plab::ops::attention::sm90

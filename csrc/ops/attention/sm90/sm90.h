@@ -14,7 +14,7 @@ bool takes(const BwdParams& params);
 bool counts_tiles(const Problem& problem);
 
 // Floats of BwdParams::dq_sum; 0 for problems that need none.
-int64_t dq_sum_floats(const Problem& problem);
+int64_t dq_sum_floats(const BwdParams& params);
 
 // Whether the backward makes its rows' statistics itself, so that lse_log2 and delta need not be filled.
 bool makes_statistics(const BwdParams& params);
