@@ -95,8 +95,8 @@ class TanhBackward {
   TanhBackwardParams params_{};
 };
 
-#ifdef PLAB_HAS_CUDA
-// All of it by kernels of ours.
+#ifdef PLAB_HAS_SM90A
+// By kernels of ours, but for X^T G.
 Gradients backward_by_own_kernels(const Problem& p, const OwnOperands& own, const Tensor& dy, const Tensor& y,
                                   const Tensor& b, const Made& made) {
   const bool folds = folding_saves(p);
@@ -108,17 +108,15 @@ Gradients backward_by_own_kernels(const Problem& p, const OwnOperands& own, cons
   if (const int64_t chunks = tanh_backward_chunks(p.rows); chunks != 1)
     partial = empty(std::array{chunks, p.d}, Dtype::kFloat32, y.device());
   const OwnBackwardParams params{
-      .dy = dy.data(),
       .x = own.x.data(),
       .w1 = own.w1.data(),
       .w2 = own.w2.data(),
       .w3 = own.w3.data(),
-      .y = y.data(),
+      .g = g.data(),
       .made = {made.first.data(), made.second.data()},
       .m_is_transposed = folds && !made.second.is_contiguous(),
-      .g = g.mutable_data(),
       .own = {own1.mutable_data(), own2.mutable_data()},
-      .partial = partial ? partial->mutable_data<float>() : nullptr,
+      .partial = partial ? partial->data<float>() : nullptr,
       .dx = dx.mutable_data(),
       .dw1 = dw1.mutable_data(),
       .dw2 = dw2.mutable_data(),
@@ -129,6 +127,10 @@ Gradients backward_by_own_kernels(const Problem& p, const OwnOperands& own, cons
       .type = p.type,
   };
   const CudaScope scope(y);
+  launch_tanh_backward({dy.data(), y.data(), g.mutable_data(), db.mutable_data(),
+                        partial ? partial->mutable_data<float>() : nullptr, p.rows, p.d, p.type},
+                       scope.stream());
+  if (folds) mm_out(own1, transposed(as_matrix(own.x, p)), as_matrix(g, p));
   (folds ? launch_folded_backward : launch_chain_backward)(params, scope.stream());
   return {std::move(dx), std::move(dw1), std::move(dw2), std::move(dw3), std::move(db)};
 }
@@ -157,7 +159,7 @@ Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Te
   }
   const auto is_kept = [](const std::optional<Tensor>& tensor) { return tensor && tensor->numel() != 0; };
   const bool has_first = is_kept(kept1), has_second = is_kept(kept2);
-#ifdef PLAB_HAS_CUDA
+#ifdef PLAB_HAS_SM90A
   if (const auto own = own_operands(problem, x, w1, w2, w3)) {
     auto made = readable(problem, kept1, kept2);
     if (!made) {

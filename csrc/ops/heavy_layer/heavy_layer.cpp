@@ -57,7 +57,7 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
   const Tensor x_dense = contiguous(x), b_dense = contiguous(b);
   const Tensor rows = as_matrix(x_dense, problem);
   Tensor z = as_matrix(y, problem);
-#ifdef PLAB_HAS_CUDA
+#ifdef PLAB_HAS_SM90A
   const auto own = own_operands(problem, x_dense, w1, w2, w3);
   if (own && !folds) {
     result.made = chain_by_own_kernels(problem, *own, b_dense, &y);
@@ -68,7 +68,7 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
     if (fuses_product(problem.rows, problem.d, problem.type, tf32) && is_aligned(x_dense)) {
       result.made = own ? fold_by_own_kernels(problem, *own) : fold(problem, tf32, w1, w2, w3, true);
       launch_product_tanh({x_dense.data(), result.made->second.data(), b_dense.data(), y.mutable_data(),
-                           problem.rows, problem.d, problem.type},
+                           problem.rows, problem.d, problem.type, own.has_value()},
                           scope.stream());
       return result;
     }

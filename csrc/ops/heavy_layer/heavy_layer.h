@@ -37,7 +37,8 @@ struct ProductTanhParams {
   const void* b;
   void* y;
   int64_t rows, d;
-  ElementType type;  // fp32 is multiplied as TF32
+  ElementType type;   // fp32 is multiplied as TF32
+  bool follows_fold;  // the launch before was launch_fold(), under whose end this one may start
 };
 
 // G = dY (1 - Y^2), and db, the sum of G over the rows. g_is_transposed: g is d x rows.
@@ -80,21 +81,19 @@ struct ChainParams {
   ElementType type;
 };
 
-// All of a backward. What the forward has made: folded W23 and M, which may lie as its transpose; of the
-// chain H1 and H2. g is rows x d and for the kernels' own use, as are two more: folded d x d, of the chain
-// rows x d.
+// A backward after G. What the forward has made: folded W23 and M, which may lie as its transpose; of the
+// chain H1 and H2. `own`: folded dM = X^T G, which is there, and a place of d x d; of the chain two of rows x
+// d.
 struct OwnBackwardParams {
-  const void* dy;
   const void* x;
   const void* w1;
   const void* w2;
   const void* w3;
-  const void* y;
+  const void* g;
   const void* made[2];
   bool m_is_transposed;
-  void* g;
   void* own[2];
-  float* partial;  // as in TanhBackwardParams
+  const float* partial;  // as in TanhBackwardParams: sums that make db
   void* dx;
   void* dw1;
   void* dw2;
@@ -135,6 +134,8 @@ void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream);
 // For float32 that is multiplied as such; operands start at multiples of 16 bytes.
 bool fits_square_product(int64_t d);
 void launch_square_product(const SquareProductParams& params, cudaStream_t stream);
+// Whether the launches below serve it.
+bool has_small_products(int64_t rows, int64_t d, ElementType type);
 void launch_fold(const FoldParams& params, cudaStream_t stream);
 void launch_folded_backward(const OwnBackwardParams& params, cudaStream_t stream);
 void launch_chain(const ChainParams& params, cudaStream_t stream);

@@ -3,7 +3,6 @@
 // of the weights alone.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -97,7 +96,7 @@ inline Made fold(const Problem& p, bool tf32, const Tensor& w1, const Tensor& w2
   return {std::move(w23), std::move(m)};
 }
 
-#ifdef PLAB_HAS_CUDA
+#ifdef PLAB_HAS_SM90A
 // What the kernels of 16-bit products read, or nothing where they do not serve the problem.
 struct OwnOperands {
   Tensor x, w1, w2, w3;
@@ -105,9 +104,9 @@ struct OwnOperands {
 
 inline std::optional<OwnOperands> own_operands(const Problem& p, const Tensor& x, const Tensor& w1,
                                                const Tensor& w2, const Tensor& w3) {
-  if (!p.cuda || p.d == 0 || p.rows == 0 || p.type == ElementType::kFloat32) return std::nullopt;
+  if (!p.cuda || p.d == 0 || p.rows == 0) return std::nullopt;
   const CudaScope scope(x);
-  if (!fuses_product(std::max(p.rows, p.d), p.d, p.type, false)) return std::nullopt;
+  if (!has_small_products(p.rows, p.d, p.type)) return std::nullopt;
   OwnOperands own{contiguous(x), contiguous(w1), contiguous(w2), contiguous(w3)};
   if (!is_aligned(own.x) || !is_aligned(own.w1) || !is_aligned(own.w2) || !is_aligned(own.w3))
     return std::nullopt;

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/launch.h"
+#include "cuda/ptx/dependent_launch.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/wgmma_tf32.cuh"
 #include "cuda/vec.cuh"
@@ -60,6 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   __syncthreads();
+  wait_for_previous_grid();
 
   if (warpgroup == kConsumers) {
     if (threadIdx.x % 32 != 0) return;
@@ -126,8 +128,17 @@ void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream) {
     using Element = typename decltype(tag)::type;
     const auto kernel = product_tanh_kernel<Element>;
     PLAB_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-    kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(params, maps);
-    PLAB_CHECK_LAUNCH();
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = static_cast<unsigned>(blocks);
+    config.blockDim = kThreads;
+    config.dynamicSmemBytes = kSharedBytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = params.follows_fold ? 1 : 0;
+    PLAB_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params, maps));
   });
 }
 

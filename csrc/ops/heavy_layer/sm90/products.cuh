@@ -3,19 +3,18 @@
 // library: a product of 512 x 512 matrices is over in two microseconds, less than launches lie apart.
 //
 // Mapping   a block makes a tile: one warp copies (TMA), each warpgroup multiplies 64 rows (wgmma). Two share
-//           a multiprocessor, so that one starts or ends while the other multiplies. A product whose depth is
-//           cut into pieces has a cluster of blocks for a tile, and each of them adds up its share of the
-//           tile's rows, in the order of the pieces: equal inputs give equal bits.
+//           a multiprocessor, so that one starts or ends while the other multiplies.
 // Bytes     each operand once per tile across it, from L2.     Flops  2 rows columns depth.
 // Roof      latency: of the launch, of the first copy, of the sums that depend on each other.
-// Contract  operands and rows start at multiples of 16 bytes.
+// Contract  operands and rows start at multiples of 16 bytes. A launch after another one of these may start
+//           under its end, and waits before it reads (programmatic dependent launch).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "cuda/launch.h"
-#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/dependent_launch.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/vec.cuh"
@@ -54,7 +53,6 @@ using namespace cuda::ptx;
 constexpr int kBox = 64, kBoxBytes = kBox * 128;  // what one copy brings: 64 rows of 64 elements
 constexpr int kDepth = kBox, kStep = 16;          // elements of depth in a stage, and in a wgmma
 constexpr int kWarpgroup = 128, kAlignment = 1024;
-constexpr int kMaxPieces = 8;  // blocks of a cluster
 constexpr int kSumColumns = 32, kSumLines = 4;
 
 template <int kWarpgroups_, int kColumns_, int kStages_>
@@ -64,8 +62,6 @@ struct Tile {
   static constexpr int kABytes = kRows / kBox * kBoxBytes;
   static constexpr int kStageBytes = kABytes + kColumns / kBox * kBoxBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
-  static constexpr int kPitch = kColumns + 8;  // floats: rows of a warp's accumulators in different banks
-  static_assert(kRows * kPitch * 4 <= kStages * kStageBytes);
 };
 using LargeTile = Tile<2, 128, 3>;  // a wave of them is enough for the GPU
 using SmallTile = Tile<1, 64, 6>;   // more blocks where the large ones would be few
@@ -75,7 +71,7 @@ struct Task {
   CUtensorMap a, b;
   void* c;
   const void* bias;
-  int rows, columns, depth, tiles_across, pieces;
+  int rows, columns, depth, tiles_across;
   bool a_transposed, b_transposed;
 };
 
@@ -112,9 +108,9 @@ __device__ __forceinline__ void multiply(float (&sum)[T::kColumns / 2], uint32_t
 
 template <class T>
 __device__ __forceinline__ void copy(const Task& task, uint32_t tiles, uint32_t full, uint32_t empty, int row,
-                                     int column, int first, int steps) {
+                                     int column, int steps) {
   for (int k = 0; k < steps; ++k) {
-    const int s = k % T::kStages, depth = (first + k) * kDepth;
+    const int s = k % T::kStages, depth = k * kDepth;
     if (k >= T::kStages) mbarrier_wait(empty + 8 * s, (k / T::kStages - 1) & 1);
     const uint32_t stage = tiles + s * T::kStageBytes, barrier = full + 8 * s;
     mbarrier_arrive_expect_tx(barrier, T::kStageBytes);
@@ -127,47 +123,6 @@ __device__ __forceinline__ void copy(const Task& task, uint32_t tiles, uint32_t 
       tma_load_2d(stage + T::kABytes + i / kBox * kBoxBytes, &task.b, barrier,
                   task.b_transposed ? depth : column + i, task.b_transposed ? column + i : depth);
   }
-}
-
-// The pieces of a tile, one in each block's shared memory, are added up and stored; piece i has an equal
-// share of the rows. Blocks stay until nobody reads from them.
-template <class Element, class T>
-__device__ __forceinline__ void add_up_pieces(const Task& task, const float (&sum)[T::kColumns / 2],
-                                              char* tile, uint32_t tiles, int row, int column) {
-  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
-  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (warpgroup < T::kWarpgroups) {
-    named_barrier_sync(1, T::kConsumers);  // nobody multiplies what lay here
-#pragma unroll
-    for (int group = 0; group < T::kColumns / 8; ++group) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = warpgroup * 64 + warp * 16 + lane / 4 + 8 * half, c = 8 * group + 2 * (lane % 4);
-        reinterpret_cast<float2*>(tile)[(r * T::kPitch + c) / 2] =
-            make_float2(sum[4 * group + 2 * half], sum[4 * group + 2 * half + 1]);
-      }
-    }
-  }
-  cluster_sync();
-  constexpr int kVector = 8, kAcross = T::kColumns / kVector;
-  const int share = T::kRows / task.pieces, first = static_cast<int>(cluster_rank()) * share;
-  for (int i = static_cast<int>(threadIdx.x); i < share * kAcross; i += T::kThreads) {
-    const int r = first + i / kAcross, c = i % kAcross * kVector;
-    float total[kVector] = {};
-#pragma unroll 8
-    for (int piece = 0; piece < task.pieces; ++piece) {
-      const uint32_t from = cluster_address(tiles + (r * T::kPitch + c) * 4, piece);
-#pragma unroll
-      for (int j = 0; j < kVector; j += 4) {
-        const float4 v = cluster_load_4(from + j * 4);
-        total[j] += v.x, total[j + 1] += v.y, total[j + 2] += v.z, total[j + 3] += v.w;
-      }
-    }
-    if (row + r < task.rows && column + c < task.columns)
-      *reinterpret_cast<uint4*>(static_cast<Element*>(task.c) + int64_t{row + r} * task.columns + column +
-                                c) = cuda::pack<Element>(total).bits;
-  }
-  cluster_sync();
 }
 
 template <class Element>
@@ -191,7 +146,7 @@ __device__ __forceinline__ void add_up_columns(const ColumnSums& sums, int block
   static_cast<Element*>(sums.sums)[column] = cuda::from_float<Element>(sum);
 }
 
-template <class Element, class T, bool kInPieces>
+template <class Element, class T>
 __global__ void __launch_bounds__(T::kThreads, 2) products_kernel(const __grid_constant__ Launch launch) {
   extern __shared__ char shared[];
   __shared__ uint64_t full_barriers[T::kStages], empty_barriers[T::kStages];
@@ -199,18 +154,18 @@ __global__ void __launch_bounds__(T::kThreads, 2) products_kernel(const __grid_c
   const uint32_t tiles = (address(shared) + kAlignment - 1) & ~(kAlignment - 1);
   const uint32_t full = address(full_barriers), empty = address(empty_barriers);
   const bool copies = threadIdx.x >= T::kConsumers;
+  launch_dependents();
 
   int block = static_cast<int>(blockIdx.x);
   const bool second = block >= launch.blocks[0];
   if (second) block -= launch.blocks[0];
   if (second && block >= launch.blocks[1]) {
+    wait_for_previous_grid();
     return add_up_columns<Element>(launch.sums, block - launch.blocks[1]);
   }
   const Task& task = launch.tasks[second];
-  const int pieces = kInPieces ? task.pieces : 1, tile = block / pieces;
-  const int row = tile / task.tiles_across * T::kRows, column = tile % task.tiles_across * T::kColumns;
-  const int all_steps = cuda::ceil_div(task.depth, kDepth), steps_each = cuda::ceil_div(all_steps, pieces);
-  const int first = block % pieces * steps_each, steps = max(0, min(steps_each, all_steps - first));
+  const int row = block / task.tiles_across * T::kRows, column = block % task.tiles_across * T::kColumns;
+  const int steps = cuda::ceil_div(task.depth, kDepth);
 
   if (threadIdx.x == T::kConsumers) {
     prefetch_tensor_map(&task.a);
@@ -222,15 +177,14 @@ __global__ void __launch_bounds__(T::kThreads, 2) products_kernel(const __grid_c
     fence_barrier_init();
   }
   __syncthreads();
+  wait_for_previous_grid();
 
-  float sum[T::kColumns / 2];
   if (copies) {
-    if (threadIdx.x == T::kConsumers) copy<T>(task, tiles, full, empty, row, column, first, steps);
-    __syncwarp();
-  } else if (steps == 0) {
-#pragma unroll
-    for (float& v : sum) v = 0.0f;
-  } else if (task.a_transposed) {
+    if (threadIdx.x == T::kConsumers) copy<T>(task, tiles, full, empty, row, column, steps);
+    return;
+  }
+  float sum[T::kColumns / 2];
+  if (task.a_transposed) {
     if (task.b_transposed)
       multiply<Element, T, true, true>(sum, tiles, full, empty, steps);
     else
@@ -242,10 +196,6 @@ __global__ void __launch_bounds__(T::kThreads, 2) products_kernel(const __grid_c
       multiply<Element, T, false, false>(sum, tiles, full, empty, steps);
   }
 
-  if constexpr (kInPieces) {
-    return add_up_pieces<Element, T>(task, sum, shared + (tiles - address(shared)), tiles, row, column);
-  }
-  if (copies) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_row = row + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
   auto* c = static_cast<Element*>(task.c);
@@ -285,7 +235,6 @@ Task make_task(const Product& product, ElementType type) {
   task.columns = static_cast<int>(product.columns);
   task.depth = static_cast<int>(product.depth);
   task.tiles_across = static_cast<int>(cuda::ceil_div<int64_t>(product.columns, T::kColumns));
-  task.pieces = 1;
   task.a_transposed = product.a.is_transposed;
   task.b_transposed = product.b.is_transposed;
   return task;
@@ -296,13 +245,14 @@ int tiles_of(const Task& task) {
   return cuda::ceil_div(task.rows, T::kRows) * task.tiles_across;
 }
 
-template <class Element, class T, bool kInPieces>
-void launch_tasks(const Launch& launch, cudaStream_t stream) {
-  const auto kernel = products_kernel<Element, T, kInPieces>;
+// follows: the launch before, on this stream, is one of these.
+template <class Element, class T>
+void launch_tasks(const Launch& launch, bool follows, cudaStream_t stream) {
+  const auto kernel = products_kernel<Element, T>;
   PLAB_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes));
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(launch.tasks[0].pieces), 1, 1};
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
   const int sums = launch.sums.partial == nullptr
                        ? 0
                        : static_cast<int>(cuda::ceil_div<int64_t>(launch.sums.d, kSumColumns));
@@ -311,8 +261,8 @@ void launch_tasks(const Launch& launch, cudaStream_t stream) {
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = kInPieces ? 1 : 0;
+  config.attrs = &overlap;
+  config.numAttrs = follows ? 1 : 0;
   PLAB_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, launch));
 }
 
