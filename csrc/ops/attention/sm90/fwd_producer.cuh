@@ -116,12 +116,11 @@ __device__ __forceinline__ void produce(const FwdParams& p, TileGrid grid, const
     // When to ask for the next tile, to look for it, and to announce it with its queries, which a buffer must
     // be free for. Looking takes a while, in which the rings must not run empty: with one buffer for Q the
     // time for it is at once. A counter is asked late, so that no unit holds a tile that an idle one could
-    // begin.
-    const bool counts = next_tile != nullptr;
-    const int early = max(counts ? min(end - 2, begin + 1) : end - 2, begin);
-    const int asks = min(end - 1, begin + 2), looks = counts         ? min(end - 1, begin + 1)
-                                                      : kStagesQ > 1 ? early
-                                                                     : end - 1;
+    // begin, but with cu_seqlens, where looking takes longest.
+    const bool late = next_tile != nullptr && problem.cu_seqlens_q == nullptr;
+    const int early = max(late ? min(end - 2, begin + 1) : end - 2, begin);
+    const int asks = late ? min(end - 1, begin + 2) : end - 1;
+    const int looks = late ? min(end - 1, begin + 1) : kStagesQ > 1 ? early : end - 1;
     load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, end - 1);
     if (kStagesQ == 1) announce();
 #pragma unroll 1
