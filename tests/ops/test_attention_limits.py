@@ -124,6 +124,31 @@ def test_the_fast_gradient_of_q_differs_by_rounding_alone(dim: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(
+    ("batch", "rows", "heads", "kv_heads", "causal"),
+    [
+        (4, 2048, 16, 8, True),  # twice as many long and short key tiles as a GPU has multiprocessors
+        (1, 2100, 40, 40, False),  # a last round of a few tiles, each taken in parts
+        (3, 1100, 24, 6, False),
+    ],
+)
+def test_the_order_of_the_work_changes_gradients_by_rounding_alone(
+    dim: int, batch: int, rows: int, heads: int, kv_heads: int, causal: bool
+) -> None:
+    """Key tiles of grouped heads from both ends and tiles in parts, beside the order that is always the same."""
+    q, dout = (normal(batch, rows, heads, dim, seed=s) for s in (0, 4))
+    k, v = (normal(batch, rows, kv_heads, dim, seed=s) for s in (1, 2))
+    fixed = gradients([q, k, v], dout, causal=causal, deterministic=True)
+    for _ in range(5):
+        for name, a, b in zip(
+            ("out", "dq", "dk", "dv"), fixed, gradients([q, k, v], dout, causal=causal), strict=True
+        ):
+            error = (a.float() - b.float()).norm() / a.float().norm()
+            assert error.item() < 5e-3, name
+
+
+@pytest.mark.gpu
 def test_a_rows_bits_do_not_depend_on_the_batch_around_it() -> None:
     q, k, v = (normal(9, 700, 4, 128, seed=s) for s in range(3))
     whole = flash_attention(q, k, v, causal=True)
