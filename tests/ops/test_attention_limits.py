@@ -136,7 +136,7 @@ def test_the_fast_gradient_of_q_differs_by_rounding_alone(dim: int) -> None:
 def test_the_order_of_the_work_changes_gradients_by_rounding_alone(
     dim: int, batch: int, rows: int, heads: int, kv_heads: int, causal: bool
 ) -> None:
-    """Key tiles of grouped heads from both ends and tiles in parts, beside the order that is always the same."""
+    """Key tiles of grouped heads from both ends, tiles in parts; beside the order that is always the same."""
     q, dout = (normal(batch, rows, heads, dim, seed=s) for s in (0, 4))
     k, v = (normal(batch, rows, kv_heads, dim, seed=s) for s in (1, 2))
     fixed = gradients([q, k, v], dout, causal=causal, deterministic=True)
