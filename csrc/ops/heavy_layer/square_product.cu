@@ -116,21 +116,16 @@ __global__ void __launch_bounds__(kThreads) square_product_kernel(const SquarePr
       a.load(p.a, d, row, (s + 1) * kDepth);
       b.load(p.b, d, column, (s + 1) * kDepth);
     }
-    // Each step's numbers are on their way while the step before is multiplied.
-    const int depth = warp * kSteps;
-    float u[2][kDown], v[2][kAcross];
-    A::read<kLanesDown>(stage, depth, down, u[0]);
-    B::read<kLanesAcross>(stage + kRows * kDepth, depth, right, v[0]);
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      if (k + 1 < kSteps) {
-        A::read<kLanesDown>(stage, depth + k + 1, down, u[(k + 1) % 2]);
-        B::read<kLanesAcross>(stage + kRows * kDepth, depth + k + 1, right, v[(k + 1) % 2]);
-      }
+      const int depth = warp * kSteps + k;
+      float u[kDown], v[kAcross];
+      A::read<kLanesDown>(stage, depth, down, u);
+      B::read<kLanesAcross>(stage + kRows * kDepth, depth, right, v);
 #pragma unroll
       for (int i = 0; i < kDown; ++i)
 #pragma unroll
-        for (int j = 0; j < kAcross; ++j) sum[i][j] += u[k % 2][i] * v[k % 2][j];
+        for (int j = 0; j < kAcross; ++j) sum[i][j] += u[i] * v[j];
     }
   }
 
