@@ -44,6 +44,7 @@ from profiling_lab.ops.layer_norm_gelu import layer_norm_gelu, reference
 WIDTHS = (512, 768, 1024, 2048, 4096, 5120, 8192, 16384)
 QUICK_WIDTHS = (512, 1024, 4096, 8192, 16384)
 DTYPES = ("bfloat16", "float16", "float32")
+MODES = ("default", "max-autotune-no-cudagraphs")
 SMALL_ROWS = (1, 4, 16, 64, 256)
 SMALL_WIDTH = 4096
 
@@ -266,6 +267,7 @@ def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[in
     if not options.no_small:
         tasks.insert(-(-len(parts) // len(dtypes)), ["--dtypes", dtypes[0], "--widths"])
     shared = ["--elements", str(options.elements), "--rounds", str(options.rounds)]
+    shared += ["--modes", *options.modes]
     shared += ["--quick"] if options.quick else []
     shared += ["--only-ours"] if options.only_ours else []
     if options.autotune is not None:
@@ -320,6 +322,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only-ours", action="store_true", help="no peers: to tune")
     parser.add_argument("--autotune", type=int, nargs="*", help="max-autotune for these widths only")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="of torch.compile")
     parser.add_argument("--no-small", action="store_true", help="no small problems")
     parser.add_argument("--processes", type=int, default=1, help="that compile at the same time")
     parser.add_argument("--prepare", action="store_true", help="only compile, measure nothing")
@@ -350,7 +353,7 @@ def main() -> int:
     autotuned = () if options.quick else widths if options.autotune is None else options.autotune
     everyone = [Provider("ours", layer_norm_gelu)]
     if not options.only_ours:
-        everyone = providers(["default", *(["max-autotune-no-cudagraphs"] if autotuned else [])])
+        everyone = providers([m for m in options.modes if m == "default" or autotuned])
     slow_to_compile = [p for p in everyone if "max-autotune" in p.name]
     quick_to_compile = [p for p in everyone if p not in slow_to_compile]
     if options.prepare:
