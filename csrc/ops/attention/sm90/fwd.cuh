@@ -81,8 +81,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     };
     const auto next_work = [&] {
       ptx::mbarrier_wait(memory.q_full + 8 * q.stage, q.parity);
-      share = read_share(memory.note(q.stage), group);
-      return read_work(memory.note(q.stage));
+      if constexpr (Config::kPingPong) {
+        const Work work = read_work(memory.note(q.stage));
+        share.end = work.key_end, share.edge = work.edge;
+        return work;
+      } else {
+        share = read_share(memory.note(q.stage), group);
+        return read_work(memory.note(q.stage));
+      }
     };
     const auto begin_scores = [&] {
       ptx::mbarrier_wait(memory.k_full + 8 * k.stage, k.parity);
@@ -150,7 +156,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     const auto store = [&](const LaggingRow& rows, int stage) {
       const Work work = read_work(memory.note(stage));
       float inverse[2];
-      finish(rows, work, read_share(memory.note(stage), group).lse, inverse);
+      int64_t first;
+      if constexpr (Config::kPingPong)
+        first = work.batch * p.rows.batch + work.head * p.rows.head + work.q_row + work.row;
+      else
+        first = read_share(memory.note(stage), group).lse;
+      finish(rows, work, first, inverse);
       const uint32_t o_tile = memory.q_ring + stage * Config::kBytesQ;
       stage_band<Element, kM, kD>(o_tile, band, o, inverse);
       if (problem.cu_seqlens_q != nullptr) {  // the rows behind a sequence are its neighbour's

@@ -107,7 +107,7 @@ __device__ __forceinline__ void produce(const FwdParams& p, TileGrid grid, const
     }
     q.advance();
   };
-  find_work<kM, kN>(problem, grid, walk, work);
+  find_work<kM, kN, Config::kPingPong>(problem, grid, walk, work);
   if (kStagesQ > 1 || work.rows == 0) announce();
 #pragma unroll 1
   while (work.rows > 0) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void produce(const FwdParams& p, TileGrid grid, const
       if (n > begin) load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, n - 1);
       load(v, memory.v_ring, memory.v_full, memory.v_empty, maps.v, n);
       if (n == asks) walk.ask();
-      if (n == looks) find_work<kM, kN>(problem, grid, walk, work);
+      if (n == looks) find_work<kM, kN, Config::kPingPong>(problem, grid, walk, work);
       if (kStagesQ > 1 && n == early) announce();
     }
     if (kStagesQ == 1 && work.rows == 0) announce();

@@ -96,9 +96,10 @@ struct alignas(16) Work {
   int clear_from;          // from this key tile on, every row sees the left end of its window
   int head, batch;
   int q_row, k_row;  // where the sequence begins in its tensors
+  int edge;          // where warpgroups walk together: from this key tile on, some row does not see all keys
 };
 
-template <int kTileQ, int kTileKv>
+template <int kTileQ, int kTileKv, bool kTogether>
 __device__ __forceinline__ void find_work(const Problem& problem, const TileGrid& grid, TileWalk& walk,
                                           Work& work) {
   work.rows = 0;
@@ -114,6 +115,7 @@ __device__ __forceinline__ void find_work(const Problem& problem, const TileGrid
   work.key_end = uniform((visible.high(last, tile.k_len) + kTileKv - 1) / kTileKv);
   if (work.key_begin >= work.key_end) work.key_begin = 0, work.key_end = 1;
   work.clear_from = uniform((visible.low(last) + kTileKv - 1) / kTileKv);
+  if (kTogether) work.edge = uniform(visible.high(tile.row, tile.k_len) / kTileKv);
   work.row = uniform(tile.row);
   work.q_len = tile.q_len;
   work.k_len = tile.k_len;
@@ -143,9 +145,9 @@ __device__ __forceinline__ Visible visible_of(const Problem& problem, const Work
   return Visible(problem, tile);
 }
 
-// What one warpgroup's 64 rows see of the tile, and where their LSE lies. `end` is key_begin if none of the
-// rows is valid, and may lie one key tile before the tile's end, unless the warpgroups take turns and so walk
-// over the same key tiles. From key tile `edge` on some row does not see all keys.
+// What one warpgroup's 64 rows see of the tile, and where their LSE lies; not worked out where warpgroups
+// take turns and so walk over the same key tiles. `end` is key_begin if none of the rows is valid, and may
+// lie one key tile before the tile's end. From key tile `edge` on some row does not see all keys.
 struct alignas(16) Share {
   int end, edge;
   int64_t lse;  // of the tile's first row
@@ -158,6 +160,7 @@ __device__ __forceinline__ void write_work(uint32_t smem, const Problem& problem
 #pragma unroll
   for (int i = 0; i < int(sizeof(Work)) / 16; ++i)
     ptx::store_shared_16(smem + 16 * i, make_uint4(w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]));
+  if (kTogether) return;
   const Visible visible = visible_of(problem, work);
   const int64_t lse = work.batch * rows.batch + work.head * rows.head + work.q_row + work.row;
 #pragma unroll
@@ -165,10 +168,7 @@ __device__ __forceinline__ void write_work(uint32_t smem, const Problem& problem
     const int first = work.row + 64 * group, last = work.row + min(64 * group + 64, work.rows) - 1;
     const int high = (visible.high(last, work.k_len) + kTileKv - 1) / kTileKv;
     int end = max(high, max(work.key_end - 1, work.key_begin + 1));
-    if (kTogether)
-      end = work.key_end;
-    else if (64 * group >= work.rows)
-      end = work.key_begin;
+    if (64 * group >= work.rows) end = work.key_begin;
     ptx::store_shared_16(
         smem + int(sizeof(Work)) + 16 * group,
         make_uint4(end, visible.high(first, work.k_len) / kTileKv, uint32_t(lse), uint32_t(lse >> 32)));
