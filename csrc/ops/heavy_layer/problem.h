@@ -55,9 +55,9 @@ inline bool is_aligned(const Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data()) % 16 == 0;
 }
 
-// Matrix products cost 2 n m k flops. In units of 2 d^2, a chain over rows x d costs 3 rows forward and 8
-// rows backward (6 and the two products that the chain must repeat); with M = W1 W2 W3 it is 2 d + rows
-// forward and at most 6 d + 2 rows backward. So both are better off with M from the same number of rows on.
+// Matrix products cost 2 n m k flops. In units of 2 d^2, a chain over rows x d costs 3 rows forward and 6
+// rows backward; with M = W1 W2 W3 it is 2 d + rows forward and 4 d + 2 rows backward (of both what the
+// forward made is kept). So both are better off with M from the same number of rows on.
 inline bool folding_saves(const Problem& p) { return p.rows > p.d; }
 
 // Whether float32 is multiplied as TF32, by torch's products and by ours.
