@@ -7,13 +7,8 @@ write, and racecheck takes some arrivals of the forward at head_dim 256 for too 
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
-from package_root import PACKAGE_ROOT
+from sanitizer import assert_finds_nothing
 
 PROGRAM = """
 import sys, torch
@@ -58,25 +53,10 @@ print("ran")
     ],
 )
 def test_sanitizers_find_nothing(tool: str, path: str, how_many: str) -> None:
-    sanitizer = shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path="/usr/local/cuda/bin"
+    assert_finds_nothing(
+        tool,
+        PROGRAM,
+        how_many,
+        PROFILING_LAB_ATTENTION_PATH=path,
+        PYTORCH_NO_CUDA_MEMORY_CACHING="1",  # so that the tools see every tensor's own ends
     )
-    if sanitizer is None:
-        pytest.skip("compute-sanitizer of the CUDA toolkit is not on PATH")
-    variables = {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")])),
-        "PROFILING_LAB_ATTENTION_PATH": path,
-        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",  # so that the tools see every tensor's own ends
-    }
-    done = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", PROGRAM, how_many],
-        env={**os.environ, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert "ran" in done.stdout.splitlines(), f"the program did not come to its end:\n{output[-3000:]}"
-    assert done.returncode == 0, output[-3000:]

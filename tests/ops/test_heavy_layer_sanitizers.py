@@ -3,13 +3,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
-from package_root import PACKAGE_ROOT
+from sanitizer import assert_finds_nothing
 
 # Folded by kernels of our own and by the library's products, and the chain; whole tiles and parts of them; a
 # product's depth in pieces of which some have nothing to do.
@@ -37,20 +32,4 @@ print("ran")
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
 def test_sanitizers_find_nothing(tool: str) -> None:
-    sanitizer = shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path="/usr/local/cuda/bin"
-    )
-    if sanitizer is None:
-        pytest.skip("compute-sanitizer of the CUDA toolkit is not on PATH")
-    path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    output = done.stdout + done.stderr
-    assert "ran" in done.stdout.splitlines(), f"the program did not come to its end:\n{output[-3000:]}"
-    assert done.returncode == 0, output[-3000:]
+    assert_finds_nothing(tool, PROGRAM)

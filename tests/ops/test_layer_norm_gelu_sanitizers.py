@@ -5,13 +5,8 @@ shared memory, no barrier that some threads miss, no read of memory that nobody 
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
-from package_root import PACKAGE_ROOT
+from sanitizer import assert_finds_nothing
 
 # A shape for every way to share a row: a warp, a block, a cluster, a long row; aligned and not; few rows and
 # more rows than blocks.
@@ -39,20 +34,4 @@ print("ran")
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
 def test_sanitizers_find_nothing(tool: str) -> None:
-    sanitizer = shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path="/usr/local/cuda/bin"
-    )
-    if sanitizer is None:
-        pytest.skip("compute-sanitizer of the CUDA toolkit is not on PATH")
-    path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    output = done.stdout + done.stderr
-    assert "ran" in done.stdout.splitlines(), f"the program did not come to its end:\n{output[-3000:]}"
-    assert done.returncode == 0, output[-3000:]
+    assert_finds_nothing(tool, PROGRAM)
