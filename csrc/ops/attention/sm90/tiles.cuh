@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
 #include "cuda/launch.h"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "cuda/tensor_map.h"
 #include "ops/attention/softmax.cuh"
 
 // Tiles in shared memory for the wgmma path: head_dim is cut into chunks of 64 elements (128 bytes), a chunk
@@ -20,29 +19,15 @@ constexpr int kWarpgroup = 128;
 // A tensor as TMA sees it: (column, row, head, batch); with cu_seqlens one batch of all rows.
 inline CUtensorMap make_tensor_map(const View& view, ElementType element, int64_t dim, int64_t rows,
                                    int64_t heads, int64_t batch, int tile_rows) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    PLAB_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                     cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess) throw Error("the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
   // An expanded tensor has a stride of 0, which TMA walks like any other. Nobody steps along a single
   // element.
   const auto bytes = [](int64_t size, int64_t stride) { return cuuint64_t(size > 1 ? stride * 2 : 16); };
   const cuuint64_t sizes[4] = {cuuint64_t(dim), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(batch)};
   const cuuint64_t strides[3] = {bytes(rows, view.row), bytes(heads, view.head), bytes(batch, view.batch)};
-  const cuuint32_t box[4] = {64, cuuint32_t(tile_rows), 1, 1}, steps[4] = {1, 1, 1, 1};
-  CUtensorMap map;
-  const CUresult status = encode(
-      &map,
-      element == ElementType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      4, view.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS)
-    throw Error("cuTensorMapEncodeTiled failed with " + std::to_string(int(status)));
-  return map;
+  const cuuint32_t box[4] = {64, cuuint32_t(tile_rows), 1, 1};
+  const auto type =
+      element == ElementType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  return cuda::swizzled_map(type, view.data, sizes, strides, box);
 }
 
 // With cu_seqlens the rows behind a sequence are its neighbour's, which must not reach a product, not even

@@ -2,12 +2,9 @@
 // Matrices as TMA reads them.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
-#include <string>
 
-#include "cuda/launch.h"
+#include "cuda/tensor_map.h"
 #include "ops/element_type.h"
 
 namespace plab::ops {
@@ -17,14 +14,6 @@ namespace plab::ops {
 /// every result too small. Data and rows start at multiples of 16 bytes.
 inline CUtensorMap matrix_map(const void* data, int64_t rows, int64_t columns, ElementType type,
                               uint32_t box_rows) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    PLAB_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                     cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess) throw Error("the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
   constexpr uint32_t kRowBytes = 128;
   const uint32_t bytes = type == ElementType::kFloat32 ? 4 : 2;
   const CUtensorMapDataType cuda_type = type == ElementType::kFloat32    ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
@@ -32,14 +21,8 @@ inline CUtensorMap matrix_map(const void* data, int64_t rows, int64_t columns, E
                                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const cuuint64_t sizes[2] = {cuuint64_t(columns), cuuint64_t(rows)};
   const cuuint64_t strides[1] = {cuuint64_t(columns) * bytes};
-  const cuuint32_t box[2] = {kRowBytes / bytes, box_rows}, steps[2] = {1, 1};
-  CUtensorMap map;
-  const CUresult status = encode(&map, cuda_type, 2, const_cast<void*>(data), sizes, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS)
-    throw Error("cuTensorMapEncodeTiled failed with " + std::to_string(int(status)));
-  return map;
+  const cuuint32_t box[2] = {kRowBytes / bytes, box_rows};
+  return cuda::swizzled_map(cuda_type, data, sizes, strides, box);
 }
 
 }  // namespace plab::ops
