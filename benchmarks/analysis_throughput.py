@@ -33,8 +33,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from svg_charts import Line, Panel, Point, draw_panels
 from synthetic_trace import Form, Truth, cached
-from visualize_results import Chart, draw
 
 from profiling_lab.measure import ResultsFile, Timing, interleaved, machine
 
@@ -270,15 +270,20 @@ def measure(results: ResultsFile, args: argparse.Namespace, folder: Path, scratc
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Seconds over events, one line per question and form; of the last run."""
+    """Seconds over events, a panel per form and a line per question; of the last run."""
     mine = [r for r in rows if r["provider"] == OURS and r["metric"] == "time" and "form" in r["case"]]
-    lines: dict[str, list[tuple[float, float]]] = {}
+    forms: dict[str, dict[str, list[Point]]] = {}
     for row in mine:
         if row["run"] == mine[-1]["run"]:
-            name = f"{row['case']['question']}, {row['case']['form']}"
-            lines.setdefault(name, []).append((row["case"]["events"] / 1e6, row["value"]))
+            point = Point(row["case"]["events"] / 1e6, row["value"])
+            forms.setdefault(row["case"]["form"], {}).setdefault(row["case"]["question"], []).append(point)
+    panels = [
+        Panel(form, tuple(Line(question, tuple(points)) for question, points in questions.items()))
+        for form, questions in forms.items()
+    ]
     title = "Traces in the nsys schema: a whole process on two cores"
-    path.write_text(draw(Chart(title, "million events", "seconds", lines, log_y=True)))
+    chart = draw_panels(title, mine[-1]["date"][:10], [panels], "million events", "seconds", log_y=True)
+    path.write_text(chart)
 
 
 def main() -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 from attention_cases import Problem, problem
 from attention_providers import PORTABLE, Attention, as_named, inputs, providers
+from script import run_script
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, machine
@@ -99,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -38,6 +38,7 @@ from attention_providers import (
     needs_repeatable,
     providers,
 )
+from script import run_script
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, matmul_rate, ratio
@@ -323,4 +324,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_script(main)

@@ -19,6 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+from script import run_script
+
 from profiling_lab.demo.training import training_script
 from profiling_lab.measure import ResultsFile, compare_steps, interleaved, machine, ratio
 from profiling_lab.recording import record
@@ -124,4 +126,4 @@ def measure_share(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

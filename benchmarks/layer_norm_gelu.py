@@ -36,6 +36,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from script import run_script
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, ratio
@@ -403,4 +404,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 
 import torch
+from script import run_script
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, machine
@@ -93,4 +93,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -15,13 +15,13 @@ import argparse
 import ctypes
 import itertools
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
+from script import run_script
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, compare, machine, ratio
@@ -167,8 +167,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="append JSON lines here")
     options = parser.parse_args()
 
-    library = options.library or build(options.dtype)
     results = ResultsFile(options.output, machine())
+    library = options.library or build(options.dtype)
     for d in options.widths:
         sweep = Sweep(library, options.elements // d, d, getattr(torch, options.dtype))
         sweep.remember_column_sums()
@@ -197,4 +197,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from script import run_script
 
 from profiling_lab.measure import ResultsFile, machine
 from profiling_lab.recording import record
@@ -127,4 +128,4 @@ def _percent(share: float | None) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_script(main)

@@ -37,6 +37,7 @@ from typing import Any
 import torch
 from recorder_turns import Turns, take_turns
 from recorder_workloads import WORKLOADS, Step
+from script import run_script
 
 from profiling_lab import _recorder
 from profiling_lab.measure import (
@@ -394,4 +395,4 @@ def whole_cores(allowed: set[int]) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

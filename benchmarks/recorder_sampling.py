@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from heavy_layer_step import make_step, warm_up
+from script import run_script
 
 from profiling_lab.demo.training import training_script
 from profiling_lab.measure import ResultsFile, compare_steps, machine, ratio
@@ -84,4 +85,4 @@ def name(rate: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from script import run_script
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -235,4 +236,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from reduce_trace import SIZE_LIMIT_BYTES, reduce
+from script import run_script
 
 from profiling_lab.demo.training import training_script
 from profiling_lab.measure import ResultsFile, interleaved, machine, ratio
@@ -181,4 +182,4 @@ def steps_to_record(script: ModuleType) -> Iterator[tuple[str, Callable[[], obje
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

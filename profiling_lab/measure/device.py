@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from profiling_lab.errors import UsageError
+
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 GIT_VARIABLE = "PROFILING_LAB_GIT"
@@ -30,10 +32,16 @@ class Machine:
 
 
 def machine(device: str = "cuda") -> Machine:
-    """The facts for a measurement on `device`, now (UTC)."""
+    """The facts for a measurement on `device`, now (UTC).
+
+    Raises UsageError for a CUDA device where torch has none.
+    """
     import torch
 
     on_cuda = device.startswith("cuda")
+    if on_cuda and not torch.cuda.is_available():
+        why = "is a CPU build" if torch.version.cuda is None else "sees none"
+        raise UsageError(f"this measurement needs an NVIDIA GPU; torch {torch.__version__} {why}")
     cudnn = torch.backends.cudnn.version() if on_cuda else None
     return Machine(
         gpu=torch.cuda.get_device_name(torch.device(device)) if on_cuda else _cpu_name(),
