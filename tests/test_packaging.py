@@ -80,7 +80,8 @@ def test_installed_wheel_imports_without_the_sources(wheel: Path, tmp_path: Path
         "import profiling_lab._analysis, profiling_lab._recorder, profiling_lab.ops; "
         "from profiling_lab.ops import heavy_layer; print('ok')"
     )
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    # -E: a developer's PYTHONPATH leads to the sources.
+    done = subprocess.run([python, "-E", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.strip() == "ok", done.stderr
 
 
