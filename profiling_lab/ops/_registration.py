@@ -152,7 +152,7 @@ def is_plain_backward(dy: torch.Tensor) -> bool:
     """
     if _has_gradients() or _is_compiling() or _has_transforms() or _dispatch_modes():
         return False
-    return type(dy) is torch.Tensor
+    return type(dy) is torch.Tensor and not dy.is_meta
 
 
 def check_call(slug: str, *tensors: torch.Tensor) -> None:
