@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
 import warnings
 from collections import defaultdict
@@ -38,7 +37,7 @@ from attention_providers import (
     needs_repeatable,
     providers,
 )
-from script import run_script
+from script import run_script, say
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, matmul_rate, ratio
@@ -47,10 +46,6 @@ from profiling_lab.ops.attention import reference
 STORES_SCORES = ("naive", "tiled", "eager", "sdpa-math")
 FORWARD_ONLY = ("naive", "tiled", "ladder-flash")
 """Their backward is plain torch: timing it says nothing about them."""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def backward_of(function: Attention, tensors: list[Tensor], causal: bool) -> Callable[[], Any]:

@@ -22,7 +22,6 @@ not is timed all the same, with that line beside it.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run_script
+from script import run_script, say
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, compare, machine, ratio
@@ -58,10 +57,6 @@ class Inputs:
     @property
     def arguments(self) -> tuple[Tensor, ...]:
         return self.x, self.w1, self.w2, self.w3, self.b
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def folded(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:

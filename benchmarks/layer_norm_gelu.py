@@ -36,7 +36,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from script import run_script
+from capturable import capturable
+from script import run_script, say
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, ratio
@@ -57,10 +58,6 @@ class Provider:
     name: str
     function: Function
     is_torch: bool = False
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def providers(modes: list[str]) -> list[Provider]:
@@ -223,15 +220,7 @@ def timed_where_possible(
     variants: dict[str, Callable[[], object]], mode: str, rounds: int
 ) -> dict[str, Timing]:
     """Some peers cannot be captured into a graph; they are named and left out."""
-    usable = dict(variants)
-    if mode == "graph":
-        for name, call in variants.items():
-            try:
-                compare({name: call}, mode="graph", rounds=1, warmup_s=0, calls_per_sample=2)
-            except RuntimeError as error:
-                say(f"not capturable: {name}: {str(error).splitlines()[0]}")
-                del usable[name]
-                torch.cuda.synchronize()
+    usable = capturable(variants) if mode == "graph" else variants
     if not usable:
         return {}
     return compare(usable, mode=mode, rounds=rounds, warmup_s=0.03, cold=False, calls_per_sample=20)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a script ends."""
+"""How a script tells what it does, and how it ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from typing import NoReturn
 from profiling_lab.errors import LabError
 
 
+def say(text: str) -> None:
+    """To stderr: stdout is for the results."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def run_script(main: Callable[[], int]) -> NoReturn:
     """Ends with main's exit code; an error that the user can act on is its sentence and its own code."""
     try:
         code = main()
     except LabError as error:
-        print(error, file=sys.stderr)
+        say(str(error))
         code = error.exit_code
     sys.exit(code)

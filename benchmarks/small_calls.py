@@ -21,14 +21,14 @@ F.scaled_dot_product_attention; its tensors lie as it wants them, and ours as we
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from script import run_script
+from capturable import capturable
+from script import run_script, say
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -82,10 +82,6 @@ def subjects(device: str) -> dict[str, Subject]:
             ("forward",),
         ),
     }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def liger() -> Function | None:
@@ -151,20 +147,10 @@ def timed(variants: dict[str, Call], mode: str, rounds: int) -> dict[str, Timing
     """Who cannot be captured into a graph is left out of that mode."""
     if mode == "host":
         return compare(variants, device="cpu", rounds=rounds, warmup_s=0.02, calls_per_sample=50)
-    usable = dict(variants)
-    if mode == "graph":
-        for name, call in variants.items():
-            if "reduce-overhead" in name:  # has its own graphs
-                del usable[name]
-                continue
-            try:
-                compare({name: call}, mode="graph", rounds=1, warmup_s=0, calls_per_sample=2)
-            except RuntimeError as error:
-                say(f"not capturable: {name}: {str(error).splitlines()[0]}")
-                del usable[name]
-                torch.cuda.synchronize()
+    if mode == "graph":  # reduce-overhead has its own graphs
+        variants = capturable({who: call for who, call in variants.items() if "reduce-overhead" not in who})
     return compare(
-        usable,
+        variants,
         mode="graph" if mode == "graph" else "stream",
         rounds=rounds,
         warmup_s=0.01,

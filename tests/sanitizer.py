@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 
-import pytest
+from nvidia_tools import needs
 from package_root import PACKAGE_ROOT
 
 
@@ -17,11 +16,7 @@ def assert_finds_nothing(tool: str, program: str, *arguments: str, **variables: 
 
     variables: of the environment, beside this process' own.
     """
-    sanitizer = shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path="/usr/local/cuda/bin"
-    )
-    if sanitizer is None:
-        pytest.skip("compute-sanitizer of the CUDA toolkit is not on PATH")
+    sanitizer = needs("compute-sanitizer")
     path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", program, *arguments],

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import REPO
+from nvidia_tools import needs
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.trace import Trace
@@ -42,13 +42,6 @@ def profile(
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done
-
-
-def needs(tool: str) -> str:
-    path = shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
-    if path is None:
-        pytest.skip(f"{tool} is not installed")
-    return path
 
 
 @pytest.mark.parametrize("impl", KERNEL)

@@ -6,13 +6,13 @@ torch.profiler before, inside and after a recording is in test_gpu_recording.py.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nvidia_tools import needs
 
 pytestmark = pytest.mark.gpu
 
@@ -34,13 +34,6 @@ def sentence(done: subprocess.CompletedProcess[str]) -> str:
     assert "sum True" in done.stdout, done.stdout
     print(line)
     return line
-
-
-def needs(tool: str) -> str:
-    path = shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
-    if path is None:
-        pytest.skip(f"{tool} is not installed")
-    return path
 
 
 def test_under_nsys(run_gpu: Any, tmp_path: Path) -> None:
