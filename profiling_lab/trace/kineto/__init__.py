@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of torch.profiler (Kineto): Chrome trace JSON."""
