@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from script import run_script
 
+from profiling_lab.analysis.lines import lines
 from profiling_lab.measure import ResultsFile, machine
 from profiling_lab.recording import record
 from profiling_lab.trace import Trace
-from profiling_lab.trace.lines import lines
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "recorder" / "programs"
 BENCHMARK = "line_coverage"

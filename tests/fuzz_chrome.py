@@ -27,17 +27,17 @@ from typing import Any
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.gaps.gaps import gaps
+from profiling_lab.analysis.info import info
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.steps import steps
+from profiling_lab.analysis.syncs import syncs
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.chrome_source import ChromeSource
-from profiling_lab.trace.gaps import gaps
-from profiling_lab.trace.info import info
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
+from profiling_lab.trace.kineto.source import ChromeSource
 from profiling_lab.trace.memory_usage import memory_peaks
-from profiling_lab.trace.overlap import overlap
-from profiling_lab.trace.steps import steps
-from profiling_lab.trace.syncs import syncs
 
 HANG_SECONDS = 60
 TABLES = ("operations", "calls", "operators", "python", "syncs", "overheads", "flows", "memory")

@@ -31,7 +31,7 @@ from builders import TraceBuilder
 from table_folders import to_folder
 
 from profiling_lab.cli import main
-from profiling_lab.trace import sqlite_file
+from profiling_lab.trace.nsys import sqlite_file
 
 ASKED = [
     *("info", "lines", "kernels", "steps", "gaps", "overlap", "check", "apis", "copies", "syncs", "ranges"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
-from profiling_lab.ranks import Question
-from profiling_lab.ranks.reading import FileSummary, read_file
+from profiling_lab.analysis.ranks import Question
+from profiling_lab.analysis.ranks.reading import FileSummary, read_file
 
 
 def die_or_read(path: str, question: Question) -> FileSummary:

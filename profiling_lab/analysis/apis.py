@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.host_activity import POLLS, Doing, call_kinds
+from profiling_lab.analysis.places import Place, call_places, covered
+from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import BLEED_NS
 from profiling_lab.trace.columns import I32, I64, OverheadKind, dense
-from profiling_lab.trace.coverage import Coverage
-from profiling_lab.trace.host_activity import POLLS, Doing, call_kinds
-from profiling_lab.trace.places import Place, call_places, covered
-from profiling_lab.trace.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.trace.thread_names import thread_names
 from profiling_lab.trace.trace import Trace
 

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.copy_peaks import Peak, host_link
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.places import Place, covered, operation_places
+from profiling_lab.analysis.stats import Stats, StatsByKey, combined
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, MemoryKind, OperationKind, Operations
-from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.devices import devices
-from profiling_lab.trace.links import Peak, host_link
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.places import Place, covered, operation_places
-from profiling_lab.trace.stats import Stats, StatsByKey, combined
 from profiling_lab.trace.trace import Trace
 
 By: TypeAlias = Literal["line", "memory", "direction"]

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.device_spans import span_ns
+from profiling_lab.analysis.hooks import Reduction, reductions
 from profiling_lab.trace.attribution import Match, Phase, Reason
-from profiling_lab.trace.chrome_source import FUNCTION_LINES
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, OperationKind, dense
-from profiling_lab.trace.device_spans import span_ns
-from profiling_lab.trace.hooks import Reduction, reductions
+from profiling_lab.trace.kineto.source import FUNCTION_LINES
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Window

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why_no_line
+from profiling_lab.analysis.lines import PHASES, PhaseFilter, needs_stacks
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, dense
-from profiling_lab.trace.coverage import Coverage, coverage, reason_text, why_no_line
-from profiling_lab.trace.lines import PHASES, PhaseFilter, needs_stacks
-from profiling_lab.trace.lines_groups import own_frames
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES, LinePhase
 from profiling_lab.trace.stacks import Frame

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis.lines_groups import own_frames
+from profiling_lab.analysis.lines_layers import layer_path
 from profiling_lab.trace.attribution import Match, Phase
 from profiling_lab.trace.columns import I32, dense
-from profiling_lab.trace.lines_groups import own_frames
-from profiling_lab.trace.lines_layers import layer_path
 from profiling_lab.trace.stacks import Stacks
 from profiling_lab.trace.trace import Trace
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.trace.columns import I32, I64, Calls, OverheadKind, dense, full
+from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.process_ids import process_part
-from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.stats import possible
 from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, SyncKind, Syncs, full
-from profiling_lab.trace.stats import possible
 from profiling_lab.trace.trace import Trace
 
 VALUE_BYTES = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.busy import Busy
+from profiling_lab.analysis.busy import Busy
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.trace import Trace
 

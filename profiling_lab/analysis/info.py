@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from profiling_lab.trace.chrome_events import whole
-from profiling_lab.trace.chrome_flows import FlowAgreement
-from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
-from profiling_lab.trace.sqlite_info import OUR_METHOD, gpus_of, rank_texts, sqlite_info
+from profiling_lab.trace.kineto.events import whole
+from profiling_lab.trace.kineto.flows import FlowAgreement
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.info import OUR_METHOD, gpus_of, rank_texts, sqlite_info
 from profiling_lab.trace.step_signs import PROFILER_STEP
 from profiling_lab.trace.trace import Trace
 

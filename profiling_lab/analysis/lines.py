@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import NSYS_STACK_FLAGS, Coverage, coverage
+from profiling_lab.analysis.lines_groups import GROUPINGS, NEEDS_STACKS, By, Groups, groups, own_frames
+from profiling_lab.analysis.lines_layers import ONE_LINE_NOTE, knows_instances
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
-from profiling_lab.trace.coverage import NSYS_STACK_FLAGS, Coverage, coverage
-from profiling_lab.trace.lines_groups import GROUPINGS, NEEDS_STACKS, By, Groups, groups, own_frames
-from profiling_lab.trace.lines_layers import ONE_LINE_NOTE, knows_instances
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES, LinePhase
 from profiling_lab.trace.stacks import Frame

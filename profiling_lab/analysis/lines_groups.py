@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from profiling_lab.analysis.lines_layers import OUTSIDE, holds_layers, layer_path
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace.columns import I32, dense, full
-from profiling_lab.trace.lines_layers import OUTSIDE, holds_layers, layer_path
 from profiling_lab.trace.stacks import Frame, Stacks
 from profiling_lab.trace.trace import Trace
 

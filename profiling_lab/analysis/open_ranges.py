@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis.stats import merged_names, possible
 from profiling_lab.trace.columns import I32, I64, U8
-from profiling_lab.trace.read_range_styles import read_range_styles
-from profiling_lab.trace.stats import merged_names, possible
+from profiling_lab.trace.range_styles import read_range_styles
 from profiling_lab.trace.trace import Trace
 
 _NUMBER = re.compile(r"\d+")

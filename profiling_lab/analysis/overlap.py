@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage, coverage
+from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.trace.columns import I64, OperationKind, dense
-from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.device_spans import device_spans
 from profiling_lab.trace.operation_classes import (
     CLASS_NAMES,
     OperationClass,

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why_no_line
 from profiling_lab.trace.attribution import BLEED_NS, Phase, Reason
 from profiling_lab.trace.columns import I32, I64, U8, Trait, dense, full
-from profiling_lab.trace.coverage import Coverage, coverage, reason_text, why_no_line
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace

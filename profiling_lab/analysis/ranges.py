@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.open_ranges import OpenRanges, open_ranges
+from profiling_lab.analysis.places import Place, PlaceSums, covered, operation_places
+from profiling_lab.analysis.range_tree import Nesting, Paths, nest, paths
+from profiling_lab.analysis.stats import Stats, StatsByKey, combined
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.coverage import Coverage
-from profiling_lab.trace.open_ranges import OpenRanges, open_ranges
-from profiling_lab.trace.places import Place, PlaceSums, covered, operation_places
-from profiling_lab.trace.range_tree import Nesting, Paths, nest, paths
-from profiling_lab.trace.read_range_styles import Style
-from profiling_lab.trace.stats import Stats, StatsByKey, combined
+from profiling_lab.trace.range_styles import Style
 from profiling_lab.trace.trace import Trace
 
 STYLES = {

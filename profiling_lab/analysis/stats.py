@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, I64, dense
-from profiling_lab.trace.read_operations import FARTHEST_NS
+from profiling_lab.trace.nsys.operations import FARTHEST_NS
 
 
 @dataclass(frozen=True, slots=True)

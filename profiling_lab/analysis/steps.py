@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage, coverage
+from profiling_lab.analysis.device_spans import device_spans
+from profiling_lab.analysis.step_host import CATEGORIES, category_times
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.device_spans import device_spans
 from profiling_lab.trace.operation_classes import (
     COPIES,
     OperationClass,
@@ -21,7 +22,6 @@ from profiling_lab.trace.operation_classes import (
 )
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Spans
-from profiling_lab.trace.step_host import CATEGORIES, category_times
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
 

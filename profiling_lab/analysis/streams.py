@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.places import Place, covered, operation_places
+from profiling_lab.analysis.stats import combined
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64, OperationKind, full
-from profiling_lab.trace.coverage import Coverage
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.places import Place, covered, operation_places
-from profiling_lab.trace.read_streams import Stream, read_streams
-from profiling_lab.trace.stats import combined
+from profiling_lab.trace.stream_facts import Stream, read_streams
 from profiling_lab.trace.trace import Trace
 
 

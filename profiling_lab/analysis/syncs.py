@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.host_waits import WHATS, HostWaits, host_waits
+from profiling_lab.analysis.idle import busy_within, idle_after
+from profiling_lab.analysis.places import Place, call_places, covered
+from profiling_lab.analysis.stats import Stats, StatsByKey, combined
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, full
-from profiling_lab.trace.coverage import Coverage
-from profiling_lab.trace.host_waits import WHATS, HostWaits, host_waits
-from profiling_lab.trace.idle import busy_within, idle_after
-from profiling_lab.trace.places import Place, call_places, covered
-from profiling_lab.trace.read_syncs import read_syncs
-from profiling_lab.trace.stats import Stats, StatsByKey, combined
+from profiling_lab.trace.sync_records import read_syncs
 from profiling_lab.trace.trace import Trace
 
 _STREAM_WAIT = re.compile(r"^cu(da)?StreamWaitEvent$")

@@ -37,13 +37,13 @@ def run(args: argparse.Namespace) -> int:
     with shared.open_trace(args) as trace:
         own, limit = tuple(args.own), args.limit or None
         if args.launch:
+            from profiling_lab.analysis.kernels.launches import launches
             from profiling_lab.report.launches import launches_report
-            from profiling_lab.trace.launches import launches
 
             write(launches_report(trace, launches(trace, own, limit), args.lines), args.format)
             return 0
+        from profiling_lab.analysis.apis import apis
         from profiling_lab.report.apis import apis_report
-        from profiling_lab.trace.apis import apis
 
         write(apis_report(trace, apis(trace, own, limit), args.lines), args.format)
     return 0

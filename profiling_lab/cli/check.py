@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import sys
 
+    from profiling_lab.analysis.coverage import coverage
     from profiling_lab.errors import NotEnoughDataError
     from profiling_lab.report.check import check_annotations, check_report
     from profiling_lab.report.table import write
     from profiling_lab.rules import parse_fail_on
     from profiling_lab.rules import run as apply
-    from profiling_lab.trace.coverage import coverage
     from profiling_lab.trace.ownership import Ownership
 
     fails = parse_fail_on(args.fail_on)

@@ -48,9 +48,9 @@ def _rate(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.analysis.copies import copies
     from profiling_lab.report.copies import copies_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.copies import copies
 
     with shared.open_trace(args) as trace:
         result = copies(trace, args.by, tuple(args.own), args.limit or None, args.peak)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
+    from profiling_lab.analysis.diff.diff import DiffResult
+    from profiling_lab.analysis.diff.measure import Capture
     from profiling_lab.trace import Trace
-    from profiling_lab.trace.diff import DiffResult
-    from profiling_lab.trace.diff_measure import Capture
 
 HELP = "compare recordings from before and after a change, line by line, with a verdict that knows the noise"
 EXAMPLES = """\
@@ -101,11 +101,11 @@ def run(args: argparse.Namespace) -> int:
     import sys
     from contextlib import ExitStack
 
+    from profiling_lab.analysis.diff.diff import diff
     from profiling_lab.report.diff import diff_report
     from profiling_lab.report.diff_data import workflow_warnings
     from profiling_lab.report.junit import junit
     from profiling_lab.report.table import write
-    from profiling_lab.trace.diff import diff
 
     before, after = _sides(args)
     with ExitStack() as opened:
@@ -139,7 +139,7 @@ def _opened(args: argparse.Namespace, names: list[str], opened: ExitStack) -> li
     """The recordings of one side; a baseline may hold several."""
     from pathlib import Path
 
-    from profiling_lab.trace.diff_baseline import is_baseline, load_baseline
+    from profiling_lab.analysis.diff.baseline import is_baseline, load_baseline
 
     side: list[Trace | Capture] = []
     for name in names:
@@ -155,10 +155,10 @@ def _save(args: argparse.Namespace, side: Sequence[Trace | Capture]) -> int:
     import sys
     from pathlib import Path
 
+    from profiling_lab.analysis.diff.baseline import save_baseline
+    from profiling_lab.analysis.diff.measure import measure
     from profiling_lab.report.numbers import counted
     from profiling_lab.trace import Trace
-    from profiling_lab.trace.diff_baseline import save_baseline
-    from profiling_lab.trace.diff_measure import measure
 
     own = tuple(args.own)
     captures = [measure(each, own, args.steps_by) if isinstance(each, Trace) else each for each in side]

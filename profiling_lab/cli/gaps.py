@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.analysis.gaps.gaps import gaps
+    from profiling_lab.analysis.gaps.longest import longest_gaps
     from profiling_lab.report.gaps import gap_list_report, gaps_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.gap_list import longest_gaps
-    from profiling_lab.trace.gaps import gaps
 
     with shared.open_trace(args) as trace:
         result = gaps(trace, args.steps_by, tuple(args.own), args.limit or None)

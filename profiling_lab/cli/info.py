@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.analysis.coverage import coverage
+    from profiling_lab.analysis.info import info
     from profiling_lab.report.info import info_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.coverage import coverage
-    from profiling_lab.trace.info import info
     from profiling_lab.trace.ownership import Ownership
 
     with shared.open_trace(args) as trace:

@@ -87,15 +87,15 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--{option.replace('_', '-')} {with_tree} with --tree")
     with shared.open_trace(args) as trace:
         if args.tree:
+            from profiling_lab.analysis.flame import call_tree
             from profiling_lab.report.lines_tree import tree_report
-            from profiling_lab.trace.flame import call_tree
 
             share = 0.005 if args.min_share is None else args.min_share
             tree = call_tree(trace, args.phase, own, args.depth, limit, share)
             write(tree_report(trace, tree, "\u00a0\u00a0" if args.format == "md" else "  "), args.format)
         else:
+            from profiling_lab.analysis.lines import By, Sort, lines
             from profiling_lab.report.lines import lines_report
-            from profiling_lab.trace.lines import By, Sort, lines
 
             by: By = args.by or "line"
             sort: Sort = args.sort or "all"

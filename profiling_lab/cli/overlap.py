@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.analysis.overlap import overlap
+    from profiling_lab.analysis.overlap_pairs import overlap_pairs
     from profiling_lab.report.overlap import overlap_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.overlap import overlap
-    from profiling_lab.trace.overlap_pairs import overlap_pairs
 
     with shared.open_trace(args) as trace:
         pairs = overlap_pairs(trace) if args.by == "pair" else ()

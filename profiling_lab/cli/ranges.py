@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.analysis.ranges import ranges
     from profiling_lab.report.ranges import ranges_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.ranges import ranges
 
     with shared.open_trace(args) as trace:
         result = ranges(trace, args.tree, args.merge_numbers, tuple(args.own), args.limit or None)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from profiling_lab.cli import _trace_arguments as shared
 
 if TYPE_CHECKING:
-    from profiling_lab.ranks import JobResult, Pool
-    from profiling_lab.ranks.pools import Done
+    from profiling_lab.analysis.ranks import JobResult, Pool
+    from profiling_lab.analysis.ranks.pools import Done
 
 HELP = "compare the ranks of a job: who is late to which collective, what it costs, and which line is why"
 EXAMPLES = """\
@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import sys
 
-    from profiling_lab.ranks import Question, ranks
-    from profiling_lab.ranks.reading import files_of
+    from profiling_lab.analysis.ranks import Question, ranks
+    from profiling_lab.analysis.ranks.reading import files_of
     from profiling_lab.report.ranks import ranks_report
     from profiling_lab.report.table import write
     from profiling_lab.trace.window import Wanted
@@ -85,7 +85,7 @@ def _exit_code(result: JobResult) -> int:
 
 @contextmanager
 def _pool(address: str | None, jobs: int | None) -> Iterator[Pool]:
-    from profiling_lab.ranks.pools import LocalPool, dask_pool
+    from profiling_lab.analysis.ranks.pools import LocalPool, dask_pool
 
     if address is None:
         yield LocalPool(jobs)

@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.analysis.steps import steps
     from profiling_lab.report.steps import steps_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.steps import steps
 
     with shared.open_trace(args) as trace:
         result = steps(trace, args.steps_by, args.limit or None, args.host)

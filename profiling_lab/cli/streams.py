@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.analysis.streams import streams
     from profiling_lab.report.streams import streams_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.streams import streams
 
     with shared.open_trace(args) as trace:
         result = streams(trace, tuple(args.own), args.limit or None)

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
 from profiling_lab.demo.cost import Cost, read_cost
 from profiling_lab.exercises import find
 from profiling_lab.report import bottleneck, numbers
@@ -19,8 +21,6 @@ from profiling_lab.report.kernels import kernels_report
 from profiling_lab.report.lines import lines_report
 from profiling_lab.report.table import SCHEMA, Column, Report, Table, Unit, write
 from profiling_lab.trace import Trace
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
 
 KERNELS = 3
 FRAMES = 3

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from profiling_lab.analysis.flame import stack_times
 from profiling_lab.trace import Trace
-from profiling_lab.trace.flame import stack_times
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LinePhase
 

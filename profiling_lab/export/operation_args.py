@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from profiling_lab.analysis.coverage import reason_text, why_no_line
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, dense
-from profiling_lab.trace.coverage import reason_text, why_no_line
-from profiling_lab.trace.lines_groups import own_frames
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 

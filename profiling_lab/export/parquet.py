@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import reason_text, why_no_line
 from profiling_lab.export.output import Progress, Written, no_progress
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import NO_SEQUENCE, MemoryKind, OperationKind, OverheadKind, SyncKind
-from profiling_lab.trace.coverage import reason_text, why_no_line
+from profiling_lab.trace.nsys.ranges import OPEN_END
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
-from profiling_lab.trace.read_ranges import OPEN_END
-from profiling_lab.trace.read_syncs import read_syncs
+from profiling_lab.trace.sync_records import read_syncs
 
 _ROWS = 1 << 20
 """rows of one group: what a reader holds at the same time"""

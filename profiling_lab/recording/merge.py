@@ -33,8 +33,8 @@ from profiling_lab.recording.schema import (
     create_table,
     enum_rows,
 )
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import pid_of
-from profiling_lab.trace.sqlite_file import SqliteFile
 
 Told = Callable[[str, int, int], None]
 _PIECE_ROWS = 200_000

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.recording.schema import NSYS_TABLES, PYREC_TABLES, column_names
+from profiling_lab.trace.nsys.sqlite_file import MAGIC, SqliteFile
 from profiling_lab.trace.process_ids import pid_of
-from profiling_lab.trace.sqlite_file import MAGIC, SqliteFile
 
 Facts = dict[str, str]
 _SAME_BOOT_NS = 1_000_000_000

@@ -12,14 +12,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.kernels.kernels import KernelRow, top_kernels
+from profiling_lab.analysis.lines import LineRow, lines
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.report import numbers
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.source_names import qualified
 from profiling_lab.trace import Frame, Trace
-from profiling_lab.trace.coverage import Coverage
-from profiling_lab.trace.kernels import KernelRow, top_kernels
-from profiling_lab.trace.lines import LineRow, lines
 
 CLEAR_SHARE_FRAC = 1 / 3  # a layer is called the bottleneck from here on,
 CLEAR_LEAD = 1.25  # and when it costs this many times the next one that is known

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.report import numbers
 from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
@@ -14,7 +15,6 @@ from profiling_lab.report.lines import frame_data, shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.rules import Abstain, Checked, Finding
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import Coverage
 
 _COST = Column("cost_ns", "cost", Unit.NS, "cost")
 _PER_STEP = Column("per_step_ns", "per step", Unit.NS, "step")

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from profiling_lab.analysis.copies import LARGE_BYTES, By, CopiesResult, CopyRow
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.places import place_lines, place_text, places_data
 from profiling_lab.report.stats import stats_data
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.copies import LARGE_BYTES, By, CopiesResult, CopyRow
 
 
 def copies_report(trace: Trace, result: CopiesResult, lines: int = 2) -> Report:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from profiling_lab.analysis.coverage import Coverage, file_notes
 from profiling_lab.report import numbers
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import Coverage, file_notes
 from profiling_lab.trace.spans import Window
 
 

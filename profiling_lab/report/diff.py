@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
+from profiling_lab.analysis.diff.diff import DiffResult, DiffRow, PartChange
+from profiling_lab.analysis.diff.measure import Capture, Origin
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_lines
 from profiling_lab.report.diff_data import row_data, summary
@@ -21,8 +23,6 @@ from profiling_lab.report.diff_text import (
 )
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
-from profiling_lab.trace.diff import DiffResult, DiffRow, PartChange
-from profiling_lab.trace.diff_measure import Capture, Origin
 
 COLUMNS = (
     Column("key", "median"),

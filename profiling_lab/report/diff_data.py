@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from profiling_lab.analysis.diff.diff import DiffResult, DiffRow
+from profiling_lab.analysis.diff.measure import Capture
 from profiling_lab.report import numbers
 from profiling_lab.report.annotations import annotation
 from profiling_lab.report.diff_text import interval_text, limit_line, share_of, signed_time, verdict
-from profiling_lab.trace.diff import DiffResult, DiffRow
-from profiling_lab.trace.diff_measure import Capture
 
 WARNING_FRAC = 0.005
 """of the step: a line that may have grown by less is worth no warning: among many, chance lets some grow"""

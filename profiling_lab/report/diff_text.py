@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.diff.diff import DiffResult, StepTimes
+from profiling_lab.analysis.diff.noise import MIN_STEPS, Interval
+from profiling_lab.analysis.diff.verdict import Judged
 from profiling_lab.report import numbers
-from profiling_lab.trace.diff import DiffResult, StepTimes
-from profiling_lab.trace.diff_noise import MIN_STEPS, Interval
-from profiling_lab.trace.diff_verdict import Judged
 
 CHECK_NAMES = {
     "gpu": "GPU",

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiling_lab.analysis.coverage import coverage
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import coverage
 from profiling_lab.trace.ownership import Ownership
 
 _NEXT = {

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.gaps.gaps import GapsResult
+from profiling_lab.analysis.gaps.longest import Gap, GapList, GapPart
+from profiling_lab.analysis.gaps.rows import GapRow
+from profiling_lab.analysis.steps import PARTS
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.lines import frame_data, shown_place
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Frame, Trace
-from profiling_lab.trace.gap_list import Gap, GapList, GapPart
-from profiling_lab.trace.gap_rows import GapRow
-from profiling_lab.trace.gaps import GapsResult
-from profiling_lab.trace.steps import PARTS
 
 _PLACES_SHOWN = 2
 _PARTS_SHOWN = 6

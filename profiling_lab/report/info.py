@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from profiling_lab.analysis.coverage import LOST, Coverage
+from profiling_lab.analysis.info import Gpu, TraceInfo
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import LOST, Coverage
-from profiling_lab.trace.info import Gpu, TraceInfo
 
 COLUMNS = (
     Column("what", "what"),

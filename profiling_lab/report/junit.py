@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from profiling_lab.analysis.diff.diff import DiffResult
+from profiling_lab.analysis.diff.verdict import Judged
 from profiling_lab.report.diff_text import limit_line, verdict
 from profiling_lab.report.lines import shown_path
-from profiling_lab.trace.diff import DiffResult
-from profiling_lab.trace.diff_verdict import Judged
 
 
 def junit(result: DiffResult, lenient: bool = False) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from profiling_lab.analysis.kernels.kernels import KernelRow, KernelsResult, LaunchStack
+from profiling_lab.analysis.kernels.shapes import KernelShape
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import (
     coverage_data,
@@ -18,8 +20,6 @@ from profiling_lab.report.lines import frame_data, shown_path
 from profiling_lab.report.stats import spread_columns
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Frame, Trace
-from profiling_lab.trace.kernel_shapes import KernelShape
-from profiling_lab.trace.kernels import KernelRow, KernelsResult, LaunchStack
 
 # A line, or the range around and the reason why there is no line (places.Placed.texts).
 _PLACE = re.compile(r"(.*):(?! )(.*)$")

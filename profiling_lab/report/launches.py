@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.kernels.launches import LaunchesResult, LaunchRow, Phases
+from profiling_lab.analysis.stats import Stats
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.kernel_names import readable
@@ -10,8 +12,6 @@ from profiling_lab.report.places import place_lines, places_data
 from profiling_lab.report.stats import stats_data
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.launches import LaunchesResult, LaunchRow, Phases
-from profiling_lab.trace.stats import Stats
 
 _PHASES = ("call", "queue", "kernel")
 

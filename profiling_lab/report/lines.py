@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from profiling_lab.analysis.lines import LineRow, LinesResult, PhaseFilter
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Frame, Trace
-from profiling_lab.trace.lines import LineRow, LinesResult, PhaseFilter
 from profiling_lab.trace.phases import LINE_PHASES
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/")

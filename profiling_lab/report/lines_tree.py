@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.flame import CallNode, CallTree
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.lines import phase_columns, shown_place
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.flame import CallNode, CallTree
 from profiling_lab.trace.phases import LINE_PHASES
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from profiling_lab.analysis.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
+from profiling_lab.analysis.overlap_pairs import MEETING_NS, PairRow
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
-from profiling_lab.trace.overlap_pairs import MEETING_NS, PairRow
 
 _CLASS_COLUMNS = (
     Column("name", "class"),

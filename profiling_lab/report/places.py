@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.places import Place
 from profiling_lab.report import numbers
 from profiling_lab.report.lines import shown_place
-from profiling_lab.trace.places import Place
 
 
 def place_lines(places: tuple[Place, ...], most: int) -> tuple[str, ...]:

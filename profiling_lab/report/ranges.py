@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.ranges import RangeRow, RangesResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.places import place_lines, places_data
 from profiling_lab.report.stats import spread_columns, spread_values, stats_data
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.ranges import RangeRow, RangesResult
 
 
 def ranges_report(trace: Trace, result: RangesResult, lines: int = 2, stats: bool = False) -> Report:

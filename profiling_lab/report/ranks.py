@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, Literal
 
-from profiling_lab.ranks.job import JobResult
-from profiling_lab.ranks.tables import CollectiveRow, LateOne, LineRow, StepRow
-from profiling_lab.ranks.totals import RankRow
-from profiling_lab.ranks.verdict import own_ns
+from profiling_lab.analysis.ranks.job import JobResult
+from profiling_lab.analysis.ranks.tables import CollectiveRow, LateOne, LineRow, StepRow
+from profiling_lab.analysis.ranks.totals import RankRow
+from profiling_lab.analysis.ranks.verdict import own_ns
 from profiling_lab.report import numbers
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.table import Column, Report, Table, Unit, Value

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.stats import Stats
 from profiling_lab.report.table import Column, Unit, Value
-from profiling_lab.trace.stats import Stats
 
 # Shown in one unit, whatever the total is shown in.
 _SPREAD = (

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.step_host import CATEGORIES
+from profiling_lab.analysis.steps import PARTS, StepRow, StepsResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.step_host import CATEGORIES
-from profiling_lab.trace.steps import PARTS, StepRow, StepsResult
 
 _CLOCKS = {
     "gpu": "from the first GPU operation of a step to the first of the next",

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.streams import DeviceStreams, StreamRow, StreamsResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.places import place_lines, places_data
 from profiling_lab.report.table import Column, Report, Table, Unit, Value
 from profiling_lab.trace import Trace
-from profiling_lab.trace.streams import DeviceStreams, StreamRow, StreamsResult
 
 
 def streams_report(trace: Trace, result: StreamsResult, lines: int = 2) -> Report:

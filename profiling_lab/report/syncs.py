@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.syncs import SyncRow, SyncsResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.places import place_text
 from profiling_lab.report.stats import stats_data
 from profiling_lab.report.table import Column, Report, Table, Unit
 from profiling_lab.trace import Trace
-from profiling_lab.trace.syncs import SyncRow, SyncsResult
 
 COLUMNS = (
     Column("what", "waits for"),

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.gpu_gaps import LONG
 from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
 from profiling_lab.rules.rule import FROM_THE_START, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import ENOUGH_FRAC, View
-from profiling_lab.trace.busy import Busy
 
 IDLE = Threshold("idle", "the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
 COPYING = Threshold("copying", "only copies run", 0.5, "of the recording, from", "ours: more than all else")

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.gaps.causes import CAUSES, Cause
+from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.rules.places import grouped
 from profiling_lab.rules.rule import FROM_THE_START, Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.gap_causes import CAUSES, Cause
-from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces
 
 SHARE = Threshold("share", "idle for one cause at one line", 0.01, "of the recording, at least", "ours")
 UNKNOWN = Threshold("unknown", "idle time without a cause", 0.5, "of all, from: cannot tell", "ours: most")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.profiler_overhead import OF_THE_PROFILER
 from profiling_lab.rules.rule import LONGER, WORTH, Abstain, Rule, Threshold, Verdict, ms, where
 from profiling_lab.rules.view import View
-from profiling_lab.trace.busy import Busy
 from profiling_lab.trace.columns import I64
 
 LONG = Threshold("long", "a gap", 1_000_000, "ns, from", "nsys-ai: 1 ms (nsys: 500 ms, adjustable)")

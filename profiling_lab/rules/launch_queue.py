@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.view import View
-from profiling_lab.trace.busy import Busy
 from profiling_lab.trace.columns import I64, OverheadKind
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
-from profiling_lab.trace.busy import Busy
 from profiling_lab.trace.columns import I64, OverheadKind
 
 NOTABLE = Threshold("notable", "overhead is worth a word", 0.05, "of the recording, from", "nsys-ai")

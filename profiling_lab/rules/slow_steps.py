@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.steps import PARTS, part_times
 from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
-from profiling_lab.trace.steps import PARTS, part_times
 
 SLOW = Threshold("slow", "a step takes", 1.5, "times the median, more than", "nsys-ai: iteration spike")
 ENOUGH = Threshold("enough", "steps to speak of a median", 5, "at least", "ours")

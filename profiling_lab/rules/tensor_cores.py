@@ -13,6 +13,7 @@ import re
 
 import numpy as np
 
+from profiling_lab.analysis.info import gpus
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import (
     OPERATORS,
@@ -26,7 +27,6 @@ from profiling_lab.rules.rule import (
     where,
 )
 from profiling_lab.rules.view import Mask, View
-from profiling_lab.trace.info import gpus
 
 USED = Threshold(
     "used", "tensor cores do", 0.1, "of the products' time, less than", "TensorBoard's plugin: none at all"

@@ -15,6 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis.busy import Busy
+from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.rules.places import Places, grouped
 from profiling_lab.rules.rule import (
     EVIDENCE_AT_MOST,
@@ -29,11 +31,9 @@ from profiling_lab.rules.rule import (
 )
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.attribution import Attribution
-from profiling_lab.trace.busy import Busy
 from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations, Overheads, Ranges
-from profiling_lab.trace.device_spans import span_ns
+from profiling_lab.trace.nsys.operations import FARTHEST_NS
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
-from profiling_lab.trace.read_operations import FARTHEST_NS
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 

@@ -77,7 +77,7 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
     stack, op_phase, op_match, reason = _analysis.attribute(
         author, calls.stack, phase, match, forward_row, calls.traits
     )
-    # What a hook communicates is of many gradients: trace/hooks.py names their modules.
+    # What a hook communicates is of many gradients: analysis/hooks.py names their modules.
     of_hook = (op_match == Match.NO_NUMBER) & (stack > 0)
     of_hook &= operation_classes(operations) == OperationClass.COMMUNICATION
     stack[of_hook], reason[of_hook] = 0, Reason.NO_SEQUENCE

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from profiling_lab.trace.chrome_events import whole
-from profiling_lab.trace.chrome_source import ChromeSource
+from profiling_lab.trace.kineto.events import whole
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.source import SqliteSource
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.sqlite_file import SqliteFile
-from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 

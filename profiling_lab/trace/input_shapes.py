@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import I32
-from profiling_lab.trace.read_nvtx import PUSH_POP, START_END
-from profiling_lab.trace.sqlite_file import PART
-from profiling_lab.trace.sqlite_source import SqliteSource
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.nvtx import PUSH_POP, START_END
+from profiling_lab.trace.nsys.source import SqliteSource
+from profiling_lab.trace.nsys.sqlite_file import PART
 from profiling_lab.trace.trace import Trace
 
 _SIZES = ", sizes = "

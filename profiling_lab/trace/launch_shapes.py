@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.trace.chrome_source import ChromeSource
+from profiling_lab.analysis.stats import combined
 from profiling_lab.trace.columns import I32, OperationKind, full
-from profiling_lab.trace.read_operations import FARTHEST_NS, TABLES
-from profiling_lab.trace.sqlite_source import SqliteSource
-from profiling_lab.trace.stats import combined
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.operations import FARTHEST_NS, TABLES
+from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 _GRID, _BLOCK = ("gridX", "gridY", "gridZ"), ("blockX", "blockY", "blockZ")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.trace.chrome_source import ChromeSource
+from profiling_lab.analysis.info import gpus
 from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, MemoryKind, dense
-from profiling_lab.trace.info import gpus
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.process_ids import process_part
-from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 _TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.spans import Spans
-from profiling_lab.trace.sqlite_file import SqliteFile
 
 _OPEN_END = int(np.iinfo(np.int64).max)
 

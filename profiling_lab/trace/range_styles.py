@@ -8,9 +8,9 @@ from enum import IntEnum
 import numpy as np
 
 from profiling_lab.trace.columns import U8, full
-from profiling_lab.trace.read_nvtx import PUSH_POP, START_END
-from profiling_lab.trace.sqlite_file import PART
-from profiling_lab.trace.sqlite_source import SqliteSource
+from profiling_lab.trace.nsys.nvtx import PUSH_POP, START_END
+from profiling_lab.trace.nsys.source import SqliteSource
+from profiling_lab.trace.nsys.sqlite_file import PART
 from profiling_lab.trace.trace import Trace
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from profiling_lab.trace.columns import Operations, Overheads, Ranges
+from profiling_lab.trace.nsys.calls import CallTable
 from profiling_lab.trace.process_ids import Registry
-from profiling_lab.trace.read_calls import CallTable
 
 Recorder: TypeAlias = Literal["profiling_lab", "nsys", "torch.profiler"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from profiling_lab.trace.sqlite_source import SqliteSource
+from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 _TABLE = "TARGET_INFO_CUDA_STREAM"

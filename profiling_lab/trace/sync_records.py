@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, full
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.process_ids import process_part
-from profiling_lab.trace.read_operations import FARTHEST_NS
-from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.trace.sqlite_source import SqliteSource
+from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.trace import Trace
 
 

@@ -13,16 +13,16 @@ import numpy.typing as npt
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace.attribution import Attribution, attribute
 from profiling_lab.trace.call_stacks import StacksFound
-from profiling_lab.trace.chrome_pieces import BOM, GZIP, unpacked_head
-from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import Calls, Operations, Overheads, Ranges
+from profiling_lab.trace.kineto.pieces import BOM, GZIP, unpacked_head
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.calls import CallTable
+from profiling_lab.trace.nsys.source import SqliteSource
+from profiling_lab.trace.nsys.sqlite_file import MAGIC, SqliteFile
 from profiling_lab.trace.pauses import Pauses, read_pauses
 from profiling_lab.trace.process_ids import pid_of, tid_of
-from profiling_lab.trace.read_calls import CallTable
 from profiling_lab.trace.source import Recorder, Source
 from profiling_lab.trace.spans import Window
-from profiling_lab.trace.sqlite_file import MAGIC, SqliteFile
-from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.stacks import Stacks
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.chrome_source import ChromeSource
-from profiling_lab.trace.read_operations import FARTHEST_NS
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.operations import FARTHEST_NS
 from profiling_lab.trace.spans import Spans, Window
 from profiling_lab.trace.step_windows import launched_spans, step_windows
 from profiling_lab.trace.trace import Trace

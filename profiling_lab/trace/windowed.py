@@ -13,7 +13,7 @@ import numpy.typing as npt
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace.attribution import Attribution
 from profiling_lab.trace.columns import I32, Calls, Operations, Overheads, Ranges, full
-from profiling_lab.trace.read_calls import CallTable
+from profiling_lab.trace.nsys.calls import CallTable
 from profiling_lab.trace.spans import Rows, Window
 from profiling_lab.trace.trace import Trace
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from builders import CALL_NS, TraceBuilder
 
+from profiling_lab.analysis.apis import ApisResult, apis
+from profiling_lab.analysis.kernels.launches import launches
+from profiling_lab.analysis.stats import Stats
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.apis import ApisResult, apis
-from profiling_lab.trace.launches import launches
-from profiling_lab.trace.stats import Stats
 from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling_lab.trace.busy import Busy
+from profiling_lab.analysis.busy import Busy
 
 END = 60
 intervals = st.lists(

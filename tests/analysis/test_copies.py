@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.copies import CopiesResult, copies
+from profiling_lab.analysis.copy_peaks import host_link
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import MemoryKind
-from profiling_lab.trace.copies import CopiesResult, copies
-from profiling_lab.trace.links import host_link
 from profiling_lab.trace.window import Wanted
 
 PAGEABLE, PINNED, DEVICE = MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.DEVICE

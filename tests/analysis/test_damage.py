@@ -12,14 +12,14 @@ from builders import SCHEMA
 from fuzz_sqlite import everything
 from wild_values import put_wild_values
 
+from profiling_lab.analysis.gaps.gaps import gaps
+from profiling_lab.analysis.info import info
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.steps import steps
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.gaps import gaps
-from profiling_lab.trace.info import info
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
-from profiling_lab.trace.overlap import overlap
-from profiling_lab.trace.steps import steps
 
 WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), "text", b"\xff\x00", 3.5, None)
 

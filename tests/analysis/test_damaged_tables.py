@@ -11,16 +11,16 @@ import pytest
 from builders import SCHEMA, VM, TraceBuilder
 from wild_values import put_wild_values
 
+from profiling_lab.analysis.apis import apis
+from profiling_lab.analysis.copies import copies
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.kernels.launches import launches
+from profiling_lab.analysis.ranges import ranges
+from profiling_lab.analysis.stats import Stats
+from profiling_lab.analysis.streams import streams
+from profiling_lab.analysis.syncs import syncs
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.apis import apis
-from profiling_lab.trace.copies import copies
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.launches import launches
-from profiling_lab.trace.ranges import ranges
-from profiling_lab.trace.stats import Stats
-from profiling_lab.trace.streams import streams
-from profiling_lab.trace.syncs import syncs
 from profiling_lab.trace.window import Wanted
 
 WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), 2**62, "text", b"\xff\x00", 3.5, None)

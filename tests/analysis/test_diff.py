@@ -10,10 +10,10 @@ import pytest
 from builders import TraceBuilder
 from exercises.training_trace import line_of, training_trace
 
+from profiling_lab.analysis.diff.diff import DiffResult, DiffRow, diff
+from profiling_lab.analysis.diff.noise import Interval
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.diff import DiffResult, DiffRow, diff
-from profiling_lab.trace.diff_noise import Interval
 
 MS = 1_000_000
 Write = Callable[..., Path]

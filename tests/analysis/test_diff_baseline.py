@@ -14,11 +14,11 @@ from builders import TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling_lab.analysis.diff.baseline import is_baseline, load_baseline, save_baseline
+from profiling_lab.analysis.diff.diff import diff
+from profiling_lab.analysis.diff.measure import measure
 from profiling_lab.errors import LabError, UnreadableInputError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.diff import diff
-from profiling_lab.trace.diff_baseline import is_baseline, load_baseline, save_baseline
-from profiling_lab.trace.diff_measure import measure
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
+from profiling_lab.analysis.diff.noise import Interval, Sample, change_interval, interval, student
 from profiling_lab.trace.columns import I64
-from profiling_lab.trace.diff_noise import Interval, Sample, change_interval, interval, student
 
 STEP = 100e6
 Draw: TypeAlias = Callable[[np.random.Generator, int], np.ndarray]

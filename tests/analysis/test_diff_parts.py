@@ -11,12 +11,12 @@ from builders import TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling_lab.analysis.diff.align import same_files, same_lines
+from profiling_lab.analysis.diff.measure import IDLE, base_name, measure
+from profiling_lab.analysis.diff.noise import Interval
+from profiling_lab.analysis.diff.verdict import outcome_of, parse_budget, parse_limit, state_of
 from profiling_lab.errors import UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.diff_align import same_files, same_lines
-from profiling_lab.trace.diff_measure import IDLE, base_name, measure
-from profiling_lab.trace.diff_noise import Interval
-from profiling_lab.trace.diff_verdict import outcome_of, parse_budget, parse_limit, state_of
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from package_root import PACKAGE_ROOT
 
+from profiling_lab.analysis.flame import CallTree, call_tree, stack_times
+from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.lines_layers import ONE_LINE_NOTE, OUTSIDE
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.flame import CallTree, call_tree, stack_times
-from profiling_lab.trace.lines import lines
-from profiling_lab.trace.lines_layers import ONE_LINE_NOTE, OUTSIDE
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.gaps.causes import CAUSES, LATENCY_NS, Cause
+from profiling_lab.analysis.gaps.gaps import GapsResult, gaps
+from profiling_lab.analysis.gaps.longest import longest_gaps
+from profiling_lab.analysis.gaps.pieces import gap_pieces
+from profiling_lab.analysis.gaps.rows import GapRow
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.gap_causes import CAUSES, LATENCY_NS, Cause
-from profiling_lab.trace.gap_list import longest_gaps
-from profiling_lab.trace.gap_pieces import gap_pieces
-from profiling_lab.trace.gap_rows import GapRow
-from profiling_lab.trace.gaps import GapsResult, gaps
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 US = 1000

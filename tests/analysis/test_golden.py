@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from profiling_lab.analysis.coverage import coverage
+from profiling_lab.analysis.info import info
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match, Phase, Reason
 from profiling_lab.trace.columns import OperationKind
-from profiling_lab.trace.coverage import coverage
-from profiling_lab.trace.info import info
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
 from profiling_lab.trace.ownership import Ownership
 
 

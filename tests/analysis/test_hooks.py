@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.coverage import IN_HOOKS, hook_reductions
+from profiling_lab.analysis.lines import lines
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import IN_HOOKS, hook_reductions
-from profiling_lab.trace.lines import lines
 from profiling_lab.trace.ownership import Ownership
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from builders import TraceBuilder, parse_stack
 
+from profiling_lab.analysis.gaps.gaps import GapsResult, gaps
+from profiling_lab.analysis.gaps.host_samples import HostSamples, host_samples
 from profiling_lab.trace import Trace
-from profiling_lab.trace.gaps import GapsResult, gaps
-from profiling_lab.trace.host_samples import HostSamples, host_samples
 from profiling_lab.trace.ownership import Ownership
 
 US = 1000

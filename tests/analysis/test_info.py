@@ -8,9 +8,9 @@ from pathlib import Path
 
 from builders import TraceBuilder
 
+from profiling_lab.analysis.info import TraceInfo, info
 from profiling_lab.report.info import info_report
 from profiling_lab.trace import Trace
-from profiling_lab.trace.info import TraceInfo, info
 
 SECRET = "hf_abcdefghijklmnop"
 

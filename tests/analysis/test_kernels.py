@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.kernels.kernels import KernelsResult, top_kernels
+from profiling_lab.analysis.kernels.occupancy import occupancy_frac, sm_frac, theoretical
+from profiling_lab.analysis.stats import Stats
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.devices import Device, devices
 from profiling_lab.trace.kernel_names import base_name
-from profiling_lab.trace.kernels import KernelsResult, top_kernels
-from profiling_lab.trace.occupancy import occupancy_frac, sm_frac, theoretical
-from profiling_lab.trace.read_launch_shapes import LaunchShape, read_launch_shapes
-from profiling_lab.trace.stats import Stats
+from profiling_lab.trace.launch_shapes import LaunchShape, read_launch_shapes
 from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"

@@ -10,10 +10,10 @@ from builders import TraceBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from profiling_lab.analysis.coverage import NO_OWN_FRAME, Coverage
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import GROUPINGS, PHASES, LinesResult, lines
 from profiling_lab.trace import Frame, Trace
-from profiling_lab.trace.coverage import NO_OWN_FRAME, Coverage
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import GROUPINGS, PHASES, LinesResult, lines
 
 PACKAGE = "/venv/lib/python3.12/site-packages/torch"
 TORCH = f"{PACKAGE}/nn/modules"

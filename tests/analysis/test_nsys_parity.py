@@ -3,7 +3,7 @@
 
 The SQL is an oracle of its own: it shares no line with the analysis and reads the file through sqlite3.
 Medians are the middle of the two in the middle, standard deviations those of the sample, as nsys prints them
-(tests/trace/test_statistics.py has numbers that it printed).
+(tests/analysis/test_statistics.py has numbers that it printed).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import pytest
 
+from profiling_lab.analysis.apis import apis
+from profiling_lab.analysis.copies import copies
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.kernels.launches import launches
+from profiling_lab.analysis.ranges import RangeRow, ranges
+from profiling_lab.analysis.stats import Stats
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.apis import apis
-from profiling_lab.trace.copies import copies
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.launches import launches
-from profiling_lab.trace.ranges import RangeRow, ranges
-from profiling_lab.trace.stats import Stats
 
 TESTS = Path(__file__).resolve().parents[1]
 RECORDED = TESTS.parent / "profiling_lab/exercises/e17_python_backtrace/recorded"

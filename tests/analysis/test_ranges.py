@@ -11,10 +11,10 @@ from builders import TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling_lab.analysis.range_tree import paths
+from profiling_lab.analysis.ranges import RangesResult, ranges
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.range_tree import paths
-from profiling_lab.trace.ranges import RangesResult, ranges
 from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"

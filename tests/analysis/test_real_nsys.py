@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our tables beside those that `nsys stats` prints: as it printed them once, and as an installed nsys does.
 
-    pytest tests/trace/test_real_nsys.py -v        with nsys on the PATH: both
-    python tests/trace/test_real_nsys.py           writes what it prints now to tests/data/nsys_stats
+    pytest tests/analysis/test_real_nsys.py -v        with nsys on the PATH: both
+    python tests/analysis/test_real_nsys.py           writes what it prints now to tests/data/nsys_stats
 
 nsys keeps what emit_nvtx appends to a name, so its rows of ranges are put together before they are compared.
 And it counts a call twice whose native call chain was recorded, for the chain is a row beside the call's own:
@@ -24,14 +24,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from profiling_lab.analysis.apis import apis
+from profiling_lab.analysis.copies import copies
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.kernels.launches import launches
+from profiling_lab.analysis.ranges import RangeRow, ranges
+from profiling_lab.analysis.stats import Stats
 from profiling_lab.trace import Trace
-from profiling_lab.trace.apis import apis
-from profiling_lab.trace.copies import copies
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.launches import launches
-from profiling_lab.trace.ranges import RangeRow, ranges
-from profiling_lab.trace.read_calls import BACKTRACE_CLASS
-from profiling_lab.trace.stats import Stats
+from profiling_lab.trace.nsys.calls import BACKTRACE_CLASS
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 PRINTED = Path(__file__).resolve().parents[1] / "data" / "nsys_stats"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from profiling_lab.analysis.lines import lines, own_frames
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import OperationKind
-from profiling_lab.trace.lines import lines, own_frames
 from profiling_lab.trace.ownership import Ownership
 
 RECORDED = Path("profiling_lab") / "exercises" / "e17_python_backtrace" / "recorded"

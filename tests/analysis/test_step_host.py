@@ -12,9 +12,9 @@ from builders import VM, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling_lab.analysis.step_host import CATEGORIES
+from profiling_lab.analysis.steps import StepsResult, steps
 from profiling_lab.trace import Trace
-from profiling_lab.trace.step_host import CATEGORIES
-from profiling_lab.trace.steps import StepsResult, steps
 
 KINDS = {
     "gemm": "compute",

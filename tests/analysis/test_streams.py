@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.streams import StreamsResult, streams
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.streams import StreamsResult, streams
 from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"

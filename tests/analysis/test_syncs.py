@@ -11,11 +11,11 @@ from builders import VM, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling_lab.analysis.idle import busy_within, idle_after
+from profiling_lab.analysis.syncs import SyncsResult, syncs
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import MemoryKind
-from profiling_lab.trace.idle import busy_within, idle_after
-from profiling_lab.trace.syncs import SyncsResult, syncs
 from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"

@@ -14,9 +14,9 @@ from conftest import REPO
 from nvidia_tools import needs
 from package_root import PACKAGE_ROOT
 
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.ranges import ranges
 from profiling_lab.trace import Trace
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.ranges import ranges
 
 pytestmark = pytest.mark.gpu
 

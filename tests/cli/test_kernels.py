@@ -116,7 +116,7 @@ def test_totals_are_those_of_the_whole_table(recording: Path, capsys: pytest.Cap
 def test_totals_read_neither_calls_nor_stacks(
     recording: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from profiling_lab.trace.sqlite_source import SqliteSource
+    from profiling_lab.trace.nsys.source import SqliteSource
 
     def refuse(_: object) -> None:
         raise AssertionError("calls were read")

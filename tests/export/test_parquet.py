@@ -12,11 +12,11 @@ import pytest
 from builders import TraceBuilder
 from package_root import PACKAGE_ROOT
 
+from profiling_lab.analysis.lines import lines
 from profiling_lab.export import parquet
 from profiling_lab.export.parquet import write_parquet
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import NO_SEQUENCE
-from profiling_lab.trace.lines import lines
 from profiling_lab.trace.stacks import Frame
 
 DEMO = PACKAGE_ROOT / "profiling_lab/exercises/e17_python_backtrace/recorded/demo_h200.sqlite"

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from package_root import PACKAGE_ROOT
 
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
 from profiling_lab.export.perfetto import microseconds, write_perfetto
 from profiling_lab.trace import Trace
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
 
 RECORDED = PACKAGE_ROOT / "profiling_lab" / "exercises" / "e17_python_backtrace" / "recorded"
 Event = dict[str, Any]

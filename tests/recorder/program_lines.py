@@ -11,9 +11,9 @@ import re
 import sqlite3
 from pathlib import Path
 
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.lines import LinesResult, lines
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import Coverage
-from profiling_lab.trace.lines import LinesResult, lines
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 PHASES = ("forward", "backward", "recompute", "optimizer")

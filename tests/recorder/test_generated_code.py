@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from recorder.program_lines import hide_the_driver
 
+from profiling_lab.analysis.lines import lines
 from profiling_lab.recording import generated_code
 from profiling_lab.recording.meta_names import GENERATED_CODE
 from profiling_lab.recording.origin_frames import with_origins
 from profiling_lab.trace import Trace
-from profiling_lab.trace.lines import lines
 
 # The compiled code below is nothing but opaque operators: there is no C++ to compile.
 CALL = "/cache/ab/generated.py"

@@ -12,10 +12,10 @@ import pytest
 from package_root import PACKAGE_ROOT
 from recorder.program_lines import PROGRAMS, marked, recorded, share
 
+from profiling_lab.analysis.coverage import IN_HOOKS, hook_reductions
+from profiling_lab.analysis.lines import lines
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import OperationKind
-from profiling_lab.trace.coverage import IN_HOOKS, hook_reductions
-from profiling_lab.trace.lines import lines
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
 

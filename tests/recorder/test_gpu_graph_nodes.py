@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from profiling_lab.analysis.lines import lines
 from profiling_lab.trace import Trace
-from profiling_lab.trace.lines import lines
 
 pytestmark = pytest.mark.gpu
 

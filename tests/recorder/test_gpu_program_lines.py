@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from recorder.program_lines import lines_of, marked, recorded, share
 
+from profiling_lab.analysis.lines import LinesResult, lines
 from profiling_lab.demo.training import record_training
 from profiling_lab.trace import Trace
-from profiling_lab.trace.lines import LinesResult, lines
 
 pytestmark = pytest.mark.gpu
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.lines import lines
 from profiling_lab.trace import Trace
-from profiling_lab.trace.lines import lines
 
 
 def by_line(path: Path) -> dict[int, tuple[int, int]]:

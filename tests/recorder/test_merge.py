@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from profiling_lab.analysis.gaps.gaps import gaps
+from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.recording.merge import merge
 from profiling_lab.recording.merge_rules import (
@@ -26,8 +28,6 @@ from profiling_lab.recording.merge_rules import (
 )
 from profiling_lab.recording.schema import NSYS_TABLES, PYREC_TABLES, column_names
 from profiling_lab.trace import Trace
-from profiling_lab.trace.gaps import gaps
-from profiling_lab.trace.lines import lines
 from profiling_lab.trace.window import Wanted, ranks
 
 # Two ranks that both launch from layer(), and each from a function of its own.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from profiling_lab.ranks.nccl_payload import payloads as payloads_of
+from profiling_lab.analysis.ranks.nccl_payload import payloads as payloads_of
 from profiling_lab.recording.convert import convert
 from profiling_lab.trace import Trace
 

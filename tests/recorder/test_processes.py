@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from package_root import PACKAGE_ROOT
 
+from profiling_lab.analysis.lines import lines
 from profiling_lab.cli import main
 from profiling_lab.trace import Trace
-from profiling_lab.trace.lines import lines
 
 HERE = Path(__file__).resolve().parent
 

@@ -251,8 +251,8 @@ summary = recorder.stop()
 assert summary.kernels + summary.dropped == 10_000, summary
 assert int(summary.meta["starved_buffer_requests"]) > 0 and int(summary.meta["dropped_calls"]) == 0, summary
 """)
+    from profiling_lab.analysis.lines import lines
     from profiling_lab.trace import Trace
-    from profiling_lab.trace.lines import lines
 
     with Trace.open(tmp_path / "out.sqlite") as trace:
         lost = trace.recorder_facts["dropped_records"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from profiling_lab.analysis.gaps.gaps import gaps
+from profiling_lab.analysis.gaps.host_samples import host_samples
 from profiling_lab.trace import Trace
-from profiling_lab.trace.gaps import gaps
-from profiling_lab.trace.host_samples import host_samples
 from profiling_lab.trace.ownership import Ownership
 
 SAMPLES = """

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from builders import Judge, TraceBuilder
 
+from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.rules import Abstain
 from profiling_lab.rules.gap_cause import REMEDIES, RULE
 from profiling_lab.trace.columns import OverheadKind
-from profiling_lab.trace.gap_causes import Cause
 
 STEP = "/app/train.py:9 step"
 

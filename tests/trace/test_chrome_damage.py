@@ -13,10 +13,11 @@ import pytest
 from fuzz_chrome import ENGINE, MAIN, Event, document, event
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace import Trace, chrome_pieces
-from profiling_lab.trace.chrome_source import ChromeSource
-from profiling_lab.trace.lines import lines
+from profiling_lab.trace import Trace
+from profiling_lab.trace.kineto import pieces as chrome_pieces
+from profiling_lab.trace.kineto.source import ChromeSource
 
 LAUNCHES = 200
 

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from fuzz_chrome import ENGINE, EVALUATES, MAIN, Document, Event, arrow, document, event, of_2021
 
+from profiling_lab.analysis.info import info
+from profiling_lab.analysis.lines import lines
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match
-from profiling_lab.trace.chrome_collectives import Collective
-from profiling_lab.trace.chrome_flows import FlowAgreement
-from profiling_lab.trace.chrome_shapes import NotedLaunch
-from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import OperationKind, OverheadKind, SyncKind
-from profiling_lab.trace.info import info
-from profiling_lab.trace.lines import lines
+from profiling_lab.trace.input_shapes import read_input_shapes
+from profiling_lab.trace.kineto.collectives import Collective
+from profiling_lab.trace.kineto.flows import FlowAgreement
+from profiling_lab.trace.kineto.shapes import NotedLaunch
+from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.launch_shapes import read_launch_shapes
 from profiling_lab.trace.memory_usage import MemoryPeak, memory_peaks
-from profiling_lab.trace.read_input_shapes import read_input_shapes
-from profiling_lab.trace.read_launch_shapes import read_launch_shapes
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TABLE_OF = {

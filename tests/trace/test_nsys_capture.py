@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.info import info
 from profiling_lab.trace import Trace
-from profiling_lab.trace.info import info
-from profiling_lab.trace.nsys_capture import event_counts, nsys_options, trace_method
+from profiling_lab.trace.nsys.capture import event_counts, nsys_options, trace_method
 
 SECRET = "hf_abcdefghijklmnop"
 

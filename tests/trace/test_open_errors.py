@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
 
 
 def missing(path: Path) -> None: ...

@@ -20,11 +20,11 @@ import pytest
 from builders import TraceBuilder
 from table_folders import to_folder
 
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
 from profiling_lab.cli import COMMANDS, main
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
 
 VERBS = ["info", "lines", "kernels", "steps", "gaps", "overlap", "check", "apis", "copies", "syncs", "ranges"]
 STACK = "/app/train.py:9 main > /app/model.py:4 Net.forward"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.coverage import coverage
+from profiling_lab.analysis.gaps.gaps import gaps
+from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.steps import steps
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import coverage
-from profiling_lab.trace.gaps import gaps
-from profiling_lab.trace.overlap import overlap
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.steps import steps
 from profiling_lab.trace.window import Wanted
 
 US = 1000

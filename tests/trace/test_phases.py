@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from builders import Stack, TraceBuilder
 
+from profiling_lab.analysis.coverage import IN_HOOKS
+from profiling_lab.analysis.lines import LineRow, lines
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import IN_HOOKS
-from profiling_lab.trace.lines import LineRow, lines
 from profiling_lab.trace.phases import LINE_PHASES
 from profiling_lab.trace.window import Wanted
 

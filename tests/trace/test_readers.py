@@ -13,7 +13,7 @@ from builders import TraceBuilder, parse_stack
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match, Phase, Reason
 from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
-from profiling_lab.trace.read_ranges import OPEN_END
+from profiling_lab.trace.nsys.ranges import OPEN_END
 
 STACK = "/app/train.py:9 main > /app/model.py:4 Net.<lambda>"
 

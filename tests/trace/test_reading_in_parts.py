@@ -17,8 +17,9 @@ from fuzz_sqlite import everything
 
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace import Trace, sqlite_file
-from profiling_lab.trace.sqlite_file import WHOLE, SqliteFile
+from profiling_lab.trace import Trace
+from profiling_lab.trace.nsys import sqlite_file
+from profiling_lab.trace.nsys.sqlite_file import WHOLE, SqliteFile
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profiling_lab.analysis.info import info
+from profiling_lab.analysis.kernels.kernels import top_kernels
+from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match, Phase
-from profiling_lab.trace.info import info
-from profiling_lab.trace.kernels import top_kernels
-from profiling_lab.trace.lines import lines
 
 MAIN, ENGINE = 11, 12
 

@@ -15,15 +15,15 @@ from builders import TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling_lab.analysis.coverage import coverage
+from profiling_lab.analysis.device_spans import device_spans
+from profiling_lab.analysis.gaps.gaps import gaps
+from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.steps import steps
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.coverage import coverage
-from profiling_lab.trace.device_spans import device_spans
-from profiling_lab.trace.gaps import gaps
-from profiling_lab.trace.lines import lines
-from profiling_lab.trace.overlap import overlap
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.steps import steps
 from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"

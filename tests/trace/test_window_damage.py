@@ -11,15 +11,15 @@ import pytest
 from builders import SCHEMA, create_table
 from fuzz_sqlite import everything
 
+from profiling_lab.analysis.gaps.gaps import gaps
+from profiling_lab.analysis.gaps.longest import longest_gaps
+from profiling_lab.analysis.info import info
+from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.overlap_pairs import overlap_pairs
+from profiling_lab.analysis.steps import steps
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.gap_list import longest_gaps
-from profiling_lab.trace.gaps import gaps
-from profiling_lab.trace.info import info
-from profiling_lab.trace.lines import lines
-from profiling_lab.trace.overlap import overlap
-from profiling_lab.trace.overlap_pairs import overlap_pairs
-from profiling_lab.trace.steps import steps
 from profiling_lab.trace.window import Wanted
 
 WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), 2**61, "text", b"\xff\x00", 3.5, None)

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from profiling_lab.analysis.diff.measure import Capture, Origin, Place
 from profiling_lab.errors import UnreadableInputError, UsageError
 from profiling_lab.trace.columns import I64
-from profiling_lab.trace.diff_measure import Capture, Origin, Place
 
 SCHEMA = "profiling-lab/baseline-1"
 MOST_STEPS = 200

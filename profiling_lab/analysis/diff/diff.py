@@ -9,18 +9,16 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from profiling_lab.errors import UsageError
-from profiling_lab.trace.columns import I64
-from profiling_lab.trace.diff_guard import CHECKS, Check, checks
-from profiling_lab.trace.diff_judge import Noise, judge
-from profiling_lab.trace.diff_measure import IDLE, Capture, Place, measure
-from profiling_lab.trace.diff_noise import (
+from profiling_lab.analysis.diff.guard import CHECKS, Check, checks
+from profiling_lab.analysis.diff.judge import Noise, judge
+from profiling_lab.analysis.diff.measure import IDLE, Capture, Place, measure
+from profiling_lab.analysis.diff.noise import (
     MIN_STEPS,
     Interval,
     median_ns,
 )
-from profiling_lab.trace.diff_rows import Aligned, By, Side, align, group
-from profiling_lab.trace.diff_verdict import (
+from profiling_lab.analysis.diff.rows import Aligned, By, Side, align, group
+from profiling_lab.analysis.diff.verdict import (
     Budget,
     Judged,
     Limit,
@@ -30,6 +28,8 @@ from profiling_lab.trace.diff_verdict import (
     parse_limit,
     state_of,
 )
+from profiling_lab.errors import UsageError
+from profiling_lab.trace.columns import I64
 from profiling_lab.trace.trace import Trace
 
 Kind: TypeAlias = Literal["line", "function", "operator", "kernel", "idle", "twice", "rest"]

@@ -9,8 +9,8 @@ from pathlib import PurePath
 
 import numpy as np
 
-from profiling_lab.trace.diff_measure import IDLE, Capture
-from profiling_lab.trace.diff_shapes import same_shapes
+from profiling_lab.analysis.diff.measure import IDLE, Capture
+from profiling_lab.analysis.diff.shapes import same_shapes
 
 STEPS_FACTOR = 2
 """the number of recorded steps may differ by less: the first steps of a run are the slow ones"""

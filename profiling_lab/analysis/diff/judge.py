@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.errors import UsageError
-from profiling_lab.trace.columns import I64
-from profiling_lab.trace.diff_measure import IDLE, Place
-from profiling_lab.trace.diff_noise import (
+from profiling_lab.analysis.diff.measure import IDLE, Place
+from profiling_lab.analysis.diff.noise import (
     MIN_STEPS,
     Interval,
     Sample,
@@ -16,8 +14,10 @@ from profiling_lab.trace.diff_noise import (
     interval,
     median_ns,
 )
-from profiling_lab.trace.diff_rows import Aligned
-from profiling_lab.trace.diff_verdict import Budget, Judged, outcome_of
+from profiling_lab.analysis.diff.rows import Aligned
+from profiling_lab.analysis.diff.verdict import Budget, Judged, outcome_of
+from profiling_lab.errors import UsageError
+from profiling_lab.trace.columns import I64
 
 
 class Noise:

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage, coverage
+from profiling_lab.analysis.diff.shapes import KernelShape, kernel_shapes
+from profiling_lab.analysis.gaps.causes import CAUSES, Cause
+from profiling_lab.analysis.gaps.pieces import gap_pieces
+from profiling_lab.analysis.info import info
+from profiling_lab.analysis.lines import own_frames
+from profiling_lab.analysis.stats import combined
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
-from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.diff_shapes import KernelShape, kernel_shapes
 from profiling_lab.trace.facts import TraceInfo
-from profiling_lab.trace.gap_causes import CAUSES, Cause
-from profiling_lab.trace.gap_pieces import gap_pieces
-from profiling_lab.trace.info import info
-from profiling_lab.trace.lines import own_frames
+from profiling_lab.trace.input_shapes import read_input_shapes
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.read_input_shapes import read_input_shapes
-from profiling_lab.trace.stats import combined
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
 

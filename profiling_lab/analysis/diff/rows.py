@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from profiling_lab.analysis.diff.align import Line, Signature, same_files, same_lines
+from profiling_lab.analysis.diff.measure import IDLE, Capture, Place
 from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.diff_align import Line, Signature, same_files, same_lines
-from profiling_lab.trace.diff_measure import IDLE, Capture, Place
 
 By: TypeAlias = Literal["line", "function", "operator", "kernel"]
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiling_lab.trace.read_launch_shapes import read_launch_shapes
-from profiling_lab.trace.stats import combined
+from profiling_lab.analysis.stats import combined
+from profiling_lab.trace.launch_shapes import read_launch_shapes
 from profiling_lab.trace.trace import Trace
 
 _ELEMENTWISE = re.compile(r"elementwise_kernel|triton_poi")

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from profiling_lab.analysis.diff.noise import Interval
 from profiling_lab.errors import UsageError
-from profiling_lab.trace.diff_noise import Interval
 
 State: TypeAlias = Literal["faster", "slower", "same", "undecided"]
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]

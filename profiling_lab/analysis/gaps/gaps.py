@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage, coverage
+from profiling_lab.analysis.device_spans import device_spans
+from profiling_lab.analysis.gaps.causes import UNKNOWN
+from profiling_lab.analysis.gaps.host_samples import host_samples
+from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
+from profiling_lab.analysis.gaps.rows import GapRow, gap_rows
+from profiling_lab.analysis.host_activity import Doing, call_kinds
+from profiling_lab.analysis.steps import PARTS, part_times
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I64, dense, full
-from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.device_spans import device_spans
-from profiling_lab.trace.gap_causes import UNKNOWN
-from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces
-from profiling_lab.trace.gap_rows import GapRow, gap_rows
-from profiling_lab.trace.host_activity import Doing, call_kinds
-from profiling_lab.trace.host_samples import host_samples
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
-from profiling_lab.trace.steps import PARTS, part_times
 from profiling_lab.trace.trace import Trace
 
 __all__ = ["GapRow", "GapsResult", "gaps"]

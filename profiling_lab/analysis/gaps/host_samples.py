@@ -13,9 +13,9 @@ from pathlib import PurePath
 import numpy as np
 
 from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.nsys_stacks import SAMPLING_SCHEMA, payload_frames, payload_sql
+from profiling_lab.trace.nsys.nsys_stacks import SAMPLING_SCHEMA, payload_frames, payload_sql
+from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.sqlite_source import SqliteSource
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.device_spans import device_spans
+from profiling_lab.analysis.gaps.causes import CAUSES, Cause
+from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, dense
-from profiling_lab.trace.device_spans import device_spans
-from profiling_lab.trace.gap_causes import CAUSES, Cause
-from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces
-from profiling_lab.trace.lines_groups import own_frames
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.device_spans import device_spans
+from profiling_lab.analysis.gaps.causes import LATENCY_NS, Cause
+from profiling_lab.analysis.gaps.cut import Cut, cut_gaps
+from profiling_lab.analysis.host_activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.columns import I32, I64, full
-from profiling_lab.trace.device_spans import device_spans
-from profiling_lab.trace.gap_causes import LATENCY_NS, Cause
-from profiling_lab.trace.gap_cut import Cut, cut_gaps
-from profiling_lab.trace.host_activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.spans import Rows, Window
 from profiling_lab.trace.trace import Trace

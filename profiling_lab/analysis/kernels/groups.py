@@ -8,13 +8,13 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from profiling_lab.analysis.places import operation_places
+from profiling_lab.analysis.stats import combined, merged_names
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, OperationKind
+from profiling_lab.trace.input_shapes import read_input_shapes
 from profiling_lab.trace.kernel_names import base_name
-from profiling_lab.trace.places import operation_places
-from profiling_lab.trace.read_input_shapes import read_input_shapes
-from profiling_lab.trace.read_launch_shapes import LaunchShapes
-from profiling_lab.trace.stats import combined, merged_names
+from profiling_lab.trace.launch_shapes import LaunchShapes
 from profiling_lab.trace.trace import Trace
 
 GroupBy: TypeAlias = Literal["name", "short", "grid", "line", "shape"]

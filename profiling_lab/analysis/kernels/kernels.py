@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.coverage import Coverage, coverage
+from profiling_lab.analysis.kernels.groups import GroupBy, kernel_groups
+from profiling_lab.analysis.kernels.launches import Phases, PhasesByKey
+from profiling_lab.analysis.kernels.shapes import KernelShape, kernel_shapes
+from profiling_lab.analysis.lines import own_frames
+from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, OperationKind, dense, full
-from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.kernel_groups import GroupBy, kernel_groups
-from profiling_lab.trace.kernel_shapes import KernelShape, kernel_shapes
-from profiling_lab.trace.launches import Phases, PhasesByKey
-from profiling_lab.trace.lines import own_frames
+from profiling_lab.trace.launch_shapes import LaunchShapes, read_launch_shapes
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.read_launch_shapes import LaunchShapes, read_launch_shapes
 from profiling_lab.trace.stacks import Frame
-from profiling_lab.trace.stats import Stats, StatsByKey
 from profiling_lab.trace.trace import Trace
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.places import Place, covered, operation_places
+from profiling_lab.analysis.stats import Stats, StatsByKey, combined, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I64, OperationKind
-from profiling_lab.trace.coverage import Coverage
-from profiling_lab.trace.places import Place, covered, operation_places
-from profiling_lab.trace.stats import Stats, StatsByKey, combined, merged_names, possible
 from profiling_lab.trace.trace import Trace
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.kernels.occupancy import occupancy_frac, sm_frac, theoretical
+from profiling_lab.analysis.stats import combined
 from profiling_lab.trace.columns import I32
 from profiling_lab.trace.devices import Device, devices
-from profiling_lab.trace.occupancy import occupancy_frac, sm_frac, theoretical
+from profiling_lab.trace.launch_shapes import LaunchShape, LaunchShapes
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.read_launch_shapes import LaunchShape, LaunchShapes
-from profiling_lab.trace.stats import combined
 from profiling_lab.trace.trace import Trace
 
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from profiling_lab.ranks.job import JobResult, ranks, ranks_in
-from profiling_lab.ranks.pools import DaskPool, LocalPool, Pool
-from profiling_lab.ranks.question import Question
-from profiling_lab.ranks.summary import RankSummary, summarize
+from profiling_lab.analysis.ranks.job import JobResult, ranks, ranks_in
+from profiling_lab.analysis.ranks.pools import DaskPool, LocalPool, Pool
+from profiling_lab.analysis.ranks.question import Question
+from profiling_lab.analysis.ranks.summary import RankSummary, summarize
 
 __all__ = [
     "DaskPool",

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.ranks.kinds import Series
-from profiling_lab.ranks.pools import Handle, Pool
-from profiling_lab.ranks.reading import FileSummary
-from profiling_lab.ranks.spread import Spread, merged_by_name
-from profiling_lab.ranks.summary import RankSummary
+from profiling_lab.analysis.ranks.kinds import Series
+from profiling_lab.analysis.ranks.pools import Handle, Pool
+from profiling_lab.analysis.ranks.reading import FileSummary
+from profiling_lab.analysis.ranks.spread import Spread, merged_by_name
+from profiling_lab.analysis.ranks.summary import RankSummary
 from profiling_lab.trace.columns import I64
 
 ROUNDS = 20

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.ranks.facts import process_groups
-from profiling_lab.ranks.kinds import Series, kind_of
-from profiling_lab.ranks.nccl_payload import FARTHEST_BYTES, payloads
+from profiling_lab.analysis.ranks.facts import process_groups
+from profiling_lab.analysis.ranks.kinds import Series, kind_of
+from profiling_lab.analysis.ranks.nccl_payload import FARTHEST_BYTES, payloads
 from profiling_lab.trace import Trace
-from profiling_lab.trace.chrome_source import ChromeSource
 from profiling_lab.trace.columns import I64, full
+from profiling_lab.trace.kineto.source import ChromeSource
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.step_windows import StepWindows
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.trace import Trace
-from profiling_lab.trace.chrome_events import whole
-from profiling_lab.trace.chrome_source import ChromeSource
+from profiling_lab.trace.kineto.events import whole
+from profiling_lab.trace.kineto.source import ChromeSource
 
 # run.rank3.sqlite, job-rank-3.json.gz, r3.sqlite
 _IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|r)[-_.=]?(\d{1,6})(?!\d)", re.IGNORECASE)

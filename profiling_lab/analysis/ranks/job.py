@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError
-from profiling_lab.ranks.clocks import Clocks, align
-from profiling_lab.ranks.lines import LineTimes
-from profiling_lab.ranks.pools import Done, Handle, LocalPool, Pool
-from profiling_lab.ranks.question import Question
-from profiling_lab.ranks.reading import Failure, FileSummary
-from profiling_lab.ranks.seats import numbered, seat, shift_of, starts_of
-from profiling_lab.ranks.summary import Card, summarize
-from profiling_lab.ranks.tables import (
+from profiling_lab.analysis.ranks.clocks import Clocks, align
+from profiling_lab.analysis.ranks.lines import LineTimes
+from profiling_lab.analysis.ranks.pools import Done, Handle, LocalPool, Pool
+from profiling_lab.analysis.ranks.question import Question
+from profiling_lab.analysis.ranks.reading import Failure, FileSummary
+from profiling_lab.analysis.ranks.seats import numbered, seat, shift_of, starts_of
+from profiling_lab.analysis.ranks.summary import Card, summarize
+from profiling_lab.analysis.ranks.tables import (
     CollectiveRow,
     LineRow,
     StepRow,
@@ -25,8 +24,9 @@ from profiling_lab.ranks.tables import (
     line_rows,
     step_rows,
 )
-from profiling_lab.ranks.totals import Frame, RankRow, Totals, merge_totals, rows_of, totals_of
-from profiling_lab.ranks.verdict import Excess, Verdict, excess, suspects, verdict
+from profiling_lab.analysis.ranks.totals import Frame, RankRow, Totals, merge_totals, rows_of, totals_of
+from profiling_lab.analysis.ranks.verdict import Excess, Verdict, excess, suspects, verdict
+from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.gaps.causes import CAUSES, Cause
+from profiling_lab.analysis.gaps.pieces import gap_pieces
+from profiling_lab.analysis.lines import own_frames
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, dense
-from profiling_lab.trace.gap_causes import CAUSES, Cause
-from profiling_lab.trace.gap_pieces import gap_pieces
-from profiling_lab.trace.lines import own_frames
 from profiling_lab.trace.operation_classes import COPIES, OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
 

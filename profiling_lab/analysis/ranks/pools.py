@@ -15,9 +15,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from profiling_lab.analysis.ranks.question import Question
+from profiling_lab.analysis.ranks.reading import Failure, FileSummary, read_file
 from profiling_lab.errors import UnreadableInputError, UsageError
-from profiling_lab.ranks.question import Question
-from profiling_lab.ranks.reading import Failure, FileSummary, read_file
 
 Handle = Any
 Done = Callable[[int], None]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from profiling_lab.analysis.ranks.question import Question
+from profiling_lab.analysis.ranks.summary import RankSummary, summarize
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
-from profiling_lab.ranks.question import Question
-from profiling_lab.ranks.summary import RankSummary, summarize
 from profiling_lab.trace import Trace
-from profiling_lab.trace.parquet_folder import SUFFIXES as TABLE_SUFFIXES
+from profiling_lab.trace.nsys.parquet_folder import SUFFIXES as TABLE_SUFFIXES
 
 _ENDINGS = (".sqlite", ".json", ".json.gz")
 

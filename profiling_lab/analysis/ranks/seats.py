@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from profiling_lab.analysis.ranks.reading import FileSummary
+from profiling_lab.analysis.ranks.summary import Card
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.ranks.reading import FileSummary
-from profiling_lab.ranks.summary import Card
 from profiling_lab.trace.columns import I64, full
 
 _SAID_BY = {

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.ranks.collectives import AT_MOST, Found, collectives
+from profiling_lab.analysis.ranks.facts import Place, clock, place, place_of
+from profiling_lab.analysis.ranks.lines import LineTimes, line_times
+from profiling_lab.analysis.ranks.question import Question
 from profiling_lab.errors import NotEnoughDataError
-from profiling_lab.ranks.collectives import AT_MOST, Found, collectives
-from profiling_lab.ranks.facts import Place, clock, place, place_of
-from profiling_lab.ranks.lines import LineTimes, line_times
-from profiling_lab.ranks.question import Question
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, full
 from profiling_lab.trace.operation_classes import COPIES, OperationClass, device_tracks, operation_classes

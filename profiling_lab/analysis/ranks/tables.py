@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.ranks.collectives import PER_STEP
-from profiling_lab.ranks.kinds import Series, bus_bytes
-from profiling_lab.ranks.lines import SEPARATOR
-from profiling_lab.ranks.spread import NONE
-from profiling_lab.ranks.totals import Frame, Meeting, Totals, meeting
+from profiling_lab.analysis.ranks.collectives import PER_STEP
+from profiling_lab.analysis.ranks.kinds import Series, bus_bytes
+from profiling_lab.analysis.ranks.lines import SEPARATOR
+from profiling_lab.analysis.ranks.spread import NONE
+from profiling_lab.analysis.ranks.totals import Frame, Meeting, Totals, meeting
 
 WORST = 3
 """single collectives named under a row"""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.ranks.kinds import Series
-from profiling_lab.ranks.reading import FileSummary
-from profiling_lab.ranks.spread import NONE, Spread, merged_by_name
-from profiling_lab.ranks.summary import PARTS, Card, RankSummary
+from profiling_lab.analysis.ranks.kinds import Series
+from profiling_lab.analysis.ranks.reading import FileSummary
+from profiling_lab.analysis.ranks.spread import NONE, Spread, merged_by_name
+from profiling_lab.analysis.ranks.summary import PARTS, Card, RankSummary
 from profiling_lab.trace.columns import I64
 
 LATE_NS = 10_000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
+from profiling_lab.analysis.kernels.kernels import KernelRow
 from profiling_lab.errors import LabError
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.exercise import (
@@ -23,7 +24,6 @@ from profiling_lab.exercises.exercise import (
 from profiling_lab.report import bottleneck, numbers
 from profiling_lab.report.bottleneck import Bottleneck, Layer
 from profiling_lab.trace import Trace
-from profiling_lab.trace.kernels import KernelRow
 
 FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "recorded" / "demo_h200.sqlite"

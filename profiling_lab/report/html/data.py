@@ -8,6 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from profiling_lab.analysis.copies import CopiesResult, copies
+from profiling_lab.analysis.coverage import Coverage, coverage
+from profiling_lab.analysis.gaps.gaps import GapsResult, gaps
+from profiling_lab.analysis.info import TraceInfo, info
+from profiling_lab.analysis.lines import LinesResult, lines
+from profiling_lab.analysis.steps import PARTS, StepsResult, steps
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.report import numbers
 from profiling_lab.report.check import check_report
@@ -21,14 +27,8 @@ from profiling_lab.report.table import Report
 from profiling_lab.rules import RULES, Checked
 from profiling_lab.rules import run as apply_rules
 from profiling_lab.trace import Trace
-from profiling_lab.trace.copies import CopiesResult, copies
-from profiling_lab.trace.coverage import Coverage, coverage
-from profiling_lab.trace.gaps import GapsResult, gaps
-from profiling_lab.trace.info import TraceInfo, info
-from profiling_lab.trace.lines import LinesResult, lines
+from profiling_lab.trace.input_shapes import read_input_shapes
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.read_input_shapes import read_input_shapes
-from profiling_lab.trace.steps import PARTS, StepsResult, steps
 
 T = TypeVar("T")
 Json = dict[str, Any]

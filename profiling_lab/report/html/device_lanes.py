@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.coverage import why_no_line
+from profiling_lab.analysis.gaps.causes import CAUSES, LATENCY_NS, UNKNOWN, Cause
+from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.report import numbers
 from profiling_lab.report.html.lane import Lanes, Tint
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full
-from profiling_lab.trace.coverage import why_no_line
-from profiling_lab.trace.gap_causes import CAUSES, LATENCY_NS, UNKNOWN, Cause
-from profiling_lab.trace.gap_pieces import GapPieces, gap_pieces
+from profiling_lab.trace.launch_shapes import LaunchShape, read_launch_shapes
 from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
-from profiling_lab.trace.read_launch_shapes import LaunchShape, read_launch_shapes
 
 
 def add_device_lanes(trace: Trace, own_row: I32, out: Lanes) -> None:

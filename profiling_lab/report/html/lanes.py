@@ -12,7 +12,7 @@ from profiling_lab.report.html.names import Names
 from profiling_lab.report.html.thread_lanes import ThreadLanes
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.read_operations import FARTHEST_NS
+from profiling_lab.trace.nsys.operations import FARTHEST_NS
 
 
 def lanes_of(trace: Trace, own_row: I32) -> Lanes:

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis.host_activity import Doing, call_kinds
+from profiling_lab.analysis.nesting import depths
 from profiling_lab.report.html.lane import Lanes, Tint
 from profiling_lab.report.lines import shown_place
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, dense
-from profiling_lab.trace.host_activity import Doing, call_kinds
-from profiling_lab.trace.nesting import depths
 from profiling_lab.trace.phases import Phase
 
 THREADS_AT_MOST = 64

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis.coverage import reason_text, why_no_line
 from profiling_lab.report.html.keep import Kept, Mask, Window, keep
 from profiling_lab.report.html.lane import Lane, Lanes
 from profiling_lab.report.html.packing import Packer
@@ -16,7 +17,6 @@ from profiling_lab.report.html.timeline_levels import COARSEST, Level, buckets_f
 from profiling_lab.rules import Event
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, full
-from profiling_lab.trace.coverage import reason_text, why_no_line
 from profiling_lab.trace.phases import LINE_PHASES
 
 _TABLES = {"stream": "operations", "calls": "calls", "ranges": "ranges"}

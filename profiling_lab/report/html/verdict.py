@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.gaps.gaps import GapRow, GapsResult
+from profiling_lab.analysis.lines import LineRow, LinesResult
 from profiling_lab.report import numbers
 from profiling_lab.trace import Frame
-from profiling_lab.trace.coverage import Coverage
-from profiling_lab.trace.gaps import GapRow, GapsResult
-from profiling_lab.trace.lines import LineRow, LinesResult
 
 IDLE_FRAC = 0.2
 """from here on idle time is worth more words than the GPU's work"""

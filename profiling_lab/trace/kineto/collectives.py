@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from profiling_lab.trace.chrome_events import whole
 from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.kineto.events import whole
 
 
 @dataclass(frozen=True, slots=True)

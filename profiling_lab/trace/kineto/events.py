@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace.chrome_pieces import Pieces
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.kineto.pieces import Pieces
 
 Table = dict[str, npt.NDArray[Any]]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.chrome_events import ChromeEvents
 from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.kineto.events import ChromeEvents
 
 _ENGINE = ("autograd::engine::evaluate_function", "torch::autograd::AccumulateGrad")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.chrome_events import Table
 from profiling_lab.trace.columns import I32, OverheadKind, Overheads
+from profiling_lab.trace.kineto.events import Table
 
 _NAMES = {
     "buffer flush": OverheadKind.BUFFER_FLUSH,

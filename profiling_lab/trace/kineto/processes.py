@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.chrome_events import ChromeEvents, Table
 from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, full
+from profiling_lab.trace.kineto.events import ChromeEvents, Table
 from profiling_lab.trace.process_ids import Registry, process_part
 
 _HOST = ("calls", "operators", "python")

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from profiling_lab.trace.chrome_events import ChromeEvents, whole
 from profiling_lab.trace.columns import I32, dense
+from profiling_lab.trace.kineto.events import ChromeEvents, whole
 
 _LARGEST = (1 << 31) - 1
 

@@ -15,19 +15,6 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.trace.call_stacks import StacksFound, unknown_facts
-from profiling_lab.trace.chrome_collectives import Collectives, collectives
-from profiling_lab.trace.chrome_events import ChromeEvents, Table, read_events
-from profiling_lab.trace.chrome_flows import (
-    FlowAgreement,
-    counters_told_apart,
-    evaluates_a_node,
-    flow_agreement,
-)
-from profiling_lab.trace.chrome_overheads import chrome_overheads
-from profiling_lab.trace.chrome_processes import Processes
-from profiling_lab.trace.chrome_shapes import NotedLaunch, noted_input_dims, noted_launches
-from profiling_lab.trace.chrome_stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
-from profiling_lab.trace.chrome_syncs import chrome_syncs
 from profiling_lab.trace.columns import (
     I32,
     I64,
@@ -43,8 +30,21 @@ from profiling_lab.trace.columns import (
     dense,
     full,
 )
+from profiling_lab.trace.kineto.collectives import Collectives, collectives
+from profiling_lab.trace.kineto.events import ChromeEvents, Table, read_events
+from profiling_lab.trace.kineto.flows import (
+    FlowAgreement,
+    counters_told_apart,
+    evaluates_a_node,
+    flow_agreement,
+)
+from profiling_lab.trace.kineto.overheads import chrome_overheads
+from profiling_lab.trace.kineto.processes import Processes
+from profiling_lab.trace.kineto.shapes import NotedLaunch, noted_input_dims, noted_launches
+from profiling_lab.trace.kineto.stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
+from profiling_lab.trace.kineto.syncs import chrome_syncs
+from profiling_lab.trace.nsys.calls import CallTable
 from profiling_lab.trace.process_ids import Registry
-from profiling_lab.trace.read_calls import CallTable
 from profiling_lab.trace.source import Recorder
 from profiling_lab.trace.stacks import StackBuilder, Stacks
 

@@ -14,8 +14,8 @@ from enum import IntEnum
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.chrome_events import Table
 from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, dense
+from profiling_lab.trace.kineto.events import Table
 from profiling_lab.trace.stacks import Frame, Stacks
 
 FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)

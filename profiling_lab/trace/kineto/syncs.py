@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.chrome_events import Table
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, SyncKind, Syncs
+from profiling_lab.trace.kineto.events import Table
 
 _KINDS = {
     "event sync": SyncKind.EVENT,

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from profiling_lab.trace.call_stacks import CallRows, rows_by_id
 from profiling_lab.trace.columns import I32, full
-from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.strings import Strings
 from profiling_lab.trace.stacks import Frame, StackBuilder
-from profiling_lab.trace.strings import Strings
 
 
 def python_chains(file: SqliteFile, strings: Strings, builder: StackBuilder) -> dict[int, int]:

@@ -10,13 +10,13 @@ import numpy as np
 
 from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Trait, dense
-from profiling_lab.trace.nsys_stacks import from_nsys
+from profiling_lab.trace.nsys.nsys_stacks import from_nsys
+from profiling_lab.trace.nsys.nvtx import NvtxRows
+from profiling_lab.trace.nsys.recorder_stacks import from_recorder, has_recorder_stacks
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.strings import Strings
 from profiling_lab.trace.process_ids import Registry, process_part
-from profiling_lab.trace.read_nvtx import NvtxRows
-from profiling_lab.trace.recorder_stacks import from_recorder, has_recorder_stacks
-from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.stacks import Stacks
-from profiling_lab.trace.strings import Strings
 
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 BACKTRACE_CLASS = 67  # an extra row per call that carries the native call chain; never a call of its own

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 
 _PROCESS = re.compile(r"^PROCESS_\d+:")
 _EVENTS = {"Cuda": "cuda", "NvtxEvents": "nvtx"}

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
+from profiling_lab.analysis.host_activity import GIL_WAIT
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
-from profiling_lab.trace.host_activity import GIL_WAIT
-from profiling_lab.trace.nsys_capture import event_counts, nsys_options, trace_method
-from profiling_lab.trace.nsys_stacks import (
+from profiling_lab.trace.nsys.calls import BACKTRACE_CLASS, CALL_TABLE
+from profiling_lab.trace.nsys.capture import event_counts, nsys_options, trace_method
+from profiling_lab.trace.nsys.nsys_stacks import (
     BACKTRACE_SCHEMA,
     SAMPLING_SCHEMA,
     marks_without_payload,
     payload_sql,
 )
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import pid_of
-from profiling_lab.trace.read_calls import BACKTRACE_CLASS, CALL_TABLE
-from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.trace import Trace
 from profiling_lab.trace.window import ranks
 

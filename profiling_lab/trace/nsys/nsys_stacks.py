@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.trace.call_chains import engine_chains, python_chains
 from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound, unknown_facts
 from profiling_lab.trace.columns import I32, I64, dense, full
+from profiling_lab.trace.nsys.call_chains import engine_chains, python_chains
+from profiling_lab.trace.nsys.nvtx import DOMAIN, MARK, NvtxRows
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.strings import Strings
 from profiling_lab.trace.process_ids import Registry
-from profiling_lab.trace.read_nvtx import DOMAIN, MARK, NvtxRows
-from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.stacks import Frame, StackBuilder, Stacks
-from profiling_lab.trace.strings import Strings
 
 BACKTRACE_SCHEMA = "Python Backtrace on CUDA"
 SAMPLING_SCHEMA = "Python Periodic Sampling"

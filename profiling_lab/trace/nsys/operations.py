@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.trace.columns import I64, U8, MemoryKind, OperationKind, Operations, dense, full
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.strings import Strings
 from profiling_lab.trace.process_ids import Registry
-from profiling_lab.trace.sqlite_file import SqliteFile
-from profiling_lab.trace.strings import Strings
 
 TABLES = {
     OperationKind.KERNEL: "CUPTI_ACTIVITY_KIND_KERNEL",

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.trace.columns import I64, OverheadKind, Overheads
+from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import Registry, process_part
-from profiling_lab.trace.read_operations import FARTHEST_NS
-from profiling_lab.trace.sqlite_file import SqliteFile
 
 # The first table is the profiler's account of itself; old ones have no kinds.
 TABLES = {

@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
-from profiling_lab.trace.sqlite_file import WHOLE, SqliteFile
+from profiling_lab.trace.nsys.sqlite_file import WHOLE, SqliteFile
 
 SUFFIXES = (".parquet", ".arrow")
 

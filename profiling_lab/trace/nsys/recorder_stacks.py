@@ -11,10 +11,10 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound, rows_by_id, unknown_facts
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, dense
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.strings import Strings
 from profiling_lab.trace.process_ids import Registry, process_part
-from profiling_lab.trace.sqlite_file import SqliteFile
 from profiling_lab.trace.stacks import Frame, Stacks
-from profiling_lab.trace.strings import Strings
 
 
 def has_recorder_stacks(file: SqliteFile) -> bool:

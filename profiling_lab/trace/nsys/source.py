@@ -8,17 +8,17 @@ from pathlib import Path
 
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import Operations, Overheads, Ranges
-from profiling_lab.trace.parquet_folder import ParquetFolder
+from profiling_lab.trace.nsys.calls import CALL_TABLE, CallTable, read_calls
+from profiling_lab.trace.nsys.nvtx import NvtxRows, read_nvtx
+from profiling_lab.trace.nsys.operations import TABLES, read_operations
+from profiling_lab.trace.nsys.overheads import read_overheads
+from profiling_lab.trace.nsys.parquet_folder import ParquetFolder
+from profiling_lab.trace.nsys.ranges import read_ranges
+from profiling_lab.trace.nsys.recorder_stacks import has_recorder_stacks
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.strings import Strings, read_strings
 from profiling_lab.trace.process_ids import Registry, pid_of, process_part
-from profiling_lab.trace.read_calls import CALL_TABLE, CallTable, read_calls
-from profiling_lab.trace.read_nvtx import NvtxRows, read_nvtx
-from profiling_lab.trace.read_operations import TABLES, read_operations
-from profiling_lab.trace.read_overheads import read_overheads
-from profiling_lab.trace.read_ranges import read_ranges
-from profiling_lab.trace.recorder_stacks import has_recorder_stacks
 from profiling_lab.trace.source import Recorder
-from profiling_lab.trace.sqlite_file import SqliteFile
-from profiling_lab.trace.strings import Strings, read_strings
 
 # Any of these makes an SQLite file a trace in the nsys schema; tables without rows are not written.
 _MARKS = (

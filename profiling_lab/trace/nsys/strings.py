@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from profiling_lab.trace.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from job_builder import Job
 
-from profiling_lab.ranks import JobResult, LocalPool, ranks
+from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks
 
 RANKS = 64
 

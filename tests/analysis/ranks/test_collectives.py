@@ -12,9 +12,9 @@ import pytest
 from builders import TraceBuilder
 from job_builder import EPOCH_NS, KERNEL
 
-from profiling_lab.ranks import Question, RankSummary, summarize
-from profiling_lab.ranks.collectives import PER_STEP
-from profiling_lab.ranks.kinds import Series, bus_bytes, kind_of
+from profiling_lab.analysis.ranks import Question, RankSummary, summarize
+from profiling_lab.analysis.ranks.collectives import PER_STEP
+from profiling_lab.analysis.ranks.kinds import Series, bus_bytes, kind_of
 from profiling_lab.trace import Trace
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

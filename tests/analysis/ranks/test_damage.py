@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from job_builder import Job
 
+from profiling_lab.analysis.ranks import LocalPool, ranks
 from profiling_lab.errors import LabError
-from profiling_lab.ranks import LocalPool, ranks
 from profiling_lab.report.ranks import ranks_report
 from profiling_lab.report.table import write
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from profiling_lab.analysis.ranks import JobResult, Question, ranks
+from profiling_lab.analysis.ranks.pools import DaskPool, dask_pool
 from profiling_lab.errors import UsageError
-from profiling_lab.ranks import JobResult, Question, ranks
-from profiling_lab.ranks.pools import DaskPool, dask_pool
 
 
 @pytest.fixture(scope="module")

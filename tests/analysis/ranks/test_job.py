@@ -21,9 +21,9 @@ from job_builder import (
     Job,
 )
 
+from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks, ranks_in
+from profiling_lab.analysis.ranks.totals import LATE_NS
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.ranks import JobResult, LocalPool, ranks, ranks_in
-from profiling_lab.ranks.totals import LATE_NS
 from profiling_lab.trace import Trace
 
 

@@ -12,13 +12,13 @@ import pytest
 from rank_that_dies import die_or_read
 from table_folders import to_folder
 
-from profiling_lab.ranks import JobResult, LocalPool, Question, ranks, summarize
-from profiling_lab.ranks import pools as pools_module
-from profiling_lab.ranks.reading import FileSummary, files_of, read_file
-from profiling_lab.ranks.totals import merge_totals, totals_of
+from profiling_lab.analysis.ranks import JobResult, LocalPool, Question, ranks, summarize
+from profiling_lab.analysis.ranks import pools as pools_module
+from profiling_lab.analysis.ranks.reading import FileSummary, files_of, read_file
+from profiling_lab.analysis.ranks.totals import merge_totals, totals_of
 from profiling_lab.trace import Trace
 
-RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+RECORDED = Path(__file__).resolve().parents[3] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 RANKS = 64
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from profiling_lab.ranks import JobResult, LocalPool, ranks
+from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "ddp_h200"
+DATA = Path(__file__).resolve().parents[2] / "data" / "ddp_h200"
 STEPS = 10
 BUCKETS = 8
 RECORDERS = {

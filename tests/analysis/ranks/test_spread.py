@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling_lab.ranks.spread import NONE, Spread, merged_by_name
+from profiling_lab.analysis.ranks.spread import NONE, Spread, merged_by_name
 
 Values = dict[int, dict[int, int]]  # by rank, by key
 
