@@ -31,13 +31,14 @@ from profiling_lab.analysis.gaps.gaps import gaps
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.memory import memory_peaks
 from profiling_lab.analysis.overlap import overlap
 from profiling_lab.analysis.steps import steps
 from profiling_lab.analysis.syncs import syncs
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
+from profiling_lab.trace.kineto.flows import flow_agreement
 from profiling_lab.trace.kineto.source import ChromeSource
-from profiling_lab.trace.memory_usage import memory_peaks
 
 HANG_SECONDS = 60
 TABLES = ("operations", "calls", "operators", "python", "syncs", "overheads", "flows", "memory")
@@ -274,13 +275,15 @@ def ask(path: Path) -> str:
                 assert "\n" not in str(error), error
         source = trace.source
         assert isinstance(source, ChromeSource)
-        agreement = source.flow_agreement()
+        agreement = flow_agreement(source.events)
         assert 0 <= agreement.agree <= agreement.arrows
-        assert len(list(source.collectives())) == len(source.collectives()) <= len(trace.operations)
+        assert (
+            len(list(source.noted_collectives())) == len(source.noted_collectives()) <= len(trace.operations)
+        )
         memory_peaks(trace)
-        assert len(source.noted_launches()[0]) == len(trace.operations)
-        assert len(source.noted_input_dims()[0]) == len(trace.ranges)
-        assert len(source.syncs()) == len(source.events["syncs"]["thread"])
+        assert trace.launch_shapes is None or len(trace.launch_shapes.number) == len(trace.operations)
+        assert trace.input_shapes is None or len(trace.input_shapes.number) == len(trace.ranges)
+        assert len(source.syncs(trace)) == len(source.events["syncs"]["thread"])
         assert all(count > 0 for count in trace.repairs.values()), trace.repairs
     return "read and repaired" if trace.repairs else "read" if answered else "nothing to answer"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ MAY_INCLUDE = {
     "ops": {"ops", "cuda", "torch_abi"},
 }
 
-# The lowest packages first; a package may import itself and what it names here (and profiling_lab.errors).
+# The lowest packages first; a package may import itself, what it names here, and profiling_lab.errors.
 MAY_IMPORT = {
     "trace": {"_analysis"},
     "analysis": {"_analysis", "trace"},
@@ -50,6 +51,13 @@ MAY_IMPORT = {
     },
     "utils": {"measure", "recording", "report", "trace"},
 }
+
+# Lists of one kind may be long; everything else with more modules than this is a heap.
+MOST_MODULES = 30
+LISTS_OF_ONE_KIND = {"cli", "exercises", "rules"}
+
+# Who may know a format: its readers, the line that chooses between them, and the recorder, which writes one.
+KNOW_FORMATS = ("trace/nsys/", "trace/kineto/", "trace/formats.py", "recording/")
 
 
 def includes(path: Path) -> list[tuple[str, bool]]:
@@ -83,21 +91,31 @@ def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
         assert where.startswith("recorder/"), "CUPTI belongs to the recorder"
 
 
-def imported_packages(path: Path) -> set[str]:
-    """The first-level parts of profiling_lab that a module imports, wherever the import stands."""
+def imported_modules(path: Path) -> set[str]:
+    """The modules of profiling_lab that a module imports, wherever the import stands: `trace.columns`.
+
+    A name from a package may be a module or what its __init__ defines, and then stands for the package.
+    """
     found: set[str] = set()
     package = ("profiling_lab", *path.relative_to(REPO / "profiling_lab").with_suffix("").parts)[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             stem = ".".join(part for part in (base, node.module) if part)
-            modules = [f"{stem}.{alias.name}" for alias in node.names] if stem == "profiling_lab" else [stem]
-        else:
-            continue
-        found |= {m.split(".")[1] for m in modules if m.startswith("profiling_lab.")}
-    return found
+            for alias in node.names:
+                is_module = f"{stem}.{alias.name}" in MODULES or stem == "profiling_lab"
+                found.add(f"{stem}.{alias.name}" if is_module else stem)
+    return {name.removeprefix("profiling_lab.") for name in found if name.startswith("profiling_lab.")}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(REPO).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in PYTHON}
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(REPO)))
@@ -105,10 +123,44 @@ def test_imports_follow_the_layers(path: Path) -> None:
     parts = path.relative_to(REPO / "profiling_lab").parts
     if len(parts) == 1 or parts[0] == "cli":
         return
-    used = imported_packages(path) - {parts[0], "errors", "__version__"}
+    used = {name.split(".")[0] for name in imported_modules(path)} - {parts[0], "errors", "__version__"}
     assert "cli" not in used, "nobody imports the command line"
     extra = used - MAY_IMPORT[parts[0]]
     assert not extra, f"{parts[0]} may not import {sorted(extra)}"
+
+
+def test_only_readers_know_a_format() -> None:
+    for name, path in MODULES.items():
+        where = path.relative_to(REPO / "profiling_lab").as_posix()
+        if where.startswith(KNOW_FORMATS):
+            continue
+        known = {m for m in imported_modules(path) if m.startswith(("trace.nsys", "trace.kineto"))}
+        assert not known, f"{name} imports {sorted(known)}: what it needs belongs into trace/source.py"
+        asked = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "isinstance"
+            and ast.unparse(node.args[0]).split(".")[-1] == "source"
+        ]
+        assert not asked, f"{name} asks what kind of file a trace is"
+
+
+def test_imports_make_no_circle() -> None:
+    imports = {
+        name: {f"profiling_lab.{m}" for m in imported_modules(path)} & set(MODULES) - {name}
+        for name, path in MODULES.items()
+    }
+    while loose := {n for n in imports if not imports[n] or not any(n in used for used in imports.values())}:
+        imports = {name: used - loose for name, used in imports.items() if name not in loose}
+    assert not imports, f"these import each other: {imports}"
+
+
+def test_no_folder_is_a_heap() -> None:
+    for folder, count in Counter(path.parent for path in PYTHON if path.stem != "__init__").items():
+        is_list = folder.name in LISTS_OF_ONE_KIND
+        assert is_list or count <= MOST_MODULES, f"{folder.relative_to(REPO)} has {count} modules"
 
 
 def test_every_package_has_its_line_in_the_matrix() -> None:

@@ -16,7 +16,6 @@ from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possib
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import BLEED_NS
 from profiling_lab.trace.columns import I32, I64, OverheadKind, dense
-from profiling_lab.trace.thread_names import thread_names
 from profiling_lab.trace.trace import Trace
 
 _KINDS = {Doing.WAIT: "waits", Doing.ALLOCATOR: "memory", Doing.CODE_LOADING: "loads code"}
@@ -93,7 +92,7 @@ def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = N
     polled = np.bincount(name[polls], minlength=len(names))
     kinds = _kinds(trace, name, len(names))
     threads, pollers = _threads(name, calls.thread, inside), _threads(name, calls.thread, polls)
-    named = thread_names(trace)
+    named = trace.source.thread_names()
     total_ns = int(stats.total.sum())
     rows = tuple(
         ApiRow(

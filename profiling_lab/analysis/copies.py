@@ -13,10 +13,9 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.copy_peaks import Peak, host_link
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.places import Place, covered, operation_places
-from profiling_lab.analysis.stats import Stats, StatsByKey, combined
+from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, MemoryKind, OperationKind, Operations
-from profiling_lab.trace.devices import devices
+from profiling_lab.trace.columns import I32, MemoryKind, OperationKind, Operations, combined
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.trace import Trace
 
@@ -182,7 +181,7 @@ def _label(operations: Operations, columns: tuple[int, ...]) -> tuple[str, str, 
 def _peaks(trace: Trace, key: I32, keys: int, link_bytes_per_s: int | None) -> list[Peak | None]:
     """Per key what its copies could reach; None where it is not known or not the same for all."""
     operations = trace.operations
-    known = devices(trace)
+    known = trace.devices
     track, numbers = device_tracks(operations)
     host = np.isin(operations.source_memory, _HOST) | np.isin(operations.target_memory, _HOST)
     # 0: within a device, 1: between host and device, 2: anything else.

@@ -13,8 +13,8 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.hooks import Reduction, reductions
 from profiling_lab.trace.attribution import Match, Phase, Reason
+from profiling_lab.trace.call_stacks import FUNCTION_LINES
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, OperationKind, dense
-from profiling_lab.trace.kineto.source import FUNCTION_LINES
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Window

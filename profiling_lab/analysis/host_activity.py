@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, Calls, OverheadKind, dense, full
-from profiling_lab.trace.nsys.source import SqliteSource
-from profiling_lab.trace.process_ids import process_part
+from profiling_lab.trace.columns import I32, I64, Calls, OverheadKind, full
+from profiling_lab.trace.extras import GIL_WAIT, HostSpans
 from profiling_lab.trace.trace import Trace
 
 
@@ -49,7 +48,6 @@ _CALLS = (
         re.compile(r"^cu(da)?(Module|Library|Link)(Load|Create|Add|Complete|Get)|^cuKernelGet"),
     ),
 )
-GIL_WAIT = re.compile(r"(?i)wait\w* (for |on )?(the )?GIL\b")
 _RANGES = (
     (Doing.DATA_LOADING, re.compile(r"DataLoader")),
     (Doing.GIL_WAIT, GIL_WAIT),
@@ -96,7 +94,9 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
     """All activities of all threads, as far as they lie in `span`: else between the first and the last GPU
     operation.
     """
-    tables = (_calls(trace), _ranges(trace), _system_calls(trace), _off_cpu(trace), _overheads(trace))
+    system_calls = _spans(trace.source.system_calls(), Doing.SYSTEM_CALL)
+    off_cpu = _spans(trace.source.off_cpu(), Doing.OFF_CPU)
+    tables = (_calls(trace), _ranges(trace), system_calls, off_cpu, _overheads(trace))
     names: list[str] = []
     offsets = []
     for table in tables:
@@ -180,54 +180,16 @@ def _ranges(trace: Trace) -> _Table:
     )
 
 
-def _system_calls(trace: Trace) -> _Table:
-    """Calls of the operating system that block, which nsys records with `--trace=osrt`."""
-    names: tuple[str, ...] = ()
-    wanted: dict[str, int | str] = {"start": 0, "end": 0, "globalTid": 0, "nameId": 0}
-    rows = {name: np.empty(0, dtype=np.int64) for name in wanted}
-    process = thread = np.empty(0, dtype=np.int32)
-    source = trace.source
-    if isinstance(source, SqliteSource) and (found := source.file.newest("OSRT_API")):
-        rows = source.file.select(found, wanted)
-        process = source.processes.number(process_part(rows["globalTid"]))
-        thread = source.threads.number(rows["globalTid"])
-    name, ids = dense(rows["nameId"])
-    if isinstance(source, SqliteSource):
-        names = tuple(source.strings[i] for i in ids.tolist())
+def _spans(spans: HostSpans, doing: Doing) -> _Table:
     return _Table(
-        start_ns=rows["start"],
-        end_ns=np.maximum(rows["start"], rows["end"]),
-        process=process,
-        thread=thread,
-        doing=full(len(thread), Doing.SYSTEM_CALL, np.int32),
-        name=name,
-        names=names,
-        rows=np.arange(len(thread), dtype=np.int32),
-    )
-
-
-def _off_cpu(trace: Trace) -> _Table:
-    """When the system had taken a thread off its CPU, which nsys records with `--cpuctxsw=process-tree`."""
-    source = trace.source
-    rows = {name: np.empty(0, dtype=np.int64) for name in ("start", "isSchedIn", "globalTid")}
-    process = thread = np.empty(0, dtype=np.int32)
-    if isinstance(source, SqliteSource) and (found := source.file.newest("SCHED_EVENTS")):
-        rows = source.file.select(found, {"start": 0, "isSchedIn": 1, "globalTid": 0})
-        process = source.processes.number(process_part(rows["globalTid"]))
-        thread = source.threads.number(rows["globalTid"])
-    order = np.lexsort((rows["start"], thread))
-    out = (rows["isSchedIn"][order][:-1] == 0) & (rows["isSchedIn"][order][1:] != 0)
-    out &= thread[order][:-1] == thread[order][1:]
-    left = order[:-1][out]
-    return _Table(
-        start_ns=rows["start"][left],
-        end_ns=rows["start"][order[1:][out]],
-        process=process[left],
-        thread=thread[left],
-        doing=full(len(left), Doing.OFF_CPU, np.int32),
-        name=full(len(left), 0, np.int32),
-        names=("",),
-        rows=np.arange(len(left), dtype=np.int32),
+        start_ns=spans.start_ns,
+        end_ns=spans.end_ns,
+        process=spans.process,
+        thread=spans.thread,
+        doing=full(len(spans.thread), doing, np.int32),
+        name=spans.name,
+        names=spans.names,
+        rows=np.arange(len(spans.thread), dtype=np.int32),
     )
 
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from profiling_lab.analysis.stats import merged_names, possible
 from profiling_lab.trace.columns import I32, I64, U8
-from profiling_lab.trace.range_styles import read_range_styles
 from profiling_lab.trace.trace import Trace
 
 _NUMBER = re.compile(r"\d+")
@@ -62,7 +61,7 @@ def open_ranges(trace: Trace, rows: npt.NDArray[np.intp], merge_numbers: bool) -
         closed=possible(start_ns, end_ns),
         thread=every.thread[rows],
         domain=every.domain[rows],
-        style=read_range_styles(trace)[rows],
+        style=trace.range_styles[rows],
         name=name[rows],
         names=names,
         launched=Launched(

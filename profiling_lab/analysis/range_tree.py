@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.stats import combined
 from profiling_lab.trace.attribution import BLEED_NS
-from profiling_lab.trace.columns import I32, I64, U8, dense, full
+from profiling_lab.trace.columns import I32, I64, U8, combined, dense, full
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I32, I64, dense
-from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.columns import FARTHEST_NS, I32, I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +79,3 @@ def merged_names(number: I32, names: tuple[str, ...]) -> tuple[I32, tuple[str, .
     position = {name: i for i, name in enumerate(distinct)}
     table = np.array([position[name] for name in names] or [0], dtype=np.int32)
     return table[number], distinct
-
-
-def combined(*columns: npt.NDArray[np.integer]) -> tuple[I32, list[tuple[int, ...]]]:
-    """A number per distinct combination, and the combinations."""
-    number = np.zeros(len(columns[0]), dtype=np.int32)
-    for column in columns:
-        local, distinct = dense(np.asarray(column, dtype=np.int64))
-        number, _ = dense(number.astype(np.int64) * (len(distinct) + 1) + local)
-    size = int(number.max(initial=-1)) + 1
-    first = np.zeros(size, dtype=np.int64)
-    first[number[::-1]] = np.arange(len(number))[::-1]
-    return number, [tuple(int(column[i]) for column in columns) for i in first.tolist()]

@@ -10,11 +10,10 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.places import Place, covered, operation_places
-from profiling_lab.analysis.stats import combined
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, I64, OperationKind, full
+from profiling_lab.trace.columns import I32, I64, OperationKind, combined, full
+from profiling_lab.trace.extras import Stream
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.stream_facts import Stream, read_streams
 from profiling_lab.trace.trace import Trace
 
 
@@ -123,7 +122,7 @@ def streams(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None 
     )
     shown = ranked[:limit]
     places = operation_places(trace, own_row).by_key(lane, duration, shown)
-    known = read_streams(trace)
+    known = trace.source.streams()
     rows = []
     for i in shown:
         number, stream = lanes[i]

@@ -19,10 +19,9 @@ from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.host_waits import WHATS, HostWaits, host_waits
 from profiling_lab.analysis.idle import busy_within, idle_after
 from profiling_lab.analysis.places import Place, call_places, covered
-from profiling_lab.analysis.stats import Stats, StatsByKey, combined
+from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, full
-from profiling_lab.trace.sync_records import read_syncs
+from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, combined, full
 from profiling_lab.trace.trace import Trace
 
 _STREAM_WAIT = re.compile(r"^cu(da)?StreamWaitEvent$")
@@ -86,7 +85,7 @@ def syncs(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = 
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    noted = read_syncs(trace)
+    noted = trace.syncs
     if not len(trace.calls) and not len(noted):
         raise NotEnoughDataError(f"{trace.path} holds neither API calls nor synchronizations")
     own_row, coverage = covered(trace, own)

@@ -39,12 +39,8 @@ def write_cost(path: Path, cost: Cost) -> None:
 
 def read_cost(trace: Trace) -> Cost | None:
     """The cost that the recording carries; None for a recording of something else."""
-    if not trace.file.columns("PYREC_META"):
-        return None
-    rows = trace.file.texts(
-        f"SELECT CAST(name AS TEXT), CAST(value AS TEXT) FROM PYREC_META WHERE name LIKE '{PREFIX}%'"
-    )
-    found = {name.removeprefix(PREFIX): value for name, value in rows}
+    facts = trace.recorder_facts.items()
+    found = {name.removeprefix(PREFIX): value for name, value in facts if name.startswith(PREFIX)}
     if not found:
         return None
     return Cost(

@@ -60,10 +60,7 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
 
 def gpu_name(trace: Trace) -> str:
     """The GPU that the recording names."""
-    if not trace.file.columns("TARGET_INFO_GPU"):
-        return "an unnamed GPU"
-    names = {name for (name,) in trace.file.texts("SELECT CAST(name AS TEXT) FROM TARGET_INFO_GPU")}
-    return ", ".join(sorted(names)) or "an unnamed GPU"
+    return ", ".join(sorted({gpu.name for gpu in trace.source.gpus()})) or "an unnamed GPU"
 
 
 def _print(stream: TextIO, text: list[str]) -> None:

@@ -20,11 +20,16 @@ from profiling_lab.analysis.coverage import reason_text, why_no_line
 from profiling_lab.export.output import Progress, Written, no_progress
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match
-from profiling_lab.trace.columns import NO_SEQUENCE, MemoryKind, OperationKind, OverheadKind, SyncKind
-from profiling_lab.trace.nsys.ranges import OPEN_END
+from profiling_lab.trace.columns import (
+    NO_SEQUENCE,
+    OPEN_END,
+    MemoryKind,
+    OperationKind,
+    OverheadKind,
+    SyncKind,
+)
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
-from profiling_lab.trace.sync_records import read_syncs
 
 _ROWS = 1 << 20
 """rows of one group: what a reader holds at the same time"""
@@ -131,7 +136,7 @@ def _ranges(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
 
 
 def _syncs(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
-    syncs, calls = read_syncs(trace), trace.calls
+    syncs, calls = trace.syncs, trace.calls
     call = _analysis.call_of(
         syncs.process, syncs.correlation, calls.process, calls.correlation, calls.start_ns
     )

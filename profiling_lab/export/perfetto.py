@@ -23,9 +23,8 @@ from profiling_lab.export.operation_args import OperationArgs
 from profiling_lab.export.output import Progress, Written, no_progress
 from profiling_lab.export.tracks import Slices, gpu_slices, host_slices
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I64, NO_SEQUENCE, Calls, Evaluates, Operations, OverheadKind
-from profiling_lab.trace.kineto.source import EXACT_LINES
-from profiling_lab.trace.nsys.ranges import OPEN_END
+from profiling_lab.trace.call_stacks import EXACT_LINES
+from profiling_lab.trace.columns import I64, NO_SEQUENCE, OPEN_END, Calls, Evaluates, Operations, OverheadKind
 
 _AROUND_NS = 24 * 3600 * 10**9
 """how far from the GPU's work anything on the host may lie"""

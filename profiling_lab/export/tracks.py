@@ -14,7 +14,6 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, dense
-from profiling_lab.trace.thread_names import thread_names
 
 # Threads of the viewer that are none of the program: Linux gives its own smaller numbers.
 _FIRST_TID = 1 << 22
@@ -51,7 +50,7 @@ def host_slices(
     trace: Trace, start_ns: I64, end_ns: I64, thread: I32, process: I32, first_tid: int = _FIRST_TID
 ) -> Slices:
     """Slices on the threads of the program."""
-    pids, tids, names = trace.pids, trace.tids, thread_names(trace)
+    pids, tids, names = trace.pids, trace.tids, trace.source.thread_names()
     process_of = dict(zip(thread.tolist(), process.tolist(), strict=True)) if len(thread) else {}
     lane, rows = _lanes(start_ns, end_ns, thread)
     tracks: list[Track] = []

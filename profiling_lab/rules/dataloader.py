@@ -14,7 +14,7 @@ import numpy as np
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.rule import OPERATORS, Abstain, Rule, Threshold, Verdict, ms, percent
 from profiling_lab.rules.view import View
-from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.columns import FARTHEST_NS
 
 SHARE = Threshold(
     "share", "waiting for data", 0.05, "of the recording, more than", "TensorBoard's profiler plugin"

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.memory import memory_peaks
 from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, percent, where
 from profiling_lab.rules.view import View
-from profiling_lab.trace.memory_usage import memory_peaks
 
 FULL = Threshold("full", "the peak", 0.9, "of the GPU's memory, more than", "TensorBoard's profiler plugin")
 ALLOCATES = r"^(cuda(Malloc|Free)|cuMem(Alloc|Free|Create|Map))"

@@ -13,7 +13,6 @@ import re
 
 import numpy as np
 
-from profiling_lab.analysis.info import gpus
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import (
     OPERATORS,
@@ -48,7 +47,9 @@ BEFORE_AMPERE = "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler
 
 
 def check(view: View) -> Verdict:
-    capabilities = [float(gpu.compute) for gpu in gpus(view.trace) if re.fullmatch(r"\d+\.\d+", gpu.compute)]
+    capabilities = [
+        float(gpu.compute) for gpu in view.trace.source.gpus() if re.fullmatch(r"\d+\.\d+", gpu.compute)
+    ]
     if capabilities and max(capabilities) < view[FIRST_CAPABILITY]:
         return ()
     products = view.kernels_named(MATRIX) | _launched_by_products(view)

@@ -31,8 +31,16 @@ from profiling_lab.rules.rule import (
 )
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.attribution import Attribution
-from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, Operations, Overheads, Ranges
-from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.columns import (
+    FARTHEST_NS,
+    I32,
+    I64,
+    Calls,
+    OperationKind,
+    Operations,
+    Overheads,
+    Ranges,
+)
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, full
+from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, Calls, full
+from profiling_lab.trace.stacks import Stacks
+
+EXACT_LINES = "torch.profiler call stacks"
+FUNCTION_LINES = "torch.profiler Python functions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,22 @@ class StacksFound:
     """Where the Python stacks of a file came from, and how many could not be used."""
 
     form: str
-    """'recorder', 'nsys', 'call chains', one of chrome_source's, or '' where there are none"""
+    """'recorder', 'nsys', 'call chains', EXACT_LINES, FUNCTION_LINES, or '' where there are none"""
     recorded: int
     """stacks recorded, whether or not they could be read and joined with a call"""
     without_payload: int
     """stacks whose frames were left out when the file was exported"""
     without_call: int
     """stacks or launch facts whose call is not in the file"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTable:
+    """The calls of a file, and what their Python stacks are."""
+
+    calls: Calls
+    stacks: Stacks
+    found: StacksFound
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,10 @@ U8: TypeAlias = npt.NDArray[np.uint8]
 
 NO_SEQUENCE = int(np.iinfo(np.int64).min)
 """A sequence number that is not there; -1 belongs to autograd nodes without a number."""
+FARTHEST_NS = 1 << 61
+"""73 years: what lies farther is damage, or a range that never ended, and sums of it overflow"""
+OPEN_END = int(np.iinfo(np.int64).max)
+"""where a range ends that was still open"""
 
 
 class OperationKind(IntEnum):
@@ -228,3 +232,26 @@ def dense(values: npt.NDArray[Any]) -> tuple[I32, npt.NDArray[Any]]:
 
 def full(size: int, value: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
     return np.full(size, value, dtype=dtype)
+
+
+def combined(*columns: npt.NDArray[np.integer]) -> tuple[I32, list[tuple[int, ...]]]:
+    """A number per distinct combination, and the combinations."""
+    number = np.zeros(len(columns[0]), dtype=np.int32)
+    for column in columns:
+        local, distinct = dense(np.asarray(column, dtype=np.int64))
+        number, _ = dense(number.astype(np.int64) * (len(distinct) + 1) + local)
+    size = int(number.max(initial=-1)) + 1
+    first = np.zeros(size, dtype=np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    return number, [tuple(int(column[i]) for column in columns) for i in first.tolist()]
+
+
+_Rows = TypeVar("_Rows", bound=Any)
+
+
+def rows_of(table: _Rows, rows: npt.NDArray[Any]) -> _Rows:
+    """Some rows of a table: its arrays are its columns."""
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    chosen = {n: column[rows] for n, column in columns.items() if isinstance(column, np.ndarray)}
+    out: _Rows = replace(table, **chosen)
+    return out

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
 
+OUR_METHOD = "software (activity records of CUPTI)"
 _LAST_SECOND = 253_402_300_799  # of the year 9999, the last that a date can have
 
 
@@ -63,3 +65,12 @@ def utc(epoch_ns: int) -> str:
     """A moment as people write it."""
     seconds = min(max(epoch_ns // 1_000_000_000, 0), _LAST_SECOND)
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def whole_number(value: Any, missing: int = -1) -> int:
+    """An argument as an integer: some versions write numbers as text."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return missing
+    return number if -(2**63) <= number < 2**63 else missing

@@ -41,6 +41,22 @@ COPIES = (
 )
 
 
+# The names of kernels (ncclDevKernel_AllReduce_Sum_bf16_RING_LL, multimem_all_reduce_kernel) and those of
+# torch (_allgather_base); the first that is found counts: "reduce" is in most of them.
+_COLLECTIVES = (
+    ("AllReduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
+    ("ReduceScatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("AllGather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("AllToAll", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("Barrier", re.compile(r"barrier", re.IGNORECASE)),
+    ("SendRecv", re.compile(r"send|recv", re.IGNORECASE)),
+    ("Broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("Scatter", re.compile(r"scatter", re.IGNORECASE)),
+    ("Gather", re.compile(r"gather", re.IGNORECASE)),
+    ("Reduce", re.compile(r"reduce", re.IGNORECASE)),
+)
+
+
 def operation_classes(operations: Operations) -> I32:
     """The OperationClass per operation, from its kind and name."""
     names = zip(operations.names, operations.short_names, strict=True)
@@ -74,3 +90,9 @@ def device_tracks(operations: Operations) -> tuple[I32, tuple[tuple[int, int], .
     track, distinct = dense(pair)
     devices = distinct.astype(np.int64).astype(np.int32)
     return track, tuple(zip((distinct >> 32).tolist(), devices.tolist(), strict=True))
+
+
+def collective_kind(name: str, otherwise: str | None = None) -> str:
+    """`AllReduce` and so on; `otherwise`, or the name itself, where it says nothing of the kind."""
+    found = next((kind for kind, pattern in _COLLECTIVES if pattern.search(name)), None)
+    return found or (name if otherwise is None else otherwise)

@@ -112,3 +112,18 @@ class Window:
     """and what the GPU did by these: the work of a step or range runs after it was launched"""
     devices: tuple[int, ...]
     """CUDA ordinals, () for all"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """When a recording paused: with a schedule it records windows, and nothing in between."""
+
+    spans: Spans
+    """from the end of each window to the start of the next, for each process"""
+    step_starts_ns: I64
+    """starts of windows that begin with a step"""
+
+    @classmethod
+    def none(cls) -> Pauses:
+        times, numbers = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        return cls(Spans(numbers, times, times), times)

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I64, dense
+from profiling_lab.trace.columns import FARTHEST_NS, I64, dense
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.trace import Trace
+from profiling_lab.trace.source import Tables
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
 STEP_NAME = re.compile(
@@ -19,8 +19,6 @@ STEP_NAME = re.compile(
 )
 _OPTIMIZER_RANGE = re.compile(r"^Optimizer\.step#")
 _OPTIMIZER_FILES = "/torch/optim/"
-# Ranges that never ended, and damaged ones, reach beyond what the file can mean: 73 years.
-_FARTHEST_NS = 1 << 61
 # What a repeating part must cover of all launches before it is taken for the steps.
 _PERIOD_COVERS_FRAC = 0.5
 # Launches without a recorded call may be so many before calls no longer tell the order.
@@ -30,11 +28,11 @@ Found = tuple[I64, I64, list[str]]
 """starts, ends, names"""
 
 
-def marked_steps(trace: Trace, process: int, name: re.Pattern[str], at_least: int = 1) -> Found | None:
+def marked_steps(trace: Tables, process: int, name: re.Pattern[str], at_least: int = 1) -> Found | None:
     """The outermost matching ranges of the thread that has most of them."""
     ranges = trace.ranges
     matches = np.array([bool(name.search(text)) for text in ranges.names] or [False], dtype=bool)
-    whole = (ranges.start_ns > -_FARTHEST_NS) & (ranges.end_ns < _FARTHEST_NS)
+    whole = (ranges.start_ns > -FARTHEST_NS) & (ranges.end_ns < FARTHEST_NS)
     rows = np.flatnonzero(matches[ranges.name] & (ranges.process == process) & whole)
     if len(rows) < at_least:
         return None
@@ -56,7 +54,7 @@ def marked_steps(trace: Trace, process: int, name: re.Pattern[str], at_least: in
     )
 
 
-def optimizer_steps(trace: Trace, process: int) -> Found | None:
+def optimizer_steps(trace: Tables, process: int) -> Found | None:
     """Between the ends of successive optimizer.step calls; before the first end there is no whole step."""
     if (marked := marked_steps(trace, process, _OPTIMIZER_RANGE)) is not None:
         return _between(trace, marked[1])
@@ -71,7 +69,7 @@ def optimizer_steps(trace: Trace, process: int) -> Found | None:
     return _between(trace, calls.end_ns[rows[last]]) if len(last) else None
 
 
-def _between(trace: Trace, ends_ns: I64) -> Found | None:
+def _between(trace: Tables, ends_ns: I64) -> Found | None:
     """From one end to the next; a window of the recording that begins with a step begins one as well."""
     ends_ns = np.union1d(ends_ns, trace.pauses.step_starts_ns)
     if len(ends_ns) < 2:
@@ -79,13 +77,13 @@ def _between(trace: Trace, ends_ns: I64) -> Found | None:
     return ends_ns[:-1], ends_ns[1:], [f"step {i}" for i in range(2, len(ends_ns) + 1)]
 
 
-def _launches(trace: Trace, process: int) -> npt.NDArray[np.intp]:
+def _launches(trace: Tables, process: int) -> npt.NDArray[np.intp]:
     """Rows of the calls of a process that made a GPU operation."""
     call = trace.attribution.call[trace.operations.process == process]
     return np.unique(call[call >= 0]).astype(np.intp)
 
 
-def repeated_steps(trace: Trace, process: int) -> Found | None:
+def repeated_steps(trace: Tables, process: int) -> Found | None:
     """Repetitions of the sequence of (kernel, line)."""
     operations, found = trace.operations, trace.attribution
     rows = np.flatnonzero(operations.process == process)
@@ -112,17 +110,17 @@ def repeated_steps(trace: Trace, process: int) -> Found | None:
     return starts, ends, [f"step {i}" for i in range(1, times + 1)]
 
 
-def launches_are_missing(trace: Trace) -> bool:
+def launches_are_missing(trace: Tables) -> bool:
     """So many operations have no recorded call that only the GPU's own order is left."""
     return bool((trace.attribution.call < 0).mean() > _UNRECORDED_FRAC)
 
 
-def whole_window(trace: Trace, process: int) -> Found:
+def whole_window(trace: Tables, process: int) -> Found:
     start_ns, end_ns = span_of(trace, process)
     return np.array([start_ns]), np.array([end_ns]), ["window"]
 
 
-def span_of(trace: Trace, process: int) -> tuple[int, int]:
+def span_of(trace: Tables, process: int) -> tuple[int, int]:
     """From the first GPU operation of a process to the end of its last."""
     rows = trace.operations.process == process
     return int(trace.operations.start_ns[rows].min()), int(trace.operations.end_ns[rows].max())

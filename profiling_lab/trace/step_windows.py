@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.source import Tables
 from profiling_lab.trace.spans import Window
 from profiling_lab.trace.step_signs import (
     PROFILER_STEP,
@@ -23,7 +24,6 @@ from profiling_lab.trace.step_signs import (
     repeated_steps,
     whole_window,
 )
-from profiling_lab.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class StepWindows:
         )
 
 
-def step_windows(trace: Trace, steps_by: str | None = None) -> StepWindows:
+def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
     """Find the steps of each process. In a window of a trace: those that lie wholly in it, or else its parts.
 
     steps_by: a regular expression; the NVTX ranges (or annotations) whose names it matches are the steps.
@@ -131,7 +131,7 @@ def _within(steps: StepWindows, window: Window) -> StepWindows:
     return StepWindows("window", how, "gpu", *times, *times, spans.process, number, names)
 
 
-def _everywhere(trace: Trace, look: Callable[[int], Found | None]) -> list[tuple[int, Found]] | None:
+def _everywhere(trace: Tables, look: Callable[[int], Found | None]) -> list[tuple[int, Found]] | None:
     """What is found in each process that used a GPU; None if nowhere."""
     found = [(p, look(p)) for p in np.unique(trace.operations.process).tolist()]
     return [(p, f) for p, f in found if f is not None] or None
@@ -166,7 +166,7 @@ def _told_apart(names: list[str]) -> list[str]:
     return [f"{name} #{i}" for i, name in enumerate(names, 1)]
 
 
-def _on_the_gpu(trace: Trace, steps: StepWindows) -> StepWindows:
+def _on_the_gpu(trace: Tables, steps: StepWindows) -> StepWindows:
     """The same steps by the operations they launched: the host may be far ahead of the GPU.
 
     A step lasts until the next one begins on the GPU, or until its own last operation ends where other work
@@ -189,7 +189,7 @@ def _on_the_gpu(trace: Trace, steps: StepWindows) -> StepWindows:
 
 
 def launched_spans(
-    trace: Trace, process: int, start_ns: I64, end_ns: I64
+    trace: Tables, process: int, start_ns: I64, end_ns: I64
 ) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
     """Disjoint stretches of a process' host time on the GPU: from the start of the first operation that was
     launched in each to the end of the last, and whether others were launched between it and the next one.

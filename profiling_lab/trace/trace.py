@@ -3,32 +3,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
+from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace.attribution import Attribution, attribute
-from profiling_lab.trace.call_stacks import StacksFound
-from profiling_lab.trace.columns import Calls, Operations, Overheads, Ranges
-from profiling_lab.trace.kineto.pieces import BOM, GZIP, unpacked_head
-from profiling_lab.trace.kineto.source import ChromeSource
-from profiling_lab.trace.nsys.calls import CallTable
-from profiling_lab.trace.nsys.source import SqliteSource
-from profiling_lab.trace.nsys.sqlite_file import MAGIC, SqliteFile
-from profiling_lab.trace.pauses import Pauses, read_pauses
+from profiling_lab.trace.call_stacks import CallTable, StacksFound
+from profiling_lab.trace.columns import (
+    FARTHEST_NS,
+    I32,
+    U8,
+    Calls,
+    Operations,
+    Overheads,
+    Ranges,
+    Syncs,
+    full,
+    rows_of,
+)
+from profiling_lab.trace.extras import Device, InputShapes, LaunchShapes
+from profiling_lab.trace.formats import open_source
+from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.process_ids import pid_of, tid_of
 from profiling_lab.trace.source import Recorder, Source
-from profiling_lab.trace.spans import Window
+from profiling_lab.trace.spans import Pauses, Rows, Window
 from profiling_lab.trace.stacks import Stacks
-
-if TYPE_CHECKING:
-    from profiling_lab.trace.window import Wanted
-
-_HEAD_BYTES = 4096
+from profiling_lab.trace.window import Wanted, window
 
 
 class Trace:
@@ -54,23 +59,7 @@ class Trace:
 
         Raises UnreadableInputError if there is no such file or it is no trace.
         """
-        path = Path(path)
-        if path.is_dir():
-            return cls(SqliteSource(path))
-        head = _head(path)
-        if head.startswith(MAGIC):
-            return cls(SqliteSource(path))
-        if head.removeprefix(BOM).lstrip()[:1] in (b"{", b"["):
-            return cls(ChromeSource(path))
-        if path.suffix in (".nsys-rep", ".qdrep"):
-            raise UnreadableInputError(
-                f"{path} is an nsys report; convert it first: "
-                f"nsys export --type=sqlite --include-json=true {path}"
-            )
-        raise UnreadableInputError(
-            f"{path} is no trace: expected an SQLite file from `profiling-lab record` or "
-            "`nsys export --type=sqlite`, or the JSON of torch.profiler"
-        )
+        return cls(open_source(Path(path)))
 
     def windowed(self, wanted: Wanted) -> Trace:
         """The part of the trace that was asked for, itself a trace; this one where all of it was.
@@ -78,9 +67,6 @@ class Trace:
         Raises UsageError and NotEnoughDataError as `window.window`, the latter too if the part holds no GPU
         operation.
         """
-        from profiling_lab.trace.window import window
-        from profiling_lab.trace.windowed import WindowedTrace
-
         return WindowedTrace(self, window(self, wanted)) if wanted else self
 
     @property
@@ -106,13 +92,6 @@ class Trace:
     def is_ours(self) -> bool:
         return self.recorder == "profiling_lab"
 
-    @property
-    def file(self) -> SqliteFile:
-        """The SQLite file behind the trace. Raises UsageError where there is none."""
-        if isinstance(self.source, SqliteSource):
-            return self.source.file
-        raise UsageError(f"{self.path} is no SQLite file but a trace of {self.recorder}")
-
     @cached_property
     def recorder_facts(self) -> dict[str, str]:
         """What our recorder noted about itself, {} for any other."""
@@ -121,7 +100,12 @@ class Trace:
     @cached_property
     def process_facts(self) -> dict[int, dict[str, str]]:
         """What our recorder noted in each process of a merged recording, by process id; {} in any other."""
-        return self.source.process_facts() if isinstance(self.source, SqliteSource) else {}
+        return self.source.process_facts()
+
+    @cached_property
+    def job_facts(self) -> Mapping[str, object]:
+        """`rank` and `world_size`, as far as the recorder noted them; anything may stand there."""
+        return self.source.job_facts()
 
     @cached_property
     def _call_table(self) -> CallTable:
@@ -196,8 +180,33 @@ class Trace:
     @cached_property
     def pauses(self) -> Pauses:
         """When the recording paused, per process that used a GPU: nothing is known of these times."""
-        file = self.source.file if isinstance(self.source, SqliteSource) else None
-        return read_pauses(file, np.unique(self.whole.operations.process), self.source.processes.ids)
+        return self.source.pauses(np.unique(self.whole.operations.process))
+
+    @cached_property
+    def syncs(self) -> Syncs:
+        """Synchronizations as CUPTI noted them; those at impossible times are left out."""
+        syncs = self.source.syncs(self)
+        return rows_of(syncs, (syncs.start_ns > -FARTHEST_NS) & (syncs.end_ns < FARTHEST_NS))
+
+    @cached_property
+    def launch_shapes(self) -> LaunchShapes | None:
+        """With how many blocks and threads, registers and bytes kernels were launched."""
+        return self.source.launch_shapes(self)
+
+    @cached_property
+    def input_shapes(self) -> InputShapes | None:
+        """Shapes of operators' inputs, as emit_nvtx and torch.profiler note them with record_shapes=True."""
+        return self.source.input_shapes(self)
+
+    @cached_property
+    def range_styles(self) -> U8:
+        """The Style per range."""
+        return self.source.range_styles(self)
+
+    @property
+    def devices(self) -> dict[tuple[int, int], Device]:
+        """By (process number, CUDA ordinal) the GPUs that ran operations, as far as the file says."""
+        return self.source.devices(device_tracks(self.operations)[1])
 
     @cached_property
     def first_ns(self) -> int:
@@ -216,23 +225,151 @@ class Trace:
         return tuple(tid_of(i) for i in self.source.threads.ids)
 
 
-def _head(path: Path) -> bytes:
-    """The first bytes of the file, unpacked if it is gzip. Raises UnreadableInputError if there are none."""
-    try:
-        if not path.exists():
-            raise UnreadableInputError(f"{path}: there is no such file")
-        if not path.is_file():
-            raise UnreadableInputError(
-                f"{path} is a pipe or a device; a trace is read more than once: save it in a file first"
-            )
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError as error:
-        raise UnreadableInputError(f"{path} cannot be read: {error.strerror}") from None
-    if not head:
-        raise UnreadableInputError(f"{path} is empty")
-    if not head.startswith(GZIP):
-        return head
-    if unpacked := unpacked_head(head):
-        return unpacked
-    raise UnreadableInputError(f"{path} looks like gzip but cannot be unpacked")
+class WindowedTrace(Trace):
+    """What of `whole` lies in a window. Stacks and attribution are those of the whole trace: the forward
+    lines of backward kernels may lie outside.
+
+    Operations count with the part that lies inside; one that reaches over several parts of the window is
+    there several times. Calls and ranges are there as they are, if any part is inside, and besides them the
+    calls that launched operations of the window and the ranges around those: `calls_inside` and
+    `ranges_inside` tell them apart.
+
+    Raises NotEnoughDataError if no GPU operation lies in the window.
+    """
+
+    def __init__(self, whole: Trace, window: Window) -> None:
+        super().__init__(whole.source)
+        self._whole = whole
+        self.window = window
+        self.repairs = whole.repairs
+        if not len(self.operations):
+            raise NotEnoughDataError(self.why_empty())
+
+    @property
+    def whole(self) -> Trace:
+        return self._whole
+
+    @cached_property
+    def _operation_parts(self) -> tuple[Rows, Operations]:
+        """Rows of the whole trace, and the parts of them that are inside."""
+        operations, window = self.whole.operations, self._of_window
+        row, start_ns, end_ns = window.gpu.cut(operations.process, operations.start_ns, operations.end_ns)
+        if window.devices:
+            kept = np.isin(operations.device[row], window.devices)
+            row, start_ns, end_ns = row[kept], start_ns[kept], end_ns[kept]
+        order = np.argsort(row, kind="stable")
+        row = row[order]
+        parts = replace(rows_of(operations, row), start_ns=start_ns[order], end_ns=end_ns[order])
+        return row, parts
+
+    @property
+    def _of_window(self) -> Window:
+        assert self.window is not None
+        return self.window
+
+    @cached_property
+    def operations(self) -> Operations:
+        return self._operation_parts[1]
+
+    @property
+    def operation_rows(self) -> Rows:
+        return self._operation_parts[0]
+
+    @property
+    def range_rows(self) -> Rows:
+        return self._range_rows[0]
+
+    @cached_property
+    def _call_rows(self) -> tuple[Rows, npt.NDArray[np.bool_]]:
+        """Rows of the whole trace's calls that are kept, and which of them are inside."""
+        calls, found = self.whole.calls, self.whole.attribution
+        inside = self._of_window.host.touch(calls.process, calls.start_ns, calls.end_ns)
+        launching = found.call[self._operation_parts[0]]
+        launches = np.zeros(len(calls), dtype=bool)
+        launches[launching[launching >= 0]] = True
+        if self._of_window.devices:
+            # What was launched on other devices only is no part of this.
+            other = found.call[~np.isin(self.whole.operations.device, self._of_window.devices)]
+            elsewhere = np.zeros(len(calls), dtype=bool)
+            elsewhere[other[other >= 0]] = True
+            inside &= ~elsewhere | launches
+        rows = np.flatnonzero(inside | launches)
+        return rows, inside[rows]
+
+    @cached_property
+    def _call_table(self) -> CallTable:
+        whole = self.whole._call_table
+        return replace(whole, calls=rows_of(whole.calls, self._call_rows[0]))
+
+    @property
+    def calls_inside(self) -> npt.NDArray[np.bool_]:
+        return self._call_rows[1]
+
+    @cached_property
+    def _range_rows(self) -> tuple[Rows, npt.NDArray[np.bool_]]:
+        ranges = self.whole.ranges
+        inside = self._of_window.host.touch(ranges.process, ranges.start_ns, ranges.end_ns)
+        around = self.whole.attribution.range[self._operation_parts[0]]
+        needed = inside.copy()
+        needed[around[around >= 0]] = True
+        rows = np.flatnonzero(needed)
+        return rows, inside[rows]
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        return rows_of(self.whole.ranges, self._range_rows[0])
+
+    @property
+    def ranges_inside(self) -> npt.NDArray[np.bool_]:
+        return self._range_rows[1]
+
+    @cached_property
+    def overheads(self) -> Overheads:
+        whole = self.whole.overheads
+        return rows_of(whole, self._of_window.host.touch(whole.process, whole.start_ns, whole.end_ns))
+
+    @cached_property
+    def syncs(self) -> Syncs:
+        whole = self.whole.syncs
+        return rows_of(whole, self._of_window.host.touch(whole.process, whole.start_ns, whole.end_ns))
+
+    @cached_property
+    def launch_shapes(self) -> LaunchShapes | None:
+        whole = self.whole.launch_shapes
+        return whole and rows_of(whole, self.operation_rows)
+
+    @cached_property
+    def input_shapes(self) -> InputShapes | None:
+        whole = self.whole.input_shapes
+        return whole and rows_of(whole, self.range_rows)
+
+    @cached_property
+    def range_styles(self) -> U8:
+        return np.asarray(self.whole.range_styles[self.range_rows], dtype=np.uint8)
+
+    @cached_property
+    def attribution(self) -> Attribution:
+        found = rows_of(self.whole.attribution, self._operation_parts[0])
+        return replace(
+            found,
+            call=_renumbered(found.call, self._call_rows[0], len(self.whole.calls)),
+            range=_renumbered(found.range, self._range_rows[0], len(self.whole.ranges)),
+        )
+
+    def why_empty(self) -> str:
+        """The sentence for a window without any GPU operation."""
+        if not len(self.whole.operations):
+            return self.whole.why_empty()
+        operations, zero = self.whole.operations, self.first_ns
+        first, last = (int(t) - zero for t in (operations.start_ns.min(), operations.end_ns.max()))
+        return (
+            f"{self.path} has no GPU operation in this window ({self._of_window.text}); the recording has "
+            f"{len(operations):,} of them, from {first / 1e9:.6f}s to {last / 1e9:.6f}s"
+        )
+
+
+def _renumbered(old: I32, rows: Rows, size: int) -> I32:
+    """Row numbers of the whole table as row numbers of its `rows`; -1 stays."""
+    number = full(size + 1, -1, np.int32)
+    number[rows] = np.arange(len(rows), dtype=np.int32)
+    return np.asarray(number[old], dtype=np.int32)

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.kineto.source import ChromeSource
-from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.columns import FARTHEST_NS
+from profiling_lab.trace.source import Tables
 from profiling_lab.trace.spans import Spans, Window
 from profiling_lab.trace.step_windows import launched_spans, step_windows
-from profiling_lab.trace.trace import Trace
 
 _TIME = re.compile(r"^\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)\s*$")
 _UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "µs": 1_000, "ns": 1}
@@ -44,7 +43,7 @@ class Wanted:
         return any(text is not None for text in given) or bool(self.ranks or self.devices)
 
 
-def window(trace: Trace, wanted: Wanted) -> Window:
+def window(trace: Tables, wanted: Wanted) -> Window:
     """Find the window; of several conditions what all of them hold.
 
     Raises UsageError for what cannot be understood and for steps, instances, ranks and devices that there are
@@ -103,7 +102,7 @@ def _everywhere(processes: tuple[int, ...], start_ns: int, end_ns: int) -> Spans
     )
 
 
-def _range(trace: Trace, text: str, processes: tuple[int, ...]) -> _Part:
+def _range(trace: Tables, text: str, processes: tuple[int, ...]) -> _Part:
     opens, colon, closes = text.partition(":")
     if not colon or ":" in closes:
         raise UsageError(f"--range expects two times, like 1.2s:1.35s or 350ms:, not {text!r}")
@@ -125,7 +124,7 @@ def _time_ns(text: str, whole: str) -> int:
     return min(round(float(match[1]) * _UNITS_NS[match[2]]), FARTHEST_NS)
 
 
-def _steps(trace: Trace, text: str, steps_by: str | None) -> _Part:
+def _steps(trace: Tables, text: str, steps_by: str | None) -> _Part:
     wanted = _index(text)
     found = step_windows(trace, steps_by)
     if found.sign == "window":
@@ -168,7 +167,7 @@ def _one(values: list[int], index: int) -> list[int]:
     return [values[index]] if -len(values) <= index < len(values) else []
 
 
-def _nvtx(trace: Trace, text: str, processes: tuple[int, ...]) -> _Part:
+def _nvtx(trace: Tables, text: str, processes: tuple[int, ...]) -> _Part:
     name, domain, number = _wanted_ranges(trace, text)
     ranges = trace.ranges
     hits = _matching(trace.ranges.names, name, text)
@@ -194,7 +193,7 @@ def _nvtx(trace: Trace, text: str, processes: tuple[int, ...]) -> _Part:
     return shown, host, _on_the_gpu(trace, host)
 
 
-def _wanted_ranges(trace: Trace, text: str) -> tuple[str, str | None, int | None]:
+def _wanted_ranges(trace: Tables, text: str) -> tuple[str, str | None, int | None]:
     """Name, domain and number. What is a name as it stands is no name with a domain and a number."""
     match = _NVTX.match(text)
     if text in trace.ranges.names or match is None:
@@ -215,7 +214,7 @@ def _matching(names: tuple[str, ...], name: str, text: str) -> np.ndarray:
     return np.array([bool(pattern.fullmatch(known)) for known in names] or [False], dtype=bool)
 
 
-def _names(trace: Trace) -> str:
+def _names(trace: Tables) -> str:
     names = Counter({trace.ranges.names[i]: n for i, n in enumerate(np.bincount(trace.ranges.name)) if n})
     if not names:
         return "; it has no ranges at all"
@@ -223,7 +222,7 @@ def _names(trace: Trace) -> str:
     return f"; it has {listed}" + (" and others" if len(names) > _NAMES_SHOWN else "")
 
 
-def _on_the_gpu(trace: Trace, host: Spans) -> Spans:
+def _on_the_gpu(trace: Tables, host: Spans) -> Spans:
     """What was launched in each stretch, where it ran; a stretch that launched nothing stays where it is."""
     start_ns, end_ns = host.start_ns.copy(), host.end_ns.copy()
     for process in np.unique(host.process).tolist():
@@ -235,7 +234,7 @@ def _on_the_gpu(trace: Trace, host: Spans) -> Spans:
     return Spans.of(host.process, start_ns, end_ns)
 
 
-def _ranks(trace: Trace, wanted: tuple[int, ...]) -> _Part:
+def _ranks(trace: Tables, wanted: tuple[int, ...]) -> _Part:
     known, noted = ranks(trace)
     _all_there("rank", wanted, sorted(known))
     chosen = tuple(sorted(known[rank] for rank in set(wanted)))
@@ -244,13 +243,10 @@ def _ranks(trace: Trace, wanted: tuple[int, ...]) -> _Part:
     return f"rank {_listed(wanted)} (pid {pids}; {how})", _always(chosen), _always(chosen)
 
 
-def ranks(trace: Trace) -> tuple[dict[int, int], bool]:
+def ranks(trace: Tables) -> tuple[dict[int, int], bool]:
     """The process of each rank, and whether the recorder noted it; else ranks are in order of process id."""
     processes = sorted(np.unique(trace.operations.process).tolist(), key=lambda number: trace.pids[number])
-    noted = trace.recorder_facts.get("rank", "")
-    if isinstance(trace.source, ChromeSource):
-        distributed = trace.source.events.facts.get("distributedInfo")
-        noted = str(distributed.get("rank", "")) if isinstance(distributed, dict) else ""
+    noted = str(trace.job_facts.get("rank", ""))
     if noted.isdecimal() and len(processes) == 1:
         return {int(noted): processes[0]}, True
     merged = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from builders import TraceBuilder, parse_stack
 
 from profiling_lab.analysis.gaps.gaps import GapsResult, gaps
-from profiling_lab.analysis.gaps.host_samples import HostSamples, host_samples
 from profiling_lab.trace import Trace
+from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.ownership import Ownership
 
 US = 1000
@@ -42,7 +42,7 @@ def with_native(path: Path, builder: TraceBuilder, samples: list[Native]) -> Pat
 
 def samples_of(path: Path) -> tuple[HostSamples, GapsResult]:
     with Trace.open(path) as trace:
-        return host_samples(trace, Ownership()), gaps(trace)
+        return trace.source.samples(Ownership()), gaps(trace)
 
 
 def pause() -> TraceBuilder:

@@ -16,9 +16,8 @@ from profiling_lab.analysis.kernels.occupancy import occupancy_frac, sm_frac, th
 from profiling_lab.analysis.stats import Stats
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.devices import Device, devices
+from profiling_lab.trace.extras import Device, LaunchShape
 from profiling_lab.trace.kernel_names import base_name
-from profiling_lab.trace.launch_shapes import LaunchShape, read_launch_shapes
 from profiling_lab.trace.window import Wanted
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
@@ -232,8 +231,8 @@ def test_occupancy_is_what_torch_profiler_estimated(shared_data: Path, workers: 
             shape = LaunchShape(tuple(args["grid"]), tuple(args["block"]), *resources)
             noted[shape] = args["est. achieved occupancy %"]
     with Trace.open(path) as trace:
-        found = read_launch_shapes(trace)
-        (device,) = devices(trace).values()
+        found = trace.launch_shapes
+        (device,) = trace.devices.values()
     assert found and set(found.shapes) == noted.keys() and len(noted) > 150
     assert device.name == "Tesla V100-DGXS-32GB"
     for shape, percent in noted.items():

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from profiling_lab.analysis.ranks.nccl_payload import payloads as payloads_of
 from profiling_lab.recording.convert import convert
 from profiling_lab.trace import Trace
+from profiling_lab.trace.nsys.nccl_payload import payloads as payloads_of
 
 APP = "import ctypes\nfrom nvtx_app import app\n"
 
@@ -130,7 +130,7 @@ assert recorder.summary.ranges == 6
         (0, "sum", 0, None), (1, "product", 1, 1),
     ]  # fmt: skip
     with Trace.open(tmp_path / "out.sqlite") as trace:
-        found = payloads_of(trace)
+        found = payloads_of(trace.source.file)
     assert found.communicator[:2] == (str(0xABCDEF),) * 2 and found.size_bytes[:2].tolist() == [4096, 8192]
 
 

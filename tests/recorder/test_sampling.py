@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from profiling_lab.analysis.gaps.gaps import gaps
-from profiling_lab.analysis.gaps.host_samples import host_samples
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership
 
@@ -96,7 +95,7 @@ with profiling_lab.record(OUT, sample_hz=500): train()
 """
     )
     with Trace.open(tmp_path / "out.sqlite") as trace:
-        samples = host_samples(trace, Ownership())
+        samples = trace.source.samples(Ownership())
         (row,) = [row for row in gaps(trace).rows if row.cause == "host code"]
     assert len(samples) >= 30
     places = {place.rsplit(" ", 1)[1] for place, _ in row.sampled}

@@ -17,16 +17,14 @@ from fuzz_chrome import ENGINE, EVALUATES, MAIN, Document, Event, arrow, documen
 
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.memory import MemoryPeak, memory_peaks
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import OperationKind, OverheadKind, SyncKind
-from profiling_lab.trace.input_shapes import read_input_shapes
+from profiling_lab.trace.extras import LaunchShape
 from profiling_lab.trace.kineto.collectives import Collective
-from profiling_lab.trace.kineto.flows import FlowAgreement
-from profiling_lab.trace.kineto.shapes import NotedLaunch
+from profiling_lab.trace.kineto.flows import FlowAgreement, flow_agreement
 from profiling_lab.trace.kineto.source import ChromeSource
-from profiling_lab.trace.launch_shapes import read_launch_shapes
-from profiling_lab.trace.memory_usage import MemoryPeak, memory_peaks
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TABLE_OF = {
@@ -111,7 +109,7 @@ def test_a_generated_training_run_to_the_nanosecond(tmp_path: Path, generator: A
         assert result.coverage.gpu_ns == truth.gpu_ns and not trace.repairs
         source = source_of(trace)
         assert len(source.events["python"]["name"]) == truth.python_functions
-        arrows = source.flow_agreement()
+        arrows = flow_agreement(source.events)
         assert arrows.agree == arrows.arrows > 400 and arrows.loose == 0
         modules = {row.function for row in lines(trace, by="module", own=("model.py",)).rows}
         assert "Block" in modules
@@ -179,21 +177,23 @@ def test_forward_has_the_class_of_its_module(tmp_path: Path) -> None:
 def test_waits_overheads_collectives_and_the_gpu(tmp_path: Path) -> None:
     with Trace.open(write(tmp_path / "t.json", document())) as trace:
         source = source_of(trace)
-        noted = source.syncs()
+        noted = source.syncs(trace)
         assert noted.kind.tolist() == [SyncKind.STREAM] * 3 and noted.correlation.tolist() == [5, 15, 25]
         assert (noted.end_ns - noted.start_ns).tolist() == [9000] * 3
         assert trace.overheads.kind.tolist() == [OverheadKind.LAZY_FUNCTION_LOADING] * 3
         assert set(trace.overheads.process.tolist()) == set(trace.calls.process.tolist()), (
             "pid -1 is the process"
         )
-        rows = [row for row, _ in source.collectives()]
+        rows = [row for row, _ in source.noted_collectives()]
         assert [trace.operations.names[i] for i in trace.operations.name[rows]] == [
             "ncclDevKernel_AllReduce"
         ] * 3
-        assert source.collectives().of(rows[1]) == Collective("allreduce", "", (), 2, -1, 9, -1, "Float")
-        assert source.collectives().of(rows[1] + 1) is None
+        assert source.noted_collectives().of(rows[1]) == Collective(
+            "allreduce", "", (), 2, -1, 9, -1, "Float"
+        )
+        assert source.noted_collectives().of(rows[1] + 1) is None
         assert source.events.facts["distributedInfo"] == {"backend": "nccl", "rank": 0, "world_size": 2}
-        assert source.flow_agreement() == FlowAgreement(arrows=3, agree=3, loose=0)
+        assert flow_agreement(source.events) == FlowAgreement(arrows=3, agree=3, loose=0)
         facts = info(trace)
         assert (facts.gpus[0].name, facts.gpus[0].multiprocessors) == ("NVIDIA H200", 132)
         assert facts.warnings == ()
@@ -210,16 +210,14 @@ def test_launches_and_shapes_of_inputs(tmp_path: Path) -> None:
     ):
         e["args"] |= sizes | wrong
     with Trace.open(write(tmp_path / "t.json", doc)) as trace:
-        number, launches = source_of(trace).noted_launches()
-        at = number[trace.operations.kind == OperationKind.KERNEL].tolist()
-        assert at == [0, 1, -1, -1, 2, -1, -1, 2, -1]
-        assert launches[0] == NotedLaunch((132, 2, 1), (256, 1, 1), 64, 49152) and launches[1].registers == -1
-        number, shapes = source_of(trace).noted_input_dims()
-        assert shapes == ("[[2, 3], [3]]",)
-        names = [trace.ranges.names[i] for i in trace.ranges.name[number == 0].tolist()]
-        assert names == ["aten::mm"] * 3
-        read, inputs = read_launch_shapes(trace), read_input_shapes(trace)
+        read, inputs = trace.launch_shapes, trace.input_shapes
         assert read is not None and inputs is not None
+        at = read.number[trace.operations.kind == OperationKind.KERNEL].tolist()
+        assert at == [0, 1, -1, -1, 2, -1, -1, 2, -1]
+        assert read.shapes[0] == LaunchShape((132, 2, 1), (256, 1, 1), 64, 49152)
+        assert inputs.texts == ("", "[[2, 3], [3]]")
+        names = [trace.ranges.names[i] for i in trace.ranges.name[inputs.number == 1].tolist()]
+        assert names == ["aten::mm"] * 3
         assert [str(shape) for shape in read.shapes[:1]] == ["<<<132x2x1, 256x1x1>>>"]
         assert (read.shapes[0].registers, read.shapes[1].registers) == (64, None)
         assert [inputs.texts[i] for i in inputs.number.tolist()].count("[[2, 3], [3]]") == 3
@@ -258,7 +256,7 @@ def test_arrows_that_contradict_the_numbers_are_said(tmp_path: Path) -> None:
         if e.get("ph") == "s" and e["id"] == 10:
             e["ts"] -= 2  # at aten::linear, which has the number too but did not make the node
     with Trace.open(write(tmp_path / "t.json", doc)) as trace:
-        assert source_of(trace).flow_agreement() == FlowAgreement(arrows=3, agree=2, loose=0)
+        assert flow_agreement(source_of(trace).events) == FlowAgreement(arrows=3, agree=2, loose=0)
         (warning,) = info(trace).warnings
         assert warning.startswith("1 of 3 arrows")
 

@@ -24,7 +24,7 @@ def options_of(
     for name, value in (exported or {}).items():
         builder.row("META_DATA_EXPORT", name=name, value=value)
     with Trace.open(builder.write(folder / "t.sqlite")) as trace:
-        return nsys_options(trace.file)
+        return nsys_options(trace.source.file)
 
 
 def test_real_files(shared_data: Path) -> None:

@@ -12,8 +12,7 @@ from builders import TraceBuilder, parse_stack
 
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match, Phase, Reason
-from profiling_lab.trace.columns import NO_SEQUENCE, OperationKind
-from profiling_lab.trace.nsys.ranges import OPEN_END
+from profiling_lab.trace.columns import NO_SEQUENCE, OPEN_END, OperationKind
 
 STACK = "/app/train.py:9 main > /app/model.py:4 Net.<lambda>"
 
@@ -66,7 +65,7 @@ def test_a_stack_inside_of_its_call_is_matched_by_time(tmp_path: Path) -> None:
 def test_rows_that_carry_a_call_chain_are_no_calls(tmp_path: Path) -> None:
     path = TraceBuilder(form="nsys").launch("gemm", 100, stack=STACK).write(tmp_path / "t.sqlite")
     with Trace.open(path) as trace:
-        assert trace.file.count("CUPTI_ACTIVITY_KIND_RUNTIME") == 2
+        assert trace.source.file.count("CUPTI_ACTIVITY_KIND_RUNTIME") == 2
         assert len(trace.calls) == 1
         assert trace.calls.names == ("cudaLaunchKernel",)
 

@@ -52,7 +52,9 @@ def test_pieces_give_the_columns_of_the_whole(
     whole = columns_of(path)
     request.getfixturevalue("small_parts")
     with Trace.open(path) as trace:
-        assert len(trace.file.parts("CUPTI_ACTIVITY_KIND_KERNEL")) == 4, "else this test compares nothing"
+        assert len(trace.source.file.parts("CUPTI_ACTIVITY_KIND_KERNEL")) == 4, (
+            "else this test compares nothing"
+        )
     assert columns_of(path) == whole
 
 
@@ -95,7 +97,7 @@ def test_a_file_that_may_still_change_is_read_in_one_piece(tmp_path: Path) -> No
     writer.commit()
     try:
         with Trace.open(path) as trace:
-            assert trace.file.parts("CUPTI_ACTIVITY_KIND_RUNTIME") == WHOLE
+            assert trace.source.file.parts("CUPTI_ACTIVITY_KIND_RUNTIME") == WHOLE
     finally:
         writer.close()
 

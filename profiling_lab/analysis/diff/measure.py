@@ -15,11 +15,9 @@ from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import gap_pieces
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines import own_frames
-from profiling_lab.analysis.stats import combined
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I32, I64, OperationKind, dense
+from profiling_lab.trace.columns import I32, I64, OperationKind, combined, dense
 from profiling_lab.trace.facts import TraceInfo
-from profiling_lab.trace.input_shapes import read_input_shapes
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
@@ -214,7 +212,7 @@ def _operators(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     """
     names = (*(name if _OPERATOR.match(name) else "" for name in trace.ranges.names), "")
     name = np.append(trace.ranges.name, np.int32(len(names) - 1))[trace.attribution.range]
-    noted = read_input_shapes(trace)
+    noted = trace.input_shapes
     if noted is None:
         return name, names
     shapes = (*noted.texts, "")

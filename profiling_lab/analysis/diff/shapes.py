@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiling_lab.analysis.stats import combined
-from profiling_lab.trace.launch_shapes import read_launch_shapes
+from profiling_lab.trace.columns import combined
 from profiling_lab.trace.trace import Trace
 
 _ELEMENTWISE = re.compile(r"elementwise_kernel|triton_poi")
@@ -33,7 +32,7 @@ class KernelShape(NamedTuple):
 
 def kernel_shapes(trace: Trace) -> tuple[KernelShape, ...]:
     """Of every elementwise kernel; () where the file does not tell."""
-    found = read_launch_shapes(trace)
+    found = trace.launch_shapes
     if found is None or not len(found.number):
         return ()
     names = trace.operations.names

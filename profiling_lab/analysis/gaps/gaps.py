@@ -15,7 +15,6 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.gaps.causes import UNKNOWN
-from profiling_lab.analysis.gaps.host_samples import host_samples
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.analysis.gaps.rows import GapRow, gap_rows
 from profiling_lab.analysis.host_activity import Doing, call_kinds
@@ -87,7 +86,7 @@ def gaps(
     has_steps = found.sign != "window"
     steps = sum(int((found.process == process).sum()) for process, _ in spans.devices) if has_steps else 0
     inside_ns = _inside(found, pieces) if has_steps else None
-    samples = host_samples(trace, Ownership(own or ()))
+    samples = trace.source.samples(Ownership(own or ()))
     rows = gap_rows(trace, pieces, own_row, inside_ns, steps, samples)
     idle_ns = int((pieces.end_ns - pieces.start_ns).sum())
     parts = tuple(part_times(trace, spans.start_ns, spans.end_ns, spans.number).sum(axis=0).tolist())

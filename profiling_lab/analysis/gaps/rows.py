@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
-from profiling_lab.analysis.gaps.host_samples import HostSamples
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.lines import own_frames
 from profiling_lab.trace.columns import I32, I64, dense, full
+from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
 

@@ -9,12 +9,11 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from profiling_lab.analysis.places import operation_places
-from profiling_lab.analysis.stats import combined, merged_names
+from profiling_lab.analysis.stats import merged_names
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, OperationKind
-from profiling_lab.trace.input_shapes import read_input_shapes
+from profiling_lab.trace.columns import I32, OperationKind, combined
+from profiling_lab.trace.extras import LaunchShapes
 from profiling_lab.trace.kernel_names import base_name
-from profiling_lab.trace.launch_shapes import LaunchShapes
 from profiling_lab.trace.trace import Trace
 
 GroupBy: TypeAlias = Literal["name", "short", "grid", "line", "shape"]
@@ -95,7 +94,7 @@ def _grids(found: LaunchShapes | None) -> tuple[I32, list[str]]:
 
 def _input_shapes(trace: Trace) -> tuple[I32, list[str]]:
     """The operator around the launch, in backward that of forward, with the shapes of its inputs."""
-    found = read_input_shapes(trace)
+    found = trace.input_shapes
     if found is None:
         how = "nsys and --pytorch=autograd-shapes-nvtx, or torch.profiler with record_shapes=True"
         raise NotEnoughDataError(f"{trace.path} holds no shapes of operators' inputs: record with {how}")

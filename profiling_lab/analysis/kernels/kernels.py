@@ -17,7 +17,7 @@ from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, OperationKind, dense, full
-from profiling_lab.trace.launch_shapes import LaunchShapes, read_launch_shapes
+from profiling_lab.trace.extras import LaunchShapes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
@@ -152,7 +152,7 @@ def top_kernels(
 
 
 def _launch_shapes(trace: Trace) -> LaunchShapes:
-    found = read_launch_shapes(trace)
+    found = trace.launch_shapes
     if found is None:
         raise NotEnoughDataError(f"{trace.path} does not say with which grids its kernels were launched")
     return found

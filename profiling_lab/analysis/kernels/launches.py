@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.places import Place, covered, operation_places
-from profiling_lab.analysis.stats import Stats, StatsByKey, combined, merged_names, possible
+from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I64, OperationKind
+from profiling_lab.trace.columns import I64, OperationKind, combined
 from profiling_lab.trace.trace import Trace
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 
-from profiling_lab.trace.devices import Device
-from profiling_lab.trace.launch_shapes import LaunchShape
+from profiling_lab.trace.extras import Device, LaunchShape
 
 _WARP = 32
 _REGISTER_UNIT = 256

@@ -9,10 +9,8 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.kernels.occupancy import occupancy_frac, sm_frac, theoretical
-from profiling_lab.analysis.stats import combined
-from profiling_lab.trace.columns import I32
-from profiling_lab.trace.devices import Device, devices
-from profiling_lab.trace.launch_shapes import LaunchShape, LaunchShapes
+from profiling_lab.trace.columns import I32, combined
+from profiling_lab.trace.extras import Device, LaunchShape, LaunchShapes
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.trace import Trace
 
@@ -35,7 +33,7 @@ class KernelShape:
 
 def kernel_shapes(trace: Trace, found: LaunchShapes, kernel: I32, shown: list[int]) -> dict[int, KernelShape]:
     """By key, for the keys that are shown. kernel: a key per operation, -1 for what is none."""
-    known = devices(trace)
+    known = trace.devices
     track, numbers = device_tracks(trace.operations)
     rows = np.flatnonzero(np.isin(kernel, shown) & (found.number >= 0))
     number, distinct = combined(kernel[rows], found.number[rows], track[rows])

@@ -3,31 +3,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-# The names of kernels (ncclDevKernel_AllReduce_Sum_bf16_RING_LL, multimem_all_reduce_kernel) and those of
-# torch (_allgather_base); the first that is found counts: "reduce" is in most of them.
-_KINDS = (
-    ("AllReduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
-    ("ReduceScatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
-    ("AllGather", re.compile(r"all_?gather", re.IGNORECASE)),
-    ("AllToAll", re.compile(r"all_?to_?all", re.IGNORECASE)),
-    ("Barrier", re.compile(r"barrier", re.IGNORECASE)),
-    ("SendRecv", re.compile(r"send|recv", re.IGNORECASE)),
-    ("Broadcast", re.compile(r"broadcast", re.IGNORECASE)),
-    ("Scatter", re.compile(r"scatter", re.IGNORECASE)),
-    ("Gather", re.compile(r"gather", re.IGNORECASE)),
-    ("Reduce", re.compile(r"reduce", re.IGNORECASE)),
-)
 # No rank can be done before the last has come. A broadcast's source need not wait for anybody.
 _TOGETHER = frozenset({"AllReduce", "ReduceScatter", "AllGather", "AllToAll", "Barrier"})
-
-
-def kind_of(name: str, otherwise: str | None = None) -> str:
-    """`AllReduce` and so on; `otherwise`, or the name itself, where it says nothing of the kind."""
-    found = next((kind for kind, pattern in _KINDS if pattern.search(name)), None)
-    return found or (name if otherwise is None else otherwise)
 
 
 @dataclass(frozen=True, slots=True, order=True)

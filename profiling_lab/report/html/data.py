@@ -27,7 +27,6 @@ from profiling_lab.report.table import Report
 from profiling_lab.rules import RULES, Checked
 from profiling_lab.rules import run as apply_rules
 from profiling_lab.trace import Trace
-from profiling_lab.trace.input_shapes import read_input_shapes
 from profiling_lab.trace.ownership import Ownership
 
 T = TypeVar("T")
@@ -146,7 +145,7 @@ def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Jso
         "parts": dict(zip(PARTS, found.gaps.parts_ns, strict=True)) if found.gaps else {},
         "coverage": coverage_data(found.coverage) if found.coverage else {},
         "coverage_text": list(coverage_header(trace, found.coverage)) if found.coverage else [],
-        "missing": [*_missing(found.info), SHAPES_ALONE if read_input_shapes(trace) else NO_ROOFLINE],
+        "missing": [*_missing(found.info), SHAPES_ALONE if trace.input_shapes else NO_ROOFLINE],
         **sections,
     }
 

@@ -13,7 +13,7 @@ from profiling_lab.report.html.lane import Lanes, Tint
 from profiling_lab.report.kernel_names import readable
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full
-from profiling_lab.trace.launch_shapes import LaunchShape, read_launch_shapes
+from profiling_lab.trace.extras import LaunchShape
 from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
 
 
@@ -63,7 +63,7 @@ def add_device_lanes(trace: Trace, own_row: I32, out: Lanes) -> None:
 
 def _shapes(trace: Trace, out: Lanes) -> I32:
     """Per operation its launch shape, counted from 1; 0 where there is none."""
-    found = read_launch_shapes(trace)
+    found = trace.launch_shapes
     if found is None:
         return full(len(trace.operations), 0, np.int32)
     out.shapes = [_shape_text(shape) for shape in found.shapes]

@@ -11,8 +11,7 @@ from profiling_lab.report.html.lane import Lanes
 from profiling_lab.report.html.names import Names
 from profiling_lab.report.html.thread_lanes import ThreadLanes
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.columns import FARTHEST_NS, I32, I64
 
 
 def lanes_of(trace: Trace, own_row: I32) -> Lanes:

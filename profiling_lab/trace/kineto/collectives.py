@@ -4,16 +4,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.kineto.events import whole
+from profiling_lab.trace.columns import I32, I64, Operations
+from profiling_lab.trace.extras import FARTHEST_BYTES, CollectiveFacts
+from profiling_lab.trace.facts import whole_number
+from profiling_lab.trace.operation_classes import collective_kind
+
+_ELEMENT_BYTES = {
+    "byte": 1, "char": 1, "bool": 1, "float8": 1, "int8": 1, "uint8": 1,
+    "half": 2, "bfloat16": 2, "short": 2, "float16": 2, "int16": 2,
+    "float": 4, "int": 4, "float32": 4, "int32": 4,
+    "double": 8, "long": 8, "float64": 8, "int64": 8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,53 @@ def _collective(json: str) -> Collective:
         name=str(args.get("collective name", "")),
         group=str(args.get("process group name", "")),
         members=members,
-        size=whole(args.get("group size")) if "group size" in args else len(members) or -1,
-        sequence=whole(args.get("seq")),
-        elements_in=whole(args.get("in msg nelems")),
-        elements_out=whole(args.get("out msg nelems")),
+        size=whole_number(args.get("group size")) if "group size" in args else len(members) or -1,
+        sequence=whole_number(args.get("seq")),
+        elements_in=whole_number(args.get("in msg nelems")),
+        elements_out=whole_number(args.get("out msg nelems")),
         dtype=str(args.get("dtype", "")),
     )
+
+
+def collective_facts(
+    noted: Collectives,
+    groups: dict[str, tuple[int, ...]],
+    operations: Operations,
+    rows: npt.NDArray[np.intp],
+) -> list[CollectiveFacts | None]:
+    """groups: the ranks of each process group, as `process_groups` finds them."""
+    out: list[CollectiveFacts | None] = []
+    for row, name in zip(rows.tolist(), operations.name[rows].tolist(), strict=True):
+        found = noted.of(row)
+        if found is None:
+            out.append(None)
+            continue
+        # "coalesced" says less than the kernel.
+        kind = collective_kind(found.name, collective_kind(operations.short_names[name]))
+        # Kernels carry a shortened list of a large group; it is better to know no member than some.
+        members = found.members if len(found.members) == found.size else groups.get(found.group, ())
+        elements = found.elements_out if kind == "ReduceScatter" else found.elements_in
+        element = _ELEMENT_BYTES.get(found.dtype.lower().partition("_")[0], 0)
+        size_bytes = elements * element
+        out.append(
+            CollectiveFacts(
+                kind=kind,
+                group=found.group,
+                members=members if len(members) == found.size else (),
+                size=max(found.size, 0),
+                sequence=found.sequence,
+                size_bytes=size_bytes if element and 0 <= size_bytes < FARTHEST_BYTES else -1,
+            )
+        )
+    return out
+
+
+def process_groups(job: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    """The ranks of each process group, as torch.profiler notes them; {} where it does not."""
+    listed = job.get("pg_config")
+    groups = [group for group in listed if isinstance(group, dict)] if isinstance(listed, list) else []
+    return {
+        str(group.get("pg_name")): tuple(map(whole_number, ranks))
+        for group in groups
+        if isinstance(ranks := group.get("ranks"), list)
+    }

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.facts import whole_number
 from profiling_lab.trace.kineto.pieces import Pieces
 
 Table = dict[str, npt.NDArray[Any]]
@@ -126,16 +127,7 @@ def _facts(root: dict[str, bytes]) -> tuple[dict[str, Any], int]:
 
 def _base_ns(facts: dict[str, Any], tables: dict[str, Table]) -> int:
     """What times count from. Some files name it although their times count from 1970 already."""
-    base_ns = whole(facts.get("baseTimeNanoseconds"), 0)
+    base_ns = whole_number(facts.get("baseTimeNanoseconds"), 0)
     first_ns = min(int(table["start_ns"].min()) for table in tables.values() if len(table["start_ns"]))
     counts_already = base_ns > _EPOCH_NS and first_ns > _EPOCH_NS
     return 0 if counts_already or not 0 <= base_ns < _FARTHEST_NS else base_ns
-
-
-def whole(value: Any, missing: int = -1) -> int:
-    """An argument as an integer: some versions write numbers as text."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        return missing
-    return number if -(2**63) <= number < 2**63 else missing

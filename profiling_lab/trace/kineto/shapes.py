@@ -3,57 +3,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from profiling_lab.trace.columns import I32, dense
-from profiling_lab.trace.kineto.events import ChromeEvents, whole
+from profiling_lab.trace.columns import dense
+from profiling_lab.trace.extras import InputShapes, LaunchShape, LaunchShapes
+from profiling_lab.trace.facts import whole_number
+from profiling_lab.trace.kineto.events import ChromeEvents
 
 _LARGEST = (1 << 31) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class NotedLaunch:
-    """What a kernel's event says of its launch; -1 for what it does not."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    registers: int
-    """per thread"""
-    shared_bytes: int
-    """per block, static and dynamic"""
-
-
-def noted_launches(events: ChromeEvents) -> tuple[I32, tuple[NotedLaunch, ...]]:
-    """Per operation a row of the distinct launches, -1 for what is no kernel or notes no grid and block."""
+def launch_shapes(events: ChromeEvents) -> LaunchShapes | None:
+    """Per operation; None where no kernel notes its grid and block."""
     number, texts = dense(events["operations"]["launch"])
     launches = [_launch(events.texts[i]) if i >= 0 else None for i in texts.tolist()]
     distinct = {launch: i for i, launch in enumerate(dict.fromkeys(found for found in launches if found))}
     rows = np.array([-1 if found is None else distinct[found] for found in [*launches, None]], dtype=np.int32)
-    return rows[number], tuple(distinct)
+    return LaunchShapes(rows[number], tuple(distinct)) if distinct else None
 
 
-def noted_input_dims(events: ChromeEvents) -> tuple[I32, tuple[str, ...]]:
-    """Per operator a row of the distinct shapes, `[[64, 512], [512, 512]]`; -1 where none were recorded."""
+def input_shapes(events: ChromeEvents) -> InputShapes | None:
+    """Per operator; None where none were recorded."""
     number, texts = dense(events["operators"]["input_dims"])
     shapes = [_spaced(events.texts[i]) if i >= 0 else "" for i in texts.tolist()]
-    distinct = {shape: i for i, shape in enumerate(dict.fromkeys(shape for shape in shapes if shape))}
-    rows = np.array([distinct.get(shape, -1) for shape in [*shapes, ""]], dtype=np.int32)
-    return rows[number], tuple(distinct)
+    distinct = {shape: i for i, shape in enumerate(dict.fromkeys(["", *shapes]))}
+    rows = np.array([distinct[shape] for shape in [*shapes, ""]], dtype=np.int32)
+    return InputShapes(rows[number], tuple(distinct)) if len(distinct) > 1 else None
 
 
-def _launch(json: str) -> NotedLaunch | None:
+def _launch(json: str) -> LaunchShape | None:
     args = _decoded(json)
     if not isinstance(args, dict):
         return None
     grid, block = _three(args.get("grid")), _three(args.get("block"))
     if grid is None or block is None:
         return None
-    return NotedLaunch(
-        grid, block, _small(args.get("registers per thread")), _small(args.get("shared memory"))
+    registers, shared_bytes = _small(args.get("registers per thread")), _small(args.get("shared memory"))
+    return LaunchShape(
+        grid, block, registers if registers >= 0 else None, shared_bytes if shared_bytes >= 0 else None
     )
 
 
@@ -63,7 +53,7 @@ def _three(value: Any) -> tuple[int, int, int] | None:
 
 
 def _small(value: Any) -> int:
-    number = whole(value)
+    number = whole_number(value)
     return number if 0 <= number <= _LARGEST else -1
 
 

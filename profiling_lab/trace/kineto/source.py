@@ -8,13 +8,21 @@ event per Python function instead, which knows the line where the function begin
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.trace.call_stacks import StacksFound, unknown_facts
+from profiling_lab.trace.call_stacks import (
+    EXACT_LINES,
+    FUNCTION_LINES,
+    CallTable,
+    StacksFound,
+    unknown_facts,
+)
 from profiling_lab.trace.columns import (
     I32,
     I64,
@@ -30,26 +38,38 @@ from profiling_lab.trace.columns import (
     dense,
     full,
 )
-from profiling_lab.trace.kineto.collectives import Collectives, collectives
-from profiling_lab.trace.kineto.events import ChromeEvents, Table, read_events
-from profiling_lab.trace.kineto.flows import (
-    FlowAgreement,
-    counters_told_apart,
-    evaluates_a_node,
-    flow_agreement,
+from profiling_lab.trace.extras import (
+    CollectiveFacts,
+    Device,
+    HostSamples,
+    HostSpans,
+    InputShapes,
+    LaunchShapes,
+    MemoryEvents,
+    Stream,
+    Style,
 )
+from profiling_lab.trace.facts import Gpu, TraceInfo
+from profiling_lab.trace.kineto.collectives import (
+    Collectives,
+    collective_facts,
+    collectives,
+    process_groups,
+)
+from profiling_lab.trace.kineto.devices import gpu_of, listed_devices
+from profiling_lab.trace.kineto.events import ChromeEvents, Table, read_events
+from profiling_lab.trace.kineto.flows import counters_told_apart, evaluates_a_node
+from profiling_lab.trace.kineto.info import PLAUSIBLE_EPOCH_NS, kineto_info
 from profiling_lab.trace.kineto.overheads import chrome_overheads
 from profiling_lab.trace.kineto.processes import Processes
-from profiling_lab.trace.kineto.shapes import NotedLaunch, noted_input_dims, noted_launches
+from profiling_lab.trace.kineto.shapes import input_shapes, launch_shapes
 from profiling_lab.trace.kineto.stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
 from profiling_lab.trace.kineto.syncs import chrome_syncs
-from profiling_lab.trace.nsys.calls import CallTable
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry
-from profiling_lab.trace.source import Recorder
+from profiling_lab.trace.source import Recorder, Tables
+from profiling_lab.trace.spans import Pauses
 from profiling_lab.trace.stacks import StackBuilder, Stacks
-
-EXACT_LINES = "torch.profiler call stacks"
-FUNCTION_LINES = "torch.profiler Python functions"
 
 _MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
 _EARLY = "GPU operations that begin before their launch (their times are kept)"
@@ -114,32 +134,77 @@ class ChromeSource:
         table = self.events["overheads"]
         return chrome_overheads(table, self.events.texts, *self._ids.of_slices(table))
 
-    def syncs(self) -> Syncs:
+    def pauses(self, processes: I32) -> Pauses:
+        return Pauses.none()
+
+    def process_facts(self) -> dict[int, dict[str, str]]:
+        return {}
+
+    def job_facts(self) -> Mapping[str, object]:
+        distributed = self.events.facts.get("distributedInfo")
+        return distributed if isinstance(distributed, dict) else {}
+
+    def info(self, whole: Tables) -> TraceInfo:
+        return kineto_info(self.events, whole)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return tuple(gpu_of(device) for device in self.events.devices)
+
+    def devices(self, used: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Device]:
+        listed = listed_devices(self.events.devices)
+        return {(process, ordinal): listed[ordinal] for process, ordinal in used if ordinal in listed}
+
+    def wall_clock(self, whole: Tables) -> int | None:
+        # The reader has added baseTimeNanoseconds already; older files count microseconds since 1970 anyhow.
+        first = int(whole.operations.start_ns.min()) if len(whole.operations) else 0
+        return 0 if first > PLAUSIBLE_EPOCH_NS else None
+
+    def thread_names(self) -> dict[int, str]:
+        return {}
+
+    def streams(self) -> dict[tuple[int, int], Stream]:
+        return {}
+
+    def syncs(self, whole: Tables) -> Syncs:
         """What the host and the streams waited for, of files recorded with enable_cuda_sync_events."""
-        table = self.events["syncs"]
-        calls = self.call_table().calls
+        table, calls = self.events["syncs"], whole.calls
         process = self._ids.of_operations(table, calls.process, calls.correlation, calls.start_ns, {})
         return chrome_syncs(table, self.events.texts, process)
 
-    def collectives(self) -> Collectives:
-        """What communication kernels say of their collectives."""
+    def launch_shapes(self, whole: Tables) -> LaunchShapes | None:
+        return launch_shapes(self.events)
+
+    def input_shapes(self, whole: Tables) -> InputShapes | None:
+        return input_shapes(self.events)
+
+    def range_styles(self, whole: Tables) -> U8:
+        return full(len(whole.ranges), Style.OPERATOR, np.uint8)
+
+    def memory(self) -> MemoryEvents | None:
+        """What torch's allocator held of GPUs, noted at each of its own allocations with profile_memory."""
+        rows = self.events.memory
+        if not len(rows["time_ns"]):
+            return None
+        change = np.where(rows["bytes"] == NO_SEQUENCE, 0, rows["bytes"])
+        process = self._ids.of_slices(rows)[0]
+        return MemoryEvents(process, rows["device"], rows["time_ns"], change, rows["reserved"])
+
+    def noted_collectives(self) -> Collectives:
+        """What communication kernels say of their collectives, as it stands there."""
         return collectives(self.events["operations"]["collective"], self.events.texts)
 
-    def memory(self) -> tuple[I32, Table]:
-        """What torch's allocator held of GPUs, in files with profile_memory: process per row, the rows."""
-        return self._ids.of_slices(self.events.memory)[0], self.events.memory
+    def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
+        groups = process_groups(self.job_facts())
+        return collective_facts(self.noted_collectives(), groups, whole.operations, rows)
 
-    def noted_launches(self) -> tuple[I32, tuple[NotedLaunch, ...]]:
-        """Per operation a row of the distinct launches (grid, block, resources), -1 where it notes none."""
-        return noted_launches(self.events)
+    def system_calls(self) -> HostSpans:
+        return HostSpans.none()
 
-    def noted_input_dims(self) -> tuple[I32, tuple[str, ...]]:
-        """Per range a row of the distinct shapes of inputs, of files with record_shapes; -1 none."""
-        return noted_input_dims(self.events)
+    def off_cpu(self) -> HostSpans:
+        return HostSpans.none()
 
-    def flow_agreement(self) -> FlowAgreement:
-        """How far torch's own arrows from forward to backward agree with the sequence numbers."""
-        return flow_agreement(self.events)
+    def samples(self, ownership: Ownership) -> HostSamples:
+        return HostSamples.none()
 
     @cached_property
     def _tables(self) -> tuple[CallTable, Ranges]:

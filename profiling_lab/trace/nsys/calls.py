@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound
+from profiling_lab.trace.call_stacks import CallFacts, CallRows, CallTable
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Trait, dense
 from profiling_lab.trace.nsys.nsys_stacks import from_nsys
 from profiling_lab.trace.nsys.nvtx import NvtxRows
@@ -26,15 +25,6 @@ _LATE_NODES = ("CopySlices",)
 # backward pass.
 _ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 _ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
-
-
-@dataclass(frozen=True, slots=True)
-class CallTable:
-    """The calls of a file, and what their Python stacks are."""
-
-    calls: Calls
-    stacks: Stacks
-    found: StacksFound
 
 
 def read_calls(

@@ -7,14 +7,13 @@ wants in a bug report.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from profiling_lab.analysis.host_activity import GIL_WAIT
-from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
+from profiling_lab.trace.extras import GIL_WAIT
+from profiling_lab.trace.facts import OUR_METHOD, Recorded, TraceInfo, utc
 from profiling_lab.trace.nsys.calls import BACKTRACE_CLASS, CALL_TABLE
 from profiling_lab.trace.nsys.capture import event_counts, nsys_options, trace_method
+from profiling_lab.trace.nsys.devices import read_gpus
 from profiling_lab.trace.nsys.nsys_stacks import (
     BACKTRACE_SCHEMA,
     SAMPLING_SCHEMA,
@@ -23,37 +22,35 @@ from profiling_lab.trace.nsys.nsys_stacks import (
 )
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import pid_of
-from profiling_lab.trace.trace import Trace
-from profiling_lab.trace.window import ranks
+from profiling_lab.trace.source import Tables
 
-OUR_METHOD = "software (activity records of CUPTI)"
 _PYTHON_FLAGS = (
     "--python-backtrace=cuda --cudabacktrace=all:0, with CPU sampling on; export with --include-json=true"
 )
 
 
-def sqlite_info(trace: Trace) -> TraceInfo:
-    file = trace.file
+def sqlite_info(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -> TraceInfo:
+    is_ours = whole.recorder == "profiling_lab"
     export = _pairs(file, "META_DATA_EXPORT") or _pairs(file, "EXPORT_META_DATA")
     product = " ".join(
         filter(None, (export.get("EXPORT_PRODUCT_NAME", ""), export.get("EXPORT_PRODUCT_VERSION", "")))
     )
     diagnostics = _diagnostics(file)
     return TraceInfo(
-        path=str(trace.path),
+        path=str(whole.path),
         file_bytes=file.size_bytes,
-        product=product or ("profiling_lab recorder" if trace.is_ours else ""),
+        product=product or ("profiling_lab recorder" if is_ours else ""),
         schema=export.get("EXPORT_SCHEMA_VERSION", ""),
         started_utc=_started(file),
         duration_ns=_duration(file),
-        gpus=gpus_of(file),
+        gpus=read_gpus(file),
         driver=_driver(file),
         processes=_processes(file),
-        recorded=tuple(_recorded(trace)),
+        recorded=tuple(_recorded(file, recorder_facts, whole)),
         recorder=tuple(_pairs(file, "PYREC_META").items()),
-        options=() if trace.is_ours else nsys_options(file),
-        method=OUR_METHOD if trace.is_ours else trace_method(diagnostics),
-        ranks=rank_texts(trace),
+        options=() if is_ours else nsys_options(file),
+        method=OUR_METHOD if is_ours else trace_method(diagnostics),
+        ranks=(),
         events=event_counts(diagnostics),
         overhead_ns=_overhead(file),
         warnings=_warnings(file),
@@ -65,11 +62,6 @@ def _pairs(file: SqliteFile, table: str) -> dict[str, str]:
         return {}
     rows = file.texts(f"SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM \"{table}\"")
     return {row[0]: row[1] for row in rows}
-
-
-def _size_bytes(path: Path) -> int:
-    files = [part for part in path.rglob("*") if part.is_file()] if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
 
 
 def _number(file: SqliteFile, query: str) -> int:
@@ -90,21 +82,6 @@ def _duration(file: SqliteFile) -> int | None:
         return None
     duration = file.select("ANALYSIS_DETAILS", {"duration": 0})["duration"]
     return int(duration.max()) if len(duration) else None
-
-
-def gpus_of(file: SqliteFile) -> tuple[Gpu, ...]:
-    """The GPUs of the machine, as far as the file describes them."""
-    table = next((t for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU") if file.columns(t)), None)
-    if table is None or "name" not in file.columns(table):
-        return ()
-    facts = file.select(table, {"computeMajor": 0, "computeMinor": 0, "smCount": 0, "totalMemory": 0})
-    names = [name for (name,) in file.texts(f"SELECT CAST(COALESCE(name, '') AS BLOB) FROM {table}")]
-    return tuple(
-        Gpu(name, f"{major}.{minor}" if major else "", sms, memory)
-        for name, major, minor, sms, memory in zip(
-            names, *(facts[key].tolist() for key in facts), strict=True
-        )
-    )
 
 
 def _driver(file: SqliteFile) -> str:
@@ -152,17 +129,8 @@ def _warnings(file: SqliteFile) -> tuple[str, ...]:
     return _diagnostics(file, "severity IN (2, 3) OR text LIKE '%legacy%' OR text LIKE 'Not all %'")
 
 
-def rank_texts(trace: Trace) -> tuple[str, ...]:
-    """Which process is which rank; nothing for one process that nobody gave a rank."""
-    known, noted = ranks(trace)
-    if len(known) < 2 and not noted:
-        return ()
-    told = "" if noted else " (by process id: the file does not name ranks)"
-    return tuple(f"rank {rank} is pid {trace.pids[process]}{told}" for rank, process in sorted(known.items()))
-
-
-def _recorded(trace: Trace) -> list[Recorded]:
-    file = trace.file
+def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -> list[Recorded]:
+    is_ours = whole.recorder == "profiling_lab"
 
     def rows(stem: str, where: str = "") -> int:
         table = file.newest(stem)
@@ -174,14 +142,17 @@ def _recorded(trace: Trace) -> list[Recorded]:
     # A file that has one GPU table had CUDA tracing on; then a missing table says that nothing of the kind
     # happened.
     traced = any(rows(f"CUPTI_ACTIVITY_KIND_{stem}") for stem in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
-    no_cuda = "" if traced or trace.is_ours else "--trace=cuda, if anything ran on the GPU"
+    no_cuda = "" if traced or is_ours else "--trace=cuda, if anything ran on the GPU"
 
     def nsys(flags: str) -> str:
-        return f"nsys profile {flags}; our recorder has none" if trace.is_ours else flags
+        return f"nsys profile {flags}; our recorder has none" if is_ours else flags
 
     nvtx = nsys("--trace=nvtx, if there are any")
-    if trace.is_ours:
-        nvtx = _switched("nvtx_state", "--no-nvtx", trace) or "torch.cuda.nvtx.range(...) in the program"
+    if is_ours:
+        nvtx = (
+            _switched("nvtx_state", "--no-nvtx", recorder_facts)
+            or "torch.cuda.nvtx.range(...) in the program"
+        )
     api_where = f"WHERE eventClass <> {BACKTRACE_CLASS}"
     chains = file.newest("CUDA_CALLCHAINS")
     return [
@@ -191,7 +162,7 @@ def _recorded(trace: Trace) -> list[Recorded]:
         cuda("graphs", "CUDA graphs as a whole", "GRAPH_TRACE"),
         cuda("syncs", "synchronizations", "SYNCHRONIZATION"),
         Recorded("calls", "CUDA API calls", rows("CUPTI_ACTIVITY_KIND_RUNTIME", api_where), no_cuda),
-        *_stacks(trace),
+        *_stacks(file, recorder_facts),
         Recorded(
             "native_chains",
             "native call chains of API calls",
@@ -211,7 +182,7 @@ def _recorded(trace: Trace) -> list[Recorded]:
             nsys("--sample=process-tree"),
         ),
         Recorded("os_calls", "operating-system calls", rows("OSRT_API"), nsys("--trace=osrt")),
-        Recorded("gil", "waits for the GIL", _gil_waits(trace), nsys("--trace=python-gil")),
+        Recorded("gil", "waits for the GIL", _gil_waits(whole), nsys("--trace=python-gil")),
         Recorded("switches", "context switches", rows("SCHED_EVENTS"), nsys("--cpuctxsw=process-tree")),
         Recorded(
             "memory",
@@ -228,9 +199,8 @@ def _recorded(trace: Trace) -> list[Recorded]:
     ]
 
 
-def _stacks(trace: Trace) -> list[Recorded]:
+def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
     """Python stacks of API calls, and the numbers that join backward with forward."""
-    file = trace.file
     if file.columns("PYREC_LAUNCH"):
         stacks = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE stackId > 0")
         linked = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE nodeSeq IS NOT NULL")
@@ -239,7 +209,7 @@ def _stacks(trace: Trace) -> list[Recorded]:
                 "python_stacks",
                 "Python stacks of API calls",
                 stacks,
-                _switched("stacks_state", "--no-stacks", trace) or "see doctor: the stack self-test",
+                _switched("stacks_state", "--no-stacks", recorder_facts) or "see doctor: the stack self-test",
             ),
             _marks(
                 file,
@@ -267,15 +237,15 @@ def _stacks(trace: Trace) -> list[Recorded]:
     ]
 
 
-def _switched(state: str, option: str, trace: Trace) -> str:
+def _switched(state: str, option: str, recorder_facts: dict[str, str]) -> str:
     """The option without which our recorder would have recorded it, where it was given."""
-    is_off = trace.recorder_facts.get(state) == "switched off"
+    is_off = recorder_facts.get(state) == "switched off"
     return f"profiling-lab record without {option}" if is_off else ""
 
 
-def _gil_waits(trace: Trace) -> int:
-    names = np.array([bool(GIL_WAIT.search(name)) for name in trace.ranges.names] or [False], dtype=bool)
-    return int(names[trace.ranges.name].sum())
+def _gil_waits(whole: Tables) -> int:
+    names = np.array([bool(GIL_WAIT.search(name)) for name in whole.ranges.names] or [False], dtype=bool)
+    return int(names[whole.ranges.name].sum())
 
 
 def _marks(file: SqliteFile, key: str, what: str, schema: str, flags: str) -> Recorded:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, OPEN_END
 from profiling_lab.trace.nsys.sqlite_file import PART, SqliteFile
 
-OPEN_END = int(np.iinfo(np.int64).max)
 MARK, PUSH_POP, START_END, DOMAIN = 34, 59, 60, 75  # NVTX event types
 _COLUMNS = ("start", "end", "globalTid", "domain", "type", "sequence", "text")
 

@@ -8,7 +8,16 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I64, U8, MemoryKind, OperationKind, Operations, dense, full
+from profiling_lab.trace.columns import (
+    FARTHEST_NS,
+    I64,
+    U8,
+    MemoryKind,
+    OperationKind,
+    Operations,
+    dense,
+    full,
+)
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.nsys.strings import Strings
 from profiling_lab.trace.process_ids import Registry
@@ -19,8 +28,6 @@ TABLES = {
     OperationKind.SET: "CUPTI_ACTIVITY_KIND_MEMSET",
     OperationKind.GRAPH: "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 }
-
-FARTHEST_NS = 1 << 61  # 73 years: what lies farther is damage, and sums of it overflow
 
 # Older exports lack the ENUM tables, so the meaning of copyKind is stated here.
 COPY_KINDS = (

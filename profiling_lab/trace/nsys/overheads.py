@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.columns import I64, OverheadKind, Overheads
-from profiling_lab.trace.nsys.operations import FARTHEST_NS
+from profiling_lab.trace.columns import FARTHEST_NS, I64, OverheadKind, Overheads
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import Registry, process_part
 

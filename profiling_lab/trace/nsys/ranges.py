@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.trace.columns import Ranges, dense
-from profiling_lab.trace.nsys.nvtx import OPEN_END as OPEN_END
 from profiling_lab.trace.nsys.nvtx import NvtxRows
 from profiling_lab.trace.process_ids import Registry, process_part
 

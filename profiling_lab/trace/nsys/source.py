@@ -3,22 +3,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace.columns import Operations, Overheads, Ranges
-from profiling_lab.trace.nsys.calls import CALL_TABLE, CallTable, read_calls
+from profiling_lab.trace.call_stacks import CallTable
+from profiling_lab.trace.columns import I32, U8, Operations, Overheads, Ranges, Syncs
+from profiling_lab.trace.extras import (
+    CollectiveFacts,
+    Device,
+    HostSamples,
+    HostSpans,
+    InputShapes,
+    LaunchShapes,
+    MemoryEvents,
+    Stream,
+)
+from profiling_lab.trace.facts import Gpu, TraceInfo
+from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
+from profiling_lab.trace.nsys.devices import read_devices, read_gpus
+from profiling_lab.trace.nsys.host_spans import read_off_cpu, read_system_calls
+from profiling_lab.trace.nsys.info import sqlite_info
+from profiling_lab.trace.nsys.input_shapes import read_input_shapes
+from profiling_lab.trace.nsys.launch_shapes import read_launch_shapes
+from profiling_lab.trace.nsys.memory import read_memory
+from profiling_lab.trace.nsys.nccl_payload import read_collectives
 from profiling_lab.trace.nsys.nvtx import NvtxRows, read_nvtx
 from profiling_lab.trace.nsys.operations import TABLES, read_operations
 from profiling_lab.trace.nsys.overheads import read_overheads
 from profiling_lab.trace.nsys.parquet_folder import ParquetFolder
+from profiling_lab.trace.nsys.pauses import read_pauses
+from profiling_lab.trace.nsys.range_styles import read_range_styles
 from profiling_lab.trace.nsys.ranges import read_ranges
 from profiling_lab.trace.nsys.recorder_stacks import has_recorder_stacks
+from profiling_lab.trace.nsys.samples import read_samples
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.nsys.streams import read_streams
 from profiling_lab.trace.nsys.strings import Strings, read_strings
+from profiling_lab.trace.nsys.syncs import read_syncs
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry, pid_of, process_part
-from profiling_lab.trace.source import Recorder
+from profiling_lab.trace.source import Recorder, Tables
+from profiling_lab.trace.spans import Pauses
 
 # Any of these makes an SQLite file a trace in the nsys schema; tables without rows are not written.
 _MARKS = (
@@ -67,7 +97,7 @@ class SqliteSource:
 
     def call_table(self) -> CallTable:
         return read_calls(
-            self.file, self.strings, self.processes, self.threads, self._thread_names(), self._nvtx
+            self.file, self.strings, self.processes, self.threads, self._names_by_tid(), self._nvtx
         )
 
     def ranges(self) -> Ranges:
@@ -75,6 +105,60 @@ class SqliteSource:
 
     def overheads(self) -> Overheads:
         return read_overheads(self.file, self.processes, self.threads)
+
+    def pauses(self, processes: I32) -> Pauses:
+        return read_pauses(self.file, processes, self.processes.ids)
+
+    def info(self, whole: Tables) -> TraceInfo:
+        return sqlite_info(self.file, self.recorder_facts(), whole)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return read_gpus(self.file)
+
+    def devices(self, used: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Device]:
+        return read_devices(self.file, self.processes, used)
+
+    def wall_clock(self, whole: Tables) -> int | None:
+        if "utcEpochNs" not in self.file.columns("TARGET_INFO_SESSION_START_TIME"):
+            return None
+        started = self.file.select("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
+        return int(started[0]) if len(started) and started[0] > 0 else None
+
+    def streams(self) -> dict[tuple[int, int], Stream]:
+        return read_streams(self.file)
+
+    def syncs(self, whole: Tables) -> Syncs:
+        return read_syncs(self.file, self.processes, whole)
+
+    def launch_shapes(self, whole: Tables) -> LaunchShapes | None:
+        return read_launch_shapes(self.file, whole)
+
+    def input_shapes(self, whole: Tables) -> InputShapes | None:
+        return read_input_shapes(self.file, whole)
+
+    def range_styles(self, whole: Tables) -> U8:
+        return read_range_styles(self.file, whole)
+
+    def memory(self) -> MemoryEvents | None:
+        return read_memory(self.file, self.processes)
+
+    def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
+        return read_collectives(self.file, self.threads, whole, rows)
+
+    def system_calls(self) -> HostSpans:
+        return read_system_calls(self.file, self.strings, self.processes, self.threads)
+
+    def off_cpu(self) -> HostSpans:
+        return read_off_cpu(self.file, self.processes, self.threads)
+
+    def samples(self, ownership: Ownership) -> HostSamples:
+        # Our recorder has a mark for every call: they are not all looked at in vain.
+        is_ours = self.recorder == "profiling_lab"
+        with_python = not is_ours or self.recorder_facts().get("samples_per_second", "") != "0"
+        return read_samples(self.file, self.strings, self.threads, ownership, with_python)
+
+    def job_facts(self) -> Mapping[str, object]:
+        return self.recorder_facts()
 
     def recorder_facts(self) -> dict[str, str]:
         if not self.file.columns("PYREC_META"):
@@ -93,8 +177,11 @@ class SqliteSource:
             out.setdefault(pid_of(int(process)), {})[name] = value
         return out
 
-    def _thread_names(self) -> dict[int, str]:
-        """Names by global thread id."""
+    def thread_names(self) -> dict[int, str]:
+        known = self.threads.numbers
+        return {known[tid]: name for tid, name in self._names_by_tid().items() if tid in known}
+
+    def _names_by_tid(self) -> dict[int, str]:
         if not self.file.columns("ThreadNames"):
             return {}
         rows = self.file.select("ThreadNames", {"nameId": 0, "globalTid": 0})

@@ -14,7 +14,7 @@ from job_builder import EPOCH_NS, KERNEL
 
 from profiling_lab.analysis.ranks import Question, RankSummary, summarize
 from profiling_lab.analysis.ranks.collectives import PER_STEP
-from profiling_lab.analysis.ranks.kinds import Series, bus_bytes, kind_of
+from profiling_lab.analysis.ranks.kinds import Series, bus_bytes, collective_kind
 from profiling_lab.trace import Trace
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -43,12 +43,14 @@ def summary_of(path: Path, steps_by: str | None = None) -> RankSummary:
     ],
 )
 def test_kinds(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+    assert collective_kind(name) == kind
 
 
 def test_the_kernel_tells_where_the_name_does_not() -> None:
-    assert kind_of("coalesced", "AllGather") == "AllGather" and kind_of("", "Reduce") == "Reduce"
-    assert kind_of("all_to_all", "SendRecv") == "AllToAll"
+    assert (
+        collective_kind("coalesced", "AllGather") == "AllGather" and collective_kind("", "Reduce") == "Reduce"
+    )
+    assert collective_kind("all_to_all", "SendRecv") == "AllToAll"
 
 
 def test_bytes_on_the_bus() -> None:

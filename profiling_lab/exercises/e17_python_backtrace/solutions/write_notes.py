@@ -115,7 +115,7 @@ def main() -> None:
     times = step_times(args.steps)
     with Trace.open(RECORDED) as trace:
         found = bottleneck.find(trace, sources=HERE.parent)
-        gpu = trace.file.texts("SELECT CAST(name AS TEXT) FROM TARGET_INFO_GPU")[0][0]
+        gpu = trace.source.gpus()[0].name
     (HERE / "answer.toml").write_text(answer(found, times))
     (HERE / "analysis_notes.md").write_text(notes(found, times, gpu))
 

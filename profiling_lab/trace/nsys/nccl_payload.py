@@ -11,12 +11,15 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.extras import FARTHEST_BYTES, CollectiveFacts
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.operation_classes import collective_kind
+from profiling_lab.trace.process_ids import Registry
+from profiling_lab.trace.source import Tables
 
-FARTHEST_BYTES = 1 << 50
-"""a message is smaller: a larger size is damage"""
 _HEADER_BYTES = 32
 _SCHEMA_AT = 8
 _COMMUNICATOR, _SIZE, _MEMBERS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
@@ -54,9 +57,8 @@ class Payloads:
         return out
 
 
-def payloads(trace: Trace) -> Payloads:
+def payloads(file: SqliteFile) -> Payloads:
     """Read them; nothing where the file has none."""
-    file = trace.file
     table = file.newest("NVTX_EVENTS")
     schemas = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     nothing = np.empty(0, dtype=np.int64)
@@ -92,6 +94,33 @@ def payloads(trace: Trace) -> Payloads:
         size_bytes=np.array([values[row][_SIZE] for row in rows], dtype=np.int64),
         members=members,
     )
+
+
+def read_collectives(
+    file: SqliteFile, threads: Registry, whole: Tables, rows: npt.NDArray[np.intp]
+) -> list[CollectiveFacts | None]:
+    """NCCL launches in the call that its range is around, or at the end of the group that follows."""
+    out: list[CollectiveFacts | None] = [None] * len(rows)
+    noted = payloads(file)
+    if not len(noted) or not len(rows):
+        return out
+    call = whole.attribution.call[rows]
+    known = call >= 0
+    tids = np.array(threads.ids or (0,), dtype=np.int64)
+    at = np.full(len(rows), -1, dtype=np.intp)
+    at[known] = noted.before(tids[whole.calls.thread[call[known]]], whole.calls.start_ns[call[known]])
+    names = whole.operations.short_names
+    for i, (row, name) in enumerate(zip(at.tolist(), whole.operations.name[rows].tolist(), strict=True)):
+        if row < 0 or collective_kind(noted.name[row]) != collective_kind(names[name]):
+            continue
+        communicator = noted.communicator[row]
+        out[i] = CollectiveFacts(
+            kind=collective_kind(names[name]),
+            group=f"communicator {int(communicator):x}" if communicator else "",
+            size=noted.members.get(communicator, 0),
+            size_bytes=int(noted.size_bytes[row]),
+        )
+    return out
 
 
 def _decoded(entry: str, fields: dict[tuple[int, str], tuple[int, int]]) -> tuple[str, dict[str, int]]:

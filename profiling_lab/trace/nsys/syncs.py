@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synchronizations as CUPTI noted them: most analyses do without."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, full
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.process_ids import Registry, process_part
+from profiling_lab.trace.source import Tables
+
+
+def read_syncs(file: SqliteFile, processes: Registry, whole: Tables) -> Syncs:
+    """All of them; none where the file has no such table."""
+    table = file.newest("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
+    if table is None:
+        none = np.empty(0, dtype=np.int64)
+        return Syncs(none, none, none.astype(np.int32), none, none.astype(np.uint8))
+    # Before 2022 the kind stood in a column that is named deprecated today, and is then empty.
+    kinds = [name for name in ("syncType", "deprecatedSyncType") if name in file.columns(table)]
+    rows = file.select(
+        table,
+        {"start": 0, "end": 0, "globalPid": 0, "correlationId": -1, **dict.fromkeys(kinds, 0)},
+    )
+    kind = np.zeros(len(rows["start"]), dtype=np.int64)
+    for name in reversed(kinds):
+        kind = np.where(rows[name] > 0, rows[name], kind)
+    known = np.where((kind > 0) & (kind <= max(SyncKind)), kind, SyncKind.UNKNOWN).astype(np.uint8)
+    return Syncs(
+        start_ns=rows["start"],
+        end_ns=np.maximum(rows["start"], rows["end"]),
+        process=_processes(processes, whole, rows["globalPid"]),
+        correlation=rows["correlationId"],
+        kind=known,
+    )
+
+
+def _processes(processes: Registry, whole: Tables, global_pid: I64) -> I32:
+    """Rows that name no process are of the one that made all calls; -1 where several did."""
+    callers = np.unique(whole.calls.process)
+    process = full(len(global_pid), int(callers[0]) if len(callers) == 1 else -1, np.int32)
+    named = global_pid != 0
+    process[named] = processes.number(process_part(global_pid[named]))
+    return process
