@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why_no_line
+from profiling_lab.analysis.stats import grouped
 from profiling_lab.trace.attribution import BLEED_NS, Phase, Reason
-from profiling_lab.trace.columns import I32, I64, U8, Trait, dense, full
+from profiling_lab.trace.columns import I32, I64, U8, OperationKind, Trait, dense, full
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
@@ -151,7 +153,7 @@ def _placed(trace: Trace, own_row: I32, stack: I32, phase: U8, why: I32, around:
     """`around`: the innermost range of each event; None stands for calls, whose ranges are looked up."""
     stacks, names = trace.stacks, trace.ranges.names
     row = own_row[stack]
-    frame, lines = _line_numbers(stacks.frames)
+    frame, lines = line_numbers(stacks.frames)
     has_line = row > 0
     within = full(len(stack), 0, np.int64)
     if len(names) and not has_line.all():
@@ -180,7 +182,7 @@ def _reason(trace: Trace, number: int) -> str:
     return reason_text(trace, number) if number else ""
 
 
-def _line_numbers(frames: tuple[Frame, ...]) -> tuple[I32, list[Frame]]:
+def line_numbers(frames: tuple[Frame, ...]) -> tuple[I32, list[Frame]]:
     """Per frame the number of its line, and a frame for each line: one line may have several functions."""
     numbers: dict[tuple[str, int], int] = {}
     lines: list[Frame] = []
@@ -206,6 +208,61 @@ def _ranges_around_calls(trace: Trace) -> I32:
         BLEED_NS,
     )
     return np.append(rows, np.int32(-1))[innermost]
+
+
+class LineNumbers:
+    """The lines of a trace, as far as they are the user's own (see Ownership)."""
+
+    def __init__(self, trace: Trace, own: tuple[str, ...]) -> None:
+        self.trace = trace
+        self._own = Ownership(own)
+
+    def time_by_line(self) -> I64:
+        """GPU time by number of the line that answers for it."""
+        return _analysis.sum_by_key(
+            self.operation_place, self.trace.operations.duration_ns, len(self._lines[1])
+        )[0]
+
+    def kernels_by_line(self) -> tuple[I64, I64]:
+        """GPU time and number of kernels by number of their line."""
+        lines = len(self._lines[1])
+        operations = self.trace.operations
+        kernels = operations.kind == OperationKind.KERNEL
+        place = np.where(kernels, self.operation_place, -1).astype(np.int32)
+        return _analysis.sum_by_key(place, operations.duration_ns, lines)
+
+    @cached_property
+    def _lines(self) -> tuple[I32, list[Frame]]:
+        return line_numbers(self.trace.stacks.frames)
+
+    def place_of_stack(self, stack: I32) -> I32:
+        """Per stack given the number of the line that it leads to, -1 without one."""
+        stacks = self.trace.stacks
+        own_row = stacks.own_rows(self._own)[stack]
+        return np.where(own_row > 0, self._lines[0][stacks.frame[own_row]], -1).astype(np.int32)
+
+    @cached_property
+    def operation_place(self) -> I32:
+        """Per operation the number of the line that answers for it, -1 without one."""
+        return self.place_of_stack(self.trace.attribution.stack)
+
+    @cached_property
+    def call_place(self) -> I32:
+        return self.place_of_stack(self.trace.calls.stack)
+
+    @cached_property
+    def range_place(self) -> I32:
+        return self.place_of_stack(self.trace.ranges.stack)
+
+    def place(self, number: int) -> Frame | None:
+        return self._lines[1][number] if number >= 0 else None
+
+    def hottest_line(self, rows: I64, weight: I64) -> Frame | None:
+        """The line with most of the weight of these operations; `weight` is per row given."""
+        parts = grouped(np.arange(len(rows)), self.operation_place[rows])
+        return self.place(
+            max(((int(weight[part].sum()), number) for number, part in parts), default=(0, -1))[1]
+        )
 
 
 def covered(trace: Trace, own: tuple[str, ...] | None) -> tuple[I32, Coverage]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,3 +80,13 @@ def merged_names(number: I32, names: tuple[str, ...]) -> tuple[I32, tuple[str, .
     position = {name: i for i, name in enumerate(distinct)}
     table = np.array([position[name] for name in names] or [0], dtype=np.int32)
     return table[number], distinct
+
+
+def grouped(rows: npt.NDArray[np.integer], key: npt.NDArray[np.integer]) -> Iterator[tuple[int, I64]]:
+    """The rows of each key; `key` is per row given."""
+    if not len(rows):
+        return
+    order = np.argsort(key, kind="stable")
+    keys, first = np.unique(key[order], return_index=True)
+    for number, part in zip(keys.tolist(), np.split(rows[order], first[1:]), strict=True):
+        yield number, np.asarray(part, dtype=np.int64)

@@ -28,7 +28,7 @@ a rule of your own, in my_rules.py:
             return ()                                      # looked, and found nothing
         took_ns = view.operations.duration_ns[rows]
         return [view.finding(f"{len(rows)} large copies", cost_ns=int(took_ns.sum()), cost_of="copy time",
-                             place=view.dearest_place(rows, took_ns), rows=rows, weight=took_ns,
+                             place=view.hottest_line(rows, took_ns), rows=rows, weight=took_ns,
                              remedy="copy less")]          # or Abstain(reason, what would record it)
 
     RULES = (Rule("my_copies", "Are there large copies?", (LARGE,), check),)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from profiling_lab.report import numbers
 from profiling_lab.report.table import Column, Report, Table, Value
 from profiling_lab.rules import Rule
-from profiling_lab.rules.rule import SEVERITIES
+from profiling_lab.rules.finding import SEVERITIES
 from profiling_lab.rules.settings import Settings
 
 _THRESHOLD = (

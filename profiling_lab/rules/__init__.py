@@ -13,7 +13,7 @@ a trace where it fires, one where it stays silent and one where it abstains. A f
             return ()                                      # looked, and found nothing
         took_ns = view.operations.duration_ns[rows]
         return [view.finding("copies", cost_ns=int(took_ns.sum()), cost_of="copy time",
-                             place=view.dearest_place(rows, took_ns), rows=rows, weight=took_ns,
+                             place=view.hottest_line(rows, took_ns), rows=rows, weight=took_ns,
                              remedy="copy less")]
 
     RULES = (Rule("my_copies", "Are there copies?", (), check),)
@@ -55,8 +55,9 @@ from profiling_lab.rules import (
     tensor_cores,
     tiny_kernels,
 )
+from profiling_lab.rules.finding import Abstain, Event, Finding, Threshold
 from profiling_lab.rules.load import load_rules
-from profiling_lab.rules.rule import Abstain, Event, Finding, Rule, Threshold
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.run import Checked, run, select
 from profiling_lab.rules.settings import parse_fail_on, parse_settings
 

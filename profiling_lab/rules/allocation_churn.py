@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import CALLS, LONGER, WORTH, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 WARM_UP = Threshold(

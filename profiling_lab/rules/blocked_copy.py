@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import HOST_WAITS, View
 from profiling_lab.trace.columns import MemoryKind
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
 from profiling_lab.rules.gpu_gaps import LONG
 from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
-from profiling_lab.rules.rule import FROM_THE_START, Abstain, Finding, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import ENOUGH_FRAC, View
 
 IDLE = Threshold("idle", "the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
@@ -56,7 +57,7 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
         f"recording, only copies run ({len(copies):,}, {moved_bytes:,} bytes){queue}",
         cost_ns=copying_ns,
         cost_of="time in which only copies run",
-        place=view.dearest_place(copies, operations.duration_ns[copies]),
+        place=view.hottest_line(copies, operations.duration_ns[copies]),
         rows=copies,
         weight=operations.duration_ns[copies],
         remedy=OF_COPIES,
@@ -83,7 +84,7 @@ def _launch_bound(view: View, process: int, idle_ns: int, span_ns: int) -> Findi
         f"{pace.kernel_ns / 1000:.1f} µs",
         cost_ns=idle_ns,
         cost_of="GPU idle in gaps that are not long",
-        place=view.dearest_place(pace.starved, waited_ns),
+        place=view.hottest_line(pace.starved, waited_ns),
         rows=pace.starved,
         weight=waited_ns,
         remedy=OF_LAUNCHES,

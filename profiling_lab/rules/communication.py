@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
@@ -58,7 +59,7 @@ def check(view: View) -> Verdict:
                 f"nothing{f'; only {percent(hidden)} is hidden' if hidden < view[HIDDEN] else ''}{why}",
                 cost_ns=exposed_ns,
                 cost_of="communication that nothing hides",
-                place=view.dearest_place(mine, duration),
+                place=view.hottest_line(mine, duration),
                 rows=mine,
                 weight=duration,
                 remedy=REMEDY,

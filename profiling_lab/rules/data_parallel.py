@@ -12,7 +12,8 @@ from collections import Counter
 
 import numpy as np
 
-from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 DEVICES = Threshold("devices", "GPUs of one process", 2, "at least", "TensorBoard's profiler plugin")
@@ -43,7 +44,7 @@ def check(view: View) -> Verdict:
                 f"{ms(int(moves.sum()))} of its {ms(int(duration.sum()))} GPU time only moves data",
                 cost_ns=int(moves.sum()),
                 cost_of="GPU time of copies inside of DataParallel",
-                place=view.dearest_place(rows, duration),
+                place=view.hottest_line(rows, duration),
                 rows=rows,
                 weight=duration,
                 remedy=REMEDY,

@@ -12,7 +12,8 @@ import re
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.rule import OPERATORS, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import OPERATORS, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import FARTHEST_NS
 

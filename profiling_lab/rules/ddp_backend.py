@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "one kernel takes", 0.3, "of the GPU time, at least", "nsys-ai: top kernel")
@@ -43,7 +44,7 @@ def check(view: View) -> Verdict:
             f"{ms(float(duration.mean()))} on average",
             cost_ns=int(totals[top]),
             cost_of="GPU time of the kernel",
-            place=view.dearest_place(mine, duration),
+            place=view.hottest_line(mine, duration),
             rows=mine,
             weight=duration,
             remedy=REMEDY,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64
@@ -52,7 +53,7 @@ def check(view: View) -> Verdict:
                 f"{percent(tail / step_ns)} of the median step, on device {device}{view.of_process(process)}",
                 cost_ns=int(tail_ns.sum()),
                 cost_of="exposed communication at the end of steps",
-                place=view.dearest_place(last, tail_ns),
+                place=view.hottest_line(last, tail_ns),
                 rows=last,
                 weight=tail_ns,
                 remedy=REMEDY,

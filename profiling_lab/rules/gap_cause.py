@@ -13,8 +13,9 @@ import numpy as np
 
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import FROM_THE_START, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I32, I64
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.busy import Busy
+from profiling_lab.rules.finding import LONGER, WORTH, Abstain, Threshold, Verdict, ms, where
 from profiling_lab.rules.profiler_overhead import OF_THE_PROFILER
-from profiling_lab.rules.rule import LONGER, WORTH, Abstain, Rule, Threshold, Verdict, ms, where
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import Finding, ms
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import Finding, ms
 from profiling_lab.rules.view import View
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.host_waits import AT_ONCE_NS, VALUE_BYTES
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import Finding, Threshold, ms, percent
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import HOST_WAITS, Mask, View
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.operation_classes import OperationClass

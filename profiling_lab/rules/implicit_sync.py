@@ -9,8 +9,9 @@ launched again. The cost counts only the second, by the gap that surrounds the e
 
 from __future__ import annotations
 
+from profiling_lab.rules.finding import Verdict
 from profiling_lab.rules.host_waits import DENSITY, IDLE, TINY_COPY, reads_of_a_value, wait_findings
-from profiling_lab.rules.rule import Rule, Verdict
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 REMEDY = (

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.rules.rule import OPERATORS, Abstain, Threshold, percent
+from profiling_lab.rules.finding import OPERATORS, Abstain, Threshold, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 

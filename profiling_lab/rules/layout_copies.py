@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import Threshold, Verdict, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, REARRANGING, names_tell_little
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 SHARE = Threshold(

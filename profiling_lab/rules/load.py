@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiling_lab.errors import LabError, UsageError
-from profiling_lab.rules.rule import Abstain, Finding, Rule, Threshold, Verdict
+from profiling_lab.rules.finding import Abstain, Finding, Threshold, Verdict
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 

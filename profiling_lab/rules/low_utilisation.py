@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import (
+from profiling_lab.rules.finding import (
     LONGER,
     WORTH,
     Abstain,
     Finding,
-    Rule,
     Threshold,
     Verdict,
     ms,
     percent,
     where,
 )
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 

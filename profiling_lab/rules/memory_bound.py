@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, names_tell_little
-from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "kernels bound by memory", 0.3, "of the GPU time, from", "ours: worth fusing")
@@ -25,7 +26,7 @@ def check(view: View) -> Verdict:
     rows = np.flatnonzero(memory)
     if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
         return names_tell_little(view) or ()
-    place = view.dearest_place(rows, duration[rows])
+    place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(
             f"{ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, are {len(rows):,} kernels "

@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.memory import memory_peaks
-from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, percent, where
+from profiling_lab.rules.finding import Abstain, Threshold, Verdict, percent, where
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 FULL = Threshold("full", "the peak", 0.9, "of the GPU's memory, more than", "TensorBoard's profiler plugin")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.rule import Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, OverheadKind
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Threshold, Verdict, ms, percent
 from profiling_lab.rules.launch_queue import full_queue_ns, fullest_queue
-from profiling_lab.rules.rule import FROM_THE_START, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import ENOUGH_FRAC, View
 
 QUEUE = Threshold("queue", "launches that wait", 1000, "from", "CUDA: 1,024 entries; HTA: the same")
@@ -49,7 +50,7 @@ def check(view: View) -> Verdict:
                 f"{how}: the GPU is behind",
                 cost_ns=0,
                 cost_of="none for the GPU, only the host waits",
-                place=view.dearest_place(rows, call_ns[held]),
+                place=view.hottest_line(rows, call_ns[held]),
                 rows=rows,
                 weight=call_ns[held],
                 remedy=REMEDY,

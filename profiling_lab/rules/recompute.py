@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.rule import STACKS, Abstain, Rule, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.phases import LinePhase, Phase
 
@@ -36,7 +37,7 @@ def check(view: View) -> Verdict:
     share = total_ns / view.gpu_ns
     if not total_ns or share < view[SHARE]:
         return view.too_few_calls(found.call >= -1, "GPU operations") or ()
-    place = view.dearest_place(rows, duration[rows])
+    place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(
             what=f"{percent(share)} of the GPU time computes forward again for checkpointing: {ms(total_ns)}"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.rules.rule import LONGER, SEVERITIES, Abstain, Finding, Rule, Severity, Verdict
+from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, Severity, Verdict
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.settings import Settings
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace

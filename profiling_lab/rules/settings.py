@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from profiling_lab.errors import UsageError
-from profiling_lab.rules.rule import SEVERITIES, Finding, Rule, Threshold
+from profiling_lab.rules.finding import SEVERITIES, Finding, Threshold
+from profiling_lab.rules.rule import Rule
 
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 """values by rule and threshold"""

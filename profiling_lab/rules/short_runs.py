@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms, where
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, where
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
@@ -42,7 +43,7 @@ def check(view: View) -> Verdict:
         if idle_ns < view[SHARE] * view.span_ns:
             continue
         mine = np.concatenate(runs)
-        place = view.dearest_place(mine, np.ones(len(mine), dtype=np.int64))
+        place = view.hottest_line(mine, np.ones(len(mine), dtype=np.int64))
         findings.append(
             view.finding(
                 f"{len(runs):,} runs of {len(mine) // len(runs):,} short kernels each on device {device}"

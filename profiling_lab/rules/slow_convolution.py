@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import CONVOLUTION, KNOWN, names_tell_little
-from profiling_lab.rules.rule import Rule, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "convolutions", 0.6, "of the GPU time, from", "ours: more than all else together")
@@ -31,7 +32,7 @@ def check(view: View) -> Verdict:
         return names_tell_little(view) or ()
     converting_ns = int(duration[view.kernels_named(CONVERTS)].sum())
     layouts = f", {ms(converting_ns)} of it for changing the layout" if converting_ns else ""
-    place = view.dearest_place(rows, duration[rows])
+    place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(
             f"convolutions take {ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, in "

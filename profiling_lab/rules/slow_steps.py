@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.steps import PARTS, part_times
-from profiling_lab.rules.rule import LONGER, Abstain, Rule, Threshold, Verdict, ms
+from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.places import grouped
-from profiling_lab.rules.rule import CALLS, Abstain, Rule, Threshold, Verdict, ms, percent
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import CALLS, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
 
@@ -51,7 +52,7 @@ def check(view: View) -> Verdict:
                 f"an event; at most {ms(could_ns)} could be hidden",
                 cost_ns=could_ns,
                 cost_of="kernels that could run beside the busiest stream",
-                place=view.dearest_place(waited, view.operations.duration_ns[waited]),
+                place=view.hottest_line(waited, view.operations.duration_ns[waited]),
                 rows=waited,
                 weight=view.operations.duration_ns[waited],
                 remedy=REMEDY,

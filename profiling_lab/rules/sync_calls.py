@@ -10,8 +10,9 @@ held the host for a good part of the recording. The cost is the idle time: the g
 
 from __future__ import annotations
 
+from profiling_lab.rules.finding import CALLS, Abstain, Verdict
 from profiling_lab.rules.host_waits import DENSITY, IDLE, ends_a_copy, other_waits, wait_findings
-from profiling_lab.rules.rule import CALLS, Abstain, Rule, Verdict
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 OF_COPIES = "copy with non_blocking=True from and to pinned memory (see pageable_copy)"

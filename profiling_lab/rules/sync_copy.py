@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.finding import WORTH, Threshold, Verdict
 from profiling_lab.rules.held_host import held_by
-from profiling_lab.rules.rule import WORTH, Rule, Threshold, Verdict
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
 SMALL = Threshold("small", "HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")

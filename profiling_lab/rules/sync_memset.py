@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Verdict
 from profiling_lab.rules.held_host import held_by
-from profiling_lab.rules.rule import MEMORY_KINDS, WORTH, Abstain, Rule, Verdict
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind, OperationKind
 

@@ -13,18 +13,9 @@ import re
 
 import numpy as np
 
+from profiling_lab.rules.finding import OPERATORS, Abstain, Confidence, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
-from profiling_lab.rules.rule import (
-    OPERATORS,
-    Abstain,
-    Confidence,
-    Rule,
-    Threshold,
-    Verdict,
-    ms,
-    percent,
-    where,
-)
+from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import Mask, View
 
 USED = Threshold(
@@ -69,7 +60,7 @@ def check(view: View) -> Verdict:
         return ()
     rows = np.flatnonzero(without)
     sure: Confidence = "medium" if capabilities else "low"
-    place = view.dearest_place(rows, duration[rows])
+    place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(
             f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are products and "

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import span_ns
-from profiling_lab.rules.places import Places, grouped
-from profiling_lab.rules.rule import (
+from profiling_lab.analysis.places import LineNumbers
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.finding import (
     EVIDENCE_AT_MOST,
     FROM_THE_START,
     STACKS,
@@ -51,7 +52,7 @@ ENOUGH_FRAC = 0.5  # with more than half of it unknown, "nothing found" would be
 HOST_WAITS = r"^(cuda(Device|Stream|Event|Thread)|cu(Ctx|Stream|Event))Synchronize$"
 
 
-class View(Places):
+class View(LineNumbers):
     """A trace, and what counts as the user's own code in it."""
 
     def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:

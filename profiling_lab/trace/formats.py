@@ -8,11 +8,13 @@ from pathlib import Path
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.kineto.pieces import BOM, GZIP, unpacked_head
 from profiling_lab.trace.kineto.source import ChromeSource
+from profiling_lab.trace.nsys.parquet_folder import SUFFIXES
 from profiling_lab.trace.nsys.source import SqliteSource
 from profiling_lab.trace.nsys.sqlite_file import MAGIC
 from profiling_lab.trace.source import Source
 
 _HEAD_BYTES = 4096
+ENDINGS = (".sqlite", ".json", ".json.gz")
 
 
 def open_source(path: Path) -> Source:
@@ -33,6 +35,13 @@ def open_source(path: Path) -> Source:
         f"{path} is no trace: expected an SQLite file from `profiling-lab record` or "
         "`nsys export --type=sqlite`, or the JSON of torch.profiler"
     )
+
+
+def is_trace_name(path: Path) -> bool:
+    """Whether a file in a folder of traces is one, by its name; a folder of tables is one."""
+    if path.is_dir():
+        return any(child.suffix in SUFFIXES for child in path.iterdir())
+    return path.name.endswith(ENDINGS)
 
 
 def _head(path: Path) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Rule
-from profiling_lab.rules.rule import Verdict
+from profiling_lab.rules.finding import Verdict
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
 

@@ -20,7 +20,7 @@ def kernels(*named: tuple[str, int]) -> TraceBuilder:
     return builder
 
 
-def test_fires_and_names_the_dearest_line(judge: Judge) -> None:
+def test_fires_and_names_the_hottest_line(judge: Judge) -> None:
     (finding,) = judge(RULE, kernels((GEMM, 50_000), (ADD, 30_000), (NORM, 20_000)))
     assert finding.cost_ns == 50_000 and finding.events == 2 and finding.place.line == 2
     assert "50.0 % of the GPU time, are 2 kernels that only pass over memory" in finding.what

@@ -12,9 +12,7 @@ from profiling_lab.analysis.ranks.question import Question
 from profiling_lab.analysis.ranks.summary import RankSummary, summarize
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.nsys.parquet_folder import SUFFIXES as TABLE_SUFFIXES
-
-_ENDINGS = (".sqlite", ".json", ".json.gz")
+from profiling_lab.trace.formats import ENDINGS, is_trace_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +65,17 @@ def files_of(paths: list[str]) -> list[str]:
         path = Path(given)
         if not path.exists():
             raise UnreadableInputError(f"{given}: there is no such file or folder")
-        if not path.is_dir() or _is_trace(path):
+        if not path.is_dir() or is_trace_name(path):
             out.append(given)
             continue
-        inside = [child for child in path.iterdir() if _is_trace(child)]
+        inside = [child for child in path.iterdir() if is_trace_name(child)]
         if not inside:
             reports = sum(child.suffix == ".nsys-rep" for child in path.iterdir())
             convert = f": convert its {reports} nsys reports first (nsys export --type=sqlite)"
             convert = convert if reports else ""
-            raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(_ENDINGS)}){convert}")
+            raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(ENDINGS)}){convert}")
         out += [str(child) for child in sorted(inside, key=_natural)]
     return list(dict.fromkeys(out))
-
-
-def _is_trace(path: Path) -> bool:
-    """By its name; a folder is one if nsys has exported its tables into it."""
-    if path.is_dir():
-        return any(child.suffix in TABLE_SUFFIXES for child in path.iterdir())
-    return path.name.endswith(_ENDINGS)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

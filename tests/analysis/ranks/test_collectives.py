@@ -14,8 +14,9 @@ from job_builder import EPOCH_NS, KERNEL
 
 from profiling_lab.analysis.ranks import Question, RankSummary, summarize
 from profiling_lab.analysis.ranks.collectives import PER_STEP
-from profiling_lab.analysis.ranks.kinds import Series, bus_bytes, collective_kind
+from profiling_lab.analysis.ranks.kinds import Series, bus_bytes
 from profiling_lab.trace import Trace
+from profiling_lab.trace.operation_classes import collective_kind
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 COMMUNICATOR, SCHEMA = 0xABCDEF, 16777220
