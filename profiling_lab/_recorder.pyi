@@ -58,6 +58,15 @@ def add_meta(meta: dict[str, str]) -> None:
     """Facts about the running recording; a later value of a name replaces an earlier one."""
 
 def recording() -> bool: ...
+def collection_event(phase: str, info: dict[str, Any]) -> None:
+    """For gc.callbacks: a garbage collection begins ("start") or ended ("stop")."""
+
+def compilation_began(args: object = None) -> None:
+    """For torch._dynamo.callback: torch.compile begins to compile."""
+
+def compilation_ended(args: object = None) -> None:
+    """For torch._dynamo.callback: torch.compile has compiled."""
+
 def status() -> dict[str, str]:
     """Counts and costs of the running (or the last) recording."""
 

@@ -13,6 +13,7 @@
 
 #include "recorder/autograd_link.h"
 #include "recorder/capture_watch.h"
+#include "recorder/host_events.h"
 #include "recorder/kernel_names.h"
 #include "recorder/nvtx_ranges.h"
 #include "recorder/python_stacks_module.h"
@@ -182,6 +183,7 @@ void name_the_columns() {
   PYBIND11_NUMPY_DTYPE(spool::StackNode, id, parent, file, function, line, first_line, depth);
   PYBIND11_NUMPY_DTYPE(Thread, thread, name);
   PYBIND11_NUMPY_DTYPE(Sample, time_ns, thread, stack);
+  PYBIND11_NUMPY_DTYPE(HostEvent, start_ns, end_ns, thread, stack, text);
   PYBIND11_NUMPY_DTYPE(spool::Schema, id, bytes, flags, alignment, domain, name, type, entries);
   PYBIND11_NUMPY_DTYPE(SchemaEntry, schema, kind, flags, detail, offset, domain, index, name, description);
   PYBIND11_NUMPY_DTYPE(Resource, identifier, type, domain, name);
@@ -222,6 +224,7 @@ py::dict read_spool(const std::string& path) {
   out["ranges"] = records<spool::Range>(contents, Kind::kRange);
   out["stack_nodes"] = records<spool::StackNode>(contents, Kind::kStackNode);
   out["samples"] = records<spool::Sample>(contents, Kind::kSample);
+  out["host_events"] = records<spool::HostEvent>(contents, Kind::kHostEvent);
   out["schemas"] = records<spool::Schema>(contents, Kind::kSchema);
   out["schema_entries"] = records<spool::SchemaEntry>(contents, Kind::kSchemaEntry);
   out["resources"] = records<spool::Resource>(contents, Kind::kResource);
@@ -230,6 +233,13 @@ py::dict read_spool(const std::string& path) {
   out["windows"] = records<spool::Window>(contents, Kind::kWindow);
   out["diagnostics"] = records<spool::Diagnostic>(contents, Kind::kDiagnostic);
   return out;
+}
+
+// gc.callbacks: "start" or "stop", and a dict with the generation.
+void collection_event(const std::string& phase, const py::dict& info) {
+  if (phase == "start") return host_events::began(host_events::Kind::kCollection);
+  const auto generation = py::str(info["generation"]).cast<std::string>();
+  host_events::ended(host_events::Kind::kCollection, "garbage collection, generation " + generation);
 }
 
 }  // namespace
@@ -254,6 +264,15 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });
   m.def("status", [] { return Session::instance().statistics(); });
+  // Called by gc.callbacks and torch._dynamo.callback: C functions, so that no frame of ours is in the stack.
+  m.def("collection_event", &collection_event, py::arg("phase"), py::arg("info"));
+  m.def(
+      "compilation_began", [](const py::object&) { host_events::began(host_events::Kind::kCompilation); },
+      py::arg("args") = py::none());
+  m.def(
+      "compilation_ended",
+      [](const py::object&) { host_events::ended(host_events::Kind::kCompilation, "torch.compile"); },
+      py::arg("args") = py::none());
   m.def("attach_autograd", &autograd_link::attach);
   m.def("detach_autograd", &autograd_link::detach);
   m.def("give_up_autograd", &autograd_link::give_up, py::arg("reason"));

@@ -14,6 +14,7 @@
 
 #include "recorder/autograd_link.h"
 #include "recorder/clock.h"
+#include "recorder/host_events.h"
 #include "recorder/nvtx_ranges.h"
 #include "recorder/python_stacks.h"
 #include "recorder/wait_calls.h"
@@ -42,6 +43,7 @@ void Session::after_fork_child() {
   if (session.state_ == State::kIdle) return;
   session.state_ = State::kForked;
   launch_callbacks::disarm();
+  host_events::stop();
   autograd_link::detach();
   nvtx_ranges::after_fork_child();
   python_stacks::after_fork_child();
@@ -125,6 +127,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
     result->gpu_reason = "switched off";
   }
   result->gpu = gpu_;
+  if (python_) host_events::start();
   stopping_ = false;
   sampling_ = python_ && options.sample_period_ns;
   if (sampling_) sampler_.start(options.sample_period_ns, [this] { return open_.load(); });
@@ -208,6 +211,7 @@ std::string Session::halt() {
   if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
   if (gpu_) cupti_.stop();
   if (!windows_.empty() && open_) end_window();
+  host_events::stop();
   sampler_.stop();
   {
     std::lock_guard consumer_lock(consumer_mutex_);
@@ -286,6 +290,7 @@ void Session::drain() {
   std::lock_guard lock(counting_);
   drain_launches();
   if (sampling_) drain_samples();
+  drain_host_events();
   if (gpu_) {
     cupti_.collect();
     cupti_.watch(recorded_calls_);
@@ -340,6 +345,17 @@ void Session::drain_samples() {
   for (const spool::Sample& sample : samples) stacks_.use(sample.stack);
   stacks_.write_out();
   writer_.append(spool::Kind::kSample, samples);
+}
+
+void Session::drain_host_events() {
+  std::vector<spool::HostEvent> kept;
+  for (const host_events::Event& event : host_events::take()) {
+    if (!in_window(event.start_ns, event.end_ns)) continue;
+    stacks_.use(event.stack);
+    kept.push_back({event.start_ns, event.end_ns, event.thread, event.stack, writer_.intern(event.text), 0});
+  }
+  stacks_.write_out();
+  writer_.append(spool::Kind::kHostEvent, kept);
 }
 
 // ---- facts ----

@@ -86,6 +86,7 @@ class Session {
   void drain();
   void drain_launches();
   void drain_samples();
+  void drain_host_events();
   void write_thread_names();
   bool in_window(uint64_t start_ns, uint64_t end_ns);
   const nvtx_ranges::Keep keep_ = [this](uint64_t start_ns, uint64_t end_ns) {

@@ -46,6 +46,7 @@ enum class Kind : uint16_t {
   kSchemaEntry = 21,
   kResource = 22,
   kGraphNode = 23,
+  kHostEvent = 24,
 };
 
 struct Header {
@@ -125,6 +126,12 @@ enum class Payload : uint32_t {
   kUint32 = 4,
   kInt32 = 5,
   kFloat = 6
+};
+
+// What kept a thread of the host busy for a while, by its own account: a garbage collection, a compilation.
+struct HostEvent {
+  uint64_t start_ns, end_ns;
+  uint32_t thread, stack, text, pad;
 };
 
 struct Range {

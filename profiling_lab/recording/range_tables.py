@@ -47,9 +47,22 @@ def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
         "depth": int64(nodes["depth"]),
     }
     yield "PYREC_STACK", arrow_table("PYREC_STACK", columns, len(nodes))
+    yield "PYREC_HOST_EVENT", _host_events(spool, strings)
     for piece in _events(spool, strings, nodes):
         yield "NVTX_EVENTS", piece
     yield from payload_tables.build(spool, _stack_forms(spool)).items()
+
+
+def _host_events(spool: Spool, strings: StringTable) -> Any:
+    events = spool.records["host_events"]
+    columns = {
+        "start": spool.since_start(events["start_ns"]),
+        "end": spool.since_start(events["end_ns"]),
+        "globalTid": global_tid(spool.process, int64(events["thread"])),
+        "nameId": strings.ids(events["text"]),
+        "stackId": int64(events["stack"]),
+    }
+    return arrow_table("PYREC_HOST_EVENT", columns, len(events))
 
 
 def _stack_forms(spool: Spool) -> list[payload_tables.StackForm]:

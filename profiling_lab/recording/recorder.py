@@ -18,6 +18,7 @@ from profiling_lab.recording import (
     autograd_link,
     generated_code,
     gpu_facts,
+    host_events,
     libcupti,
     other_profilers,
     process_end,
@@ -144,6 +145,8 @@ class Recorder:
         if self._autograd:
             self._undo.append(autograd_link.link_when_imported())
             self._undo.append(_recorder.detach_autograd)
+        if self._stacks:
+            self._undo.append(host_events.watch())
         self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
         _running = self

@@ -129,6 +129,9 @@ PYREC_TABLES: dict[str, str] = {
     # globalPid NULL: of the only process.
     "PYREC_WINDOW": """
         start INTEGER NOT NULL, end INTEGER, firstStep INTEGER, globalPid INTEGER""",
+    # What kept the host busy by its own account: garbage collections, compilations by torch.compile.
+    "PYREC_HOST_EVENT": """
+        start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER, stackId INTEGER""",
     # Only where recordings were merged: what PYREC_META said of each process.
     "PYREC_PROCESS": """
         globalPid INTEGER, name TEXT, value TEXT""",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does something with torch as soon as the script has imported it, without importing it for the script."""
+"""Does something with a module as soon as the script has imported it, without importing it for the script."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 Action = Callable[[Any], object]
 
 
-def when_imported(action: Action) -> Callable[[], None]:
-    """Call `action(torch)` now if torch is there, else after its import. Returns how to give that up."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        action(torch)
+def when_imported(action: Action, name: str = "torch") -> Callable[[], None]:
+    """Call `action(module)` now if the module is there, else after its import. Returns how to give that up."""
+    module = sys.modules.get(name)
+    if module is not None:
+        action(module)
         return lambda: None
-    _finder.actions.append(action)
+    _finder.actions.setdefault(name, []).append(action)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-    return lambda: _finder.forget(action)
+    return lambda: _finder.forget(name, action)
 
 
-class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Waits for `import torch` and lets the usual finders do the import itself."""
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for the import of some modules and lets the usual finders do the import itself."""
 
     def __init__(self) -> None:
-        self.actions: list[Action] = []
+        self.actions: dict[str, list[Action]] = {}
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "torch":
+        if name not in self.actions:
             return None
         spec: ModuleSpec | None = None
         for finder in sys.meta_path:
@@ -50,23 +50,29 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         def execute_and_act(module: ModuleType) -> None:
             del loader.exec_module  # the loader is as it was
             execute(module)
-            actions, self.actions = self.actions, []
-            self._leave()
+            # The module is whole, but the import system says so only after this; until then every thread that
+            # imports it, as torch's own functions do, waits for this thread.
+            if module.__spec__ is not None:
+                vars(module.__spec__)["_initializing"] = False
+            actions = self.actions.pop(name, [])
+            self._leave_if_done()
             for action in actions:
                 action(module)
 
         setattr(loader, "exec_module", execute_and_act)  # noqa: B010 - mypy forbids the plain form
         return spec
 
-    def forget(self, action: Action) -> None:
-        if action in self.actions:
-            self.actions.remove(action)
-        if not self.actions:
-            self._leave()
+    def forget(self, name: str, action: Action) -> None:
+        waiting = self.actions.get(name, [])
+        if action in waiting:
+            waiting.remove(action)
+        if not waiting:
+            self.actions.pop(name, None)
+        self._leave_if_done()
 
-    def _leave(self) -> None:
-        if self in sys.meta_path:
+    def _leave_if_done(self) -> None:
+        if not self.actions and self in sys.meta_path:
             sys.meta_path.remove(self)
 
 
-_finder = _TorchFinder()
+_finder = _Finder()

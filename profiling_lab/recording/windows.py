@@ -42,8 +42,9 @@ def keep_what_was_recorded(spool: Spool) -> None:
         work = records[kind]
         of_a_call = np.isin(work["correlation"], kept)
         records[kind] = work[of_a_call | _overlaps(starts, ends, work["start_ns"], work["end_ns"])]
-    overheads = records["overheads"]
-    records["overheads"] = overheads[_overlaps(starts, ends, overheads["start_ns"], overheads["end_ns"])]
+    for kind in ("overheads", "host_events"):
+        rows = records[kind]
+        records[kind] = rows[_overlaps(starts, ends, rows["start_ns"], rows["end_ns"])]
     ranges = records["ranges"]
     named = np.isin(ranges["type"], _NAMES)
     range_end = np.where(ranges["end_ns"] == 0, ranges["start_ns"], ranges["end_ns"])

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small network whose training step is replayed as a CUDA graph."""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+MENDED = "--mended" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STEPS, WARM = (15, 5) if DEVICE == "cuda" else (3, 1)
+
+
+def start_clock() -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def report(began: float, loss: torch.Tensor) -> None:
+    took_ms = 1000 * (start_clock() - began) / (STEPS - WARM)
+    print(f"step_ms {took_ms:.3f} loss {loss.detach().float().item():.6f}")
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, layers: int, classes: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return self.head(x)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Net(1024 if DEVICE == "cuda" else 32, 12).to(DEVICE)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, fused=DEVICE == "cuda", capturable=DEVICE == "cuda"
+    )
+    x = torch.randn(4096 if DEVICE == "cuda" else 8, model.head.in_features, device=DEVICE)
+    target = torch.randint(0, 64, (len(x),), device=DEVICE)
+
+    def train_step() -> torch.Tensor:
+        with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False):
+            loss = F.cross_entropy(model(x), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        return loss
+
+    replay = train_step
+    if DEVICE == "cuda":
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                train_step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = train_step()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return captured
+
+    for step in range(STEPS):
+        if step == WARM:
+            began = start_clock()
+        loss = replay()
+    report(began, loss)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large products without gradients, the answer read once at the end."""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+MENDED = "--mended" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STEPS, WARM = (15, 5) if DEVICE == "cuda" else (3, 1)
+
+
+def start_clock() -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def report(began: float, loss: torch.Tensor) -> None:
+    took_ms = 1000 * (start_clock() - began) / (STEPS - WARM)
+    print(f"step_ms {took_ms:.3f} loss {loss.detach().float().item():.6f}")
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, layers: int, classes: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return self.head(x)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Net(8192 if DEVICE == "cuda" else 32, 4).to(DEVICE, torch.bfloat16)
+    x = torch.randn(
+        8192 if DEVICE == "cuda" else 8, model.head.in_features, device=DEVICE, dtype=torch.bfloat16
+    )
+    for step in range(STEPS):
+        if step == WARM:
+            began = start_clock()
+        with torch.inference_mode():
+            loss = model(x).float().square().mean()
+    report(began, loss)
+
+
+if __name__ == "__main__":
+    main()

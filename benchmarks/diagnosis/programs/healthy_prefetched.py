@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pinned batches are uploaded a step ahead on a stream of their own."""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+MENDED = "--mended" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STEPS, WARM = (15, 5) if DEVICE == "cuda" else (3, 1)
+
+
+def start_clock() -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def report(began: float, loss: torch.Tensor) -> None:
+    took_ms = 1000 * (start_clock() - began) / (STEPS - WARM)
+    print(f"step_ms {took_ms:.3f} loss {loss.detach().float().item():.6f}")
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, layers: int, classes: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return self.head(x)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Net(2048 if DEVICE == "cuda" else 32, 8).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=DEVICE == "cuda")
+    rows, width = (16384, 2048) if DEVICE == "cuda" else (8, 32)
+    batches = [torch.randn(rows, width).to(torch.bfloat16) for _ in range(2)]
+    if DEVICE == "cuda":
+        batches = [batch.pin_memory() for batch in batches]
+    target = torch.randint(0, 64, (rows,), device=DEVICE)
+    side = torch.cuda.Stream() if DEVICE == "cuda" else None
+    ahead = batches[0].to(DEVICE)
+    for step in range(STEPS):
+        if step == WARM:
+            began = start_clock()
+        x = ahead
+        if side:
+            torch.cuda.current_stream().wait_stream(side)
+            x.record_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            ahead = batches[step % 2].to(DEVICE, non_blocking=True)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = F.cross_entropy(model(x), target)
+
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    report(began, loss)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW that walks over the parameters one by one, for a model with many small ones."""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+MENDED = "--mended" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STEPS, WARM = (15, 5) if DEVICE == "cuda" else (3, 1)
+
+
+def start_clock() -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def report(began: float, loss: torch.Tensor) -> None:
+    took_ms = 1000 * (start_clock() - began) / (STEPS - WARM)
+    print(f"step_ms {took_ms:.3f} loss {loss.detach().float().item():.6f}")
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, layers: int, classes: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return self.head(x)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Net(256, 120).to(DEVICE)
+    fused = MENDED and DEVICE == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=False)
+    x = torch.randn(256, 256, device=DEVICE)
+    target = torch.randint(0, 64, (256,), device=DEVICE)
+    for step in range(STEPS):
+        if step == WARM:
+            began = start_clock()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = F.cross_entropy(model(x), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    report(began, loss)
+
+
+if __name__ == "__main__":
+    main()
