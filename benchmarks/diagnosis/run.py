@@ -11,23 +11,25 @@ Each program runs as it is and mended, which measures what its defect costs, and
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-LIMIT_S = 120
+OPTIONS = ("--sample-python", "--sample-hz", "200")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings and times.jsonl")
     parser.add_argument("--only", default="", help="names of programs, with commas (default: all)")
     parser.add_argument("--parts", default="times,recordings", help="what to do (default: both)")
@@ -39,6 +41,15 @@ def main() -> int:
         programs = [path for path in programs if path.stem in wanted]
         if missing := set(wanted) - {path.stem for path in programs}:
             parser.error(f"there is no program {', '.join(sorted(missing))} in {HERE / 'programs'}")
+    from profiling_lab.measure.device import Machine
+    from profiling_lab.measure.results import ResultsFile
+
+    status, text = _in_child(
+        _tell_machine
+    )  # a process that has looked at the GPU cannot fork others that use it
+    if status:
+        parser.error(text.strip().splitlines()[-1])
+    results = ResultsFile(args.out / "times.jsonl", Machine(**json.loads(text.splitlines()[-1])))
     failed = 0
     for path in programs:
         began = time.monotonic()
@@ -47,7 +58,8 @@ def main() -> int:
             plain, mended = _step_ms(path, []), _step_ms(path, ["--mended"])
             failed += plain is None or mended is None
             if plain is not None and mended is not None:
-                _write_times(args.out / "times.jsonl", path.stem, plain, mended)
+                for provider, value in (("as it is", plain), ("mended", mended)):
+                    results.add("diagnosis", {"program": path.stem}, provider, "step", value, "ms")
                 said = f"{plain:9.2f} ms, mended {mended:9.2f} ms"
         if "recordings" in args.parts:
             failed += not _record(path, args.out)
@@ -55,28 +67,22 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _step_ms(path: Path, arguments: list[str]) -> float | None:
-    """The program's own step time. The child is forked from this process, where torch is imported but no
-    CUDA context made: a fresh process without the seconds of importing."""
-    import torch  # noqa: F401
+def _tell_machine() -> int:
+    from profiling_lab.measure.device import machine
 
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writing, 1)
-        os.close(reading)
+    print(json.dumps(asdict(machine())))
+    return 0
+
+
+def _step_ms(path: Path, arguments: list[str]) -> float | None:
+    """The program's own step time."""
+
+    def run() -> int:
         sys.argv = [str(path), *arguments]
-        code = 1
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-            sys.stdout.flush()
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
+        runpy.run_path(str(path), run_name="__main__")
+        return 0
+
+    status, text = _in_child(run)
     found = re.search(r"step_ms ([\d.]+)", text)
     if status or found is None:
         print(f"{path.stem} {' '.join(arguments)} ended with status {status}: {text[-300:]}", file=sys.stderr)
@@ -85,43 +91,42 @@ def _step_ms(path: Path, arguments: list[str]) -> float | None:
 
 
 def _record(path: Path, out: Path) -> bool:
+    from profiling_lab.cli import main as profiling_lab
+
     recording = out / f"{path.stem}.sqlite"
-    command = [sys.executable, "-m", "profiling_lab", "record", "--overwrite", "-o", str(recording), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if done.returncode or not recording.is_file():
-        print(f"{path.stem} recorded: exit code {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
+    status, text = _in_child(
+        lambda: profiling_lab(["record", "--overwrite", "-o", str(recording), *OPTIONS, str(path)])
+    )
+    if status or not recording.is_file():
+        print(f"{path.stem} recorded: status {status}: {text[-500:]}", file=sys.stderr)
         return False
     return True
 
 
-def _write_times(file: Path, name: str, plain: float, mended: float) -> None:
-    import torch
+def _in_child(run: Callable[[], int]) -> tuple[int, str]:
+    """Runs it in a fork of this process, where torch is imported but no CUDA context made: all that happens
+    on the GPU happens anew, without the seconds of importing. Returns the wait status and the output."""
+    import torch  # noqa: F401
 
-    cuda = torch.cuda.is_available()
-    git = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    facts = {
-        "gpu": torch.cuda.get_device_name() if cuda else "none",
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "git": git.stdout.strip() or os.environ.get("PROFILING_LAB_GIT", "unknown"),
-        "date": datetime.date.today().isoformat(),
-        "run": str(os.getpid()),
-    }
-    with file.open("a") as lines:
-        for provider, value in (("as it is", plain), ("mended", mended)):
-            row = {
-                "benchmark": "diagnosis",
-                "case": {"program": name},
-                "provider": provider,
-                "metric": "step",
-                "value": value,
-                "unit": "ms",
-                **facts,
-            }
-            lines.write(json.dumps(row) + "\n")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.dup2(writing, 1)
+            os.dup2(writing, 2)
+            os.close(reading)
+            code = run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, errors="replace") as pipe:
+        text = pipe.read()
+    return os.waitpid(child, 0)[1], text
 
 
 if __name__ == "__main__":
