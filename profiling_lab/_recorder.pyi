@@ -9,6 +9,7 @@ VERSION: str
 def start(
     *,
     spool_path: str,
+    spool_file: int = -1,
     cupti_override: str = "",
     cupti_candidates: list[str] = ...,
     gpu: bool = True,
@@ -25,6 +26,9 @@ def start(
     drain_period_ms: int = ...,
 ) -> dict[str, Any]:
     """Begin to record: {"gpu": bool, "gpu_reason": str, "stack_reason": str}.
+
+    spool_file: a descriptor of the file at spool_path, which is duplicated; -1: the file is created, and must
+    not exist.
 
     RuntimeError: nothing was started (already recording, a forked child, another client holds CUPTI, a file
     that cannot be written); its text is one sentence.

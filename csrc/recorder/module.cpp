@@ -31,6 +31,8 @@ py::dict start(const py::kwargs& wanted) {
     const auto name = key.cast<std::string>();
     if (name == "spool_path")
       options.spool_path = value.cast<std::string>();
+    else if (name == "spool_file")
+      options.spool_file = value.cast<int>();
     else if (name == "cupti_override")
       options.cupti.override_path = value.cast<std::string>();
     else if (name == "cupti_candidates")
@@ -244,12 +246,15 @@ PYBIND11_MODULE(_recorder, m) {
       "add_meta", [](const std::map<std::string, std::string>& meta) { Session::instance().add_meta(meta); },
       py::arg("meta"));
   const py::call_guard<py::gil_scoped_release> without_gil;
-  m.def("warm_up", [] { return Session::instance().warm_up(); }, without_gil);
+  m.def(
+      "warm_up", [] { return Session::instance().warm_up(); }, without_gil);
   m.def(
       "open_window", [](int64_t step) { return Session::instance().open_window(step); }, py::arg("step") = -1,
       without_gil);
-  m.def("close_window", [] { return Session::instance().close_window(); }, without_gil);
-  m.def("pause", [] { return Session::instance().pause(); }, without_gil);
+  m.def(
+      "close_window", [] { return Session::instance().close_window(); }, without_gil);
+  m.def(
+      "pause", [] { return Session::instance().pause(); }, without_gil);
   m.def("captures_under_way", &capture_watch::under_way);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });

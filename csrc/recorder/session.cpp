@@ -66,7 +66,7 @@ StartResult Session::start(const StartOptions& options) {
     return result;
   }
   const spool::Header header{spool::kFormatVersion, static_cast<uint32_t>(getpid()), now_ns()};
-  result.error = writer_.open(options.spool_path, header);
+  result.error = writer_.open(options.spool_path, header, options.spool_file);
   if (!result.error.empty()) return result;
   state_ = State::kStarting;
   try {
@@ -82,8 +82,7 @@ StartResult Session::start(const StartOptions& options) {
   if (gpu_) cupti_.stop();
   if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   if (python_) python_stacks::stop();
-  writer_.close();
-  unlink(options.spool_path.c_str());
+  writer_.discard();
   state_ = State::kIdle;
   return result;
 }

@@ -29,6 +29,7 @@ namespace plab::recorder {
 
 struct StartOptions {
   std::string spool_path;
+  int spool_file = -1;  // that file, created and locked by the caller; -1: it is created here
   CuptiOptions cupti;
   bool gpu = true;
   bool python_stacks = true;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/spool.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,34 +102,35 @@ bool take_text(const char*& at, const char* end, std::string* text) {
 
 }  // namespace
 
-std::string Writer::open(const std::string& path, const Header& header) {
+std::string Writer::open(const std::string& path, const Header& header, int file) {
   std::lock_guard lock(mutex_);
-  struct stat old;
-  // Truncated, a file keeps its mode and whoever has it open.
-  if (::lstat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode)) ::unlink(path.c_str());
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
-  if (file_ < 0) return "cannot write " + path + ": " + std::strerror(errno);
-  error_ = 0;
+  error_ = file_.open(path, file);
+  if (error_) return "cannot write " + path + ": " + std::strerror(error_);
   bytes_written_ = bytes_lost_ = 0;
   next_string_ = 0;
   strings_.clear();
   pending_strings_.clear();
   write_block(Kind::kHeader, sizeof header, &header, sizeof header);
-  return error_ ? "cannot write " + path + ": " + std::strerror(error_) : "";
+  if (!error_) return "";
+  file_.remove();
+  return "cannot write " + path + ": " + std::strerror(error_);
 }
 
 void Writer::close() noexcept {
   std::lock_guard lock(mutex_);
-  if (file_ < 0) return;
+  if (!file_.is_open()) return;
   write_pending_strings();
-  ::close(file_);
-  file_ = -1;
+  file_.close();
+}
+
+void Writer::discard() noexcept {
+  std::lock_guard lock(mutex_);
+  file_.remove();
 }
 
 void Writer::forget() noexcept {
   // No lock: the thread that held it does not exist in a forked child.
-  if (file_ >= 0) ::close(file_);
-  file_ = -1;
+  file_.close();
 }
 
 uint32_t Writer::intern(std::string_view text) noexcept try {
@@ -177,28 +177,32 @@ void Writer::write_pending_strings() noexcept {
 }
 
 void Writer::write_block(Kind kind, size_t record_bytes, const void* data, size_t bytes) noexcept {
-  if (file_ < 0 || error_) {
+  const int file = error_ ? -1 : file_.get();
+  if (file < 0) {
+    if (!error_) error_ = EBADF;  // closed by the program: whatever has its number now is not ours
     bytes_lost_ += bytes;
     return;
   }
   BlockHeader header{kMagic, static_cast<uint16_t>(kind), static_cast<uint16_t>(record_bytes),
                      static_cast<uint32_t>(bytes), 0};
   header.crc = block_crc(header, data);
-  const auto write_all = [this](const void* from, size_t left) {
-    const auto* at = static_cast<const char*>(from);
-    while (left) {
-      const ssize_t done = ::write(file_, at, left);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) {
-        error_ = errno;
-        return;
-      }
-      at += done;
-      left -= static_cast<size_t>(done);
+  std::array<iovec, 2> parts{iovec{&header, sizeof header}, iovec{const_cast<void*>(data), bytes}};
+  for (size_t first = 0; first < parts.size();) {
+    const ssize_t done = ::writev(file, &parts[first], static_cast<int>(parts.size() - first));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) {
+      error_ = errno;
+      break;
     }
-  };
-  write_all(&header, sizeof header);
-  if (!error_) write_all(data, bytes);
+    for (auto left = static_cast<size_t>(done); first < parts.size();) {
+      iovec& part = parts[first];
+      const size_t step = std::min(left, part.iov_len);
+      part = {static_cast<char*>(part.iov_base) + step, part.iov_len - step};
+      left -= step;
+      if (part.iov_len) break;
+      ++first;
+    }
+  }
   (error_ ? bytes_lost_ : bytes_written_) += bytes;
 }
 

@@ -17,6 +17,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trace/spool_file.h"
+
 namespace plab::trace::spool {
 
 inline constexpr uint32_t kFormatVersion = 2;
@@ -197,10 +199,12 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Creates the file, readable by its owner alone. Returns "" or what went wrong.
-  std::string open(const std::string& path, const Header& header);
+  // Writes into `file`, which the caller has created at `path` and keeps, or, without one, creates it:
+  // readable by its owner alone, and never in the place of another. Returns "" or what went wrong.
+  std::string open(const std::string& path, const Header& header, int file = -1);
   void close() noexcept;
-  void forget() noexcept;  // in a forked child: the file belongs to the parent
+  void discard() noexcept;  // and delete it
+  void forget() noexcept;   // in a forked child: the file belongs to the parent
 
   uint32_t intern(std::string_view text) noexcept;
   void meta(std::string_view name, std::string_view value) noexcept;
@@ -226,7 +230,7 @@ class Writer {
   void write_pending_strings() noexcept;
 
   std::mutex mutex_;
-  int file_ = -1;
+  SpoolFile file_;
   int error_ = 0;
   uint64_t bytes_written_ = 0, bytes_lost_ = 0;
   uint32_t next_string_ = 0;
