@@ -90,8 +90,14 @@ def calibrate_functions(user: tuple[int, int, int], function: tuple[int, int, in
 def autograd_state() -> str:
     """ "on", or why the link is off."""
 
-def read_spool(path: str) -> dict[str, Any]:
-    """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool."""
+def read_spool(path: str, file: int = -1) -> dict[str, Any]:
+    """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool.
+
+    file: a descriptor to read from; the path is then for messages alone.
+    """
+
+def duplicate_spool() -> int:
+    """A descriptor of the running recording's file, with its lock; -1: it was closed, and is gone."""
 
 def classify(name: str) -> str:
     """What a CUDA call does: launch, graph, copy, set, sync, memory, wait, or none (it is not recorded)."""

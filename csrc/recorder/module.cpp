@@ -192,24 +192,29 @@ void name_the_columns() {
   PYBIND11_NUMPY_DTYPE(Window, start_ns, end_ns, step);
 }
 
-py::dict read_spool(const std::string& path) {
+py::str decoded(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
+}
+
+py::dict read_spool(const std::string& path, int file) {
   name_the_columns();
   spool::Contents contents;
   {
     const py::gil_scoped_release released;
-    contents = spool::read(path);
+    contents = file < 0 ? spool::read(path) : spool::read(file, path);
   }
   py::list strings;
-  for (const std::string& text : contents.strings) {
-    strings.append(py::reinterpret_steal<py::str>(
-        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace")));
-  }
+  for (const std::string& text : contents.strings) strings.append(decoded(text));
+  py::dict meta;
+  for (const auto& [name, value] : contents.meta) meta[decoded(name)] = decoded(value);
   py::dict out;
   out["process"] = contents.header.process;
   out["start_ns"] = contents.header.start_ns;
   out["strings"] = strings;
-  out["meta"] = contents.meta;
+  out["meta"] = meta;
   out["unreadable_bytes"] = contents.unreadable_bytes;
+  out["unreadable_places"] = contents.unreadable_places;
   using spool::Kind;
   out["calls"] = records<spool::ApiCall>(contents, Kind::kApiCall);
   out["kernels"] = records<spool::Kernel>(contents, Kind::kKernel);
@@ -267,7 +272,8 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("calibrate", &calibrate, py::arg("nodes"));
   m.def("calibrate_functions", &calibrate_functions, py::arg("user"), py::arg("function"));
   m.def("autograd_state", &autograd_link::state);
-  m.def("read_spool", &read_spool, py::arg("path"));
+  m.def("read_spool", &read_spool, py::arg("path"), py::arg("file") = -1);
+  m.def("duplicate_spool", [] { return Session::instance().duplicate_spool(); });
   m.def("classify", &class_of_call, py::arg("name"));
   m.def("demangle", &demangle, py::arg("name"));
   m.def("short_name", &short_name, py::arg("demangled"));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -378,6 +379,8 @@ std::map<std::string, std::string> Session::statistics() {
   put("nvtx_libraries", nvtx_ranges::attached_libraries());
   put("dropped_calls", totals.dropped);
   put("dropped_bytes", file.lost);
+  put("unwritten_records", file.records_lost);
+  put("texts_cut", file.texts_cut);
   put("callback_errors", launch_callbacks::errors());
   put("spool_bytes", file.written);
   {
@@ -397,7 +400,11 @@ std::map<std::string, std::string> Session::statistics() {
     put("overhead_callback_ns", static_cast<uint64_t>(ticks * ticks_.ns_per_tick()));
     put("overhead_callback_samples", totals.cost_samples);
   }
-  if (file.error) out["write_error"] = std::strerror(file.error);
+  if (file.error == EBADF) {
+    out["write_error"] = "the program closed the capture file, and it is no longer at its path";
+  } else if (file.error) {
+    out["write_error"] = std::strerror(file.error);
+  }
   return out;
 }
 

@@ -53,6 +53,7 @@ class Session {
  public:
   static Session& instance();
 
+  int duplicate_spool() noexcept { return writer_.duplicate(); }
   StartResult start(const StartOptions& options);  // GIL held
   std::string halt();                              // GIL released; "" or why nothing was halted
   // Returns the statistics, which a full disk may have kept out of the file. GIL held.

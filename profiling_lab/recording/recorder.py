@@ -219,26 +219,42 @@ class Recorder:
         link_state = _recorder.autograd_state() if self._autograd else "switched off"
         if link_state != "on":
             self._reasons["autograd"] = link_state
+        # Held until it is converted, so that what is at its path by then does not matter. -1: it is gone.
+        spool_file = _recorder.duplicate_spool()
         try:
             facts = self._last_facts(ended - self._began)
-            facts |= _recorder.stop(facts)
-        except RuntimeError as error:
-            raise LabError(str(error)) from error
-        global _running
-        self._process, _running = 0, None
-        self._take_back()
+            try:
+                facts |= _recorder.stop(facts)
+            except RuntimeError as error:
+                raise LabError(str(error)) from error
+            global _running
+            self._process, _running = 0, None
+            self._take_back()
+            self.summary = self._write(spool_file, facts, ended - self._began)
+        finally:
+            if spool_file >= 0:
+                os.close(spool_file)
+        return self.summary
+
+    def _write(self, spool_file: int, facts: dict[str, str], seconds: float) -> RecordingSummary:
         if "write_error" in facts:
             self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
+        if spool_file < 0:
+            raise LabError(
+                f"the recording is lost: its capture file {self.spool_path} was closed by the program, and "
+                "deleted or replaced"
+            )
         # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
         from profiling_lab.recording.convert import convert
 
-        convert(self.spool_path, self.path, facts)
-        self.spool_path.unlink()
-        self.summary = self._summarize(facts, ended - self._began)
-        return self.summary
+        done = convert(self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite)
+        if done.unreadable:
+            self._reasons["capture"] = done.unreadable
+        files.remove(spool_file, self.spool_path)
+        return self._summarize(done.meta, seconds)
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
         lost = (
@@ -246,6 +262,9 @@ class Recorder:
             "dropped_records",
             "records_without_time",
             "callback_errors",
+            "unwritten_records",
+            "texts_cut",
+            "unreadable_places",
         )
         return RecordingSummary(
             path=self.path,
