@@ -105,13 +105,9 @@ class Reader {
 
   void spend(uint64_t bytes) { vain_left_ -= std::min(vain_left_, bytes); }
 
-  // The next whole block behind what cannot be read, or the end of the file.
+  // The next whole block behind what cannot be read, or the end of the file. The damaged block's length is
+  // not used: it may be what is damaged.
   uint64_t next_block(uint64_t damaged) {
-    // Most often the payload is damaged, and the length still true.
-    if (take_header(damaged)) {
-      const uint64_t next = damaged + block_bytes();
-      if (next == size_ || take_block(next)) return next;
-    }
     std::vector<char> window;
     size_t step = kFirstSearchStep;
     for (uint64_t at = damaged + 1; at < size_ && vain_left_;

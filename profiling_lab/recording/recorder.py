@@ -245,7 +245,7 @@ class Recorder:
         if spool_file < 0:
             raise LabError(
                 f"the recording is lost: its capture file {self.spool_path} was closed by the program, and "
-                "deleted or replaced"
+                "deleted, renamed or replaced"
             )
         # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
         from profiling_lab.recording.convert import convert

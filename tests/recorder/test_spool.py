@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorder.spool_blocks import crc32c, positions
 
 from profiling_lab import _recorder
 from profiling_lab.cli import main
@@ -35,15 +36,6 @@ def rows(path: Path) -> dict[str, int]:
     return {kind: len(contents[kind]) for kind in ("calls", "kernels", "copies", "strings")}
 
 
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
 def test_every_prefix_of_a_capture_can_be_read(spool: Path, tmp_path: Path) -> None:
     whole, seen = spool.read_bytes(), []
     assert rows(spool)["kernels"] == 20
@@ -59,17 +51,6 @@ def test_every_prefix_of_a_capture_can_be_read(spool: Path, tmp_path: Path) -> N
     assert converted.rows["PYREC_LAUNCH"] == rows(cut)["calls"] > 0
 
 
-def blocks(content: bytes) -> list[tuple[int, int, int]]:
-    """(kind, begin, end) of every block."""
-    found, at = [], 0
-    while at < len(content):
-        magic, kind, _, length, _ = struct.unpack_from("<4sHHII", content, at)
-        assert magic == b"PLSL"
-        found.append((kind, at, at + 16 + length))
-        at += 16 + length
-    return found
-
-
 def kernel_names(path: Path) -> list[str]:
     contents = _recorder.read_spool(str(path))
     texts = dict(enumerate(contents["strings"]))
@@ -82,7 +63,7 @@ def test_a_damaged_block_is_skipped_and_counted(spool: Path, tmp_path: Path, whe
     whole, names = spool.read_bytes(), kernel_names(spool)
     records = {4: "calls", 5: "kernels", 6: "copies", 3: "strings"}
     before, path, cases = rows(spool), tmp_path / "damaged.spool", set()
-    for kind, begin, end in blocks(whole)[1:]:
+    for kind, begin, end in positions(whole)[1:]:
         damaged = bytearray(whole)
         damaged[begin + where if where >= 0 else end + where] ^= 0x40
         path.write_bytes(damaged)
@@ -100,7 +81,7 @@ def test_a_damaged_block_is_skipped_and_counted(spool: Path, tmp_path: Path, whe
 
 def test_what_was_skipped_is_told(spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = bytearray(spool.read_bytes())
-    begin, end = next((begin, end) for kind, begin, end in blocks(bytes(content)) if kind == 5)
+    begin, end = next((begin, end) for kind, begin, end in positions(bytes(content)) if kind == 5)
     content[end - 1] ^= 1
     spool.write_bytes(content)
     out = tmp_path / "told.sqlite"

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its files belong to one recording alone: two recordings, a killed one, links, a program that closes files."""
+"""Its files belong to one recording: two recordings, a killed one, links, a program that closes files."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+
+from profiling_lab.recording.convert import convert
 
 PYTHON_ERRORS = "from profiling_lab.errors import LabError, UsageError\n"
 
