@@ -80,6 +80,7 @@ def _without_cycles(nodes: Records) -> tuple[Records, int]:
     """
     from profiling_lab import _recorder
 
+    nodes = nodes[nodes["id"] != 0]  # which is "no stack": nobody may find it as a caller
     if not len(nodes):
         return nodes, 0
     at = np.minimum(np.searchsorted(nodes["id"], nodes["parent"]), len(nodes) - 1)

@@ -130,6 +130,11 @@ def test_stacks_that_lead_in_a_circle(tmp_path: Path, depths: tuple[int, int]) -
     assert int(meta["stacks_cut"]) >= 2 and meta["stacks_lost"] == "0"
 
 
+def test_a_stack_with_the_number_of_none(tmp_path: Path) -> None:
+    """Its caller is itself."""
+    recovered(tmp_path, block(14, 32, node(0, 0, 0) + node(1, 0, 1)), block(4, 80, call(1, 1)))
+
+
 def test_stacks_deeper_than_any(tmp_path: Path) -> None:
     """20,000 frames, each called: the texts of all of them would be 10 GB."""
     deep = b"".join(node(i, i - 1, i) for i in range(1, 20_001))
