@@ -9,6 +9,7 @@ VERSION: str
 def start(
     *,
     spool_path: str,
+    spool_file: int = -1,
     cupti_override: str = "",
     cupti_candidates: list[str] = ...,
     gpu: bool = True,
@@ -25,6 +26,9 @@ def start(
     drain_period_ms: int = ...,
 ) -> dict[str, Any]:
     """Begin to record: {"gpu": bool, "gpu_reason": str, "stack_reason": str}.
+
+    spool_file: a descriptor of the file at spool_path, which is duplicated; -1: the file is created, and must
+    not exist.
 
     RuntimeError: nothing was started (already recording, a forked child, another client holds CUPTI, a file
     that cannot be written); its text is one sentence.
@@ -95,8 +99,14 @@ def calibrate_functions(user: tuple[int, int, int], function: tuple[int, int, in
 def autograd_state() -> str:
     """ "on", or why the link is off."""
 
-def read_spool(path: str) -> dict[str, Any]:
-    """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool."""
+def read_spool(path: str, file: int = -1) -> dict[str, Any]:
+    """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool.
+
+    file: a descriptor to read from; the path is then for messages alone.
+    """
+
+def duplicate_spool() -> int:
+    """A descriptor of the running recording's file, with its lock; -1: it was closed, and is gone."""
 
 def classify(name: str) -> str:
     """What a CUDA call does: launch, graph, copy, set, sync, memory, wait, or none (it is not recorded)."""

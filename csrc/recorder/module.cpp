@@ -32,6 +32,8 @@ py::dict start(const py::kwargs& wanted) {
     const auto name = key.cast<std::string>();
     if (name == "spool_path")
       options.spool_path = value.cast<std::string>();
+    else if (name == "spool_file")
+      options.spool_file = value.cast<int>();
     else if (name == "cupti_override")
       options.cupti.override_path = value.cast<std::string>();
     else if (name == "cupti_candidates")
@@ -192,24 +194,29 @@ void name_the_columns() {
   PYBIND11_NUMPY_DTYPE(Window, start_ns, end_ns, step);
 }
 
-py::dict read_spool(const std::string& path) {
+py::str decoded(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
+}
+
+py::dict read_spool(const std::string& path, int file) {
   name_the_columns();
   spool::Contents contents;
   {
     const py::gil_scoped_release released;
-    contents = spool::read(path);
+    contents = file < 0 ? spool::read(path) : spool::read(file, path);
   }
   py::list strings;
-  for (const std::string& text : contents.strings) {
-    strings.append(py::reinterpret_steal<py::str>(
-        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace")));
-  }
+  for (const std::string& text : contents.strings) strings.append(decoded(text));
+  py::dict meta;
+  for (const auto& [name, value] : contents.meta) meta[decoded(name)] = decoded(value);
   py::dict out;
   out["process"] = contents.header.process;
   out["start_ns"] = contents.header.start_ns;
   out["strings"] = strings;
-  out["meta"] = contents.meta;
+  out["meta"] = meta;
   out["unreadable_bytes"] = contents.unreadable_bytes;
+  out["unreadable_places"] = contents.unreadable_places;
   using spool::Kind;
   out["calls"] = records<spool::ApiCall>(contents, Kind::kApiCall);
   out["kernels"] = records<spool::Kernel>(contents, Kind::kKernel);
@@ -254,12 +261,15 @@ PYBIND11_MODULE(_recorder, m) {
       "add_meta", [](const std::map<std::string, std::string>& meta) { Session::instance().add_meta(meta); },
       py::arg("meta"));
   const py::call_guard<py::gil_scoped_release> without_gil;
-  m.def("warm_up", [] { return Session::instance().warm_up(); }, without_gil);
+  m.def(
+      "warm_up", [] { return Session::instance().warm_up(); }, without_gil);
   m.def(
       "open_window", [](int64_t step) { return Session::instance().open_window(step); }, py::arg("step") = -1,
       without_gil);
-  m.def("close_window", [] { return Session::instance().close_window(); }, without_gil);
-  m.def("pause", [] { return Session::instance().pause(); }, without_gil);
+  m.def(
+      "close_window", [] { return Session::instance().close_window(); }, without_gil);
+  m.def(
+      "pause", [] { return Session::instance().pause(); }, without_gil);
   m.def("captures_under_way", &capture_watch::under_way);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });
@@ -281,7 +291,8 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("calibrate", &calibrate, py::arg("nodes"));
   m.def("calibrate_functions", &calibrate_functions, py::arg("user"), py::arg("function"));
   m.def("autograd_state", &autograd_link::state);
-  m.def("read_spool", &read_spool, py::arg("path"));
+  m.def("read_spool", &read_spool, py::arg("path"), py::arg("file") = -1);
+  m.def("duplicate_spool", [] { return Session::instance().duplicate_spool(); });
   m.def("classify", &class_of_call, py::arg("name"));
   m.def("demangle", &demangle, py::arg("name"));
   m.def("short_name", &short_name, py::arg("demangled"));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -68,7 +69,7 @@ StartResult Session::start(const StartOptions& options) {
     return result;
   }
   const spool::Header header{spool::kFormatVersion, static_cast<uint32_t>(getpid()), now_ns()};
-  result.error = writer_.open(options.spool_path, header);
+  result.error = writer_.open(options.spool_path, header, options.spool_file);
   if (!result.error.empty()) return result;
   state_ = State::kStarting;
   try {
@@ -84,8 +85,7 @@ StartResult Session::start(const StartOptions& options) {
   if (gpu_) cupti_.stop();
   if (nvtx_) nvtx_ranges::stop(writer_, keep_);
   if (python_) python_stacks::stop();
-  writer_.close();
-  unlink(options.spool_path.c_str());
+  writer_.discard();
   state_ = State::kIdle;
   return result;
 }
@@ -395,6 +395,8 @@ std::map<std::string, std::string> Session::statistics() {
   put("nvtx_libraries", nvtx_ranges::attached_libraries());
   put("dropped_calls", totals.dropped);
   put("dropped_bytes", file.lost);
+  put("unwritten_records", file.records_lost);
+  put("texts_cut", file.texts_cut);
   put("callback_errors", launch_callbacks::errors());
   put("spool_bytes", file.written);
   {
@@ -414,7 +416,11 @@ std::map<std::string, std::string> Session::statistics() {
     put("overhead_callback_ns", static_cast<uint64_t>(ticks * ticks_.ns_per_tick()));
     put("overhead_callback_samples", totals.cost_samples);
   }
-  if (file.error) out["write_error"] = std::strerror(file.error);
+  if (file.error == EBADF) {
+    out["write_error"] = "the program closed the capture file, and it is no longer at its path";
+  } else if (file.error) {
+    out["write_error"] = std::strerror(file.error);
+  }
   return out;
 }
 

@@ -29,6 +29,7 @@ namespace plab::recorder {
 
 struct StartOptions {
   std::string spool_path;
+  int spool_file = -1;  // that file, created and locked by the caller; -1: it is created here
   CuptiOptions cupti;
   bool gpu = true;
   bool python_stacks = true;
@@ -52,6 +53,7 @@ class Session {
  public:
   static Session& instance();
 
+  int duplicate_spool() noexcept { return writer_.duplicate(); }
   StartResult start(const StartOptions& options);  // GIL held
   std::string halt();                              // GIL released; "" or why nothing was halted
   // Returns the statistics, which a full disk may have kept out of the file. GIL held.

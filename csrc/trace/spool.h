@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder's capture file: append-only, readable up to the last whole block whenever the writer dies.
+// The recorder's capture file: append-only; whenever the writer dies, and whatever is damaged, every whole
+// block can be read.
 //
 // A file is a sequence of blocks {magic, kind, record size, payload size, CRC-32C} + payload. A payload is an
 // array of one of the records below (host byte order, no padding surprises: every struct is asserted), or,
-// for kMeta and kStrings, a sequence of entries. Strings are written before the records that name them, and a
-// later kMeta entry or stack node replaces an earlier one of the same key. Times are CLOCK_REALTIME
-// nanoseconds; what has no value is kNone.
+// for kMeta and kStrings, a sequence of entries; that of strings begins with the number of its first, so that
+// a lost block shifts no names. Strings are written before the records that name them, and a later kMeta
+// entry or stack node replaces an earlier one of the same key. Times are CLOCK_REALTIME nanoseconds; what has
+// no value is kNone.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +19,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trace/spool_file.h"
+
 namespace plab::trace::spool {
 
-inline constexpr uint32_t kFormatVersion = 2;
+inline constexpr uint32_t kFormatVersion = 3;
 inline constexpr uint32_t kNone = 0xffffffffu;
 
 enum class Kind : uint16_t {
@@ -204,9 +208,13 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Creates the file, readable by its owner alone. Returns "" or what went wrong.
-  std::string open(const std::string& path, const Header& header);
+  // Writes into `file`, which the caller has created at `path` and keeps, or, without one, creates it:
+  // readable by its owner alone, and never in the place of another. Returns "" or what went wrong.
+  std::string open(const std::string& path, const Header& header, int file = -1);
   void close() noexcept;
+  void discard() noexcept;  // and delete it
+  // A further descriptor of the file, for whoever reads it when this one is closed; -1: it is gone.
+  int duplicate() noexcept;
   void forget() noexcept;  // in a forked child: the file belongs to the parent
 
   uint32_t intern(std::string_view text) noexcept;
@@ -220,22 +228,25 @@ class Writer {
 
   struct Usage {
     uint64_t written = 0, lost = 0;  // bytes
-    int error = 0;                   // errno of the write that failed, 0 if none
+    uint64_t records_lost = 0;       // whatever they are; texts are not counted
+    uint64_t texts_cut = 0;          // they were too long
+    int error = 0;                   // errno of the write that failed, 0 if none; EBADF: the file is gone
   };
   Usage usage() noexcept {
     std::lock_guard lock(mutex_);
-    return {bytes_written_, bytes_lost_, error_};
+    return {bytes_written_, bytes_lost_, records_lost_, texts_cut_, error_};
   }
 
  private:
   void append_bytes(Kind kind, size_t record_bytes, const void* data, size_t bytes) noexcept;
   void write_block(Kind kind, size_t record_bytes, const void* data, size_t bytes) noexcept;
   void write_pending_strings() noexcept;
+  void lose(Kind kind, size_t record_bytes, size_t bytes) noexcept;
 
   std::mutex mutex_;
-  int file_ = -1;
+  SpoolFile file_;
   int error_ = 0;
-  uint64_t bytes_written_ = 0, bytes_lost_ = 0;
+  uint64_t bytes_written_ = 0, bytes_lost_ = 0, records_lost_ = 0, texts_cut_ = 0;
   uint32_t next_string_ = 0;
   std::unordered_map<std::string, uint32_t> strings_;
   std::vector<char> pending_strings_;
@@ -246,10 +257,13 @@ struct Contents {
   std::vector<std::string> strings;
   std::map<std::string, std::string> meta;
   std::map<Kind, std::vector<char>> records;  // concatenated payloads
-  uint64_t unreadable_bytes = 0;              // behind the last whole block
+  uint64_t unreadable_bytes = 0;              // damaged or cut off; they are skipped
+  uint64_t unreadable_places = 0;             // stretches of them
 };
 
-// Reads a spool, whole or cut short. Throws std::runtime_error with one sentence if it is none.
+// Reads a spool, whole, cut short or damaged, from a descriptor that stays the caller's; `name` is for
+// errors. Throws std::runtime_error with one sentence if it is none.
+Contents read(int file, const std::string& name);
 Contents read(const std::string& path);
 
 }  // namespace plab::trace::spool

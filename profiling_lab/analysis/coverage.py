@@ -156,7 +156,15 @@ def reason_text(trace: Trace, number: int) -> str:
     return _SENTENCES[reason]
 
 
-LOST = ("dropped_calls", "dropped_records", "records_without_time", "stacks_lost")
+LOST = (
+    "dropped_calls",
+    "dropped_records",
+    "records_without_time",
+    "stacks_lost",
+    "stacks_cut",
+    "unwritten_records",
+    "texts_cut",
+)
 
 
 def _recorder_notes(facts: dict[str, str]) -> list[str]:
@@ -167,6 +175,9 @@ def _recorder_notes(facts: dict[str, str]) -> list[str]:
         state = facts.get(name, "on")
         if state not in ("", "on"):
             notes.append(f"{what}: {state}")
+    skipped = facts.get("unreadable_bytes", "")
+    if skipped.isdecimal() and int(skipped):
+        notes.append(f"{int(skipped):,} bytes of the capture could not be read and were skipped")
     if facts.get("finished", "yes") != "yes":
         notes.append("the recording was cut off before its end")
     return notes

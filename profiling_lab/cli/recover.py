@@ -13,7 +13,8 @@ EXAMPLES = """\
   profiling-lab recover run.sqlite.spool -o partial.sqlite
 
 A recording that ended by os._exit, a signal or a crash has everything but its last second or so.
-The spool is left alone.
+The spool is left alone. While its recording still runs it is refused: record with --steps or --duration, or
+recover a copy of it.
 """
 
 
@@ -39,11 +40,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{output} exists already; choose another name with -o or pass --overwrite")
     if not output.parent.is_dir():
         raise UsageError(f"the folder {output.parent} does not exist")
-    rows = convert(spool, output).rows
+    done = convert(spool, output, overwrite=args.overwrite)
+    rows = done.rows
     kernels, launches = rows.get("CUPTI_ACTIVITY_KIND_KERNEL", 0), rows.get("PYREC_LAUNCH", 0)
     print(
         f"profiling-lab: recovered {kernels:,} kernels and {launches:,} CUDA calls; wrote {output}; "
         f"next: profiling-lab {'lines' if kernels else 'info'} {output}",
         file=sys.stderr,
     )
+    if done.unreadable:
+        print(f"profiling-lab: {done.unreadable}", file=sys.stderr)
     return 0

@@ -216,11 +216,14 @@ def _graph_nodes(spool: Spool) -> Any:
     made_by = dict(zip(rows["node"].tolist(), rows["correlation"].tolist(), strict=True))
     recorded = set(spool.records["calls"]["correlation"].tolist())
     nodes, calls = [], []
+    first_of: dict[int, int] = {}
     for node in original:
-        source, seen = node, {node}
-        while (before := original.get(source, 0)) and before not in seen:
-            seen.add(before)
+        source, trail = node, {node: None}
+        while source not in first_of and (before := original.get(source, 0)) and before not in trail:
+            trail[before] = None
             source = before
+        source = first_of.get(source, source)
+        first_of.update(dict.fromkeys(trail, source))
         if made_by.get(source, 0) in recorded:
             nodes.append(node)
             calls.append(made_by[source])

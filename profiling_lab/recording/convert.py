@@ -6,15 +6,14 @@ The file is built beside its destination and renamed when it is whole, so a read
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
-from profiling_lab.errors import LabError
+from profiling_lab.errors import LabError, UnreadableInputError, UsageError
 from profiling_lab.recording import activity_tables, range_tables, target_tables
+from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.schema import (
     ALWAYS_WRITTEN,
     NSYS_TABLES,
@@ -29,48 +28,129 @@ from profiling_lab.recording.windows import keep_what_was_recorded
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What a conversion wrote: rows per table, and what the spool says about the recording."""
+    """What a conversion wrote: rows per table, and what the spool says about the recording.
+
+    `unreadable` is one clause about what was damaged in it, "" if nothing was.
+    """
 
     rows: dict[str, int]
     meta: dict[str, str]
+    unreadable: str = ""
 
 
-def convert(spool_path: str | Path, out_path: str | Path, meta: dict[str, str] | None = None) -> Converted:
+def convert(
+    spool_path: str | Path,
+    out_path: str | Path,
+    meta: dict[str, str] | None = None,
+    *,
+    spool_file: int = -1,
+    overwrite: bool = True,
+) -> Converted:
     """Write `out_path` from the capture file `spool_path`; `meta` adds to what the capture says itself.
 
-    Raises UnreadableInputError if the spool is none, LabError if the SQLite file cannot be written.
+    spool_file: a descriptor of the capture, for whoever holds its lock; without one the file must not be
+    written any more. overwrite: an existing file of this name is replaced.
+
+    Raises UnreadableInputError if the spool is none, UsageError if it is still written, LabError if the
+    SQLite file cannot be written.
     """
-    spool = Spool.read(spool_path)
-    spool.meta.update(meta or {})
-    keep_what_was_recorded(spool)
-    strings = StringTable(spool.strings)
-    rows = chain(
-        activity_tables.build(spool, strings),
-        range_tables.build(spool, strings),
-        target_tables.build(spool, strings),
-        strings.build(),  # last: every other table has named its strings by now
-    )
-    destination = Path(out_path)
+    source, destination = Path(spool_path), Path(out_path)
+    file = spool_file if spool_file >= 0 else _open(source)
+    try:
+        spool = Spool.read(source, file)
+        spool.meta.update(meta or {})
+        spool.meta["unreadable_bytes"] = str(spool.unreadable_bytes)
+        spool.meta["unreadable_places"] = str(spool.unreadable_places)
+        return _convert(spool, file, destination, overwrite)
+    finally:
+        if spool_file < 0:
+            os.close(file)
+
+
+def _open(path: Path) -> int:
+    try:
+        return files.open_finished(path)
+    except files.OccupiedError as taken:
+        if taken.held is files.Held.OTHER:
+            raise UnreadableInputError(f"{path} is not a capture of the recorder") from None
+        by = f" (process {taken.process})" if taken.process else ""
+        raise UsageError(
+            f"{path} is still being written: its recording runs{by}; it can be recovered when that has ended"
+        ) from None
+    except OSError as error:
+        raise UnreadableInputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _convert(spool: Spool, file: int, destination: Path, overwrite: bool) -> Converted:
     temporary = destination.with_name(destination.name + ".tmp")
     try:
-        counts = _write(temporary, rows)
-        os.replace(temporary, destination)
+        claim = files.create(temporary, replace_dead=True)
+    except files.OccupiedError as taken:
+        what = "another process writes it" if taken.held is files.Held.LIVE else f"{temporary} is in the way"
+        raise LabError(_cannot_write(spool, file, destination, what)) from None
+    except OSError as error:
+        raise LabError(_cannot_write(spool, file, destination, error)) from error
+    try:
+        counts = _write(temporary, _tables(spool))
+        os.fsync(claim)  # some file systems say only now that they are full
+        _put_in_place(temporary, destination, overwrite)
+    except FileExistsError:
+        raise UsageError(
+            _cannot_write(spool, file, destination, "a file of this name has been made meanwhile")
+        ) from None
+    except _UnfitError as error:
+        raise UnreadableInputError(f"{spool.path} holds what no recorder writes: {error}") from error
     except Exception as error:
-        raise LabError(
-            f"cannot write {destination} (the capture is kept in {spool_path}): {error}"
-        ) from error
+        raise LabError(_cannot_write(spool, file, destination, error)) from error
     finally:  # after Ctrl-C too
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-    return Converted(counts, spool.meta)
+        files.remove(claim, temporary)
+        os.close(claim)
+    return Converted(counts, spool.meta, spool.unreadable)
+
+
+def _cannot_write(spool: Spool, file: int, destination: Path, why: object) -> str:
+    kept = files.place(file, spool.path)
+    where = f"the capture is kept in {kept}" if kept else "the capture was deleted"
+    return f"cannot write {destination} ({where}): {why}"
+
+
+class _UnfitError(Exception):
+    """The capture is whole, but its content makes no recording."""
+
+
+def _tables(spool: Spool) -> Iterator[Rows]:
+    """All rows of the file. Raises _UnfitError whatever a crafted capture makes go wrong."""
+    try:
+        keep_what_was_recorded(spool)
+        strings = StringTable(spool.strings)
+        yield from activity_tables.build(spool, strings)
+        yield from range_tables.build(spool, strings)
+        yield from target_tables.build(spool, strings)
+        yield from strings.build()  # last: every other table has named its strings by now
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:
+        raise _UnfitError(f"{type(error).__name__}: {error}") from error
+
+
+def _put_in_place(temporary: Path, destination: Path, overwrite: bool) -> None:
+    """Give the whole file its name in one step. FileExistsError: there is one already."""
+    if overwrite:
+        os.replace(temporary, destination)
+        return
+    try:
+        os.link(temporary, destination)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: the name is claimed, then replaced
+        os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        os.replace(temporary, destination)
 
 
 def _write(path: Path, rows: Iterable[Rows]) -> dict[str, int]:
-    """Writes the tables as their rows come; returns how many each has."""
+    """Writes the tables into the empty file as their rows come; returns how many each has."""
     import adbc_driver_sqlite.dbapi
 
-    path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     connection = adbc_driver_sqlite.dbapi.connect(str(path), autocommit=True)
     counts = dict.fromkeys((*NSYS_TABLES, *PYREC_TABLES), 0)
     try:

@@ -46,6 +46,10 @@ _SUMS = frozenset(
         "overhead_callback_samples",
         "overhead_start_ns",
         "unreadable_bytes",
+        "unreadable_places",
+        "unwritten_records",
+        "texts_cut",
+        "stacks_cut",
         "stacks_lost",
     )
 )

@@ -14,6 +14,9 @@ from profiling_lab.recording.generated_code import written_name
 from profiling_lab.recording.meta_names import GENERATED_CODE
 from profiling_lab.recording.spool import Records, Spool
 
+_MOST_ADDED = 1000
+"""frames per stack; a crafted capture must not grow without end"""
+
 
 def with_origins(spool: Spool, nodes: Records) -> Records:
     """`nodes` (one of each id) with the program's frames below those of generated code.
@@ -46,7 +49,8 @@ def with_origins(spool: Spool, nodes: Records) -> Records:
         node["depth"] += shift
         path = file_of.get(int(node["file"]))
         at = bisect_right(lines_of[path], int(node["line"])) - 1 if path else -1
-        chain = known["files"][path][at][1] if path and at >= 0 else []
+        chain = known["files"][path][at][1] if path and at >= 0 and shift < _MOST_ADDED else []
+        chain = chain[:_MOST_ADDED]
         for frame in chain:
             above = node.copy()
             above["id"], free = free, free + 1

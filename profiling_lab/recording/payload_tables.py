@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,6 @@ _STATIC, _DYNAMIC = 1, 2  # types of a schema; 0 is an enumeration
 _UINT32, _UINT64, _INT32, _REGISTERED_STRING = 16, 18, 15, 80  # types of an entry
 _ARRAY_OF_LENGTH_IN_ENTRY = 48
 _THREAD_STATES = ("Running", "Blocking Wait", "Uninterruptible")
-_NO_TEXT = 0xFFFFFFFF
 
 Rows = list[dict[str, Any]]
 
@@ -77,7 +77,7 @@ def _registered(spool: Spool) -> tuple[Rows, Rows, Rows, Rows]:
     """Rows of what the program registered; as in nsys' exports 0 is NULL."""
 
     def text(number: int) -> str | None:
-        return None if number == _NO_TEXT else spool.strings[number]
+        return spool.strings[number] if number < len(spool.strings) else None
 
     schemas: Rows = []
     enums: Rows = []
@@ -119,5 +119,12 @@ def blobs(spool: Spool, data: npt.NDArray[Any]) -> Any:
     import pyarrow as pa
 
     distinct, inverse = np.unique(data, return_inverse=True)
-    known = [None if i == _NO_TEXT else bytes.fromhex(spool.strings[i]) for i in distinct.tolist()]
-    return pa.array(known, pa.binary()).take(pa.array(inverse.reshape(-1)))
+    texts = [spool.strings[i] if i < len(spool.strings) else None for i in distinct.tolist()]
+    return pa.array(map(_bytes, texts), pa.binary()).take(pa.array(inverse.reshape(-1)))
+
+
+def _bytes(hexadecimal: str | None) -> bytes | None:
+    """None where the text was lost, which is empty then, or is none of ours."""
+    with contextlib.suppress(ValueError):
+        return bytes.fromhex(hexadecimal) if hexadecimal else None
+    return None

@@ -37,7 +37,10 @@ _PAYLOADS = {
 
 def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
     """Arrow tables of ranges, stacks and the frames behind them."""
-    nodes = with_origins(spool, _last_of_each(spool.records["stack_nodes"]))
+    nodes, cut = _without_cycles(_last_of_each(spool.records["stack_nodes"]))
+    if cut:
+        spool.meta["stacks_cut"] = str(cut)
+    nodes = with_origins(spool, nodes)
     frames, frame_of_node = _frames(nodes, strings)
     yield "PYREC_FRAME", frames
     columns = {
@@ -80,6 +83,24 @@ def _last_of_each(nodes: Records) -> Records:
     _, first = np.unique(nodes["id"][::-1], return_index=True)
     last: Records = nodes[::-1][first]
     return last
+
+
+def _without_cycles(nodes: Records) -> tuple[Records, int]:
+    """The nodes, which are in the order of their ids, and how many lost their callers.
+
+    A caller is one frame less deep than what it called. Whoever follows parents that are so comes to an end,
+    even in a damaged or crafted capture.
+    """
+    from profiling_lab import _recorder
+
+    nodes = nodes[nodes["id"] != 0]  # which is "no stack": nobody may find it as a caller
+    if not len(nodes):
+        return nodes, 0
+    at = np.minimum(np.searchsorted(nodes["id"], nodes["parent"]), len(nodes) - 1)
+    known = (nodes["id"][at] == nodes["parent"]) & (nodes["depth"][at].astype(np.int64) + 1 == nodes["depth"])
+    lost = (nodes["parent"] != 0) & (~known | (nodes["depth"] > _recorder.python_stacks.MAX_DEPTH))
+    nodes["parent"][lost] = 0
+    return nodes, int(lost.sum())
 
 
 def _frames(nodes: Records, strings: StringTable) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -137,7 +158,7 @@ def _ranges(spool: Spool, strings: StringTable, r: Records) -> Any:
     import pyarrow as pa
 
     registered = (r["registered"] == 1) & (r["text"] != NONE)
-    plain = ~registered & (r["text"] != NONE)
+    plain = ~registered & (r["text"] < len(spool.strings))
     texts = pa.array([*spool.strings, None], pa.string()).take(
         pa.array(np.where(plain, r["text"], len(spool.strings)).astype(np.int64))
     )

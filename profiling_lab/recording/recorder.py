@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -24,10 +25,14 @@ from profiling_lab.recording import (
     process_end,
     signals,
 )
+from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.schedule import Conductor, Schedule
 from profiling_lab.recording.summary import RecordingSummary
+
+NAME = "recording.sqlite"
+"""where nobody said how the file is to be called; the next is recording-2.sqlite"""
 
 MOST_SAMPLE_HZ = 2000
 """more often the samples would be what is measured"""
@@ -36,6 +41,9 @@ MOST_SAMPLE_HZ = 2000
 class Recorder:
     """Records this process from start() to stop() into one SQLite file.
 
+    path: without one, start() chooses the first free name of recording.sqlite, recording-2.sqlite and so on
+    in the working folder; `path` then says which. overwrite: an existing file, and what a killed recording
+    left of it, may be replaced; a recording that still runs never is.
     schedule: which stretches of the run are recorded (default: all of it); pause() and resume() do the same
     by hand. most_bytes: the recording ends early when its capture file has so many bytes (0: no limit).
     graph_nodes: a replayed CUDA graph is recorded as its kernels, each with the line that captured it, and
@@ -49,7 +57,7 @@ class Recorder:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         *,
         overwrite: bool = False,
         gpu: bool = True,
@@ -64,7 +72,9 @@ class Recorder:
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
     ) -> None:
-        self.path = Path(path).absolute()  # the program may change the working folder
+        # The program may change the working folder.
+        self.path = Path(NAME if path is None else path).absolute()
+        self._choose_name = path is None
         self.summary: RecordingSummary | None = None
         self._overwrite = overwrite
         self._gpu, self._stacks, self._autograd, self._nvtx = gpu, stacks, autograd, nvtx
@@ -100,12 +110,6 @@ class Recorder:
         """
         from profiling_lab import _recorder
 
-        if self.path.is_dir():
-            raise UsageError(f"{self.path} is a folder; the recording needs a file name")
-        if not self.path.parent.is_dir():
-            raise UsageError(f"the folder {self.path.parent} does not exist")
-        if self.path.exists() and not self._overwrite:
-            raise UsageError(f"{self.path} exists already; choose another name or allow it to be overwritten")
         if self._conductor.schedule.signal is not None:
             signals.check_thread()
         if _recorder.recording():
@@ -114,11 +118,13 @@ class Recorder:
             raise LabError(why)
 
         began = time.perf_counter()
+        spool_file = self._claim()
         self._reasons = {}
         self._conductor = Conductor(self._conductor.schedule, self._wait_for_gpu)  # of this recording alone
         try:
             state = _recorder.start(
                 spool_path=str(self.spool_path),
+                spool_file=spool_file,
                 cupti_override=os.environ.get(libcupti.OVERRIDE, ""),
                 cupti_candidates=libcupti.candidates() if self._gpu else [],
                 gpu=self._gpu,
@@ -133,8 +139,11 @@ class Recorder:
             )
         except RuntimeError as error:
             self._take_back()
+            files.remove(spool_file, self.spool_path)
             unnamed = "CUPTI is held by another profiler" in str(error)
             raise LabError(f"{error}{other_profilers.suspect() if unnamed else ''}") from error
+        finally:
+            os.close(spool_file)  # the recorder has one of its own
         if not state["gpu"]:
             self._reasons["gpu"] = state["gpu_reason"]
         if state["stack_reason"]:
@@ -151,6 +160,44 @@ class Recorder:
         global _running
         _running = self
         self._conductor.start()
+
+    def _claim(self) -> int:
+        """Create the capture file: nobody else can then record to this path. Raises UsageError if taken."""
+        if self._choose_name:
+            return self._claim_free_name()
+        if self.path.is_dir():
+            raise UsageError(f"{self.path} is a folder; the recording needs a file name")
+        if not self.path.parent.is_dir():
+            raise UsageError(f"the folder {self.path.parent} does not exist")
+        try:
+            file = files.create(self.spool_path, replace_dead=self._overwrite)
+        except files.OccupiedError as taken:
+            raise UsageError(_why_taken(taken)) from None
+        except OSError as error:
+            raise LabError(f"cannot write {self.spool_path}: {error.strerror}") from error
+        if self.path.exists() and not self._overwrite:
+            self._give_up(file)
+            raise UsageError(f"{self.path} exists already; choose another name or allow it to be overwritten")
+        return file
+
+    def _claim_free_name(self) -> int:
+        first = Path(NAME).absolute()
+        for number in itertools.count(1):
+            self.path = first if number == 1 else first.with_stem(f"{first.stem}-{number}")
+            try:
+                file = files.create(self.spool_path)
+            except files.OccupiedError:
+                continue
+            except OSError as error:
+                raise LabError(f"cannot write {self.spool_path}: {error.strerror}") from error
+            if not os.path.lexists(self.path):
+                break
+            self._give_up(file)
+        return file
+
+    def _give_up(self, spool_file: int) -> None:
+        files.remove(spool_file, self.spool_path)
+        os.close(spool_file)
 
     def pause(self) -> None:
         """Record nothing until resume(); launches in between cost what they cost without a recorder.
@@ -175,26 +222,42 @@ class Recorder:
         link_state = _recorder.autograd_state() if self._autograd else "switched off"
         if link_state != "on":
             self._reasons["autograd"] = link_state
+        # Held until it is converted, so that what is at its path by then does not matter. -1: it is gone.
+        spool_file = _recorder.duplicate_spool()
         try:
             facts = self._last_facts(ended - self._began)
-            facts |= _recorder.stop(facts)
-        except RuntimeError as error:
-            raise LabError(str(error)) from error
-        global _running
-        self._process, _running = 0, None
-        self._take_back()
+            try:
+                facts |= _recorder.stop(facts)
+            except RuntimeError as error:
+                raise LabError(str(error)) from error
+            global _running
+            self._process, _running = 0, None
+            self._take_back()
+            self.summary = self._write(spool_file, facts, ended - self._began)
+        finally:
+            if spool_file >= 0:
+                os.close(spool_file)
+        return self.summary
+
+    def _write(self, spool_file: int, facts: dict[str, str], seconds: float) -> RecordingSummary:
         if "write_error" in facts:
             self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
+        if spool_file < 0:
+            raise LabError(
+                f"the recording is lost: its capture file {self.spool_path} was closed by the program, and "
+                "deleted, renamed or replaced"
+            )
         # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
         from profiling_lab.recording.convert import convert
 
-        convert(self.spool_path, self.path, facts)
-        self.spool_path.unlink()
-        self.summary = self._summarize(facts, ended - self._began)
-        return self.summary
+        done = convert(self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite)
+        if done.unreadable:
+            self._reasons["capture"] = done.unreadable
+        files.remove(spool_file, self.spool_path)
+        return self._summarize(done.meta, seconds)
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
         lost = (
@@ -202,6 +265,9 @@ class Recorder:
             "dropped_records",
             "records_without_time",
             "callback_errors",
+            "unwritten_records",
+            "texts_cut",
+            "unreadable_places",
         )
         return RecordingSummary(
             path=self.path,
@@ -290,6 +356,18 @@ def step() -> None:
         _running._conductor.called()
 
 
+def _why_taken(taken: files.OccupiedError) -> str:
+    if taken.held is files.Held.LIVE:
+        by = f" (process {taken.process})" if taken.process else ""
+        return f"{taken.path} is being written by a recording that runs{by}; choose another name"
+    if taken.held is files.Held.DEAD:
+        return (
+            f"{taken.path} is a recording that was not finished: profiling-lab recover turns it into a file, "
+            "overwrite=True (--overwrite) drops it"
+        )
+    return f"{taken.path} is no file that the recorder may write to, but a link, a folder or another user's"
+
+
 def _place_in_job() -> dict[str, str]:
     """The rank of this process and how many there are, as launchers such as torchrun tell them."""
     names = ("RANK", "WORLD_SIZE")
@@ -297,12 +375,15 @@ def _place_in_job() -> dict[str, str]:
 
 
 @contextmanager
-def record(path: str | os.PathLike[str], *, overwrite: bool = False, **options: Any) -> Iterator[Recorder]:
+def record(
+    path: str | os.PathLike[str] | None = None, *, overwrite: bool = False, **options: Any
+) -> Iterator[Recorder]:
     """Record the body of a `with` statement into `path`, an SQLite file that nsys' readers understand.
 
-    `overwrite` allows an existing file to be replaced; further options are those of Recorder. The recorder is
-    yielded; its `summary` is there after the block. Raises what Recorder.start and Recorder.stop raise; what
-    the body raises goes on, and what stop() then has to say becomes a RuntimeWarning.
+    Without `path` a free name is chosen: recording.sqlite, recording-2.sqlite, ... `overwrite` allows an
+    existing file to be replaced; further options are those of Recorder. The recorder is yielded; its `path`
+    and, after the block, its `summary` are there. Raises what Recorder.start and stop raise; what the
+    body raises goes on, and what stop() then has to say becomes a RuntimeWarning.
     """
     recorder = Recorder(path, overwrite=overwrite, **options)
     recorder.start()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.errors import UnreadableInputError
+from profiling_lab.errors import LabError, UnreadableInputError
 
 Records = npt.NDArray[Any]
 Rows = tuple[str, Any]
@@ -34,17 +35,23 @@ class Spool:
     strings: list[str]
     meta: dict[str, str]
     unreadable_bytes: int
+    unreadable_places: int
     records: dict[str, Records]
 
     @classmethod
-    def read(cls, path: str | Path) -> Spool:
-        """Raises UnreadableInputError if `path` is no capture file."""
+    def read(cls, path: str | Path, file: int = -1) -> Spool:
+        """Read it from `path`, or from a descriptor; `path` is then for messages alone.
+
+        Raises UnreadableInputError if it is no capture file.
+        """
         from profiling_lab import _recorder
 
         try:
-            raw = _recorder.read_spool(str(path))
+            raw = _recorder.read_spool(os.fspath(path), file)
         except RuntimeError as error:
             raise UnreadableInputError(str(error)) from error
+        except MemoryError as error:
+            raise LabError(f"there is not enough memory to read {path}") from error
         return cls(
             path=Path(path),
             process=raw.pop("process"),
@@ -52,12 +59,21 @@ class Spool:
             strings=raw.pop("strings"),
             meta=raw.pop("meta"),
             unreadable_bytes=raw.pop("unreadable_bytes"),
+            unreadable_places=raw.pop("unreadable_places"),
             records=raw,
         )
 
     def since_start(self, times: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Nanoseconds since time zero; negative for what began before."""
         return times.astype(np.int64) - np.int64(self.start_ns)
+
+    @property
+    def unreadable(self) -> str:
+        """One clause about what could not be read; "" if all of it could."""
+        if not self.unreadable_bytes:
+            return ""
+        places = f" in {self.unreadable_places} places" if self.unreadable_places > 1 else ""
+        return f"{self.unreadable_bytes:,} bytes of the capture{places} could not be read and were skipped"
 
     @property
     def global_pid(self) -> int:

@@ -233,4 +233,4 @@ def _own_meta(spool: Spool) -> list[tuple[str, str]]:
     lost = int((~np.isin(spool.records["calls"]["stack"], [0, *nodes["id"].tolist()])).sum())
     if "finished" not in spool.meta:
         pairs.append(("finished", "no"))  # the process was killed, or left without a word
-    return [*pairs, ("unreadable_bytes", str(spool.unreadable_bytes)), ("stacks_lost", str(lost))]
+    return [*pairs, ("stacks_lost", str(lost))]

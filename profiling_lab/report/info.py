@@ -90,6 +90,8 @@ def _recorder_lines(facts: dict[str, str]) -> list[str]:
     lost = {name: int(value) for name, value in facts.items() if name in LOST and value.isdecimal()}
     if lost:
         counted = [f"{number:,} {name.replace('_', ' ')}" for name, number in lost.items() if number]
+        if (skipped := facts.get("unreadable_bytes", "")).isdecimal() and int(skipped):
+            counted.append(f"{int(skipped):,} bytes of the capture, which could not be read")
         lines.append(f"lost       {', '.join(counted) or 'nothing'}")
     costs = {
         "per recorded call": "overhead_callback_ns",

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
+import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -85,7 +87,7 @@ from profiling_lab.recording import convert
 recorder = profiling_lab.recording.Recorder(OUT); recorder.start()
 for _ in range(100): fake.kernel("a")
 def killed(*_): os._exit(9)
-os.replace = killed
+os.link = killed
 recorder.stop()
 """,
         ok=False,
@@ -98,11 +100,14 @@ recorder.stop()
 
 def test_no_room_for_the_capture(run: Any) -> None:
     run("""
-os.symlink("/dev/full", OUT + ".spool")
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try: profiling_lab.record(OUT).__enter__()
-except profiling_lab.errors.LabError as error: assert "No space left on device" in str(error), error
+except profiling_lab.errors.LabError as error: assert "File too large" in str(error), error
 else: raise SystemExit("was not refused")
-os.unlink(OUT + ".spool")
+assert not os.path.exists(OUT + ".spool")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 with profiling_lab.record(OUT): fake.kernel("a")  # nothing of the first attempt is in the way
 """)
 
@@ -152,7 +157,7 @@ recorder = profiling_lab.recording.Recorder("sub/out.sqlite"); recorder.start();
 os.rename("sub", "elsewhere")
 fake.kernel("b")
 try: recorder.stop()
-except profiling_lab.errors.LabError as error: assert "sub/out.sqlite.spool" in str(error), error
+except profiling_lab.errors.LabError as error: assert "elsewhere/out.sqlite.spool" in str(error), error
 else: raise SystemExit("no error")
 with profiling_lab.record(OUT): fake.kernel("c")
 """)
@@ -168,7 +173,7 @@ recorder = profiling_lab.recording.Recorder("sub/out.sqlite"); recorder.start();
 shutil.rmtree("sub")
 fake.kernel("b")
 try: recorder.stop()
-except profiling_lab.errors.LabError as error: assert "No such file" in str(error), error
+except profiling_lab.errors.LabError as error: assert "the capture was deleted)" in str(error), error
 else: raise SystemExit("no error")
 with profiling_lab.record(OUT): fake.kernel("c")
 """)
@@ -263,3 +268,117 @@ os._exit(0)
     assert "the recording was cut off before its end" in capsys.readouterr().out
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as file:
         assert file.execute("SELECT count(*) FROM PYREC_LAUNCH").fetchone() == (10,)
+
+
+KILLED_CONVERSION = """
+import random, signal, sqlite3, ctypes
+from profiling_lab.recording import Recorder
+from profiling_lab.recording.convert import convert
+import adbc_driver_sqlite.dbapi, pyarrow
+recorder = Recorder(OUT); recorder.start()
+for i in range(300): fake.kernel(f"kernel_{i}")
+os.link(OUT + ".spool", "kept")
+recorder.stop(); os.unlink(OUT)
+calls, killed = 0, 0
+tracer = random.Random(2)
+for attempt in range(25):
+    os.link("kept", OUT + ".spool")
+    child = os.fork()
+    if child == 0:
+        # At a random Python call of the conversion: no clock decides where.
+        left = tracer.randrange(4000)
+        def at_a_call(*_):
+            global calls
+            calls += 1
+            if calls > left: os.kill(os.getpid(), signal.SIGKILL)
+        sys.setprofile(at_a_call)
+        convert(OUT + ".spool", OUT, overwrite=False)
+        os._exit(0)
+    tracer.random()
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended in (0, -signal.SIGKILL), ended
+    killed += ended != 0
+    assert os.path.samefile("kept", OUT + ".spool")
+    if os.path.exists(OUT):  # it was whole when it got its name
+        with sqlite3.connect(OUT) as file:
+            assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert file.execute("SELECT count(*) FROM PYREC_LAUNCH").fetchall() == [(300,)]
+        os.unlink(OUT)
+    assert convert(OUT + ".spool", OUT, overwrite=False).rows["PYREC_LAUNCH"] == 300
+    assert not os.path.exists(OUT + ".tmp")
+    os.unlink(OUT); os.unlink(OUT + ".spool")
+assert killed >= 10, killed
+"""
+
+
+def test_killed_while_it_converts_nothing_is_lost(run: Any) -> None:
+    run(KILLED_CONVERSION, timeout=300)
+
+
+FULL = """
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <errno.h>
+    #include <sys/uio.h>
+    #include <unistd.h>
+    static long left = LIMIT;
+    template <class F> static F* next(const char* name) { return (F*)dlsym(RTLD_NEXT, name); }
+    extern "C" ssize_t writev(int file, const struct iovec* parts, int count) {
+      static auto* const real = next<ssize_t(int, const struct iovec*, int)>("writev");
+      long bytes = 0;
+      for (int i = 0; i < count; ++i) bytes += parts[i].iov_len;
+      if (left <= 0) { errno = ENOSPC; return -1; }
+      left -= bytes;
+      if (left >= 0) return real(file, parts, count);
+      iovec some = {parts[0].iov_base, parts[0].iov_len / 2 + 1};  // a disk takes what it has room for
+      left = 0;
+      return real(file, &some, 1);
+    }
+"""
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_block(run: Any, preload: Any, query: Any) -> None:
+    """What was captured before is in the recording, which says what it lacks."""
+    run(
+        """
+with profiling_lab.record(OUT, flush_period_ms=20) as recorder:
+    fake.kernel("early")
+    while int(profiling_lab._recorder.status()["kernels"]) < 1: time.sleep(0.01)
+    for _ in range(2000): fake.kernel("late")
+assert recorder.summary.reasons["write"].startswith("No space left on device"), recorder.summary
+assert recorder.summary.dropped > 0 and recorder.summary.reasons["capture"], recorder.summary
+assert not os.path.exists(OUT + ".spool")
+""",
+        env=preload(FULL.replace("LIMIT", "20000")),
+    )
+    assert query("SELECT count(*) FROM PYREC_LAUNCH")[0][0] >= 1
+    facts = dict(query("SELECT name, value FROM PYREC_META"))
+    assert int(facts["unwritten_records"]) > 0 and facts["write_error"] == "No space left on device"
+
+
+def _may_mount() -> bool:
+    unshare = shutil.which("unshare")
+    command = [unshare or "", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return unshare is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_a_disk_without_room_for_the_file(run: Any, tmp_path: Path) -> None:
+    """A real one, of 256 KB: the capture fits, the SQLite file does not."""
+    if not _may_mount():
+        pytest.skip("no file system may be mounted here")
+    run(
+        """
+import subprocess, shutil
+os.mkdir("disk"); subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", "disk"], check=True)
+recorder = profiling_lab.recording.Recorder("disk/out.sqlite"); recorder.start()
+for i in range(400): fake.kernel(f"kernel_{i}")
+try: recorder.stop()
+except profiling_lab.errors.LabError as error:
+    assert "cannot write" in str(error) and "the capture is kept in" in str(error), error
+else: raise SystemExit("no error")
+assert os.listdir("disk") == ["out.sqlite.spool"], os.listdir("disk")
+shutil.copy("disk/out.sqlite.spool", "copy.spool")
+""",
+        under=("unshare", "-rm"),
+    )
+    assert convert(tmp_path / "copy.spool", tmp_path / "copy.sqlite").rows["PYREC_LAUNCH"] == 400

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The capture file: readable up to the last whole block, whatever happened to it or to its writer."""
+"""The capture file: every whole block of it is read, whatever happened to it or to its writer."""
 
 from __future__ import annotations
 
 import itertools
+import sqlite3
+import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recorder.spool_blocks import crc32c, positions
 
 from profiling_lab import _recorder
+from profiling_lab.cli import main
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.recording.convert import convert
 
@@ -31,15 +36,6 @@ def rows(path: Path) -> dict[str, int]:
     return {kind: len(contents[kind]) for kind in ("calls", "kernels", "copies", "strings")}
 
 
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
 def test_every_prefix_of_a_capture_can_be_read(spool: Path, tmp_path: Path) -> None:
     whole, seen = spool.read_bytes(), []
     assert rows(spool)["kernels"] == 20
@@ -55,16 +51,73 @@ def test_every_prefix_of_a_capture_can_be_read(spool: Path, tmp_path: Path) -> N
     assert converted.rows["PYREC_LAUNCH"] == rows(cut)["calls"] > 0
 
 
-def test_a_damaged_block_ends_the_reading_and_is_counted(spool: Path, tmp_path: Path) -> None:
-    whole = bytearray(spool.read_bytes())
-    for position in range(100, len(whole), len(whole) // 23):
+def kernel_names(path: Path) -> list[str]:
+    contents = _recorder.read_spool(str(path))
+    texts = dict(enumerate(contents["strings"]))
+    return [texts.get(i, "") for i in contents["kernels"]["name"].tolist()]
+
+
+@pytest.mark.parametrize("where", [0, 4, 8, 9, 12, 16, -1], ids=str)
+def test_a_damaged_block_is_skipped_and_counted(spool: Path, tmp_path: Path, where: int) -> None:
+    """In its magic, kind, length (twice), sum, first or last byte: every other block is read as before."""
+    whole, names = spool.read_bytes(), kernel_names(spool)
+    records = {4: "calls", 5: "kernels", 6: "copies", 3: "strings"}
+    before, path, cases = rows(spool), tmp_path / "damaged.spool", set()
+    for kind, begin, end in positions(whole)[1:]:
         damaged = bytearray(whole)
-        damaged[position] ^= 0x40
-        path = tmp_path / "damaged.spool"
+        damaged[begin + where if where >= 0 else end + where] ^= 0x40
         path.write_bytes(damaged)
-        contents = _recorder.read_spool(str(path))
-        assert contents["unreadable_bytes"] > 0
-        assert len(contents["calls"]) <= 40
+        contents, after = _recorder.read_spool(str(path)), rows(path)
+        assert (contents["unreadable_bytes"], contents["unreadable_places"]) == (end - begin, 1)
+        for number, name in records.items():
+            assert after[name] == before[name] or number == kind, (kind, name)
+        if kind in (4, 5, 6):
+            assert after[records[kind]] < before[records[kind]]
+        if kind != 5:  # no name moves to another kernel
+            assert all(a in (b, "") for a, b in zip(kernel_names(path), names, strict=True))
+        cases.add(kind)
+    assert {3, 4, 5, 6} <= cases
+
+
+def test_what_was_skipped_is_told(spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = bytearray(spool.read_bytes())
+    begin, end = next((begin, end) for kind, begin, end in positions(bytes(content)) if kind == 5)
+    content[end - 1] ^= 1
+    spool.write_bytes(content)
+    out = tmp_path / "told.sqlite"
+    assert main(["recover", str(spool), "-o", str(out)]) == 0
+    skipped = f"{end - begin:,} bytes of the capture"
+    assert f"{skipped} could not be read and were skipped" in capsys.readouterr().err
+    assert main(["info", str(out)]) == 0
+    assert f"{skipped}, which could not be read" in capsys.readouterr().out
+    with closing(sqlite3.connect(out)) as file:
+        meta = dict(file.execute("SELECT name, value FROM PYREC_META"))
+    assert (meta["unreadable_bytes"], meta["unreadable_places"]) == (str(end - begin), "1")
+
+
+def test_more_text_than_a_block_holds(run: Any, query: Any) -> None:
+    """100 MB of names before the first record that needs them."""
+    run("""
+with profiling_lab.record(OUT, flush_period_ms=1_000_000) as recorder:
+    for i in range(100): fake.kernel(f"kernel_{i}_" + "x" * 1_000_000)
+    fake.copy()
+assert recorder.summary.kernels == 100 and recorder.summary.dropped == 0, recorder.summary
+""")
+    names = "SELECT count(DISTINCT value) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = mangledName"
+    assert query(names + " WHERE length(value) > 1000000") == [(100,)]
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY") == [(1,)]
+    assert query("SELECT value FROM PYREC_META WHERE name = 'unreadable_bytes'") == [("0",)]
+
+
+def test_a_text_that_no_block_holds_is_cut_and_told(run: Any, query: Any) -> None:
+    run("""
+with profiling_lab.record(OUT) as recorder:
+    fake.kernel("y" * 70_000_000); fake.kernel("small")
+assert recorder.summary.kernels == 2 and recorder.summary.dropped == 1, recorder.summary
+""")
+    names = "SELECT length(value) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = mangledName"
+    assert query(names) == [(16 << 20,), (5,)]
+    assert query("SELECT value FROM PYREC_META WHERE name = 'texts_cut'") == [("1",)]
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\x00" + bytes(100), bytes(5000), b"PLSL" * 100])
@@ -82,8 +135,6 @@ def test_a_missing_capture_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_capture_of_another_version_is_refused(spool: Path, tmp_path: Path) -> None:
-    import struct
-
     content = bytearray(spool.read_bytes())
     content[16:20] = struct.pack("<I", 99)
     content[12:16] = struct.pack("<I", crc32c(content[:12] + content[16:32]))
@@ -96,6 +147,7 @@ def test_a_full_disk_stops_the_writing_and_is_told(run: Any) -> None:
     run("""
 import resource
 from profiling_lab import _recorder
+from profiling_lab.cli import main
 recorder = profiling_lab.recording.Recorder(OUT, flush_period_ms=20)
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 recorder.start()

@@ -129,7 +129,8 @@ def test_a_long_recording_does_not_grow(run: Any) -> None:
 import threading
 def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096
 _recorder.start(
-    spool_path=os.devnull, cupti_override=os.environ["PROFILING_LAB_CUPTI"],
+    spool_path=os.devnull, spool_file=os.open(os.devnull, os.O_WRONLY),
+    cupti_override=os.environ["PROFILING_LAB_CUPTI"],
     flush_period_ms=0, drain_period_ms=0,
 )
 flushes = lambda: int(_recorder.status()["overhead_flushes"])
