@@ -119,6 +119,8 @@ size_t record_bytes(Kind kind) {
       return sizeof(Resource);
     case Kind::kGraphNode:
       return sizeof(GraphNode);
+    case Kind::kHostEvent:
+      return sizeof(HostEvent);
   }
   return 0;
 }
