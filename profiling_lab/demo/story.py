@@ -10,12 +10,12 @@ from typing import Any, TextIO
 
 import msgspec
 
+from profiling_lab.analysis.bottleneck import Bottleneck
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
 from profiling_lab.demo.cost import Cost, read_cost
 from profiling_lab.exercises import find
 from profiling_lab.report import bottleneck, numbers
-from profiling_lab.report.bottleneck import Bottleneck
 from profiling_lab.report.coverage_text import coverage_data
 from profiling_lab.report.kernels import kernels_report
 from profiling_lab.report.lines import lines_report
