@@ -15,6 +15,11 @@ _Links: TypeAlias = tuple[_U8, _U8, _I32]
 """per launch: phase, match, and the launch whose stack answers (-1 none)"""
 
 NO_SEQUENCE: int
+CUDA_CALLS: tuple[tuple[str, str, int], ...]
+"""csrc/trace/cuda_calls.h: name without cu or cuda ('$': all of it), API ('d', 'r' or ' '), kind"""
+
+def cuda_call(name: str) -> int:
+    """What a call of the CUDA API does, by its name: a trace.cuda_calls.CudaCall."""
 
 def merged(start_ns: _I64, end_ns: _I64) -> tuple[_I64, _I64]:
     """The union of intervals: starts and ends, sorted and disjoint."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 
-from profiling_lab.analysis.ranks import Question
+from profiling_lab.analysis.ranks import Options
 from profiling_lab.analysis.ranks.reading import FileSummary, read_file
 
 
-def die_or_read(path: str, question: Question) -> FileSummary:
+def die_or_read(path: str, options: Options) -> FileSummary:
     if path.endswith("rank1.sqlite"):
         os._exit(9)
-    return read_file(path, question)
+    return read_file(path, options)

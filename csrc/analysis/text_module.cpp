@@ -5,9 +5,11 @@
 #include <pybind11/pybind11.h>
 
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "trace/cuda_calls.h"
 #include "trace/operator_text.h"
 #include "trace/text_table.h"
 
@@ -92,6 +94,15 @@ class TextCodes {
   trace::TextTable table_;
 };
 
+// The table, for whoever wants to compare: (name without cu or cuda, API, kind).
+py::tuple kinds_by_name() {
+  py::list out;
+  for (const auto& row : trace::kCudaCalls) {
+    out.append(py::make_tuple(std::string(row.name), std::string(1, row.api), static_cast<int>(row.kind)));
+  }
+  return py::tuple(out);
+}
+
 }  // namespace
 
 void add_text_codes(py::module_& m) {
@@ -100,6 +111,8 @@ void add_text_codes(py::module_& m) {
       .def("add", &TextCodes::add)
       .def("add_operators", &TextCodes::add_operators)
       .def("texts", &TextCodes::texts);
+  m.def("cuda_call", [](std::string_view name) { return static_cast<int>(trace::cuda_call(name)); });
+  m.attr("CUDA_CALLS") = kinds_by_name();
 }
 
 }  // namespace plab::analysis

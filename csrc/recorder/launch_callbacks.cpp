@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <memory>
-#include <string_view>
 
 #include "recorder/autograd_link.h"
 #include "recorder/capture_watch.h"
@@ -14,6 +13,7 @@
 #include "recorder/python_stacks.h"
 #include "recorder/tick_clock.h"
 #include "recorder/wait_calls.h"
+#include "trace/cuda_calls.h"
 #include "trace/spool.h"
 
 namespace plab::recorder::launch_callbacks {
@@ -101,36 +101,33 @@ void leave(ThreadState& thread, cupti::Domain domain, uint32_t cbid, const cupti
   if (thread.sampled) thread.ring->add_cost(thread.entry_cost + (tick_clock::now() - event.end_tick));
 }
 
-bool starts_with(std::string_view text, std::initializer_list<std::string_view> prefixes) {
-  for (const std::string_view prefix : prefixes) {
-    if (text.substr(0, prefix.size()) == prefix) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-CallClass classify(cupti::Domain domain, const std::string& name) {
-  std::string_view rest = name;
-  if (rest.substr(0, 2) == "__") rest.remove_prefix(2);
-  const std::string_view prefix = domain == cupti::Domain::kDriver ? "cu" : "cuda";
-  if (rest.substr(0, prefix.size()) != prefix) return CallClass::kNone;
-  rest.remove_prefix(prefix.size());
-  if (starts_with(rest, {"LaunchHostFunc"})) return CallClass::kNone;  // host code
-  if (starts_with(rest, {"Launch"})) return CallClass::kLaunch;
-  if (starts_with(rest, {"GraphLaunch"})) return CallClass::kGraph;
-  if (starts_with(rest, {"Memcpy", "MemPrefetch"})) return CallClass::kCopy;
-  if (starts_with(rest, {"Memset"})) return CallClass::kSet;
-  if (starts_with(rest, {"StreamSynchronize", "EventSynchronize", "DeviceSynchronize", "ThreadSynchronize",
-                         "CtxSynchronize"})) {
-    return CallClass::kSync;
+CallClass classify(const std::string& name) {
+  switch (trace::cuda_call(name)) {
+    case trace::CudaCall::kLaunch:
+      return CallClass::kLaunch;
+    case trace::CudaCall::kGraphLaunch:
+      return CallClass::kGraph;
+    case trace::CudaCall::kCopy:
+    case trace::CudaCall::kBlockingCopy:
+    case trace::CudaCall::kPrefetch:
+      return CallClass::kCopy;
+    case trace::CudaCall::kSet:
+      return CallClass::kSet;
+    case trace::CudaCall::kStreamSync:
+    case trace::CudaCall::kEventSync:
+    case trace::CudaCall::kDeviceSync:
+      return CallClass::kSync;
+    case trace::CudaCall::kStreamWaitEvent:
+      return CallClass::kWait;
+    case trace::CudaCall::kDeviceMemory:
+    case trace::CudaCall::kPoolMemory:
+    case trace::CudaCall::kUnmapMemory:
+      return CallClass::kMemory;
+    default:
+      return CallClass::kNone;
   }
-  if (starts_with(rest, {"StreamWaitEvent"})) return CallClass::kWait;
-  if (starts_with(
-          rest, {"Malloc", "Free", "MemAlloc", "MemFree", "MemCreate", "MemRelease", "MemMap", "MemUnmap"})) {
-    return CallClass::kMemory;
-  }
-  return CallClass::kNone;
 }
 
 std::vector<TracedCall> traced_calls(const cupti::Functions& functions) {
@@ -139,7 +136,7 @@ std::vector<TracedCall> traced_calls(const cupti::Functions& functions) {
     for (uint32_t cbid = 1; cbid < kLargestCbid; ++cbid) {
       const char* name = nullptr;
       if (functions.GetCallbackName(domain, cbid, &name) != cupti::kSuccess || !name) continue;
-      if (classify(domain, name) != CallClass::kNone) calls.push_back({domain, cbid, name});
+      if (classify(name) != CallClass::kNone) calls.push_back({domain, cbid, name});
     }
   }
   return calls;

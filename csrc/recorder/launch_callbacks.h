@@ -15,8 +15,8 @@ namespace plab::recorder::launch_callbacks {
 // What a traced call does. Every call that makes the GPU work, waits for it or changes its memory counts.
 enum class CallClass { kNone, kLaunch, kGraph, kCopy, kSet, kSync, kMemory, kWait };
 
-// By its name, so that versions to come (cudaMemcpyBatchAsync_v13000) are classified without a table.
-CallClass classify(cupti::Domain domain, const std::string& name);
+// By its name (trace/cuda_calls.h).
+CallClass classify(const std::string& name);
 
 struct TracedCall {
   cupti::Domain domain;

@@ -116,9 +116,7 @@ std::string calibrate(const std::vector<std::tuple<uintptr_t, uint64_t, uint64_t
 
 std::string class_of_call(const std::string& name) {
   using launch_callbacks::CallClass;
-  const auto domain =
-      name.find("cuda") != std::string::npos ? cupti::Domain::kRuntime : cupti::Domain::kDriver;
-  switch (launch_callbacks::classify(domain, name)) {
+  switch (launch_callbacks::classify(name)) {
     case CallClass::kLaunch:
       return "launch";
     case CallClass::kGraph:

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "trace/cuda_calls.h"
 #include "trace/spool.h"
 
 namespace plab::recorder::wait_calls {
@@ -22,14 +23,18 @@ uint8_t call_at(cupti::Domain domain, uint32_t cbid) noexcept {
 }  // namespace
 
 Wait classify(const std::string& name) {
-  const auto contains = [&name](const char* part) { return name.find(part) != std::string::npos; };
-  if (contains("EventSynchronize")) return Wait::kEvent;
-  if (contains("StreamWaitEvent")) return Wait::kStreamForEvent;
-  if (contains("StreamSynchronize")) return Wait::kStream;
-  if (contains("DeviceSynchronize") || contains("CtxSynchronize") || contains("ThreadSynchronize")) {
-    return Wait::kContext;
+  switch (trace::cuda_call(name)) {
+    case trace::CudaCall::kEventSync:
+      return Wait::kEvent;
+    case trace::CudaCall::kStreamWaitEvent:
+      return Wait::kStreamForEvent;
+    case trace::CudaCall::kStreamSync:
+      return Wait::kStream;
+    case trace::CudaCall::kDeviceSync:
+      return Wait::kContext;
+    default:
+      return Wait::kNone;
   }
-  return Wait::kNone;
 }
 
 void start(const cupti::Functions* functions) {

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
-from profiling_lab.analysis.host_activity import POLLS, Doing, call_kinds
+from profiling_lab.analysis.host_activity import Doing, call_kinds
 from profiling_lab.analysis.places import Place, call_places, covered
 from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import BLEED_NS
 from profiling_lab.trace.columns import I32, I64, OverheadKind, dense
+from profiling_lab.trace.cuda_calls import CudaCall, are_any
 from profiling_lab.trace.trace import Trace
 
 _KINDS = {Doing.WAIT: "waits", Doing.ALLOCATOR: "memory", Doing.CODE_LOADING: "loads code"}
@@ -148,7 +149,7 @@ def _threads(name: I32, thread: I32, wanted: npt.NDArray[np.bool_]) -> dict[int,
 def watchdog_polls(trace: Trace) -> npt.NDArray[np.bool_]:
     """Per call, whether it asks if something has ended, on a thread that launches nothing."""
     calls = trace.calls
-    asks = np.array([bool(POLLS.search(name)) for name in calls.names] or [False], dtype=bool)[calls.name]
+    asks = are_any(calls, (CudaCall.POLL,))
     launches = np.zeros(len(trace.source.threads.ids) + 1, dtype=bool)
     launches[calls.thread[_launching(trace)]] = True
     return asks & ~launches[calls.thread]

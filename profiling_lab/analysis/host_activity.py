@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, Calls, OverheadKind, full
+from profiling_lab.trace.columns import I32, I64, Calls, OverheadKind, Ranges, full
+from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, cuda_calls
 from profiling_lab.trace.extras import GIL_WAIT, HostSpans
 from profiling_lab.trace.trace import Trace
 
@@ -35,19 +36,14 @@ class Doing(IntEnum):
     PROFILER = 11
 
 
-_CALLS = (
-    (Doing.WAIT, re.compile(r"Synchronize$|^cudaMemcpy$|^cuMemcpy(HtoD|DtoH|DtoD)?$")),
-    (
-        Doing.ALLOCATOR,
-        re.compile(
-            r"^cuda(Malloc|Free|HostAlloc|HostRegister|HostUnregister)|^cuMem(Alloc|Free|Host|Create|Map)"
-        ),
-    ),
-    (
-        Doing.CODE_LOADING,
-        re.compile(r"^cu(da)?(Module|Library|Link)(Load|Create|Add|Complete|Get)|^cuKernelGet"),
-    ),
-)
+_CALLS = {
+    **dict.fromkeys((*SYNCS, CudaCall.BLOCKING_COPY), Doing.WAIT),
+    CudaCall.DEVICE_MEMORY: Doing.ALLOCATOR,
+    CudaCall.POOL_MEMORY: Doing.ALLOCATOR,
+    CudaCall.PINNED_MEMORY: Doing.ALLOCATOR,
+    CudaCall.REGISTER_MEMORY: Doing.ALLOCATOR,
+    CudaCall.LOAD_CODE: Doing.CODE_LOADING,
+}
 _RANGES = (
     (Doing.DATA_LOADING, re.compile(r"DataLoader")),
     (Doing.GIL_WAIT, GIL_WAIT),
@@ -65,8 +61,6 @@ _OVERHEADS = {
     OverheadKind.PROFILER: Doing.PROFILER,
 }
 _OVERHEAD_NAMES = tuple(kind.name.lower().replace("_", " ") for kind in OverheadKind)
-# Polls of watchdogs: they neither launch nor hold up anything.
-POLLS = re.compile(r"^cu(da)?(Event|Stream)Query$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +119,16 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
 
 def call_kinds(calls: Calls) -> I32:
     """What each call is: a wait, an allocation, the loading of code, or any other CUDA call."""
-    return _kinds(calls.names, calls.name, _CALLS, Doing.CUDA_CALL)
+    table = np.array([_CALLS.get(kind, Doing.CUDA_CALL) for kind in CudaCall], dtype=np.int32)
+    return np.asarray(table[cuda_calls(calls)], dtype=np.int32)
 
 
-def _kinds(
-    names: tuple[str, ...], name: I32, patterns: tuple[tuple[Doing, re.Pattern[str]], ...], other: Doing
-) -> I32:
-    table = [next((int(doing) for doing, p in patterns if p.search(text)), int(other)) for text in names]
-    return np.array(table or [0], dtype=np.int32)[name]
+def _range_kinds(ranges: Ranges) -> I32:
+    table = [
+        next((int(doing) for doing, p in _RANGES if p.search(name)), int(Doing.RANGE))
+        for name in ranges.names
+    ]
+    return np.array(table or [0], dtype=np.int32)[ranges.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +148,8 @@ class _Table:
 
 def _calls(trace: Trace) -> _Table:
     calls = trace.calls
-    polls = np.array([bool(POLLS.search(name)) for name in calls.names] or [False])
-    rows = np.flatnonzero(~polls[calls.name]).astype(np.int32)
+    # Polls are of watchdogs: they neither launch nor hold up anything.
+    rows = np.flatnonzero(cuda_calls(calls) != CudaCall.POLL).astype(np.int32)
     return _Table(
         start_ns=calls.start_ns[rows],
         end_ns=calls.end_ns[rows],
@@ -173,7 +169,7 @@ def _ranges(trace: Trace) -> _Table:
         end_ns=ranges.end_ns,
         process=ranges.process,
         thread=ranges.thread,
-        doing=_kinds(ranges.names, ranges.name, _RANGES, Doing.RANGE),
+        doing=_range_kinds(ranges),
         name=ranges.name,
         names=ranges.names,
         rows=np.arange(len(ranges), dtype=np.int32),

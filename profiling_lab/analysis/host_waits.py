@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.stats import possible
 from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, SyncKind, Syncs, full
+from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.trace import Trace
 
 VALUE_BYTES = 64
@@ -26,11 +26,7 @@ STAGED_BYTES = 65536
 
 WHATS = ("value read", "copy to host", "copy to GPU", "other copy", "stream", "event", "device")
 _VALUE, _TO_HOST, _TO_GPU, _OTHER_COPY, _STREAM, _EVENT, _DEVICE = range(len(WHATS))
-_NAMES = (
-    (_STREAM, re.compile(r"^cu(da)?StreamSynchronize$")),
-    (_EVENT, re.compile(r"^cu(da)?EventSynchronize$")),
-    (_DEVICE, re.compile(r"^(cuda(Device|Thread)|cuCtx)Synchronize$")),
-)
+_OF_CALL = {CudaCall.STREAM_SYNC: _STREAM, CudaCall.EVENT_SYNC: _EVENT, CudaCall.DEVICE_SYNC: _DEVICE}
 _OF_KIND = {SyncKind.EVENT: _EVENT, SyncKind.STREAM: _STREAM, SyncKind.DEVICE: _DEVICE}
 
 
@@ -79,9 +75,8 @@ def host_waits(trace: Trace, noted: Syncs) -> HostWaits:
 
 def _by_name(trace: Trace) -> I32:
     """Per call what it waits for by its name, -1 nothing."""
-    names = trace.calls.names
-    table = [next((what for what, pattern in _NAMES if pattern.search(name)), -1) for name in names]
-    return np.array(table or [-1], dtype=np.int32)[trace.calls.name]
+    table = np.array([_OF_CALL.get(kind, -1) for kind in CudaCall], dtype=np.int32)
+    return np.asarray(table[cuda_calls(trace.calls)], dtype=np.int32)
 
 
 def _copies(trace: Trace, what: I32) -> None:

@@ -61,17 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import sys
 
-    from profiling_lab.analysis.ranks import Question, ranks
+    from profiling_lab.analysis.ranks import Options, ranks
     from profiling_lab.analysis.ranks.reading import files_of
     from profiling_lab.report.ranks import ranks_report
     from profiling_lab.report.table import write
     from profiling_lab.trace.window import Wanted
 
     window = Wanted(range=args.range, step=args.step, nvtx=args.nvtx, steps_by=args.steps_by)
-    question = Question(args.steps_by, tuple(args.own), window or None)
+    options = Options(args.steps_by, tuple(args.own), window or None)
     files = files_of(args.traces)
     with _pool(args.dask, args.jobs) as pool, _progress(len(files)) as done:
-        result = ranks(files, question, pool, done, tuple(args.rank), tuple(args.device))
+        result = ranks(files, options, pool, done, tuple(args.rank), tuple(args.device))
     for failure in result.failures:
         print(f"profiling-lab ranks: {failure.sentence}", file=sys.stderr)
     write(ranks_report(result, args.by, args.limit or None), args.format)

@@ -10,12 +10,12 @@ from typing import Any, TextIO
 
 import msgspec
 
+from profiling_lab.analysis.bottleneck import Bottleneck
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
 from profiling_lab.demo.cost import Cost, read_cost
-from profiling_lab.exercises import find
+from profiling_lab.demo.program import FOLDER
 from profiling_lab.report import bottleneck, numbers
-from profiling_lab.report.bottleneck import Bottleneck
 from profiling_lab.report.coverage_text import coverage_data
 from profiling_lab.report.kernels import kernels_report
 from profiling_lab.report.lines import lines_report
@@ -44,7 +44,7 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
     line.
     """
     stream = stream or sys.stdout
-    found, cost = bottleneck.find(trace, sources=find("python-backtrace").folder), read_cost(trace)
+    found, cost = bottleneck.find(trace, sources=FOLDER), read_cost(trace)
     if form == "json":
         stream.write(
             msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n"

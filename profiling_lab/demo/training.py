@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the exercise's training script in this process, with and without the recorder."""
+"""Run the training script of the demo in this process, with and without the recorder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from profiling_lab.demo.cost import Cost, write_cost
+from profiling_lab.demo.program import copy_program
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.exercises import find, workspace
 
 ROUNDS = 5
 STEPS = 10  # per round
@@ -35,13 +35,11 @@ TINY = [
 
 @contextmanager
 def training_script() -> Iterator[ModuleType]:
-    """The module train_model of a fresh copy of the exercise, imported as if that folder were the working
+    """The module train_model of a fresh copy of the program, imported as if that folder were the working
     folder.
-
-    A copy, so that its frames are a user's files like any other and not part of an installed package.
     """
     with TemporaryDirectory(prefix="profiling-lab-demo-") as folder:
-        workspace.copy_starter(find("python-backtrace"), Path(folder))
+        copy_program(Path(folder))
         hidden: dict[str, ModuleType] = {
             name: sys.modules.pop(name) for name in ("train_model", "model") if name in sys.modules
         }

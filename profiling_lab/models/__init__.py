@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transformer with HeavyLayer, importable like any other part of the package.
 
-TransformerWithHeavyLayer and its parts are the exercise's: a learner copies that folder and has the whole
-model in hand. Transformer is the same model with its ops by a flag: Transformer(ops="torch"),
-Transformer(ops="fast").
+Transformer has its ops by a flag: Transformer(ops="torch"), Transformer(ops="fast").
+TransformerWithHeavyLayer is the model of the first exercise.
 """
 
 from __future__ import annotations
 
-from profiling_lab.exercises.e17_python_backtrace.model import (
-    HeavyLayer,
-    PositionalEncoding,
-    TransformerBlock,
-    TransformerWithHeavyLayer,
-    attention_layer,
-)
-from profiling_lab.models.transformer import Block, Transformer
+from profiling_lab.models.layers import HeavyLayer, PositionalEncoding, TransformerBlock, attention_layer
+from profiling_lab.models.transformer import Block, Transformer, TransformerWithHeavyLayer
 
 __all__ = [
     "Block",

@@ -5,9 +5,6 @@ Whatever the flag, the parameters are the same and so is the function, up to rou
 one of the other, and without `hidden_norm` one of the exercise's model too.
 """
 
-# mypy: disable-error-code="no-untyped-call"
-# The exercise's model has no annotations: its reader is to see the layers and nothing else.
-
 from __future__ import annotations
 
 from typing import Literal, cast, get_args
@@ -16,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from profiling_lab.exercises.e17_python_backtrace.model import (
+from profiling_lab.models.layers import (
     HEAVY,
     HeavyLayer,
     PositionalEncoding,
@@ -33,7 +30,7 @@ _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
 class Block(TransformerBlock):  # type: ignore[misc]  # torch is untyped here
-    """The exercise's block. With hidden_norm, the hidden features are normalised before their GELU."""
+    """A block with its ops by a flag. With hidden_norm, hidden features are normalised before their GELU."""
 
     def __init__(self, d_model: int, nhead: int, ops: Ops = "fast", hidden_norm: bool = False) -> None:
         super().__init__(d_model, nhead)
@@ -80,7 +77,7 @@ class Transformer(nn.Module):  # type: ignore[misc]  # torch is untyped here
                   runs scaled_dot_product_attention, layer_norm and gelu, and the HeavyLayer that `heavy`
                   names. flash_attention has kernels for 16 bits, so float32 without autocast keeps torch's on
                   CUDA.
-    heavy:        "slow", "loop" or "fast", for ops="torch"; None is the exercise's own choice.
+    heavy:        "slow", "loop" or "fast", for ops="torch"; None is what the exercise has.
     hidden_norm:  normalise the hidden features of each feed-forward layer before their GELU. The exercise's
                   model does not, and so has no place for layer_norm_gelu.
     """
@@ -121,3 +118,17 @@ class Transformer(nn.Module):  # type: ignore[misc]  # torch is untyped here
             x = x + self.heavy(x)
         with layer_range("output_projection"):
             return cast(Tensor, self.output_projection(self.output_norm(x)))
+
+
+class TransformerWithHeavyLayer(Transformer):
+    """The exercise's model: PyTorch's ops, and the HeavyLayer that `heavy` names."""
+
+    def __init__(
+        self,
+        vocab_size: int = 10000,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_layers: int = 4,
+        heavy: Implementation = HEAVY,
+    ) -> None:
+        super().__init__(vocab_size, d_model, nhead, num_layers, ops="torch", heavy=heavy)

@@ -90,9 +90,9 @@ def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
             tuple(map(_data, shown)),
         ),
         coverage={
-            "gpu_ns": sum(row.card.gpu_ns for row in result.rows),
-            "attributed_ns": sum(row.card.attributed_ns for row in result.rows),
-            "operations": sum(row.card.operations for row in result.rows),
+            "gpu_ns": sum(row.facts.gpu_ns for row in result.rows),
+            "attributed_ns": sum(row.facts.attributed_ns for row in result.rows),
+            "operations": sum(row.facts.operations for row in result.rows),
             "ranks": len(result.rows),
             "missing_ranks": list(result.missing),
             "unreadable": [asdict(failure) for failure in result.failures],
@@ -113,9 +113,9 @@ def _rows(result: JobResult, by: By) -> tuple[Any, ...]:
 
 
 def _header(result: JobResult, by: By) -> tuple[str, ...]:
-    gpu_ns = sum(row.card.gpu_ns for row in result.rows)
-    operations = sum(row.card.operations for row in result.rows)
-    attributed = sum(row.card.attributed_ns for row in result.rows)
+    gpu_ns = sum(row.facts.gpu_ns for row in result.rows)
+    operations = sum(row.facts.operations for row in result.rows)
+    attributed = sum(row.facts.attributed_ns for row in result.rows)
     counted = numbers.counted(len(result.rows), "rank")
     of = f" of {result.world_size}" if result.world_size not in (None, len(result.rows)) else ""
     lines = [
@@ -168,7 +168,7 @@ def _verdict(result: JobResult) -> tuple[str, ...]:
         first = (
             f"rank {found.rank} is a straggler: last to {numbers.share(row.late_frac or 0)} of "
             f"{numbers.counted(row.compared, 'collective')}, in {row.late_steps:,} of "
-            f"{numbers.counted(row.card.steps, 'step')}, {numbers.time(row.behind_ns)} behind the others on "
+            f"{numbers.counted(row.facts.steps, 'step')}, {numbers.time(row.behind_ns)} behind the others on "
             f"the median; being in time would save {cost}"
         )
     elif found.kind == "waiting":
@@ -276,17 +276,17 @@ def _which(late: LateOne) -> str:
 
 def _data(row: RankRow | CollectiveRow | StepRow | LineRow) -> dict[str, Any]:
     if isinstance(row, RankRow):
-        own = {name: getattr(row, name) for name in RankRow.__slots__ if name not in ("card", "rank")}
-        card = row.card
+        own = {name: getattr(row, name) for name in RankRow.__slots__ if name not in ("facts", "rank")}
+        facts = row.facts
         return {
             "key": row.key,
             "rank": row.rank,
-            "file": PurePath(card.path).name,
-            "pid": card.pid,
-            "device": card.device,
+            "file": PurePath(facts.path).name,
+            "pid": facts.pid,
+            "device": facts.device,
             **own,
             "late_frac": row.late_frac,
-            "gpu_ns": card.gpu_ns,
+            "gpu_ns": facts.gpu_ns,
         }
     if isinstance(row, CollectiveRow):
         own = {

@@ -15,6 +15,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
+from profiling_lab.trace.cuda_calls import CudaCall
 
 WARM_UP = Threshold(
     "warm_up", "warm-up", 1 / 3, "of the kernels", "ours: torch grows its pool in the first steps"
@@ -22,7 +23,7 @@ WARM_UP = Threshold(
 MANY = Threshold("many", "calls after warm-up", 4, "at least", "ours: a few blocks grow late in any program")
 ENOUGH = Threshold("enough", "kernels to tell warm-up from steps", 100, "at least", "ours")
 # Allocations from a pool (cudaMallocAsync) are cheap and belong into a loop.
-ALLOCATES = r"^(cuda(Malloc|Free|HostAlloc)|cuMem(Alloc|Free|HostAlloc|Create|Map))(?!.*Async)"
+ALLOCATES = (CudaCall.DEVICE_MEMORY, CudaCall.PINNED_MEMORY)
 REMEDY = (
     "allocate once and reuse; in torch, find what asks for ever new sizes, drop torch.cuda.empty_cache(), "
     "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -31,7 +32,7 @@ REMEDY = (
 
 def check(view: View) -> Verdict:
     operations, calls = view.operations, view.calls
-    allocates = view.called(ALLOCATES)
+    allocates = view.calls_of(*ALLOCATES)
     if not len(calls):
         return Abstain("no API call was recorded", CALLS)
     if view.kernels.sum() < view[ENOUGH]:

@@ -15,8 +15,9 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule
-from profiling_lab.rules.view import HOST_WAITS, View
+from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind
+from profiling_lab.trace.cuda_calls import SYNCS
 
 SMALL = Threshold(
     "small", "copies that return once staged", 65536, "bytes, at most", "nsys: its rule excludes them"
@@ -38,7 +39,7 @@ def check(view: View) -> Verdict:
     large = operations.size_bytes > view[SMALL]
     rows = np.flatnonzero(pageable & large & view.launched_by("Async"))
     after = view.next_call[call[rows]]
-    waits_after = np.append(view.called(HOST_WAITS), False)[after]
+    waits_after = np.append(view.calls_of(*SYNCS), False)[after]
     call_ns = view.call_ns(rows)
     until_copy = view.calls.end_ns[call[rows]] > operations.start_ns[rows]
     held = until_copy & (call_ns >= view[HELD] * operations.duration_ns[rows]) & ~waits_after

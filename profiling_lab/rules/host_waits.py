@@ -11,8 +11,9 @@ import numpy.typing as npt
 from profiling_lab.analysis.host_waits import AT_ONCE_NS, VALUE_BYTES
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import Finding, Threshold, ms, percent
-from profiling_lab.rules.view import HOST_WAITS, Mask, View
+from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.cuda_calls import SYNCS
 from profiling_lab.trace.operation_classes import OperationClass
 
 IDLE = Threshold(
@@ -43,12 +44,12 @@ def _waits_at_once(view: View, calls: npt.NDArray[np.integer]) -> I64:
     after, stack = view.next_call[calls], view.calls.stack
     soon = view.calls.start_ns[after] - view.calls.end_ns[calls] <= AT_ONCE_NS
     soon |= (stack[after] > 0) & (stack[after] == stack[calls])
-    return np.where(view.called(HOST_WAITS)[after] & soon, after, -1)
+    return np.where(view.calls_of(*SYNCS)[after] & soon, after, -1)
 
 
 def other_waits(view: View) -> I64:
     """Calls that wait for the GPU, other than those that read a value."""
-    waits: Mask = view.called(HOST_WAITS)
+    waits: Mask = view.calls_of(*SYNCS)
     waits[reads_of_a_value(view)[1]] = False
     return np.flatnonzero(waits)
 

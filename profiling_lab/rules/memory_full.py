@@ -15,9 +15,10 @@ from profiling_lab.analysis.memory import memory_peaks
 from profiling_lab.rules.finding import Abstain, Threshold, Verdict, percent, where
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
+from profiling_lab.trace.cuda_calls import CudaCall
 
 FULL = Threshold("full", "the peak", 0.9, "of the GPU's memory, more than", "TensorBoard's profiler plugin")
-ALLOCATES = r"^(cuda(Malloc|Free)|cuMem(Alloc|Free|Create|Map))"
+ALLOCATES = (CudaCall.DEVICE_MEMORY, CudaCall.POOL_MEMORY)
 REMEDY = "smaller batches, activation checkpointing, a sharded optimizer (FSDP), or lower precision"
 
 
@@ -37,7 +38,7 @@ def check(view: View) -> Verdict:
     for peak in peaks:
         if not peak.total_bytes or peak.peak_bytes <= view[FULL] * peak.total_bytes:
             continue
-        rows = np.flatnonzero(view.called(ALLOCATES) & (view.calls.process == peak.process))
+        rows = np.flatnonzero(view.calls_of(*ALLOCATES) & (view.calls.process == peak.process))
         rows = rows[np.argsort(view.calls.start_ns[rows], kind="stable")]
         held_ns = view.calls.end_ns[rows] - view.calls.start_ns[rows]
         last = np.searchsorted(view.calls.start_ns[rows], peak.at_ns, "right") - 1

@@ -16,11 +16,11 @@ from profiling_lab.rules.finding import CALLS, Abstain, Threshold, Verdict, ms, 
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.cuda_calls import CudaCall
 
 PART = Threshold("part", "a stream that counts", 0.05, "of the kernels' time, from", "ours")
 BESIDE = Threshold("beside", "streams run side by side", 0.1, "of what could, less than", "ours: hardly ever")
 WAITED = Threshold("waited", "changes of stream behind a wait", 0.5, "of all, from", "ours: most")
-STREAM_WAITS = r"^cu(da)?StreamWaitEvent"
 REMEDY = "record the event right behind what is needed, and wait as late as possible; or use one stream"
 
 
@@ -59,7 +59,7 @@ def check(view: View) -> Verdict:
                 confidence="low",
             )
         )
-    if serial and not findings and not view.called(STREAM_WAITS).any():
+    if serial and not findings and not view.calls_of(CudaCall.STREAM_WAIT_EVENT).any():
         return Abstain("streams run one after the other, and no wait of a stream was recorded", CALLS)
     return findings
 
@@ -69,7 +69,7 @@ def _launched_after_wait(view: View) -> Mask:
     calls, call = view.calls, view.attribution.call
     launches = np.zeros(len(calls), dtype=bool)
     launches[call[call >= 0]] = True
-    waits = view.called(STREAM_WAITS)
+    waits = view.calls_of(CudaCall.STREAM_WAIT_EVENT)
     order = np.lexsort((calls.start_ns, calls.thread))
     waits_until = np.cumsum(waits[order])
     at: I64 = np.flatnonzero(launches[order])

@@ -42,6 +42,7 @@ from profiling_lab.trace.columns import (
     Overheads,
     Ranges,
 )
+from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
@@ -49,7 +50,6 @@ from profiling_lab.trace.step_windows import StepWindows, step_windows
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 ENOUGH_FRAC = 0.5  # with more than half of it unknown, "nothing found" would be a guess
-HOST_WAITS = r"^(cuda(Device|Stream|Event|Thread)|cu(Ctx|Stream|Event))Synchronize$"
 
 
 class View(LineNumbers):
@@ -141,7 +141,7 @@ class View(LineNumbers):
     @cached_property
     def host_wait_idle(self) -> I64:
         """Per call, the GPU's idle time that it caused, 0 for calls that do not wait for the GPU."""
-        calls, waits = self.calls, self.called(HOST_WAITS)
+        calls, waits = self.calls, self.calls_of(*SYNCS)
         cost = np.zeros(len(calls), dtype=np.int64)
         for process, busy in self.processes.items():
             rows = np.flatnonzero(waits & (calls.process == process))
@@ -188,6 +188,10 @@ class View(LineNumbers):
         """Per call, whether its name matches."""
         hits = [re.search(pattern, name) is not None for name in self.calls.names]
         return np.array([*hits, False], dtype=bool)[self.calls.name]
+
+    def calls_of(self, *kinds: CudaCall) -> Mask:
+        """Per call, whether it is of one of these kinds."""
+        return are_any(self.calls, kinds)
 
     def launched_by(self, pattern: str) -> Mask:
         """Per operation, whether its call was recorded and has such a name."""

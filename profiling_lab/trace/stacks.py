@@ -17,7 +17,7 @@ from profiling_lab.trace.ownership import INDUCTOR, Ownership
 # The frames from which the autograd engine is called. On the thread that called backward() they stand
 # between the line that did and what the engine runs; the engine's own threads have none.
 _ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
-_ENGINE_FUNCTIONS = ("_engine_run_backward", "backward", "grad")
+_ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
 _CHECKPOINT = "torch/utils/checkpoint.py"
 _OPTIMIZER = re.compile(r"(^|/)torch/(distributed/)?optim/")
 
@@ -91,7 +91,7 @@ class Stacks:
 
     def called_by_engine(self) -> npt.NDArray[np.bool_]:
         """Per stack, whether its innermost frame is where the engine was called: what was launched then was
-        launched by the engine's C++, not by the code that called it.
+        launched by the engine's C++, which prepares the first gradient or runs a node, not by its caller.
         """
         rows = np.arange(len(self))
         return np.asarray((self._engine() == rows) & (rows > 0))

@@ -16,12 +16,12 @@ import pytest
 from conftest import REPO
 from exercises.training_trace import FOLDER, line_of, training_trace
 
+from profiling_lab.analysis.source_names import qualified
 from profiling_lab.exercises import answers, find, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.e17_python_backtrace import repair
 from profiling_lab.exercises.exercise import Check, Status
 from profiling_lab.report import bottleneck
-from profiling_lab.report.source_names import qualified
 from profiling_lab.trace import Trace
 
 EXERCISE = find("python-backtrace")

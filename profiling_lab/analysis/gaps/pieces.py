@@ -14,11 +14,10 @@ from profiling_lab.analysis.gaps.causes import LATENCY_NS, Cause
 from profiling_lab.analysis.gaps.cut import Cut, cut_gaps
 from profiling_lab.analysis.host_activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.cuda_calls import COPIES, CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.spans import Rows, Window
 from profiling_lab.trace.trace import Trace
-
-_STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +162,8 @@ def _host_causes(trace: Trace, host: HostActivity, cut: Cut) -> I32:
     # synchronize; the launch of the very operation that ends the gap did not.
     under_way = (cut.thread >= 0) & (call >= 0)
     under_way &= np.append(host.start_ns, 0)[cut.who] < cut.gap_start_ns
-    copies = np.array([name.startswith(("cudaMemcpy", "cuMemcpy")) for name in calls.names] or [False])
-    cause[under_way & (call != cut.launch) & copies[np.append(calls.name, np.int32(0))[call]]] = Cause.WAIT
+    copies = np.append(are_any(calls, COPIES), False)
+    cause[under_way & (call != cut.launch) & copies[call]] = Cause.WAIT
     waited = np.zeros(int(cut.gap.max(initial=-1)) + 1, dtype=bool)
     waited[cut.gap[under_way & (cause == Cause.WAIT)]] = True
     cause[(cause == Cause.HOST_CODE) & waited[cut.gap]] = Cause.AFTER_WAIT
@@ -177,8 +176,7 @@ def _after_launch(trace: Trace, cut: Cut) -> npt.NDArray[np.intp]:
     """The host had done its part."""
     calls, none = trace.calls, np.int32(-1)
     before = np.append(_neighbour_calls(trace)[0], none)[cut.launch]
-    waits = np.array([name in _STREAM_WAITS for name in calls.names] or [False])
-    on_event = (before >= 0) & waits[np.append(calls.name, np.int32(0))[before]]
+    on_event = np.append(are_any(calls, (CudaCall.STREAM_WAIT_EVENT,)), False)[before]
     in_time = np.append(calls.end_ns, 0)[cut.launch] <= cut.gap_start_ns
     short = np.where(in_time, Cause.BETWEEN, Cause.LATENCY)
     long = np.where(on_event, Cause.EVENT_WAIT, Cause.LATE_START)

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from profiling_lab.analysis.ranks.job import JobResult, ranks, ranks_in
+from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.pools import DaskPool, LocalPool, Pool
-from profiling_lab.analysis.ranks.question import Question
 from profiling_lab.analysis.ranks.summary import RankSummary, summarize
 
 __all__ = [
     "DaskPool",
     "JobResult",
     "LocalPool",
+    "Options",
     "Pool",
-    "Question",
     "RankSummary",
     "ranks",
     "ranks_in",

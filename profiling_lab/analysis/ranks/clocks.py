@@ -129,5 +129,5 @@ def _drift(rank: RankSummary, ends: Ends) -> Drift:
 
 
 def _rank(summary: RankSummary) -> int:
-    assert summary.card.rank is not None, "ranks are numbered before clocks are compared"
-    return summary.card.rank
+    assert summary.facts.rank is not None, "ranks are numbered before clocks are compared"
+    return summary.facts.rank

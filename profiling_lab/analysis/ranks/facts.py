@@ -31,7 +31,7 @@ def clock(trace: Trace) -> Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NotedRank:
     """The place of a file in its job, as far as it says. None: it does not."""
 
     rank: int | None
@@ -40,21 +40,21 @@ class Place:
     """'recording' or 'name', '' where `rank` is None"""
 
 
-def place_of(trace: Trace, pid: int) -> Place:
+def noted_rank_of(trace: Trace, pid: int) -> NotedRank:
     """The place of one of several processes in a file: only our recorder notes it, in merged recordings."""
     facts = trace.process_facts.get(pid, {})
     rank = _number(facts.get("rank"))
-    return Place(rank, _number(facts.get("world_size")), "recording" if rank is not None else "")
+    return NotedRank(rank, _number(facts.get("world_size")), "recording" if rank is not None else "")
 
 
-def place(trace: Trace) -> Place:
+def noted_rank(trace: Trace) -> NotedRank:
     """As torch.profiler or our recorder noted it, else by the name of the file."""
     facts = trace.job_facts
     rank, world = _number(facts.get("rank")), _number(facts.get("world_size"))
     if rank is not None:
-        return Place(rank, world, "recording")
+        return NotedRank(rank, world, "recording")
     found = _IN_NAME.findall(Path(trace.path).name)
-    return Place(int(found[-1]), None, "name") if found else Place(None, world, "")
+    return NotedRank(int(found[-1]), None, "name") if found else NotedRank(None, world, "")
 
 
 def _number(value: object) -> int | None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profiling_lab.analysis.ranks.assignment import assign, numbered, shift_of, starts_of
 from profiling_lab.analysis.ranks.clocks import Clocks, align
 from profiling_lab.analysis.ranks.lines import LineTimes
+from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.pools import Done, Handle, LocalPool, Pool
-from profiling_lab.analysis.ranks.question import Question
 from profiling_lab.analysis.ranks.reading import Failure, FileSummary
-from profiling_lab.analysis.ranks.seats import numbered, seat, shift_of, starts_of
-from profiling_lab.analysis.ranks.summary import Card, summarize
+from profiling_lab.analysis.ranks.summary import RankFacts, summarize
 from profiling_lab.analysis.ranks.tables import (
     CollectiveRow,
     LineRow,
@@ -67,7 +67,7 @@ class JobResult:
 
 def ranks(
     paths: Sequence[str],
-    question: Question | None = None,
+    options: Options | None = None,
     pool: Pool | None = None,
     done: Done = lambda _: None,
     only: tuple[int, ...] = (),
@@ -82,39 +82,40 @@ def ranks(
     files belong to several jobs, UnreadableInputError if no file could be read.
     """
     pool = pool or LocalPool()
-    question = question or Question()
-    return _compared(pool, pool.read(list(paths), question, done), question, only, devices)
+    options = options or Options()
+    return _compared(pool, pool.read(list(paths), options, done), options, only, devices)
 
 
-def ranks_in(trace: Trace, question: Question | None = None) -> JobResult:
+def ranks_in(trace: Trace, options: Options | None = None) -> JobResult:
     """Compare the ranks of one open file. Raises as `ranks`; UsageError also as `step_windows`."""
-    question = question or Question()
-    file = FileSummary(str(trace.path), summarize(trace, question))
-    return _compared(LocalPool(1), [file], question, (), ())
+    options = options or Options()
+    file = FileSummary(str(trace.path), summarize(trace, options))
+    return _compared(LocalPool(1), [file], options, (), ())
 
 
 def _compared(
-    pool: Pool, handles: list[Handle], question: Question, only: tuple[int, ...], devices: tuple[int, ...]
+    pool: Pool, handles: list[Handle], options: Options, only: tuple[int, ...], devices: tuple[int, ...]
 ) -> JobResult:
-    read: list[FileSummary | tuple[Card, ...]] = pool.gather(pool.map(cards_of, handles))
+    read: list[FileSummary | tuple[RankFacts, ...]] = pool.gather(pool.map(facts_of, handles))
     failures = tuple(
         entry.failure for entry in read if isinstance(entry, FileSummary) and entry.failure is not None
     )
-    cards = [() if isinstance(entry, FileSummary) else entry for entry in read]
-    if not any(cards):
+    all_facts = [() if isinstance(entry, FileSummary) else entry for entry in read]
+    if not any(all_facts):
         worst = max(failures, key=lambda failure: failure.exit_code, default=None)
         raise _none_left(worst, len(failures))
-    seats = numbered(cards, only, devices)
-    kept = [i for i, file in enumerate(seats.seats) if any(file)]
-    handles = pool.map(seat, [handles[i] for i in kept], each=[seats.seats[i] for i in kept])
+    assignments = numbered(all_facts, only, devices)
+    kept = [i for i, file in enumerate(assignments.of_files) if any(file)]
+    handles = pool.map(assign, [handles[i] for i in kept], each=[assignments.of_files[i] for i in kept])
     chosen = [
-        tuple(card for card, place in zip(cards[i], seats.seats[i], strict=True) if place) for i in kept
+        tuple(facts for facts, one in zip(all_facts[i], assignments.of_files[i], strict=True) if one)
+        for i in kept
     ]
     handles, note = _matched_steps(pool, handles, chosen)
-    handles, clocks = align(pool, handles, [tuple(card.is_wall for card in file) for file in chosen])
+    handles, clocks = align(pool, handles, [tuple(facts.is_wall for facts in file) for file in chosen])
     totals: Totals = pool.merge(merge_totals, pool.map(totals_of, handles))
-    present = tuple(sorted(place.rank for file in seats.seats for place in file if place))
-    with_steps = sum(card.steps > 0 for file in chosen for card in file)
+    present = tuple(sorted(one.rank for file in assignments.of_files for one in file if one))
+    with_steps = sum(facts.steps > 0 for file in chosen for facts in file)
     common = totals.walls.keys[totals.walls.ranks == with_steps].astype(np.int64)
     frame = Frame(present, common, clocks.accuracy_ns or 0, clocks.comparable)
     per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, frame))
@@ -128,14 +129,14 @@ def _compared(
         verdict=verdict(counted, _excesses(pool, handles, per_file, counted, totals)),
         clocks=clocks,
         files=len(kept),
-        said_by=seats.said_by,
-        missing=seats.missing,
-        world_size=seats.world_size,
+        said_by=assignments.said_by,
+        missing=assignments.missing,
+        world_size=assignments.world_size,
         common_steps=len(common),
         how=_how(chosen),
-        window=question.asked,
+        window=options.asked,
         failures=failures,
-        notes=(*seats.notes, *note, *_unnamed(totals), *_notes(rows, common)),
+        notes=(*assignments.notes, *note, *_unnamed(totals), *_notes(rows, common)),
     )
 
 
@@ -144,13 +145,13 @@ def mean_step_ns(rows: Sequence[RankRow]) -> int:
     return sum(steps) // len(steps) if steps else 0
 
 
-def cards_of(file: FileSummary) -> FileSummary | tuple[Card, ...]:
-    """The cards of a file, or the file itself if it could not be used."""
-    return file if file.failure is not None else tuple(rank.card for rank in file.ranks)
+def facts_of(file: FileSummary) -> FileSummary | tuple[RankFacts, ...]:
+    """The facts of the ranks of a file, or the file itself if it could not be used."""
+    return file if file.failure is not None else tuple(rank.facts for rank in file.ranks)
 
 
 def lines_of(file: FileSummary, rank: int) -> LineTimes | None:
-    return next((summary.lines for summary in file.ranks if summary.card.rank == rank), None)
+    return next((summary.lines for summary in file.ranks if summary.facts.rank == rank), None)
 
 
 def _none_left(worst: Failure | None, count: int) -> LabError:
@@ -162,22 +163,22 @@ def _none_left(worst: Failure | None, count: int) -> LabError:
 
 
 def _matched_steps(
-    pool: Pool, handles: list[Handle], cards: Sequence[Sequence[Card]]
+    pool: Pool, handles: list[Handle], all_facts: Sequence[Sequence[RankFacts]]
 ) -> tuple[list[Handle], tuple[str, ...]]:
     """Give steps that were counted per recording the same numbers, where some recordings have fewer: they may
     have begun later. The calendar tells, if all clocks are tied to it.
     """
-    every = [card for file in cards for card in file]
-    counts = {card.steps for card in every}
-    if len(counts) == 1 or all(card.named for card in every):
+    every = [facts for file in all_facts for facts in file]
+    counts = {facts.steps for facts in every}
+    if len(counts) == 1 or all(facts.named for facts in every):
         return handles, ()
     listed = f"ranks have {min(counts)} to {max(counts)} steps"
-    if len(cards) > 1 and not all(card.is_wall for card in every):
+    if len(all_facts) > 1 and not all(facts.is_wall for facts in every):
         return handles, (
             f"{listed} and clocks that cannot be compared: steps are matched from the first one on",
         )
-    most = max(every, key=lambda card: card.steps)
-    holder = next(i for i, file in enumerate(cards) if most in file)
+    most = max(every, key=lambda facts: facts.steps)
+    holder = next(i for i, file in enumerate(all_facts) if most in file)
     starts: I64 = pool.gather(pool.map(starts_of, [handles[holder]], most.pid, most.device))[0]
     shifts: list[tuple[int, ...]] = pool.gather(pool.map(shift_of, handles, starts))
     moved = pool.map(_renumber, handles, each=shifts)
@@ -207,8 +208,8 @@ def _excesses(
     return out
 
 
-def _how(cards: Sequence[Sequence[Card]]) -> str:
-    found = Counter(card.how for file in cards for card in file)
+def _how(all_facts: Sequence[Sequence[RankFacts]]) -> str:
+    found = Counter(facts.how for file in all_facts for facts in file)
     (first, count), *others = found.most_common()
     return f"{first} ({count} ranks; others: {others[0][0]})" if others else first
 
@@ -227,7 +228,7 @@ def _notes(rows: Sequence[RankRow], common: I64) -> tuple[str, ...]:
     ranks_of: dict[str, list[int]] = {}
     for row in rows:
         lacks = f"lacks {row.missing:,} of the collectives that others have" if row.missing else ""
-        for note in filter(None, (*row.card.notes, lacks)):
+        for note in filter(None, (*row.facts.notes, lacks)):
             ranks_of.setdefault(note, []).append(row.rank)
     notes = [f"{_named(numbers)}: {note}" for note, numbers in ranks_of.items()]
     if not len(common):

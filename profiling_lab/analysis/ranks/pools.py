@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from profiling_lab.analysis.ranks.question import Question
+from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.reading import Failure, FileSummary, read_file
 from profiling_lab.errors import UnreadableInputError, UsageError
 
@@ -29,7 +29,7 @@ WIDTH = 8
 class Pool(Protocol):
     """Handles stand for one value each."""
 
-    def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
+    def read(self, paths: Sequence[str], options: Options, done: Done) -> list[Handle]:
         """A FileSummary per path, in the order of the paths. Raises UsageError."""
 
     def map(
@@ -50,19 +50,19 @@ class LocalPool:
     def __init__(self, jobs: int | None = None) -> None:
         self._jobs = jobs or len(os.sched_getaffinity(0))
 
-    def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
+    def read(self, paths: Sequence[str], options: Options, done: Done) -> list[Handle]:
         jobs = min(self._jobs, len(paths))
         if jobs <= 1:
             out = []
             for count, path in enumerate(paths, 1):
-                out.append(read_file(path, question))
+                out.append(read_file(path, options))
                 done(count)
             return out
-        found = _in_processes(paths, question, jobs, done)
+        found = _in_processes(paths, options, jobs, done)
         # A process that died took all others' work with it: each of the rest gets a process of its own.
         for path in paths:
             if path not in found:
-                alone = _in_processes([path], question, 1, lambda _: None)
+                alone = _in_processes([path], options, 1, lambda _: None)
                 found[path] = alone.get(path) or FileSummary(path, (), _died(path))
                 done(len(found))
         return [found[path] for path in paths]
@@ -88,7 +88,7 @@ def _own(handles: Sequence[Handle], each: Sequence[Any]) -> list[tuple[Any, ...]
     return [(value,) for value in each] if each else [() for _ in handles]
 
 
-def _in_processes(paths: Sequence[str], question: Question, jobs: int, done: Done) -> dict[str, FileSummary]:
+def _in_processes(paths: Sequence[str], options: Options, jobs: int, done: Done) -> dict[str, FileSummary]:
     """What could be read before a process died, if one did."""
     found: dict[str, FileSummary] = {}
     # spawn: a process that copies this one's threads (torch, Arrow, progress) may hang.
@@ -96,7 +96,7 @@ def _in_processes(paths: Sequence[str], question: Question, jobs: int, done: Don
     executor = ProcessPoolExecutor(jobs, mp_context=context)
     try:
         waiting: dict[Future[FileSummary], str] = {
-            executor.submit(read_file, path, question): path for path in paths
+            executor.submit(read_file, path, options): path for path in paths
         }
         while waiting:
             ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
@@ -121,12 +121,12 @@ class DaskPool:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def read(self, paths: Sequence[str], question: Question, done: Done) -> list[Handle]:
+    def read(self, paths: Sequence[str], options: Options, done: Done) -> list[Handle]:
         from distributed import as_completed
 
         # A worker's working folder is its own affair.
         whole = [os.path.abspath(path) for path in paths]
-        handles = [self._client.submit(read_file, path, question, pure=False) for path in whole]
+        handles = [self._client.submit(read_file, path, options, pure=False) for path in whole]
         for count, handle in enumerate(as_completed(handles), 1):
             if handle.status == "error" and isinstance(handle.exception(), UsageError):
                 raise handle.exception()

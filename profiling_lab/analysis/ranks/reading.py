@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiling_lab.analysis.ranks.question import Question
+from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.summary import RankSummary, summarize
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace import Trace
@@ -36,15 +36,15 @@ class FileSummary:
         return replace(self, ranks=tuple(map(change, self.ranks)))
 
 
-def read_file(path: str, question: Question) -> FileSummary:
+def read_file(path: str, options: Options) -> FileSummary:
     """Summarize a file. Nothing that is wrong with it may end the others: it comes back as a Failure.
 
-    Raises UsageError: the same question would be wrong for every file.
+    Raises UsageError: the same options would be wrong for every file.
     """
     try:
         with Trace.open(path) as trace:
-            part = trace.windowed(question.window) if question.window is not None else trace
-            return FileSummary(path, summarize(part, question))
+            part = trace.windowed(options.window) if options.window is not None else trace
+            return FileSummary(path, summarize(part, options))
     except UsageError:
         raise
     except LabError as error:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.ranks.collectives import AT_MOST, Found, collectives
-from profiling_lab.analysis.ranks.facts import Place, clock, place, place_of
+from profiling_lab.analysis.ranks.facts import NotedRank, clock, noted_rank, noted_rank_of
 from profiling_lab.analysis.ranks.lines import LineTimes, line_times
-from profiling_lab.analysis.ranks.question import Question
+from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, full
@@ -29,8 +29,8 @@ _NUMBER = re.compile(r"(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """What fits on a card: all that is known of a rank without its steps, collectives and lines."""
+class RankFacts:
+    """All that is known of a rank without its steps, collectives and lines."""
 
     path: str
     pid: int
@@ -40,7 +40,7 @@ class Card:
     """as the recording or the name of the file says; None where nothing says it"""
     world_size: int | None
     said_by: str
-    """see facts.Place"""
+    """see facts.NotedRank"""
     is_wall: bool
     """times are nanoseconds since 1970, not those of a clock that only this file knows"""
     span_ns: tuple[int, int]
@@ -63,7 +63,7 @@ class Card:
 class RankSummary:
     """One rank. It takes some tens of KB at most, whatever the size of the recording."""
 
-    card: Card
+    facts: RankFacts
     number: I64
     """of each step, ascending"""
     start_ns: I64
@@ -78,10 +78,10 @@ class RankSummary:
 
     def moved(self, by_ns: int, steps: int = 0) -> RankSummary:
         """The same on another clock, and with other numbers of steps."""
-        first, last = self.card.span_ns
+        first, last = self.facts.span_ns
         return replace(
             self,
-            card=replace(self.card, span_ns=(first + by_ns, last + by_ns)),
+            facts=replace(self.facts, span_ns=(first + by_ns, last + by_ns)),
             number=self.number + steps,
             start_ns=self.start_ns + by_ns,
             end_ns=self.end_ns + by_ns,
@@ -89,21 +89,21 @@ class RankSummary:
         )
 
 
-def summarize(trace: Trace, question: Question | None = None) -> tuple[RankSummary, ...]:
+def summarize(trace: Trace, options: Options | None = None) -> tuple[RankSummary, ...]:
     """The ranks in a file, one per process that used a GPU, by process id; a process that spreads its work
     over several GPUs counts as one rank per GPU.
 
     Raises UsageError, and NotEnoughDataError if the trace has no GPU operation.
     """
-    question = question or Question()
+    options = options or Options()
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
-    steps = step_windows(trace, question.steps_by)
+    steps = step_windows(trace, options.steps_by)
     track, devices = device_tracks(trace.operations)
     busy, _ = _analysis.sum_by_key(track, trace.operations.duration_ns, len(devices))
     units = _units(trace, busy, devices)
     return tuple(
-        _rank(trace, question, steps, np.flatnonzero(track == unit.track), unit, _said(trace, units, unit))
+        _rank(trace, options, steps, np.flatnonzero(track == unit.track), unit, _said(trace, units, unit))
         for unit in units
     )
 
@@ -121,12 +121,12 @@ class _Unit:
     """other GPUs that the process used a little"""
 
 
-def _said(trace: Trace, units: list[_Unit], unit: _Unit) -> Place:
+def _said(trace: Trace, units: list[_Unit], unit: _Unit) -> NotedRank:
     if len(units) == 1:
-        return place(trace)
+        return noted_rank(trace)
     if unit.beside:  # a rank per GPU of one process, which notes one rank
-        return Place(None, None, "")
-    return place_of(trace, trace.pids[unit.process])
+        return NotedRank(None, None, "")
+    return noted_rank_of(trace, trace.pids[unit.process])
 
 
 def _units(trace: Trace, busy_ns: I64, devices: tuple[tuple[int, int], ...]) -> list[_Unit]:
@@ -142,22 +142,22 @@ def _units(trace: Trace, busy_ns: I64, devices: tuple[tuple[int, int], ...]) -> 
 
 def _rank(
     trace: Trace,
-    question: Question,
+    options: Options,
     steps: StepWindows,
     rows: npt.NDArray[np.intp],
     unit: _Unit,
-    said: Place,
+    said: NotedRank,
 ) -> RankSummary:
     steps = steps.only(np.flatnonzero(steps.process == unit.process))
     number, named = _numbers(steps)
     found = collectives(trace, rows, steps, number)
     time = clock(trace)
-    has_line = trace.stacks.own_rows(Ownership(question.own))[trace.attribution.stack[rows]] > 0
+    has_line = trace.stacks.own_rows(Ownership(options.own))[trace.attribution.stack[rows]] > 0
     operations = trace.operations
     lines = line_times(
-        trace, rows, unit.process, question.own, (steps.start_ns, steps.end_ns), not unit.beside
+        trace, rows, unit.process, options.own, (steps.start_ns, steps.end_ns), not unit.beside
     )
-    card = Card(
+    facts = RankFacts(
         path=str(trace.path),
         pid=trace.pids[unit.process],
         device=unit.device,
@@ -177,7 +177,7 @@ def _rank(
         notes=_notes(unit, len(steps), found, lines),
     )
     parts_ns = _parts(trace, rows, steps.start_ns, steps.end_ns)
-    summary = RankSummary(card, number, steps.start_ns, steps.end_ns, parts_ns, found, lines)
+    summary = RankSummary(facts, number, steps.start_ns, steps.end_ns, parts_ns, found, lines)
     return summary.moved(time.offset_ns)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from profiling_lab.analysis.ranks.kinds import Series
 from profiling_lab.analysis.ranks.reading import FileSummary
 from profiling_lab.analysis.ranks.spread import NONE, Spread, merged_by_name
-from profiling_lab.analysis.ranks.summary import PARTS, Card, RankSummary
+from profiling_lab.analysis.ranks.summary import PARTS, RankFacts, RankSummary
 from profiling_lab.trace.columns import I64
 
 LATE_NS = 10_000
@@ -46,7 +46,7 @@ def totals_of(file: FileSummary) -> Totals:
 
 
 def _alone(rank: RankSummary) -> Totals:
-    number, found = rank.card.rank or 0, rank.collectives.series
+    number, found = rank.facts.rank or 0, rank.collectives.series
     steps = max(len(rank), 1)
     sized = {series: occurrences.size_bytes >= 0 for series, occurrences in found.items()}
     return Totals(
@@ -148,7 +148,7 @@ class RankRow:
     """One rank beside the others; times are per step, over the steps that all have."""
 
     rank: int
-    card: Card
+    facts: RankFacts
     steps: int
     """steps counted"""
     step_ns: int
@@ -196,7 +196,7 @@ def rows_of(file: FileSummary, totals: Totals, frame: Frame) -> tuple[RankRow, .
 
 
 def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
-    number = rank.card.rank or 0
+    number = rank.facts.rank or 0
     chosen = np.isin(rank.number, frame.steps) if len(frame.steps) else np.ones(len(rank), dtype=bool)
     steps = int(chosen.sum())
     walls = (rank.end_ns - rank.start_ns)[chosen]
@@ -233,7 +233,7 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
     far, at = (np.concatenate(p) if p else np.empty(0, dtype=np.int64) for p in (behind, late_at))
     return RankRow(
         rank=number,
-        card=rank.card,
+        facts=rank.facts,
         steps=steps,
         step_ns=int(walls.sum()) // each,
         **part,

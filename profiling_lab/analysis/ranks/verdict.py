@@ -68,7 +68,7 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
         others = _mean([row.exposed_wait_ns or 0 for row in rows if row is not worst])
         cost = min(worst.cost_ns, others)
         is_most = worst.cost_ns >= STRAGGLER_FRAC * sum(row.cost_ns for row in rows)
-        is_often = worst.late_steps >= STRAGGLER_FRAC * worst.card.steps
+        is_often = worst.late_steps >= STRAGGLER_FRAC * worst.facts.steps
         if is_most and is_often and cost >= COST_FRAC * step_ns:
             return Verdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
         kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
@@ -103,7 +103,7 @@ def excess(row: RankRow, rows: Sequence[RankRow], mine: LineTimes, all_lines: Sp
         for part in ("compute", "copy", "idle")
     }
     part = max(parts, key=lambda name: parts[name])
-    steps = max(row.card.steps, 1)
+    steps = max(row.facts.steps, 1)
     totals = dict(zip(all_lines.keys.tolist(), all_lines.total.tolist(), strict=True))
     best_ns, best = 0, ("", "")
     for key, ns in zip(mine.key, mine.total_ns, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
+from profiling_lab.analysis.bottleneck import Bottleneck, Layer
 from profiling_lab.analysis.kernels.kernels import KernelRow
 from profiling_lab.errors import LabError
 from profiling_lab.exercises.answers import Answers
@@ -22,7 +23,6 @@ from profiling_lab.exercises.exercise import (
     passed,
 )
 from profiling_lab.report import bottleneck, numbers
-from profiling_lab.report.bottleneck import Bottleneck, Layer
 from profiling_lab.trace import Trace
 
 FOLDER = Path(__file__).parent

@@ -21,10 +21,6 @@ CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 BACKTRACE_CLASS = 67  # an extra row per call that carries the native call chain; never a call of its own
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 _LATE_NODES = ("CopySlices",)
-# A stack that ends here is in the engine, not in a node: it prepares the first gradient, or waits for a
-# backward pass.
-_ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
-_ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
 
 
 def read_calls(
@@ -93,7 +89,7 @@ def _traits(
     stacks: Stacks, facts: CallFacts, thread: I32, threads: Registry, thread_names: dict[int, str]
 ) -> U8:
     """What the numbers, the stack and the thread of each call say about it."""
-    leaf_is_engine = stacks.passes_through(_ENGINE_FILES, _ENGINE_FUNCTIONS) == np.arange(len(stacks))
+    leaf_is_engine = stacks.called_by_engine()
     on_engine_thread = np.array(
         [thread_names.get(i, "").startswith("pt_autograd") for i in threads.ids] or [False], dtype=bool
     )[thread]

@@ -12,7 +12,7 @@ import pytest
 from builders import TraceBuilder
 from job_builder import EPOCH_NS, KERNEL
 
-from profiling_lab.analysis.ranks import Question, RankSummary, summarize
+from profiling_lab.analysis.ranks import Options, RankSummary, summarize
 from profiling_lab.analysis.ranks.collectives import PER_STEP
 from profiling_lab.analysis.ranks.kinds import Series, bus_bytes
 from profiling_lab.trace import Trace
@@ -24,7 +24,7 @@ COMMUNICATOR, SCHEMA = 0xABCDEF, 16777220
 
 def summary_of(path: Path, steps_by: str | None = None) -> RankSummary:
     with Trace.open(path) as trace:
-        (summary,) = summarize(trace, Question(steps_by=steps_by))
+        (summary,) = summarize(trace, Options(steps_by=steps_by))
     return summary
 
 
@@ -72,7 +72,7 @@ def test_numbers_count_within_steps_and_kinds(tmp_path: Path) -> None:
     assert (numbers["AllReduce"] % PER_STEP).tolist() == [0, 1, 0, 1]
     assert np.diff(numbers["AllReduce"] // PER_STEP).tolist() == [0, 1, 0]
     assert len(numbers["AllGather"]) == 2
-    assert found.collectives.outside == 1 and "1 collectives lie outside of steps" in found.card.notes[0]
+    assert found.collectives.outside == 1 and "1 collectives lie outside of steps" in found.facts.notes[0]
 
 
 def test_the_order_is_the_hosts(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_groups_of_torch_keep_their_members_apart(tmp_path: Path) -> None:
         })
     )  # fmt: skip
     found = summary_of(path)
-    assert (found.card.rank, found.card.world_size, found.card.said_by) == (1, 4, "recording")
+    assert (found.facts.rank, found.facts.world_size, found.facts.said_by) == (1, 4, "recording")
     world, pair = (
         Series("AllGather", g, m, len(m), "order") for g, m in (("0", (0, 1, 2, 3)), ("1", (0, 1)))
     )
@@ -161,12 +161,12 @@ def test_groups_of_torch_keep_their_members_apart(tmp_path: Path) -> None:
      ("run.sqlite", None)],
 )  # fmt: skip
 def test_ranks_by_the_name_of_the_file(tmp_path: Path, name: str, rank: int | None) -> None:
-    assert summary_of(TraceBuilder().launch("gemm", 1000).write(tmp_path / name)).card.rank == rank
+    assert summary_of(TraceBuilder().launch("gemm", 1000).write(tmp_path / name)).facts.rank == rank
 
 
 def test_a_process_on_several_gpus_is_a_rank_on_each(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("gemm", 9000).launch("gemm", 9000, device=1).launch("gemm", 100, device=2)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         found = summarize(trace)
-    assert [(summary.card.device, summary.card.rank) for summary in found] == [(0, None), (1, None)]
-    assert "drives 2 GPUs" in found[0].card.notes[0] and "GPU 2 a little" in found[0].card.notes[1]
+    assert [(summary.facts.device, summary.facts.rank) for summary in found] == [(0, None), (1, None)]
+    assert "drives 2 GPUs" in found[0].facts.notes[0] and "GPU 2 a little" in found[0].facts.notes[1]

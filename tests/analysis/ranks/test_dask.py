@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling_lab.analysis.ranks import JobResult, Question, ranks
+from profiling_lab.analysis.ranks import JobResult, Options, ranks
 from profiling_lab.analysis.ranks.pools import DaskPool, dask_pool
 from profiling_lab.errors import UsageError
 
@@ -31,7 +31,7 @@ def test_dask_reports_what_is_broken(many: list[str], tmp_path: Path, dask: Dask
     result = ranks([*many[:3], str(tmp_path / "run.rank3.sqlite")], pool=dask)
     assert len(result.rows) == 3 and result.failures[0].exit_code == 4
     with pytest.raises(UsageError, match="regular expression"):
-        ranks(many[:2], Question(steps_by="("), pool=dask)
+        ranks(many[:2], Options(steps_by="("), pool=dask)
 
 
 def test_no_scheduler_at_the_address() -> None:

@@ -192,7 +192,7 @@ def test_the_same_in_one_file(tmp_path: Path) -> None:
     job.slow_compute[1] = 1_000_000
     result = compare([job.write_one(tmp_path / "node.sqlite")])
     assert result.clocks.state == "one" and "nothing names them" in result.said_by
-    assert [(row.rank, row.card.pid, row.card.device) for row in result.rows] == [
+    assert [(row.rank, row.facts.pid, row.facts.device) for row in result.rows] == [
         (0, 100, 0), (1, 101, 1), (2, 102, 2),
     ]  # fmt: skip
     assert (result.verdict.kind, result.verdict.rank) == ("straggler", 1)
@@ -292,12 +292,12 @@ def test_without_collectives_the_durations_tell(tmp_path: Path) -> None:
 
 def test_fsdp_inference_has_two_equal_ranks_that_copy(shared_data: Path) -> None:
     result = compare([shared_data / "nsys/fsdp_inference_2xh100.sqlite"])
-    assert [(row.rank, row.card.pid, row.card.device) for row in result.rows] == [(0, 111, 0), (1, 112, 1)]
+    assert [(row.rank, row.facts.pid, row.facts.device) for row in result.rows] == [(0, 111, 0), (1, 112, 1)]
     assert result.verdict.kind == "balanced" and result.verdict.imbalance < 1.01
     for row in result.rows:
         assert row.copy_ns > 0.95 * row.step_ns and row.communication_ns == 0
         assert row.idle_ns < 0.01 * row.step_ns
-    assert sum(row.card.gpu_ns for row in result.rows) == pytest.approx(1925.7e6, rel=1e-3)
+    assert sum(row.facts.gpu_ns for row in result.rows) == pytest.approx(1925.7e6, rel=1e-3)
 
 
 def test_a_rank_without_steps_is_said(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rank_that_dies import die_or_read
 from table_folders import to_folder
 
-from profiling_lab.analysis.ranks import JobResult, LocalPool, Question, ranks, summarize
+from profiling_lab.analysis.ranks import JobResult, LocalPool, Options, ranks, summarize
 from profiling_lab.analysis.ranks import pools as pools_module
 from profiling_lab.analysis.ranks.reading import FileSummary, files_of, read_file
 from profiling_lab.analysis.ranks.totals import merge_totals, totals_of
@@ -41,7 +41,7 @@ def test_a_process_that_is_killed_costs_its_own_file_only(
     many: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools_module, "read_file", die_or_read)
-    handles = LocalPool(2).read(many[:3], Question(), lambda _: None)
+    handles = LocalPool(2).read(many[:3], Options(), lambda _: None)
     assert [bool(handle.ranks) for handle in handles] == [True, False, True]
     failure = handles[1].failure
     assert failure is not None and "was killed" in failure.sentence and failure.exit_code == 4
@@ -51,22 +51,22 @@ def test_a_summary_is_small_whatever_the_recording() -> None:
     with Trace.open(RECORDED / "demo_h200.sqlite") as trace:
         (summary,) = summarize(trace)
     assert len(pickle.dumps(summary)) < 32_000
-    assert summary.card.steps == 4 and summary.parts_ns[:, :4].sum(axis=1).tolist() == pytest.approx(
+    assert summary.facts.steps == 4 and summary.parts_ns[:, :4].sum(axis=1).tolist() == pytest.approx(
         (summary.end_ns - summary.start_ns).tolist()
     )
 
 
 def test_merged_totals_do_not_grow_with_the_ranks(many: list[str]) -> None:
     def size(count: int) -> int:
-        read = [read_file(path, Question()) for path in many[:count]]
+        read = [read_file(path, Options()) for path in many[:count]]
         return len(pickle.dumps(merge_totals([totals_of(_numbered(file, i)) for i, file in enumerate(read)])))
 
     assert size(40) < 1.02 * size(12)
 
 
 def _numbered(file: FileSummary, rank: int) -> FileSummary:
-    zero = file.ranks[0].card.span_ns[0]
-    return file.each(lambda r: replace(r.moved(-zero), card=replace(r.card, rank=rank)))
+    zero = file.ranks[0].facts.span_ns[0]
+    return file.each(lambda r: replace(r.moved(-zero), facts=replace(r.facts, rank=rank)))
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:

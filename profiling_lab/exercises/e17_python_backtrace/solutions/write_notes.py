@@ -14,8 +14,8 @@ import json
 import re
 from pathlib import Path, PurePath
 
+from profiling_lab.analysis.bottleneck import Bottleneck
 from profiling_lab.report import bottleneck, numbers
-from profiling_lab.report.bottleneck import Bottleneck
 from profiling_lab.trace import Trace
 
 HERE = Path(__file__).parent

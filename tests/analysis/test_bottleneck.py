@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from profiling_lab.analysis.source_names import qualified
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.report import bottleneck
 from profiling_lab.report.bottleneck import Bottleneck
-from profiling_lab.report.source_names import qualified
 from profiling_lab.trace import Trace
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Options:
     """steps_by: see `step_windows`; own: see `Ownership`; window: the part of each file to look at."""
 
     steps_by: str | None = None

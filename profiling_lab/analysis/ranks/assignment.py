@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from profiling_lab.analysis.ranks.reading import FileSummary
-from profiling_lab.analysis.ranks.summary import Card
+from profiling_lab.analysis.ranks.summary import RankFacts
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I64, full
 
@@ -23,7 +23,7 @@ _LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Assignment:
     """A rank's number, and where its time zero lies."""
 
     rank: int
@@ -31,81 +31,88 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
-    """seats: per file and rank; None for those that were not asked for."""
+class Assignments:
+    """What `numbered` found."""
 
-    seats: list[tuple[Seat | None, ...]]
+    of_files: list[tuple[Assignment | None, ...]]
+    """per file and rank; None for those that were not asked for"""
     said_by: str
     missing: tuple[int, ...]
     world_size: int | None
     notes: tuple[str, ...]
 
 
-def numbered(cards: Sequence[Sequence[Card]], only: tuple[int, ...], devices: tuple[int, ...]) -> Seats:
+def numbered(
+    all_facts: Sequence[Sequence[RankFacts]], only: tuple[int, ...], devices: tuple[int, ...]
+) -> Assignments:
     """Number the ranks of all files. Raises NotEnoughDataError if the files belong to several jobs or fewer
     than two ranks are left, UsageError if a rank or device was asked for that there is not.
     """
-    every = [card for file in cards for card in file]
-    known = all(card.rank is not None for card in every)
-    said_by = max((card.said_by for card in every), key=len) if known else ""
-    numbers = [card.rank if known and card.rank is not None else i for i, card in enumerate(every)]
+    every = [facts for file in all_facts for facts in file]
+    known = all(facts.rank is not None for facts in every)
+    said_by = max((facts.said_by for facts in every), key=len) if known else ""
+    numbers = [facts.rank if known and facts.rank is not None else i for i, facts in enumerate(every)]
     _one_job(every, numbers)
-    world = next((card.world_size for card in every if card.world_size is not None), None)
+    world = next((facts.world_size for facts in every if facts.world_size is not None), None)
     _all_there("rank", only, numbers)
-    _all_there("device", devices, [card.device for card in every])
+    _all_there("device", devices, [facts.device for facts in every])
     is_chosen = [
-        (not only or number in only) and (not devices or card.device in devices)
-        for number, card in zip(numbers, every, strict=True)
+        (not only or number in only) and (not devices or facts.device in devices)
+        for number, facts in zip(numbers, every, strict=True)
     ]
     if sum(is_chosen) < 2:
         raise NotEnoughDataError(
             f"expected at least two ranks to compare, found {sum(is_chosen)}"
             f" ({every[is_chosen.index(True)].path})"
         )
-    all_wall = all(card.is_wall for card in every)
-    zero_ns = min(card.span_ns[0] for card in every)
-    one_clock = all_wall or sum(map(bool, cards)) == 1
+    all_wall = all(facts.is_wall for facts in every)
+    zero_ns = min(facts.span_ns[0] for facts in every)
+    one_clock = all_wall or sum(map(bool, all_facts)) == 1
     places = iter(zip(numbers, every, is_chosen, strict=True))
-    seats = [
+    assignments = [
         tuple(
-            Seat(number, zero_ns if one_clock else card.span_ns[0]) if chosen else None
-            for number, card, chosen in (next(places) for _ in file)
+            Assignment(number, zero_ns if one_clock else facts.span_ns[0]) if chosen else None
+            for number, facts, chosen in (next(places) for _ in file)
         )
-        for file in cards
+        for file in all_facts
     ]
     missing = sorted(set(range(world if world is not None else max(numbers) + 1)) - set(numbers))
-    return Seats(
-        seats, _SAID_BY[said_by], tuple(missing) if known else (), world, _apart(every, numbers, all_wall)
+    return Assignments(
+        assignments,
+        _SAID_BY[said_by],
+        tuple(missing) if known else (),
+        world,
+        _apart(every, numbers, all_wall),
     )
 
 
-def _one_job(cards: Sequence[Card], numbers: Sequence[int]) -> None:
-    worlds = {card.world_size: card for card in cards if card.world_size is not None}
+def _one_job(all_facts: Sequence[RankFacts], numbers: Sequence[int]) -> None:
+    worlds = {facts.world_size: facts for facts in all_facts if facts.world_size is not None}
     if len(worlds) > 1:
         (first, a), (second, b) = sorted(worlds.items())[:2]
         raise NotEnoughDataError(
             f"the recordings are of different jobs: {Path(a.path).name} is of {first} ranks, "
             f"{Path(b.path).name} of {second}"
         )
-    at: dict[int, Card] = {}
-    for number, card in zip(numbers, cards, strict=True):
+    at: dict[int, RankFacts] = {}
+    for number, facts in zip(numbers, all_facts, strict=True):
         if number in at:
             raise NotEnoughDataError(
-                f"rank {number} is there twice: {Path(at[number].path).name} and {Path(card.path).name}; "
+                f"rank {number} is there twice: {Path(at[number].path).name} and {Path(facts.path).name}; "
                 "expected one recording of each rank of one job"
             )
-        at[number] = card
+        at[number] = facts
 
 
-def _apart(cards: Sequence[Card], numbers: Sequence[int], all_wall: bool) -> tuple[str, ...]:
+def _apart(all_facts: Sequence[RankFacts], numbers: Sequence[int], all_wall: bool) -> tuple[str, ...]:
     """Recordings that do not overlap in time are hardly of one run."""
     if not all_wall:
         return ()
-    begun = max(range(len(cards)), key=lambda i: cards[i].span_ns[0])
-    ended = min(range(len(cards)), key=lambda i: cards[i].span_ns[1])
-    if cards[begun].span_ns[0] <= cards[ended].span_ns[1]:
+    begun = max(range(len(all_facts)), key=lambda i: all_facts[i].span_ns[0])
+    ended = min(range(len(all_facts)), key=lambda i: all_facts[i].span_ns[1])
+    if all_facts[begun].span_ns[0] <= all_facts[ended].span_ns[1]:
         return ()
-    seconds = (cards[begun].span_ns[0] - cards[ended].span_ns[1]) / 1e9
+    seconds = (all_facts[begun].span_ns[0] - all_facts[ended].span_ns[1]) / 1e9
     return (
         f"rank {numbers[begun]} begins {seconds:,.3f} s after rank {numbers[ended]} has ended, by the clocks "
         "of their machines: if they are of different runs, comparing them means nothing",
@@ -120,14 +127,14 @@ def _all_there(what: str, wanted: tuple[int, ...], there: Sequence[int]) -> None
             raise UsageError(f"--{what} {number}: the job has {what} {known}{more}")
 
 
-def seat(file: FileSummary, places: tuple[Seat | None, ...]) -> FileSummary:
+def assign(file: FileSummary, assigned: tuple[Assignment | None, ...]) -> FileSummary:
     """The ranks that were asked for, with their numbers; times count from the job's begin."""
-    pairs = zip(file.ranks, places, strict=True)
+    pairs = zip(file.ranks, assigned, strict=True)
     return replace(
         file,
         ranks=tuple(
-            replace(moved, card=replace(moved.card, rank=place.rank))
-            for moved, place in ((rank.moved(-place.zero_ns), place) for rank, place in pairs if place)
+            replace(moved, facts=replace(moved.facts, rank=one.rank))
+            for moved, one in ((rank.moved(-one.zero_ns), one) for rank, one in pairs if one)
         ),
     )
 
@@ -135,7 +142,7 @@ def seat(file: FileSummary, places: tuple[Seat | None, ...]) -> FileSummary:
 def starts_of(file: FileSummary, pid: int, device: int) -> I64:
     """When the steps of one rank began."""
     return next(
-        (rank.start_ns for rank in file.ranks if (rank.card.pid, rank.card.device) == (pid, device)),
+        (rank.start_ns for rank in file.ranks if (rank.facts.pid, rank.facts.device) == (pid, device)),
         full(0, 0),
     )
 
