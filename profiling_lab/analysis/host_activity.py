@@ -6,7 +6,7 @@ system, and time that CUDA or the profiler took for itself.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -33,7 +33,8 @@ class Doing(IntEnum):
     ALLOCATOR = 8
     CODE_LOADING = 9
     QUEUE_FULL = 10
-    PROFILER = 11
+    COMPILATION = 11
+    PROFILER = 12
 
 
 _CALLS = {
@@ -48,6 +49,7 @@ _RANGES = (
     (Doing.DATA_LOADING, re.compile(r"DataLoader")),
     (Doing.GIL_WAIT, GIL_WAIT),
     (Doing.GARBAGE_COLLECTION, re.compile(r"(?i)^(gc\b|garbage[ _]collect)")),
+    (Doing.COMPILATION, re.compile(r"^torch\.compile")),
 )
 # What is not here is unknown.
 _OVERHEADS = {
@@ -78,6 +80,8 @@ class HostActivity:
     """row of the calls, -1 for what is none"""
     range: I32
     """row of the ranges, -1 for what is none"""
+    stack: I32
+    """row of the trace's stacks, where the activity has one of its own"""
     names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -90,7 +94,9 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
     """
     system_calls = _spans(trace.source.system_calls(), Doing.SYSTEM_CALL)
     off_cpu = _spans(trace.source.off_cpu(), Doing.OFF_CPU)
-    tables = (_calls(trace), _ranges(trace), system_calls, off_cpu, _overheads(trace))
+    events = trace.source.host_events()
+    told = replace(_spans(events, Doing.RANGE), doing=_kinds(events.names, events.name, _RANGES, Doing.RANGE))
+    tables = (_calls(trace), _ranges(trace), system_calls, off_cpu, told, _overheads(trace))
     names: list[str] = []
     offsets = []
     for table in tables:
@@ -113,6 +119,7 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
         name=np.concatenate([t.name + np.int32(at) for t, at in zip(tables, offsets, strict=True)]),
         call=np.concatenate([tables[0].rows, np.full(ranges + others, none)]),
         range=np.concatenate([np.full(calls, none), tables[1].rows, np.full(others, none)]),
+        stack=np.concatenate([events.stack if t is told else full(len(t.rows), 0, np.int32) for t in tables]),
         names=tuple(names),
     )
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.stacks import Frame
 
 FARTHEST_BYTES = 1 << 50
 """a message of a collective is smaller: a larger size is damage"""
@@ -122,11 +123,13 @@ class HostSpans:
     name: I32
     """row of `names`"""
     names: tuple[str, ...]
+    stack: I32
+    """row of the trace's stacks, 0 where none was taken"""
 
     @classmethod
     def none(cls) -> HostSpans:
         times, numbers = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
-        return cls(times, times, numbers, numbers, numbers, ())
+        return cls(times, times, numbers, numbers, numbers, (), numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,10 @@ class HostSamples:
     """row of `places`"""
     places: tuple[str, ...]
     """`train.py:44 load`, or of native code `poll (libc.so.6)`, the library alone where it has no symbols"""
+    stack: I32
+    """row of `stacks`, -1 for native code"""
+    stacks: tuple[tuple[Frame, ...], ...]
+    """of Python, the innermost frame first"""
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -146,7 +153,7 @@ class HostSamples:
     @classmethod
     def none(cls) -> HostSamples:
         numbers = np.empty(0, dtype=np.int32)
-        return cls(np.empty(0, dtype=np.int64), numbers, numbers, ())
+        return cls(np.empty(0, dtype=np.int64), numbers, numbers, (), numbers, ())
 
 
 @dataclass(frozen=True, slots=True)

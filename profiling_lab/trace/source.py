@@ -149,6 +149,9 @@ class Source(Protocol):
     def off_cpu(self) -> HostSpans:
         """When threads were off their CPU, which nsys records with `--cpuctxsw=process-tree`."""
 
+    def host_events(self) -> HostSpans:
+        """Garbage collections and compilations by torch.compile, by their own account."""
+
     def samples(self, ownership: Ownership) -> HostSamples:
         """Samples that nsys takes of the CPU and of Python. Of a Python stack counts the innermost frame that
         is the user's own, else the innermost.

@@ -25,13 +25,14 @@ class Cause(IntEnum):
     ALLOCATOR = Doing.ALLOCATOR
     CODE_LOADING = Doing.CODE_LOADING
     QUEUE_FULL = Doing.QUEUE_FULL
+    COMPILATION = Doing.COMPILATION
     PROFILER = Doing.PROFILER
-    AFTER_WAIT = 12
-    LATENCY = 13
-    BETWEEN = 14
-    EVENT_WAIT = 15
-    LATE_START = 16
-    NOT_RECORDED = 17
+    AFTER_WAIT = 13
+    LATENCY = 14
+    BETWEEN = 15
+    EVENT_WAIT = 16
+    LATE_START = 17
+    NOT_RECORDED = 18
 
 
 CAUSES = {
@@ -46,6 +47,7 @@ CAUSES = {
     Cause.ALLOCATOR: "allocation",
     Cause.CODE_LOADING: "loading GPU code",
     Cause.QUEUE_FULL: "launch queue full",
+    Cause.COMPILATION: "torch.compile compiles",
     Cause.PROFILER: "the profiler itself",
     Cause.AFTER_WAIT: "host code after a wait",
     Cause.LATENCY: "launch latency",

@@ -200,6 +200,7 @@ def _stacks(trace: Trace, host: HostActivity, cut: Cut, cause: I32) -> tuple[I32
     stack_of = np.append(_call_stacks(trace), empty)
     call, range_row = np.append(host.call, none)[cut.who], np.append(host.range, none)[cut.who]
     stack = np.where(call >= 0, stack_of[call], np.append(trace.ranges.stack, empty)[range_row])
+    stack = np.where(stack > 0, stack, np.append(host.stack, empty)[cut.who])
     exact = stack > 0
     after, coming = full(len(cut.who), 0, np.int32), full(len(cut.who), 0, np.int32)
     _, order = _neighbour_calls(trace)

@@ -203,6 +203,9 @@ class ChromeSource:
     def off_cpu(self) -> HostSpans:
         return HostSpans.none()
 
+    def host_events(self) -> HostSpans:
+        return HostSpans.none()
+
     def samples(self, ownership: Ownership) -> HostSamples:
         return HostSamples.none()
 

@@ -88,6 +88,11 @@ def _recorder_stacks(file: SqliteFile, strings: Strings) -> tuple[Stacks, Callab
     return Stacks(parent, frame, (*frames, Frame("", "", 0))), row_of_id
 
 
+def stack_rows(file: SqliteFile) -> Callable[..., I32]:
+    """From stack ids of the file to rows of the trace's stacks."""
+    return rows_by_id(file.select("PYREC_STACK", {"id": 0})["id"], first=1)
+
+
 def _rooted(parent: I32) -> I32:
     """The same tree without circles: a damaged file must not send a reader around forever."""
     upwards = np.where(parent == 0, -1, parent).astype(np.int32)

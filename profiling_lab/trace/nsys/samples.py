@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.nsys.nsys_stacks import SAMPLING_SCHEMA, payload_frames, payload_sql
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
@@ -21,6 +21,8 @@ from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.stacks import Frame
 
 _MARK = 34  # an NVTX event type
+_Rows = tuple[I64, I64, I32, I32]
+"""time, thread id of the file, place, stack"""
 
 
 def read_samples(
@@ -29,19 +31,21 @@ def read_samples(
     """All samples; with_python: periodic stacks too, which are looked for among all NVTX marks."""
     places: dict[str, int] = {}
     parts = [_native(file, strings, places)]
+    stacks: tuple[tuple[Frame, ...], ...] = ()
     if with_python:
-        parts.insert(0, _python(file, strings, ownership, places))
-    time_ns, tid, place = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return HostSamples(time_ns, threads.number(tid), place, tuple(places))
+        found, stacks = _python(file, strings, ownership, places)
+        parts.insert(0, found)
+    time_ns, tid, place, stack = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return HostSamples(time_ns, threads.number(tid), place, tuple(places), stack, stacks)
 
 
 def _python(
     file: SqliteFile, strings: Strings, ownership: Ownership, places: dict[str, int]
-) -> tuple[I64, I64, I32]:
+) -> tuple[_Rows, tuple[tuple[Frame, ...], ...]]:
     """Periodic stacks (--python-sampling=true)."""
     table = file.newest("NVTX_EVENTS")
     if table is None:
-        return _nothing()
+        return _nothing(), ()
     payload, join = payload_sql(file, table)
     columns, texts = file.coded_texts(
         f"SELECT CAST(n.start AS INTEGER), IFNULL(n.globalTid, 0), CAST({payload} AS BLOB)"
@@ -52,7 +56,8 @@ def _python(
     number = [_place(places, _frame_text(stack, ownership)) if stack else -1 for stack in stacks]
     start_ns, tid, text = columns
     place = np.array([*number, -1], dtype=np.int32)[text]
-    return start_ns[place >= 0], tid[place >= 0], place[place >= 0]
+    known = place >= 0
+    return (start_ns[known], tid[known], place[known], text[known].astype(np.int32)), tuple(stacks)
 
 
 def _frame_text(stack: tuple[Frame, ...], ownership: Ownership) -> str:
@@ -60,7 +65,7 @@ def _frame_text(stack: tuple[Frame, ...], ownership: Ownership) -> str:
     return f"{PurePath(frame.file).name}:{frame.line} {frame.function}"
 
 
-def _native(file: SqliteFile, strings: Strings, places: dict[str, int]) -> tuple[I64, I64, I32]:
+def _native(file: SqliteFile, strings: Strings, places: dict[str, int]) -> _Rows:
     """The innermost frame of native stacks (--sample=process-tree)."""
     needed = {"COMPOSITE_EVENTS": {"id", "start", "globalTid"}}
     needed["SAMPLING_CALLCHAINS"] = {"id", "symbol", "module", "stackDepth"}
@@ -81,7 +86,7 @@ def _native(file: SqliteFile, strings: Strings, places: dict[str, int]) -> tuple
             text = library if key[2] else f"{_plain(strings[key[0]])} ({library})"
             known[key] = _place(places, text)
         rows.append(known[key])
-    return start_ns, tid, np.array(rows, dtype=np.int32)
+    return start_ns, tid, np.array(rows, dtype=np.int32), full(len(rows), -1, np.int32)
 
 
 def _plain(symbol: str) -> str:
@@ -94,5 +99,6 @@ def _place(places: dict[str, int], text: str) -> int:
     return places.setdefault(text, len(places))
 
 
-def _nothing() -> tuple[I64, I64, I32]:
-    return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
+def _nothing() -> _Rows:
+    times, numbers = np.empty(0, np.int64), np.empty(0, np.int32)
+    return times, times, numbers, numbers

@@ -26,7 +26,7 @@ from profiling_lab.trace.extras import (
 from profiling_lab.trace.facts import Gpu, TraceInfo
 from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
 from profiling_lab.trace.nsys.devices import read_devices, read_gpus
-from profiling_lab.trace.nsys.host_spans import read_off_cpu, read_system_calls
+from profiling_lab.trace.nsys.host_spans import read_host_events, read_off_cpu, read_system_calls
 from profiling_lab.trace.nsys.info import sqlite_info
 from profiling_lab.trace.nsys.input_shapes import read_input_shapes
 from profiling_lab.trace.nsys.launch_shapes import read_launch_shapes
@@ -150,6 +150,9 @@ class SqliteSource:
 
     def off_cpu(self) -> HostSpans:
         return read_off_cpu(self.file, self.processes, self.threads)
+
+    def host_events(self) -> HostSpans:
+        return read_host_events(self.file, self.strings, self.processes, self.threads)
 
     def samples(self, ownership: Ownership) -> HostSamples:
         # Our recorder has a mark for every call: they are not all looked at in vain.
