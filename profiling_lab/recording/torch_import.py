@@ -50,6 +50,10 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         def execute_and_act(module: ModuleType) -> None:
             del loader.exec_module  # the loader is as it was
             execute(module)
+            # The module is whole, but the import system says so only after this; until then every thread that
+            # imports it, as torch's own functions do, waits for this thread.
+            if module.__spec__ is not None:
+                vars(module.__spec__)["_initializing"] = False
             actions, self.actions = self.actions, []
             self._leave()
             for action in actions:
