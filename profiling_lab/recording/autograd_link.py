@@ -19,7 +19,7 @@ from profiling_lab.errors import LabError
 from profiling_lab.recording import torch_import
 
 PATIENCE_S = 2.0
-"""so long the user's `import torch` may wait for what takes milliseconds and waits for nothing but a processor;
+"""so long the user's `import torch` may wait for what takes milliseconds and needs nothing but a processor;
 a calibration that takes longer all the same is finished beside the program, which may launch meanwhile"""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from urllib.parse import quote
 
 from profiling_lab.errors import LabError
 from profiling_lab.recording import activity_tables, range_tables, target_tables
@@ -71,7 +72,8 @@ def _write(path: Path, rows: Iterable[Rows]) -> dict[str, int]:
 
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    connection = adbc_driver_sqlite.dbapi.connect(str(path), autocommit=True)
+    uri = f"file:{quote(os.fsencode(path.absolute()))}"  # a file name may be no UTF-8, which a text must be
+    connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
     counts = dict.fromkeys((*NSYS_TABLES, *PYREC_TABLES), 0)
     try:
         with connection.cursor() as cursor:

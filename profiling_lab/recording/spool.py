@@ -42,7 +42,7 @@ class Spool:
         from profiling_lab import _recorder
 
         try:
-            raw = _recorder.read_spool(str(path))
+            raw = _recorder.read_spool(path)
         except RuntimeError as error:
             raise UnreadableInputError(str(error)) from error
         return cls(

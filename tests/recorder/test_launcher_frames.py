@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Under `profiling-lab record` a stack holds the program's frames, all of them and no others.
 
-The frames that run the script are the outermost ones of its main thread. Other threads do not have them, nor do
-greenlets, each of which has a chain of frames of its own on the thread that it runs on.
+The frames that run the script are the outermost ones of its main thread. Other threads do not have them, nor
+do greenlets, each of which has a chain of frames of its own on the thread that it runs on.
 """
 
 from __future__ import annotations
