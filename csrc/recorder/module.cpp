@@ -57,6 +57,8 @@ void translate(std::exception_ptr thrown) {
     std::rethrow_exception(std::move(thrown));
   } catch (const py::error_already_set&) {
     throw;  // Python's own; a runtime_error in pybind11's older versions
+  } catch (const py::builtin_exception&) {
+    throw;  // index_error and the like know their Python type
   } catch (const std::runtime_error& error) {
     PyErr_SetObject(PyExc_RuntimeError, readable(error.what()).ptr());
   }
