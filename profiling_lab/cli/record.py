@@ -292,4 +292,5 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def _say(line: str) -> None:
+    line = line.replace("\n", "\\n")  # of a file's name
     print(f"profiling-lab: {line}", file=sys.stderr, flush=True)

@@ -47,7 +47,7 @@ class Spool:
         from profiling_lab import _recorder
 
         try:
-            raw = _recorder.read_spool(os.fspath(path), file)
+            raw = _recorder.read_spool(path, file)
         except RuntimeError as error:
             raise UnreadableInputError(str(error)) from error
         except MemoryError as error:
