@@ -4,10 +4,18 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cstdlib>
 #include <cstring>
 
 namespace plab::recorder {
 namespace {
+
+constexpr char kAnyVersion[] = "PROFILING_LAB_ANY_CUPTI";
+
+bool any_version_goes() {
+  const char* const value = std::getenv(kAnyVersion);
+  return value && *value && std::strcmp(value, "0") != 0;
+}
 
 struct Search {
   const char* prefix;
@@ -43,6 +51,11 @@ std::string bind(const std::string& path, int extra_flags, cupti::Functions* fun
 #undef PLAB_BIND
   if (missing) return path + " has no " + missing;
   if (found.GetVersion(&found.version) != cupti::kSuccess) return path + " does not tell its version";
+  if (const uint32_t major = found.version / cupti::kMajor;
+      major > cupti::kNewestMajor && !any_version_goes()) {
+    return path + " is CUPTI of CUDA " + std::to_string(major) + ", and its records are known up to CUDA " +
+           std::to_string(cupti::kNewestMajor) + ": " + kAnyVersion + "=1 tries it all the same";
+  }
   found.path = path;
   *functions = found;
   return "";

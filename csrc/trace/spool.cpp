@@ -138,8 +138,11 @@ uint32_t Writer::intern(std::string_view text) noexcept try {
   std::string key(text);
   if (auto found = strings_.find(key); found != strings_.end()) return found->second;
   if (strings_.size() >= kStringsRemembered) strings_.clear();
-  put_text(pending_strings_, text);
+  // The last that may throw comes first: the number of a text is its place in the file.
+  const size_t room = pending_strings_.size() + sizeof(uint32_t) + text.size();
+  if (pending_strings_.capacity() < room) pending_strings_.reserve(2 * room);
   strings_.emplace(std::move(key), next_string_);
+  put_text(pending_strings_, text);
   return next_string_++;
 } catch (...) {
   return kNone;

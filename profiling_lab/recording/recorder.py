@@ -185,6 +185,10 @@ class Recorder:
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
+        if "recorder_failures" in facts:
+            self._reasons["memory"] = (
+                f"the recorder ran out of memory {facts['recorder_failures']} times; see what was dropped"
+            )
         # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
         from profiling_lab.recording.convert import convert
 
@@ -197,6 +201,7 @@ class Recorder:
         lost = (
             "dropped_calls",
             "dropped_records",
+            "dropped_ranges",
             "records_without_time",
             "callback_errors",
         )
