@@ -4,10 +4,19 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cstdlib>
 #include <cstring>
 
 namespace plab::recorder {
 namespace {
+
+constexpr char kNoDriver[] = "no CUDA driver was found (or it cannot be initialised)";
+constexpr char kAnyVersion[] = "PROFILING_LAB_ANY_CUPTI";
+
+bool any_version_goes() {
+  const char* const value = std::getenv(kAnyVersion);
+  return value && *value && std::strcmp(value, "0") != 0;
+}
 
 struct Search {
   const char* prefix;
@@ -43,6 +52,11 @@ std::string bind(const std::string& path, int extra_flags, cupti::Functions* fun
 #undef PLAB_BIND
   if (missing) return path + " has no " + missing;
   if (found.GetVersion(&found.version) != cupti::kSuccess) return path + " does not tell its version";
+  if (const uint32_t major = found.version / cupti::kMajor;
+      major > cupti::kNewestMajor && !any_version_goes()) {
+    return path + " is CUPTI of CUDA " + std::to_string(major) + ", and its records are known up to CUDA " +
+           std::to_string(cupti::kNewestMajor) + ": " + kAnyVersion + "=1 tries it all the same";
+  }
   found.path = path;
   *functions = found;
   return "";
@@ -68,6 +82,8 @@ std::string load_cupti(const std::string& override_path, const std::vector<std::
     const std::string why = bind(override_path, 0, functions);
     return why.empty() ? "" : "PROFILING_LAB_CUPTI cannot be used: " + why;
   }
+  // CUPTI 13.2 without a driver calls itself until the stack is full, in cuptiGetVersion already.
+  if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) return kNoDriver;
   if (const std::string mapped = find_mapped_library("libcupti.so"); !mapped.empty()) {
     return bind(mapped, RTLD_NOLOAD, functions);
   }

@@ -245,6 +245,10 @@ class Recorder:
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
+        if "recorder_failures" in facts:
+            self._reasons["memory"] = (
+                f"the recorder ran out of memory {facts['recorder_failures']} times; see what was dropped"
+            )
         if spool_file < 0:
             raise LabError(
                 f"the recording is lost: its capture file {self.spool_path} was closed by the program, and "
@@ -263,6 +267,7 @@ class Recorder:
         lost = (
             "dropped_calls",
             "dropped_records",
+            "dropped_ranges",
             "records_without_time",
             "callback_errors",
             "unwritten_records",

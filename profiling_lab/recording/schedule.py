@@ -14,7 +14,7 @@ from typing import Any
 
 from profiling_lab.errors import UsageError
 from profiling_lab.recording import torch_import
-from profiling_lab.recording.signals import on_signal, signal_number
+from profiling_lab.recording.signals import blocked, on_signal, signal_number
 
 
 class Phase(Enum):
@@ -287,5 +287,6 @@ class Conductor:
             return
         timer = threading.Timer(seconds, action)
         timer.daemon = True
-        timer.start()
+        with blocked():
+            timer.start()
         self._undo.append(timer.cancel)
