@@ -20,16 +20,20 @@ from profiling_lab.recording import (
     gpu_facts,
     libcupti,
     other_profilers,
+    output_name,
     process_end,
     signals,
 )
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.place_in_job import place_in_job
 from profiling_lab.recording.schedule import Conductor, Schedule
 from profiling_lab.recording.summary import RecordingSummary
 
 MOST_SAMPLE_HZ = 2000
 """more often the samples would be what is measured"""
+
+_GPU_WORK = ("kernels", "copies", "sets", "graph_launches")
 
 
 class Recorder:
@@ -40,7 +44,8 @@ class Recorder:
     graph_nodes: a replayed CUDA graph is recorded as its kernels, each with the line that captured it, and
     not as a whole. In a process that used the GPU before the recording began, that is so for every graph.
     sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
-    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ).
+    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ). even_if_idle: False
+    writes no file if the GPU did nothing.
 
     While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
     GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
@@ -62,12 +67,14 @@ class Recorder:
         graph_nodes: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
+        even_if_idle: bool = True,
     ) -> None:
         self.path = Path(path).absolute()  # the program may change the working folder
         self.summary: RecordingSummary | None = None
         self._overwrite = overwrite
         self._gpu, self._stacks, self._autograd, self._nvtx = gpu, stacks, autograd, nvtx
         self._script = script
+        self._even_if_idle = even_if_idle
         if not 0 <= sample_hz <= MOST_SAMPLE_HZ:
             raise UsageError(f"Python is sampled 1 to {MOST_SAMPLE_HZ} times a second, not {sample_hz}")
         if sample_hz and not stacks:
@@ -162,6 +169,21 @@ class Recorder:
 
     def stop(self) -> RecordingSummary:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
+        facts, seconds = self.stop_capture()
+        if self._even_if_idle or any(int(facts[work]) for work in _GPU_WORK):
+            # Not before the capture is whole: this imports for so long that a second Ctrl-C may well hit it.
+            from profiling_lab.recording.convert import convert
+
+            convert(self.spool_path, self.path, facts)
+        self.spool_path.unlink()
+        self.summary = self._summarize(facts, seconds)
+        return self.summary
+
+    def stop_capture(self) -> tuple[dict[str, str], float]:
+        """End the recording and leave it in its capture file, which is whole then.
+
+        Returns what it says about itself, and its seconds. Raises LabError if this recorder is not recording.
+        """
         from profiling_lab import _recorder
 
         if not self.is_recording:
@@ -185,13 +207,7 @@ class Recorder:
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
-        # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
-        from profiling_lab.recording.convert import convert
-
-        convert(self.spool_path, self.path, facts)
-        self.spool_path.unlink()
-        self.summary = self._summarize(facts, ended - self._began)
-        return self.summary
+        return facts, ended - self._began
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
         lost = (
@@ -235,7 +251,7 @@ class Recorder:
             PROCESS_NAME: os.path.basename(sys.executable) or "python",
             "overhead_start_ns": str(int(start_seconds * 1e9)),
             SYSTEM_INFO: json.dumps(gpu_facts.system()),
-            **_place_in_job(),
+            **place_in_job().facts(),
             "gpu_reason": self._reasons.get("gpu", ""),
             "stacks_state": self._reasons.get("stacks", "on"),
             "samples_per_second": str(self._sample_hz),
@@ -287,21 +303,20 @@ def step() -> None:
         _running._conductor.called()
 
 
-def _place_in_job() -> dict[str, str]:
-    """The rank of this process and how many there are, as launchers such as torchrun tell them."""
-    names = ("RANK", "WORLD_SIZE")
-    return {name.lower(): value for name in names if (value := os.environ.get(name, "")).isdecimal()}
-
-
 @contextmanager
 def record(path: str | os.PathLike[str], *, overwrite: bool = False, **options: Any) -> Iterator[Recorder]:
     """Record the body of a `with` statement into `path`, an SQLite file that nsys' readers understand.
 
-    `overwrite` allows an existing file to be replaced; further options are those of Recorder. The recorder is
-    yielded; its `summary` is there after the block. Raises what Recorder.start and Recorder.stop raise; what
-    the body raises goes on, and what stop() then has to say becomes a RuntimeWarning.
+    `overwrite` allows an existing file to be replaced; further options are those of Recorder. In a job of
+    several ranks each writes a file of its own (run.rank1.sqlite), under a free name if that exists; {rank}
+    {local_rank} {pid} {host} {date} in `path` are filled in. The recorder is yielded; its `path` is the file,
+    its `summary` is there after the block. Raises what Recorder.start and Recorder.stop raise; what the body
+    raises goes on, and what stop() then has to say becomes a RuntimeWarning.
     """
-    recorder = Recorder(path, overwrite=overwrite, **options)
+    file, note = output_name.in_this_process(os.fspath(path), overwrite=overwrite)
+    if note:
+        print(f"profiling-lab: {note}", file=sys.stderr, flush=True)  # a warning could be made an error
+    recorder = Recorder(file, overwrite=overwrite, **options)
     recorder.start()
     try:
         yield recorder
