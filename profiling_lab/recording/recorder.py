@@ -22,12 +22,14 @@ from profiling_lab.recording import (
     host_events,
     libcupti,
     other_profilers,
+    output_name,
     process_end,
     signals,
 )
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.place_in_job import place_in_job
 from profiling_lab.recording.schedule import Conductor, Schedule
 from profiling_lab.recording.summary import RecordingSummary
 
@@ -36,6 +38,8 @@ NAME = "recording.sqlite"
 
 MOST_SAMPLE_HZ = 2000
 """more often the samples would be what is measured"""
+
+_GPU_WORK = ("kernels", "copies", "sets", "graph_launches")
 
 
 class Recorder:
@@ -49,7 +53,8 @@ class Recorder:
     graph_nodes: a replayed CUDA graph is recorded as its kernels, each with the line that captured it, and
     not as a whole. In a process that used the GPU before the recording began, that is so for every graph.
     sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
-    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ).
+    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ). even_if_idle: False
+    writes no file if the GPU did nothing.
 
     While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
     GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
@@ -71,6 +76,7 @@ class Recorder:
         graph_nodes: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
+        even_if_idle: bool = True,
     ) -> None:
         # The program may change the working folder.
         self.path = Path(NAME if path is None else path).absolute()
@@ -79,6 +85,7 @@ class Recorder:
         self._overwrite = overwrite
         self._gpu, self._stacks, self._autograd, self._nvtx = gpu, stacks, autograd, nvtx
         self._script = script
+        self._even_if_idle = even_if_idle
         if not 0 <= sample_hz <= MOST_SAMPLE_HZ:
             raise UsageError(f"Python is sampled 1 to {MOST_SAMPLE_HZ} times a second, not {sample_hz}")
         if sample_hz and not stacks:
@@ -212,6 +219,40 @@ class Recorder:
 
     def stop(self) -> RecordingSummary:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
+        facts, seconds, spool_file = self._end()
+        try:
+            if spool_file < 0:
+                raise LabError(
+                    f"the recording is lost: its capture file {self.spool_path} was closed by the program, and "
+                    "deleted, renamed or replaced"
+                )
+            if self._even_if_idle or any(int(facts[work]) for work in _GPU_WORK):
+                # Not before the capture is whole: this imports for so long that a second Ctrl-C may well hit it.
+                from profiling_lab.recording.convert import convert
+
+                done = convert(self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite)
+                facts = done.meta
+                if done.unreadable:
+                    self._reasons["capture"] = done.unreadable
+            files.remove(spool_file, self.spool_path)
+        finally:
+            if spool_file >= 0:
+                os.close(spool_file)
+        self.summary = self._summarize(facts, seconds)
+        return self.summary
+
+    def stop_capture(self) -> tuple[dict[str, str], float]:
+        """End the recording and leave it in its capture file, which is whole then, for another process.
+
+        Returns what it says about itself, and its seconds. Raises LabError if this recorder is not recording.
+        """
+        facts, seconds, spool_file = self._end()
+        if spool_file >= 0:
+            os.close(spool_file)
+        return facts, seconds
+
+    def _end(self) -> tuple[dict[str, str], float, int]:
+        """What the recording says about itself, its seconds, and the capture file, whole and locked; -1: gone."""
         from profiling_lab import _recorder
 
         if not self.is_recording:
@@ -222,24 +263,20 @@ class Recorder:
         link_state = _recorder.autograd_state() if self._autograd else "switched off"
         if link_state != "on":
             self._reasons["autograd"] = link_state
-        # Held until it is converted, so that what is at its path by then does not matter. -1: it is gone.
+        # Held until it is converted, so that what is at its path by then does not matter.
         spool_file = _recorder.duplicate_spool()
         try:
             facts = self._last_facts(ended - self._began)
-            try:
-                facts |= _recorder.stop(facts)
-            except RuntimeError as error:
-                raise LabError(str(error)) from error
-            global _running
-            self._process, _running = 0, None
-            self._take_back()
-            self.summary = self._write(spool_file, facts, ended - self._began)
-        finally:
+            facts |= _recorder.stop(facts)
+        except BaseException as error:
             if spool_file >= 0:
                 os.close(spool_file)
-        return self.summary
-
-    def _write(self, spool_file: int, facts: dict[str, str], seconds: float) -> RecordingSummary:
+            if isinstance(error, RuntimeError):
+                raise LabError(str(error)) from error
+            raise
+        global _running
+        self._process, _running = 0, None
+        self._take_back()
         if "write_error" in facts:
             self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
         if "stopped_at_bytes" in facts:
@@ -249,19 +286,7 @@ class Recorder:
             self._reasons["memory"] = (
                 f"the recorder ran out of memory {facts['recorder_failures']} times; see what was dropped"
             )
-        if spool_file < 0:
-            raise LabError(
-                f"the recording is lost: its capture file {self.spool_path} was closed by the program, and "
-                "deleted, renamed or replaced"
-            )
-        # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
-        from profiling_lab.recording.convert import convert
-
-        done = convert(self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite)
-        if done.unreadable:
-            self._reasons["capture"] = done.unreadable
-        files.remove(spool_file, self.spool_path)
-        return self._summarize(done.meta, seconds)
+        return facts, ended - self._began, spool_file
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
         lost = (
@@ -309,7 +334,7 @@ class Recorder:
             PROCESS_NAME: os.path.basename(sys.executable) or "python",
             "overhead_start_ns": str(int(start_seconds * 1e9)),
             SYSTEM_INFO: json.dumps(gpu_facts.system()),
-            **_place_in_job(),
+            **place_in_job().facts(),
             "gpu_reason": self._reasons.get("gpu", ""),
             "stacks_state": self._reasons.get("stacks", "on"),
             "samples_per_second": str(self._sample_hz),
@@ -373,12 +398,6 @@ def _why_taken(taken: files.OccupiedError) -> str:
     return f"{taken.path} is no file that the recorder may write to, but a link, a folder or another user's"
 
 
-def _place_in_job() -> dict[str, str]:
-    """The rank of this process and how many there are, as launchers such as torchrun tell them."""
-    names = ("RANK", "WORLD_SIZE")
-    return {name.lower(): value for name in names if (value := os.environ.get(name, "")).isdecimal()}
-
-
 @contextmanager
 def record(
     path: str | os.PathLike[str] | None = None, *, overwrite: bool = False, **options: Any
@@ -386,11 +405,16 @@ def record(
     """Record the body of a `with` statement into `path`, an SQLite file that nsys' readers understand.
 
     Without `path` a free name is chosen: recording.sqlite, recording-2.sqlite, ... `overwrite` allows an
-    existing file to be replaced; further options are those of Recorder. The recorder is yielded; its `path`
-    and, after the block, its `summary` are there. Raises what Recorder.start and stop raise; what the
-    body raises goes on, and what stop() then has to say becomes a RuntimeWarning.
+    existing file to be replaced; further options are those of Recorder. In a job of several ranks each writes
+    a file of its own (run.rank1.sqlite), under a free name if that exists; {rank} {local_rank} {pid} {host}
+    {date} in `path` are filled in. The recorder is yielded; its `path` and, after the block, its `summary` are
+    there. Raises what Recorder.start and stop raise; what the body raises goes on, and what stop() then has
+    to say becomes a RuntimeWarning.
     """
-    recorder = Recorder(path, overwrite=overwrite, **options)
+    file, note = (None, "") if path is None else output_name.in_this_process(os.fspath(path), overwrite=overwrite)
+    if note:
+        print(f"profiling-lab: {note}", file=sys.stderr, flush=True)  # a warning could be made an error
+    recorder = Recorder(file, overwrite=overwrite, **options)
     recorder.start()
     try:
         yield recorder

@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -112,6 +112,11 @@ class Schedule:
         active = None if end is None else end - begin
         repeat = None if end is None else 1
         return cls(wait=begin - warmup, warmup=warmup, active=active, repeat=repeat, **options)
+
+    def changes(self) -> dict[str, Any]:
+        """What differs from the whole run, for Schedule(**changes) in another process."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(Schedule(), name)}
 
     def phase(self, step: int) -> Phase:
         """What happens during the step with this number, counted from 0."""
