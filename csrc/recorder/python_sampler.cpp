@@ -155,7 +155,6 @@ void PythonSampler::sample() try {
     Thread& known = threads_[id];
     if (!known.stacks) known.stacks = std::make_unique<ThreadStacks>();
     known.seen = moment;
-    known.stacks->hidden = python_stacks::hidden_callers(id);
     const StackId stack = python_stacks::capture_of(thread, *known.stacks);
     if (!stack) continue;                                 // no Python runs there
     if (!known.number) known.number = number_of(thread);  // not before: a state may be older than its thread
