@@ -41,6 +41,7 @@ Registry& registry() {
 }
 
 std::atomic<bool> is_recording{false};
+std::atomic<bool> is_expected{false};
 std::atomic<uint32_t> session{0};
 std::atomic<uint32_t> attached{0};
 std::atomic<uint64_t> next_range_id{1};
@@ -245,6 +246,8 @@ void stop(spool::Writer& writer, const Keep& keep) {
 
 void after_fork_child() noexcept { is_recording = false; }
 uint64_t count() noexcept { return handed_over; }
+void expect_recording() noexcept { is_expected = true; }
+bool expected() noexcept { return is_recording || is_expected; }
 void library_attached() noexcept { ++attached; }
 uint32_t attached_libraries() noexcept { return attached; }
 

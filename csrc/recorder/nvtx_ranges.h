@@ -32,6 +32,9 @@ void after_fork_child() noexcept;
 // `ended` is called on the thread that ends a range of this name; nullptr: no more.
 void watch(const std::string& name, void (*ended)());
 uint64_t count() noexcept;  // handed to the writer since start()
+// Libraries that look for us outside of a recording are served, too: one may come later.
+void expect_recording() noexcept;
+bool expected() noexcept;  // a recording runs, or may come
 void library_attached() noexcept;
 uint32_t attached_libraries() noexcept;  // since the process began
 

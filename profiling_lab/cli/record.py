@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
+from profiling_lab.cli._live_options import add_live_arguments, most_bytes_of_budget, run_dormant
+
 if TYPE_CHECKING:
     from profiling_lab.recording import Recorder, RecordingSummary, Schedule
 
@@ -26,6 +28,8 @@ EXAMPLES = """\
   profiling-lab record --sample-python train.py              where the host was while the GPU idled
   profiling-lab record --delay 60 --duration 5 serve.py      by the clock
   profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
+  profiling-lab record --budget 1% train.py                  whole steps, as often as 1 % of the time allows
+  profiling-lab record --dormant train.py                    nothing, until profiling-lab attach PID --steps 5
   torchrun --nproc-per-node 2 -m profiling_lab record -o run-{rank}.sqlite train.py
 
 Then: profiling-lab lines run.sqlite
@@ -70,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"samples a second (default: {_SAMPLE_HZ}); asks for --sample-python",
     )
     _add_schedule(parser)
+    add_live_arguments(parser)
     parser.add_argument(
         "--max-size",
         metavar="SIZE",
@@ -133,6 +138,9 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     cycle = {name: value for name, value in cycle.items() if value is not None}
     warmup = {} if args.warmup is None else {"warmup": args.warmup}
     others = {"step_by": args.step_by, "signal": args.signal, "duration_s": args.duration}
+    if args.budget is not None:
+        others["budget"] = args.budget
+        warmup = warmup or {"warmup": 1}
     if args.delay is not None:
         others["delay_s"] = args.delay
     if args.steps is None:
@@ -140,6 +148,8 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         if args.step_by != "optimizer" and not schedule.by_steps:
             raise UsageError("--step-by goes with --steps or --active: it says what ends a step")
         return schedule
+    if args.budget is not None:
+        raise UsageError("--budget says itself when windows begin: it excludes --steps")
     if cycle:
         raise UsageError(f"--steps says which steps: it excludes {', '.join('--' + name for name in cycle)}")
     return Schedule.of_steps(args.steps, **warmup, **others)
@@ -184,6 +194,8 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(
             f"the recorder cannot be loaded ({error}); profiling-lab doctor says what to do"
         ) from None
+    if args.dormant:
+        return run_dormant(args, _schedule(args))
 
     script = find_module(args.script) if args.is_module else find_script(args.script)
     rank = os.environ.get("RANK", "")
@@ -201,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
         sample_hz=_sample_hz(args),
-        most_bytes=args.max_size,
+        most_bytes=args.max_size or most_bytes_of_budget(args),
     )
     if not args.overwrite:
         _refuse_to_replace(output, recorder.spool_path)
@@ -283,6 +295,7 @@ def _summary_lines(summary: RecordingSummary, script: str, output: Path) -> list
     return [
         f"recorded {summary.seconds:.1f} s of {script}: {', '.join(counts)}; wrote {output} ({size}); "
         f"next: profiling-lab {look_at} {output}",
+        *([summary.meta["budget_reached"]] if "budget_reached" in summary.meta else []),
         *reasons,
     ]
 

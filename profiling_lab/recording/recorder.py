@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,9 +25,9 @@ from profiling_lab.recording import (
     signals,
 )
 from profiling_lab.recording.gpu_wait import wait_for_gpu
-from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
-from profiling_lab.recording.schedule import Conductor, Schedule
-from profiling_lab.recording.summary import RecordingSummary
+from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.schedule import Conductor, Phase, Schedule
+from profiling_lab.recording.summary import RecordingSummary, summarize
 
 MOST_SAMPLE_HZ = 2000
 """more often the samples would be what is measured"""
@@ -41,6 +42,10 @@ class Recorder:
     not as a whole. In a process that used the GPU before the recording began, that is so for every graph.
     sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
     the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ).
+
+    on_phase: called when a window opens or closes, on the thread that does it. give_way: for a recording that
+    somebody outside of the program asked for. It is called when the program starts one of its own, and must
+    end this one; this one then does not end by itself with the process either.
 
     While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
     GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
@@ -62,6 +67,8 @@ class Recorder:
         graph_nodes: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
+        on_phase: Callable[[Phase], None] | None = None,
+        give_way: Callable[[], None] | None = None,
     ) -> None:
         self.path = Path(path).absolute()  # the program may change the working folder
         self.summary: RecordingSummary | None = None
@@ -74,7 +81,8 @@ class Recorder:
             raise UsageError("samples of Python are stacks: they cannot be had without stacks")
         self._sample_hz = sample_hz
         self._most_bytes = most_bytes
-        self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu)
+        self._on_phase, self._give_way = on_phase, give_way
+        self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu, on_phase)
         self._graph_nodes = graph_nodes
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
@@ -86,6 +94,21 @@ class Recorder:
     def is_recording(self) -> bool:
         """Between start() and stop(), in the process that started."""
         return self._process == os.getpid()
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why something is not recorded, as RecordingSummary has it."""
+        return dict(self._reasons)
+
+    @property
+    def steps(self) -> int:
+        """The steps that have ended since start(), where a schedule counts them."""
+        return self._conductor.steps
+
+    @property
+    def windows(self) -> int:
+        """The windows that have begun, where there is a schedule."""
+        return self._conductor.windows
 
     @property
     def spool_path(self) -> Path:
@@ -108,13 +131,16 @@ class Recorder:
         if self._conductor.schedule.signal is not None:
             signals.check_thread()
         if _recorder.recording():
+            _make_others_give_way()
+        if _recorder.recording():
             raise LabError("a recording is already running in this process; stop it before starting another")
         if self._gpu and (why := other_profilers.held_by()):
             raise LabError(why)
 
         began = time.perf_counter()
         self._reasons = {}
-        self._conductor = Conductor(self._conductor.schedule, self._wait_for_gpu)  # of this recording alone
+        # Of this recording alone:
+        self._conductor = Conductor(self._conductor.schedule, self._wait_for_gpu, self._on_phase)
         try:
             state = _recorder.start(
                 spool_path=str(self.spool_path),
@@ -144,7 +170,8 @@ class Recorder:
         if self._autograd:
             self._undo.append(autograd_link.link_when_imported())
             self._undo.append(_recorder.detach_autograd)
-        self._undo.append(process_end.call_then(self._stop_at_exit))
+        if self._give_way is None:
+            self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
         _running = self
         self._conductor.start()
@@ -162,6 +189,24 @@ class Recorder:
 
     def stop(self) -> RecordingSummary:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
+        facts, seconds = self._end()
+        # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
+        from profiling_lab.recording.convert import convert
+
+        convert(self.spool_path, self.path, facts)
+        self.spool_path.unlink()
+        self.summary = self._summarize(facts, seconds)
+        return self.summary
+
+    def halt(self) -> tuple[dict[str, str], float]:
+        """End the recording and leave it in `spool_path`, for convert() in another process.
+
+        Returns what the recorder says about it, and its seconds. Raises LabError as stop() does.
+        """
+        return self._end()
+
+    def _end(self) -> tuple[dict[str, str], float]:
+        """The capture is whole afterwards. Returns what the file says about it, and its seconds."""
         from profiling_lab import _recorder
 
         if not self.is_recording:
@@ -185,33 +230,10 @@ class Recorder:
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
-        # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
-        from profiling_lab.recording.convert import convert
-
-        convert(self.spool_path, self.path, facts)
-        self.spool_path.unlink()
-        self.summary = self._summarize(facts, ended - self._began)
-        return self.summary
+        return facts, ended - self._began
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
-        lost = (
-            "dropped_calls",
-            "dropped_records",
-            "records_without_time",
-            "callback_errors",
-        )
-        return RecordingSummary(
-            path=self.path,
-            kernels=int(meta["kernels"]),
-            copies=int(meta["copies"]),
-            launches=int(meta["calls"]),
-            stacks=int(meta["calls_with_stack"]),
-            ranges=int(meta["ranges"]),
-            dropped=sum(int(meta[name]) for name in lost),
-            seconds=seconds,
-            reasons=dict(self._reasons),
-            meta={name: value for name, value in meta.items() if name not in NOT_IN_THE_META_TABLE},
-        )
+        return summarize(self.path, meta, self._reasons, seconds)
 
     def _attract_nvtx(self, module_path: str) -> bool:
         """Point every library's NVTX at our module; it looks at its first NVTX call."""
@@ -220,6 +242,8 @@ class Recorder:
         if other := other_profilers.foreign_nvtx_injection(module_path):
             self._reasons["nvtx"] = f"NVTX ranges go to {other}, as {other_profilers.NVTX_VARIABLE} says"
             return False
+        if os.environ.get(other_profilers.NVTX_VARIABLE) == module_path:
+            return True  # of a process that waits for windows
         os.environ[other_profilers.NVTX_VARIABLE] = module_path
         self._undo.append(lambda: (os.environ.pop(other_profilers.NVTX_VARIABLE, None), None)[1])
         return True
@@ -247,6 +271,8 @@ class Recorder:
         schedule, conductor = self._conductor.schedule, self._conductor
         if schedule != Schedule():
             facts |= {"schedule": str(schedule), "steps_counted": str(conductor.steps)}
+            if conductor.plan is not None:
+                facts |= conductor.plan.facts()
             if not conductor.windows:
                 steps = f": {conductor.steps} steps ended, by {schedule.step_by}" if schedule.by_steps else ""
                 self._reasons["schedule"] = f"nothing was recorded, the plan was {schedule}{steps}"
@@ -262,7 +288,13 @@ class Recorder:
         return facts
 
     def _wait_for_gpu(self) -> None:
-        if "gpu" not in self._reasons and (why := wait_for_gpu()):
+        # Who comes to a live process, on a thread of its own, may come in the middle of a capture.
+        unseen = (
+            self._give_way is not None
+            and not self._conductor.windows
+            and threading.get_ident() != threading.main_thread().ident
+        )
+        if "gpu" not in self._reasons and (why := wait_for_gpu(unseen_captures=unseen)):
             self._reasons["sync"] = f"the GPU could not be waited for: {why}"
 
     def _take_back(self) -> None:
@@ -276,6 +308,11 @@ class Recorder:
 
 
 _running: Recorder | None = None
+
+
+def _make_others_give_way() -> None:
+    if _running is not None and _running._give_way is not None:
+        _running._give_way()
 
 
 def step() -> None:

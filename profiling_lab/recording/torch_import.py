@@ -65,8 +65,9 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
             self._leave()
 
     def _leave(self) -> None:
+        # A new list: another thread may be going through this one, and would miss a finder.
         if self in sys.meta_path:
-            sys.meta_path.remove(self)
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
 
 _finder = _TorchFinder()
