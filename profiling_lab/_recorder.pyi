@@ -56,6 +56,9 @@ def pause() -> bool:
 def captures_under_way() -> int:
     """CUDA graphs that are being captured, on whatever thread, as far as the running recording saw it."""
 
+def expect_nvtx() -> None:
+    """From now on libraries that look for a receiver of NVTX are served outside of a recording, too."""
+
 def watch_ranges(name: str, call: Callable[[], object] | None) -> None:
     """Have the main thread call `call` soon after every end of an NVTX range of this name; None: no more."""
 

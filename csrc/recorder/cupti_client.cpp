@@ -138,8 +138,7 @@ void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   traced_ = launch_callbacks::traced_calls(functions_);
   wait_calls::start(&functions_);
   for (const auto& call : traced_) {
-    const bool launches =
-        launch_callbacks::classify(call.domain, call.name) == launch_callbacks::CallClass::kLaunch;
+    const bool launches = launch_callbacks::classify(call.name) == launch_callbacks::CallClass::kLaunch;
     calls_[call_key(call.domain, call.cbid)] = {writer_.intern(call.name), launches};
     wait_calls::add(call.domain, call.cbid, call.name);
   }

@@ -309,6 +309,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.def(
       "pause", [] { return Session::instance().pause(); }, without_gil);
   m.def("captures_under_way", &capture_watch::under_way);
+  m.def("expect_nvtx", &nvtx_ranges::expect_recording);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });
   m.def("status", [] { return Session::instance().statistics(); });

@@ -44,6 +44,7 @@ std::atomic<Registry*> all_threads{new Registry};
 Registry& registry() { return *all_threads.load(std::memory_order_acquire); }
 
 std::atomic<bool> is_recording{false};
+std::atomic<bool> is_expected{false};
 std::atomic<uint32_t> session{0};
 std::atomic<uint32_t> attached{0};
 std::atomic<uint64_t> next_range_id{1};
@@ -284,6 +285,8 @@ void after_fork_child() noexcept {
 }
 uint64_t count() noexcept { return handed_over; }
 uint64_t lost() noexcept { return lost_events; }
+void expect_recording() noexcept { is_expected = true; }
+bool expected() noexcept { return is_recording || is_expected; }
 void library_attached() noexcept { ++attached; }
 uint32_t attached_libraries() noexcept { return attached; }
 

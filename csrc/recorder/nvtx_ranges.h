@@ -37,6 +37,9 @@ void after_fork_child() noexcept;
 void watch(const std::string& name, void (*ended)());
 uint64_t count() noexcept;  // handed to the writer since start()
 uint64_t lost() noexcept;   // since start(), for want of memory
+// Libraries that look for us outside of a recording are served, too: one may come later.
+void expect_recording() noexcept;
+bool expected() noexcept;  // a recording runs, or may come
 void library_attached() noexcept;
 uint32_t attached_libraries() noexcept;  // since the process began
 

@@ -16,6 +16,9 @@ from importlib import import_module
 COMMANDS = (
     "demo",
     "record",
+    "attach",
+    "detach",
+    "status",
     "recover",
     "merge",
     "lines",

@@ -37,6 +37,7 @@ def of_this_process(summary: RecordingSummary, script: str, output: Path) -> lis
     return [
         f"recorded {summary.seconds:.1f} s of {script}: {', '.join(counts)}; wrote {output} ({size}); "
         f"next: profiling-lab {look_at} {output}",
+        *([summary.meta["budget_reached"]] if "budget_reached" in summary.meta else []),
         *reasons,
     ]
 

@@ -12,6 +12,7 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from profiling_lab import _child_start
+from profiling_lab.cli._live_options import add_live_arguments, most_bytes_of_budget, run_dormant
 
 if TYPE_CHECKING:
     from profiling_lab.recording import Recorder, Schedule
@@ -34,6 +35,8 @@ EXAMPLES = """\
   profiling-lab record accelerate launch train.py            any launcher; also pytest, a shell script, ...
   torchrun --nproc-per-node 2 -m profiling_lab record -o run.sqlite train.py
                                                              the other way round: the same files
+  profiling-lab record --budget 1% train.py                  whole steps, as often as 1 % of the time allows
+  profiling-lab record --dormant train.py                    nothing, until profiling-lab attach PID --steps 5
 
 Then: profiling-lab lines run.sqlite
 
@@ -92,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"samples a second (default: {_SAMPLE_HZ}); asks for --sample-python",
     )
     _add_schedule(parser)
+    add_live_arguments(parser)
     parser.add_argument(
         "--max-size",
         metavar="SIZE",
@@ -156,6 +160,9 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     cycle = {name: value for name, value in cycle.items() if value is not None}
     warmup = {} if args.warmup is None else {"warmup": args.warmup}
     others = {"step_by": args.step_by, "signal": args.signal, "duration_s": args.duration}
+    if args.budget is not None:
+        others["budget"] = args.budget
+        warmup = warmup or {"warmup": 1}
     if args.delay is not None:
         others["delay_s"] = args.delay
     if args.steps is None:
@@ -163,6 +170,8 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         if args.step_by != "optimizer" and not schedule.by_steps:
             raise UsageError("--step-by goes with --steps or --active: it says what ends a step")
         return schedule
+    if args.budget is not None:
+        raise UsageError("--budget says itself when windows begin: it excludes --steps")
     if cycle:
         raise UsageError(f"--steps says which steps: it excludes {', '.join('--' + name for name in cycle)}")
     return Schedule.of_steps(args.steps, **warmup, **others)
@@ -206,6 +215,8 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(
             f"the recorder cannot be loaded ({error}); profiling-lab doctor says what to do"
         ) from None
+    if args.dormant:
+        return run_dormant(args, _schedule(args))
 
     _child_start.forget()  # what a recording around this one asked for
     if args.output:
@@ -233,7 +244,7 @@ def _run_script(args: argparse.Namespace) -> int:
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
         sample_hz=_sample_hz(args),
-        most_bytes=args.max_size,
+        most_bytes=args.max_size or most_bytes_of_budget(args),
     )
     if not args.overwrite:
         _refuse_to_replace(output, recorder.spool_path)

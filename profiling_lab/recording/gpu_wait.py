@@ -22,8 +22,11 @@ _NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE
 _DEFAULT_STREAM = 0
 
 
-def wait_for_gpu() -> str:
-    """Let running kernels end. Returns "" or why that could not be: a broken device must not keep us."""
+def wait_for_gpu(*, unseen_captures: bool = False) -> str:
+    """Let running kernels end. Returns "" or why that could not be: a broken device must not keep us.
+
+    unseen_captures: another thread may be in a capture that began before the recorder could see it.
+    """
     torch: Any = sys.modules.get("torch")
     cuda: Any = getattr(torch, "cuda", None)
     uses_torch = cuda is not None and cuda.is_initialized()
@@ -40,7 +43,7 @@ def wait_for_gpu() -> str:
             streams = [_DEFAULT_STREAM]
             if uses_torch and device is not None:
                 streams.append(int(cuda.current_stream(device).cuda_stream))
-            _wait(driver, context, streams)
+            _wait(driver, context, streams, unseen_captures)
     except Exception as error:
         return str(error)
     return ""
@@ -70,12 +73,12 @@ def _contexts(driver: Any) -> Iterator[tuple[int | None, ctypes.c_void_p]]:
         yield None, current
 
 
-def _wait(driver: Any, context: ctypes.c_void_p, streams: list[int]) -> None:
+def _wait(driver: Any, context: ctypes.c_void_p, streams: list[int], unseen_captures: bool) -> None:
     from profiling_lab import _recorder
 
     _do(driver, "cuCtxPushCurrent_v2", context)
     try:
-        if not _recorder.captures_under_way():
+        if not unseen_captures and not _recorder.captures_under_way():
             _do(driver, "cuCtxSynchronize")
             return
         # Work on other streams may still run, and what ends after this is not in the window.

@@ -199,3 +199,13 @@ def run_gpu_without_torch(tmp_path: Path) -> Any:
     from recorder.runner import Runner
 
     return Runner(tmp_path, "pass", {})
+
+
+def test_captures_that_began_before_anybody_looked(run: Any, fake_cuda: dict[str, str]) -> None:
+    """Who attaches to a live process may come in the middle of one: no context is waited for."""
+    code = """
+driver.fake_set(1, 1, 0, 0, 0)
+assert _recorder.captures_under_way() == 0 and wait_for_gpu(unseen_captures=True) == ""
+assert driver.fake_log().decode().split() == ["stream:0"], driver.fake_log()
+"""
+    run(DRIVE + code, env=fake_cuda)
