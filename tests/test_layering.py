@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "report": {"ranks", "rules", "trace"},
     "export": {"_analysis", "trace"},
     "recording": {"_recorder", "trace"},
+    "integrations": {"export", "recording", "report", "trace"},
     "ops": {"_ops"},
     "measure": set(),
     "models": {"exercises", "ops"},
