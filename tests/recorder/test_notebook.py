@@ -56,11 +56,9 @@ def test_lines_of_cells_go_by_the_cells_number(run_cells: Any, tmp_path: Path) -
 
 
 def test_a_cell_that_records_can_be_run_twice(run_cells: Any, tmp_path: Path) -> None:
-    cell = (
-        "with profiling_lab.record('run.sqlite', overwrite=True) as r: fake.kernel('a')\nprint(r.path.name)"
-    )
+    cell = "with profiling_lab.record('run.sqlite', overwrite=True) as r: fake.kernel('a')\nprint(r.path)"
     said = run_cells("import profiling_lab\nfrom fake_driver import Fake\nfake = Fake()", cell, cell)
-    assert [text.strip() for text in said[1:]] == ["run.sqlite", "run.sqlite"]
+    assert [Path(text.strip()).name for text in said[1:]] == ["run.sqlite"] * 2
     with sqlite3.connect(tmp_path / "run.sqlite") as file:
         files = {name for (name,) in file.execute("SELECT value FROM StringIds WHERE value LIKE 'In[%'")}
     assert files == {"In[3]"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of the real Trainers of Hugging Face and Lightning are recorded by a callback, under the fake CUPTI."""
+"""The real Trainers of Hugging Face and Lightning record steps by a callback, under the fake CUPTI."""
 
 from __future__ import annotations
 
