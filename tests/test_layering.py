@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "export": {"_analysis", "analysis", "trace"},
     # _child_start is beside it: importing the package costs a child 0.1 s
     "recording": {"_child_start", "_recorder", "trace"},
+    "integrations": {"analysis", "export", "recording", "report", "trace"},
     "ops": {"_ops"},
     "measure": set(),
     "models": {"ops"},

@@ -18,6 +18,7 @@ from typing import Any
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.recording import (
     autograd_link,
+    cells,
     generated_code,
     gpu_facts,
     host_events,
@@ -366,7 +367,7 @@ class Recorder:
         if "gpu" not in self._reasons:
             facts[GPU_INFO] = json.dumps(gpu_facts.gpus())
         if self._stacks:
-            facts |= generated_code.origins()
+            facts |= generated_code.origins() | cells.numbers()
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             facts["torch_version"] = str(torch.__version__)
