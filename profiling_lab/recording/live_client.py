@@ -133,10 +133,11 @@ def write_file(spool: Path, output: Path, finished: dict[str, Any]) -> Recording
             f"nothing was recorded: {finished['why'] or 'it ended'} before a window began; "
             f"{steps} {'step' if steps == 1 else 'steps'} ended meanwhile"
         )
-    convert(spool, output, meta)
+    done = convert(spool, output, meta)
     with contextlib.suppress(OSError):
         spool.unlink()
-    return summarize(output, meta, finished["reasons"], finished["seconds"])
+    reasons = finished["reasons"] | ({"capture": done.unreadable} if done.unreadable else {})
+    return summarize(output, done.meta, reasons, finished["seconds"])
 
 
 def recover(spool: Path, output: Path) -> dict[str, int]:

@@ -17,7 +17,7 @@ _LOST = (
     "callback_errors",
     "unwritten_records",
     "texts_cut",
-    "unreadable_places",
+    "unreadable_places",  # only where the capture was converted
 )
 
 
@@ -53,7 +53,7 @@ def summarize(
         launches=int(meta["calls"]),
         stacks=int(meta["calls_with_stack"]),
         ranges=int(meta["ranges"]),
-        dropped=sum(int(meta[name]) for name in _LOST),
+        dropped=sum(int(meta.get(name, 0)) for name in _LOST),
         seconds=seconds,
         reasons=dict(reasons),
         meta={name: value for name, value in meta.items() if name not in NOT_IN_THE_META_TABLE},
