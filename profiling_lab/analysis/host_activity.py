@@ -95,7 +95,7 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
     system_calls = _spans(trace.source.system_calls(), Doing.SYSTEM_CALL)
     off_cpu = _spans(trace.source.off_cpu(), Doing.OFF_CPU)
     events = trace.source.host_events()
-    told = replace(_spans(events, Doing.RANGE), doing=_kinds(events.names, events.name, _RANGES, Doing.RANGE))
+    told = replace(_spans(events, Doing.RANGE), doing=_range_kinds(events))
     tables = (_calls(trace), _ranges(trace), system_calls, off_cpu, told, _overheads(trace))
     names: list[str] = []
     offsets = []
@@ -130,7 +130,7 @@ def call_kinds(calls: Calls) -> I32:
     return np.asarray(table[cuda_calls(calls)], dtype=np.int32)
 
 
-def _range_kinds(ranges: Ranges) -> I32:
+def _range_kinds(ranges: Ranges | HostSpans) -> I32:
     table = [
         next((int(doing) for doing, p in _RANGES if p.search(name)), int(Doing.RANGE))
         for name in ranges.names
