@@ -74,7 +74,9 @@ def _score(recording: Path, truth: dict[str, Any], times: tuple[float, float] | 
         if first
         else "-"
     )
-    predicted = first["per_step_ns"] / 1e6 if first and first.get("per_step_ns") is not None else None
+    predicted = (
+        first["gain_per_step_ns"] / 1e6 if first and first.get("gain_per_step_ns") is not None else None
+    )
     if not truth["causes"]:
         alarm = any(finding["severity"] == "high" for finding in findings)
         return Scored(name, truth["half"], None, None, None, alarm, said, predicted, None)

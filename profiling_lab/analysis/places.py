@@ -215,7 +215,7 @@ class LineNumbers:
 
     def __init__(self, trace: Trace, own: tuple[str, ...]) -> None:
         self.trace = trace
-        self._own = Ownership(own)
+        self.ownership = Ownership(own)
 
     def time_by_line(self) -> I64:
         """GPU time by number of the line that answers for it."""
@@ -238,7 +238,7 @@ class LineNumbers:
     def place_of_stack(self, stack: I32) -> I32:
         """Per stack given the number of the line that it leads to, -1 without one."""
         stacks = self.trace.stacks
-        own_row = stacks.own_rows(self._own)[stack]
+        own_row = stacks.own_rows(self.ownership)[stack]
         return np.where(own_row > 0, self._lines[0][stacks.frame[own_row]], -1).astype(np.int32)
 
     @cached_property
@@ -253,6 +253,11 @@ class LineNumbers:
     @cached_property
     def range_place(self) -> I32:
         return self.place_of_stack(self.trace.ranges.stack)
+
+    @property
+    def lines(self) -> int:
+        """How many there are."""
+        return len(self._lines[1])
 
     def place(self, number: int) -> Frame | None:
         return self._lines[1][number] if number >= 0 else None

@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared_rules.add_rules(parser)
     shared.add_steps_by(parser)
+    parser.add_argument(
+        "--whole", action="store_true", help="look at the start-up too, not at steady steps alone"
+    )
     shared.add_own(parser)
     shared.add_window(parser)
     shared.add_limit(parser, 20)
@@ -57,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     rules, settings = shared_rules.chosen_rules(args, args.only, args.skip)
     own = tuple(args.own)
     with shared.open_trace(args) as trace:
-        checked = apply(trace, rules, own, settings, args.steps_by)
+        checked = apply(trace, rules, own, settings, args.steps_by, args.whole)
         if args.format == "github":
             sys.stdout.writelines(f"{line}\n" for line in check_annotations(checked))
         else:

@@ -76,6 +76,8 @@ def _verdict(checked: Checked) -> tuple[str, ...]:
     fired = len({finding.rule for finding in checked.findings})
     found = f"{numbers.counted(len(checked.findings), 'finding')} of {numbers.counted(fired, 'rule')}"
     lines = [found if checked.findings else "no findings"]
+    if checked.start_up:
+        lines.append(f"  {checked.start_up}")
     if checked.findings:
         lines.append(f"  {COSTS}")
     if checked.silent:
@@ -100,8 +102,15 @@ def _details(finding: Finding) -> tuple[str, ...]:
     return (
         f"at {where}; rule {finding.rule}; cost: {finding.cost_of}; confidence {finding.confidence}",
         f"do: {finding.remedy}",
+        *_effects(finding),
         f"evidence: {shown}{more}",
     )
+
+
+def _effects(finding: Finding) -> tuple[str, ...]:
+    """What the finding explains, in a line."""
+    names = dict.fromkeys(effect.cause for effect in finding.effects)
+    return (f"explains: {', '.join(names)}",) if names else ()
 
 
 def _keys(findings: Sequence[Finding]) -> list[str]:
@@ -121,15 +130,19 @@ def _data(finding: Finding, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "rule": finding.rule,
+        "cause": finding.cause,
         "severity": finding.severity,
         "confidence": finding.confidence,
         "cost_ns": finding.cost_ns,
         "per_step_ns": finding.per_step_ns,
+        "gain_ns": finding.gain_ns,
+        "gain_per_step_ns": finding.gain_per_step_ns,
         "cost_of": finding.cost_of,
         **place,
         "what": finding.what,
         "remedy": finding.remedy,
         "events": finding.events,
+        "effects": [{"rule": effect.rule, "what": effect.what} for effect in finding.effects],
         "evidence": [
             {"table": event.table, "row": event.row, "start_ns": event.start_ns} for event in finding.evidence
         ],

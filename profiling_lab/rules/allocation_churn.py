@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, Threshold, Verdict, ms
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.cuda_calls import CudaCall
 
@@ -66,4 +66,5 @@ RULE = Rule(
     (WARM_UP, MANY, ENOUGH, WORTH),
     check,
     __doc__ or "",
+    time=Time.IDLE,
 )

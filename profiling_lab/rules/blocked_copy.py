@@ -14,7 +14,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Threshold, Verdict, ms
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind
 from profiling_lab.trace.cuda_calls import SYNCS
@@ -71,4 +71,6 @@ RULE = Rule(
     (SMALL, HELD, WORTH),
     check,
     __doc__ or "",
+    time=Time.BUSY,
+    generic=True,
 )

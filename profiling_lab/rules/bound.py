@@ -17,7 +17,7 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
 from profiling_lab.rules.gpu_gaps import LONG
 from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import ENOUGH_FRAC, View
 
 IDLE = Threshold("idle", "the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
@@ -97,4 +97,7 @@ RULE = Rule(
     (IDLE, LONG, COPYING, STARVED, QUEUE, FULL),
     check,
     __doc__ or "",
+    time=Time.IDLE,
+    symptom=True,
+    wins_frac=0.7,
 )

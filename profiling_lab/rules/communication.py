@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
@@ -69,5 +69,11 @@ def check(view: View) -> Verdict:
 
 
 RULE = Rule(
-    "communication", "Does the program wait for communication?", (SHARE, HIDDEN), check, __doc__ or ""
+    "communication",
+    "Does the program wait for communication?",
+    (SHARE, HIDDEN),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+    wins_frac=0.3,
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.finding import OPERATORS, Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import FARTHEST_NS
 
@@ -63,4 +63,6 @@ def check(view: View) -> Verdict:
     return findings
 
 
-RULE = Rule("dataloader", "Does the program wait for its DataLoader?", (SHARE,), check, __doc__ or "")
+RULE = Rule(
+    "dataloader", "Does the program wait for its DataLoader?", (SHARE,), check, __doc__ or "", time=Time.IDLE
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "one kernel takes", 0.3, "of the GPU time, at least", "nsys-ai: top kernel")
@@ -53,5 +53,12 @@ def check(view: View) -> Verdict:
 
 
 RULE = Rule(
-    "dominant_kernel", "Does one kernel dominate the GPU's time?", (SHARE, HOT, ENOUGH), check, __doc__ or ""
+    "dominant_kernel",
+    "Does one kernel dominate the GPU's time?",
+    (SHARE, HOT, ENOUGH),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+    symptom=True,
+    wins_frac=0.3,
 )

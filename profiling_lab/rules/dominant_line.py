@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 
@@ -57,4 +57,7 @@ RULE = Rule(
     (SHARE, HOT, ENOUGH),
     check,
     __doc__ or "",
+    time=Time.BUSY,
+    symptom=True,
+    wins_frac=0.3,
 )

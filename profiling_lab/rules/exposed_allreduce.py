@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64
@@ -70,5 +70,10 @@ def _last_before(moments: I64, starts: I64, ends: I64) -> I64:
 
 
 RULE = Rule(
-    "exposed_allreduce", "Is the last all-reduce of each step exposed?", (SHARE,), check, __doc__ or ""
+    "exposed_allreduce",
+    "Is the last all-reduce of each step exposed?",
+    (SHARE,),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
 )

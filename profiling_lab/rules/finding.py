@@ -70,6 +70,14 @@ class Finding:
     """the part of the cost from the first step to the last, per step; None where the trace has no steps"""
     severity: Severity = "low"
     rule: str = ""
+    cause: str = ""
+    """what is wrong in one word, where the rule tells several causes apart; else its name"""
+    gain_ns: int = 0
+    """what the remedy should win: a part of the cost (Rule.wins_frac)"""
+    gain_per_step_ns: int | None = None
+    """the same of the cost per step"""
+    effects: tuple[Finding, ...] = ()
+    """findings that this one explains"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,86 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does the GPU idle? Each piece of idle time has a cause and a line: the dear ones are named.
+"""Why does the GPU idle? Each piece of idle time has a cause and a line; the most expensive are named.
 
 Every gap is cut where the host's thread changed what it did: the profiler itself, loading and compiling GPU
 code, allocation, waits, data loading, the interpreter's lock, blocking calls of the system, garbage
-collection, or plain code between two of your lines; the innermost cause wins (`gaps` shows all of them). What
-needs no cause, the pause between queued operations and the latency of a launch, is left out here.
+collection, compilation, or plain code between two of your lines; the innermost cause wins, and `gaps` shows
+all of them. Long stretches of plain code have the line where samples found the host, which `record` takes,
+else the line that it was on its way to. What needs no cause, the pause between queued operations and the
+latency of a launch, is left out here, as are the short pauses from one launch to the next: `tiny_kernels` and
+`bound` tell of those.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
-from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
+from profiling_lab.analysis.gaps.host_lines import HostLine, host_lines
+from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import FROM_THE_START, Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace import Frame
+from profiling_lab.trace.columns import I64
 
 SHARE = Threshold("share", "idle for one cause at one line", 0.01, "of the recording, at least", "ours")
 UNKNOWN = Threshold("unknown", "idle time without a cause", 0.5, "of all, from: cannot tell", "ours: most")
-_CAUSES = 32  # more than there are
+LONG = Threshold(
+    "long", "plain code between two launches", 500_000, "ns, from", "ours: no launch takes so long"
+)
 
+_OF_HOST_WORK = "do it in another process or ahead of time, on the GPU, or less often"
 REMEDIES = {
     Cause.PROFILER: "none: that is the recording; record less, and trust the other causes more",
     Cause.CODE_LOADING: "warm up before you measure; CUDA_MODULE_LOADING=EAGER, or keep compiled kernels",
     Cause.ALLOCATOR: "allocate once and reuse (see allocation_churn)",
-    Cause.QUEUE_FULL: "nothing here: the GPU is behind the host",
     Cause.WAIT: "wait less often, and launch the next work before you wait (see sync_calls)",
-    Cause.AFTER_WAIT: "launch the next work before you wait, or wait less often (see sync_calls)",
-    Cause.DATA_LOADING: "load in the background: num_workers, pin_memory, prefetch_factor (see dataloader)",
-    Cause.GIL_WAIT: "move the other thread's Python work to a process",
-    Cause.GARBAGE_COLLECTION: "gc.freeze() after set-up, and gc.disable() with gc.collect() between steps",
+    Cause.AFTER_WAIT: _OF_HOST_WORK,
+    Cause.DATA_LOADING: "load in the background: num_workers, pin_memory, prefetch_factor",
+    Cause.GIL_WAIT: "move that thread's Python work to a process",
+    Cause.GARBAGE_COLLECTION: "gc.freeze() after set-up; collect between steps, and rarely",
+    Cause.COMPILATION: "compile once: mark sizes that change as dynamic (torch.compile(dynamic=True)), pad "
+    "batches to one size; TORCH_LOGS=recompiles says why",
     Cause.OFF_CPU: "leave the launching thread a CPU: fewer workers, fewer threads (OMP_NUM_THREADS)",
     Cause.SYSTEM_CALL: "keep files, sockets and locks off the thread that launches",
-    Cause.CUDA_CALL: "launches: warm up, the first are slow, and launch less (CUDA graph, torch.compile); "
-    "any other call: make it once, before the loop",
-    Cause.HOST_CODE: "do it between steps or in another thread; compile the step, or use a CUDA graph",
+    Cause.CUDA_CALL: "make this call once, before the loop",
+    Cause.HOST_CODE: _OF_HOST_WORK,
     Cause.EVENT_WAIT: "make what it waits for shorter or earlier (see stream_chain)",
 }
+_WORDS = {
+    Cause.HOST_CODE: "host_work",
+    Cause.AFTER_WAIT: "host_work",
+    Cause.GARBAGE_COLLECTION: "garbage_collection",
+    Cause.COMPILATION: "recompilation",
+    Cause.DATA_LOADING: "dataloader",
+    Cause.GIL_WAIT: "gil_wait",
+    Cause.ALLOCATOR: "allocation_churn",
+    Cause.CODE_LOADING: "code_loading",
+    Cause.WAIT: "sync_calls",
+}
+_ENDED_BY_A_LAUNCH = (Cause.HOST_CODE, Cause.AFTER_WAIT, Cause.CUDA_CALL)
 
 
 def check(view: View) -> Verdict:
-    pieces = gap_pieces(view.trace)
+    pieces = view.gap_pieces
     idle_ns = pieces.end_ns - pieces.start_ns
     if not idle_ns.sum():
         return ()
     told = np.isin(pieces.cause, [int(cause) for cause in REMEDIES])
     told &= pieces.device < len(view.devices)  # a window may hold a device that does nothing in it
-    place = view.place_of_stack(pieces.stack)
-    findings = []
-    for key, rows in grouped(np.flatnonzero(told), _key(pieces.cause, place)[told]):
-        cost_ns = int(idle_ns[rows].sum())
-        if cost_ns < view[SHARE] * view.span_ns:
-            continue
-        cause = Cause(key % _CAUSES)
-        where = view.place(key // _CAUSES - 1)
-        at = "at" if where and pieces.exact[rows].all() else "on the way to"
-        ended, weight = _ended(view, pieces, rows, idle_ns[rows])
-        findings.append(
-            view.finding(
-                f"the GPU idled {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} of the recording: "
-                f"{CAUSES[cause]}{f' (mostly {pieces.mostly(rows)})' if cause == Cause.CUDA_CALL else ''}"
-                f"{f', {at} this line' if where else ''}",
-                cost_ns=cost_ns,
-                cost_of="GPU idle",
-                place=where,
-                rows=ended,
-                weight=weight,
-                remedy=REMEDIES[cause],
-                confidence="high" if cause in (Cause.PROFILER, Cause.ALLOCATOR, Cause.WAIT) else "medium",
-            )
-        )
+    told &= ~np.isin(pieces.cause, _ENDED_BY_A_LAUNCH) | (idle_ns >= view[LONG])
+    groups = dict(grouped(np.flatnonzero(told), _group(view, pieces)[told]))
+    worth = {
+        key: rows for key, rows in groups.items() if idle_ns[rows].sum() >= 0.1 * view[SHARE] * view.span_ns
+    }
+    seen = host_lines(pieces, worth, view.samples, view.ownership)
+    sums: dict[tuple[Cause, Frame | None, bool], list[npt.NDArray[np.intp]]] = {}
+    for key, rows in worth.items():
+        sums.setdefault(_named(view, pieces, rows, seen.get(key)), []).append(rows)
+    findings = [
+        finding
+        for (cause, frame, exact), parts in sums.items()
+        if (finding := _finding(view, pieces, np.concatenate(parts), cause, frame, exact, idle_ns))
+    ]
     unknown = int(idle_ns[np.isin(pieces.cause, (Cause.LATE_START, Cause.NOT_RECORDED))].sum())
     if not findings and unknown >= view[UNKNOWN] * idle_ns.sum():
         return Abstain(f"{ms(unknown)} of {ms(int(idle_ns.sum()))} idle time have no cause", FROM_THE_START)
     return findings
 
 
-def _key(cause: I32, place: I32) -> I64:
-    return np.asarray((place.astype(np.int64) + 1) * _CAUSES + cause)
+def _named(
+    view: View, pieces: GapPieces, rows: npt.NDArray[np.intp], seen: HostLine | None
+) -> tuple[Cause, Frame | None, bool]:
+    """The cause of a group, its line, and whether the host was in that line."""
+    cause = Cause(int(pieces.cause[rows[0]]))
+    if cause in (Cause.HOST_CODE, Cause.AFTER_WAIT) and seen is not None:
+        if seen.rival is not None:
+            return Cause.GIL_WAIT, seen.rival, True
+        return Cause.DATA_LOADING if seen.in_loader else Cause.HOST_CODE, seen.frame, True
+    frame = view.place(int(view.place_of_stack(pieces.stack[rows[:1]])[0]))
+    return cause, frame, bool(pieces.exact[rows].all())
+
+
+def _finding(
+    view: View,
+    pieces: GapPieces,
+    rows: npt.NDArray[np.intp],
+    cause: Cause,
+    frame: Frame | None,
+    exact: bool,
+    idle_ns: I64,
+) -> Finding | None:
+    cost_ns = int(idle_ns[rows].sum())
+    if cost_ns < view[SHARE] * view.span_ns:
+        return None
+    ended, weight = _ended(view, pieces, rows, idle_ns[rows])
+    where = f", {'at' if exact else 'on the way to'} this line" if frame else ""
+    if cause == Cause.GIL_WAIT:
+        where = ", while another thread runs Python at this line" if frame else ""
+    mostly = f" (mostly {pieces.mostly(rows)})" if cause == Cause.CUDA_CALL else ""
+    return view.finding(
+        f"the GPU idled {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} of the recording: "
+        f"{CAUSES[cause]}{mostly}{where}",
+        cost_ns=cost_ns,
+        cost_of="GPU idle",
+        place=frame,
+        rows=ended,
+        weight=weight,
+        remedy=REMEDIES[cause],
+        confidence="high" if exact and cause != Cause.GIL_WAIT else "medium",
+        cause=_WORDS.get(cause, ""),
+    )
+
+
+def _group(view: View, pieces: GapPieces) -> I64:
+    """Pieces of one cause between the same two lines are one group."""
+    after, stack = view.place_of_stack(pieces.after), view.place_of_stack(pieces.stack)
+    lines = int(max(after.max(initial=0), stack.max(initial=0))) + 2
+    key = (after.astype(np.int64) + 1) * lines + stack + 1
+    return np.asarray(key * len(Cause) + pieces.cause, dtype=np.int64)
 
 
 def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64, I64]:
@@ -96,4 +155,6 @@ def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64,
     return operation, np.bincount(row, weights=waited_ns).astype(np.int64)
 
 
-RULE = Rule("gap_cause", "Why does the GPU idle?", (SHARE, UNKNOWN), check, __doc__ or "")
+RULE = Rule(
+    "gap_cause", "Why does the GPU idle?", (SHARE, UNKNOWN, LONG), check, __doc__ or "", time=Time.IDLE
+)

@@ -14,7 +14,7 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.finding import LONGER, WORTH, Abstain, Threshold, Verdict, ms, where
 from profiling_lab.rules.profiler_overhead import OF_THE_PROFILER
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
@@ -66,4 +66,13 @@ def _profiler(view: View, process: int) -> Busy:
     return Busy.of(overheads.start_ns[mine], overheads.end_ns[mine]) if mine.any() else Busy(no, no)
 
 
-RULE = Rule("gpu_gaps", "Does a GPU stand still for long?", (LONG, WORTH), check, __doc__ or "")
+RULE = Rule(
+    "gpu_gaps",
+    "Does a GPU stand still for long?",
+    (LONG, WORTH),
+    check,
+    __doc__ or "",
+    time=Time.IDLE,
+    symptom=True,
+    wins_frac=0.7,
+)

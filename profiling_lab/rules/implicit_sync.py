@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from profiling_lab.rules.finding import Verdict
 from profiling_lab.rules.host_waits import DENSITY, IDLE, TINY_COPY, reads_of_a_value, wait_findings
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 REMEDY = (
@@ -34,4 +34,5 @@ RULE = Rule(
     (TINY_COPY, IDLE, DENSITY),
     check,
     __doc__ or "",
+    time=Time.IDLE,
 )

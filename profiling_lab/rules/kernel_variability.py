@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import dense
 
@@ -67,4 +67,7 @@ RULE = Rule(
     (SPREAD, MANY, SHARE),
     check,
     __doc__ or "",
+    time=Time.BUSY,
+    symptom=True,
+    wins_frac=0.3,
 )

@@ -13,7 +13,7 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import Threshold, Verdict, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, REARRANGING, names_tell_little
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 SHARE = Threshold(
@@ -49,4 +49,11 @@ def check(view: View) -> Verdict:
     return findings or names_tell_little(view) or ()
 
 
-RULE = Rule("layout_copies", "Which lines only rearrange memory?", (SHARE, KNOWN), check, __doc__ or "")
+RULE = Rule(
+    "layout_copies",
+    "Which lines only rearrange memory?",
+    (SHARE, KNOWN),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+)

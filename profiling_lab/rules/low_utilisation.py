@@ -22,7 +22,7 @@ from profiling_lab.rules.finding import (
     percent,
     where,
 )
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
@@ -87,5 +87,12 @@ def _of_device(view: View, rows: I64) -> Finding | None:
 
 
 RULE = Rule(
-    "low_utilisation", "When does a GPU mostly wait?", (CHUNKS, LOW, ENOUGH, WORTH), check, __doc__ or ""
+    "low_utilisation",
+    "When does a GPU mostly wait?",
+    (CHUNKS, LOW, ENOUGH, WORTH),
+    check,
+    __doc__ or "",
+    time=Time.IDLE,
+    symptom=True,
+    wins_frac=0.7,
 )

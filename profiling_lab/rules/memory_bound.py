@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, names_tell_little
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "kernels bound by memory", 0.3, "of the GPU time, from", "ours: worth fusing")
@@ -42,4 +42,12 @@ def check(view: View) -> Verdict:
     ]
 
 
-RULE = Rule("memory_bound", "How much time only passes over memory?", (SHARE, KNOWN), check, __doc__ or "")
+RULE = Rule(
+    "memory_bound",
+    "How much time only passes over memory?",
+    (SHARE, KNOWN),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+    wins_frac=0.3,
+)

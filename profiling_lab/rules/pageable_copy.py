@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Verdict, ms
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind
 
@@ -55,5 +55,10 @@ def check(view: View) -> Verdict:
 
 
 RULE = Rule(
-    "pageable_copy", "Which asynchronous copies use pageable host memory?", (WORTH,), check, __doc__ or ""
+    "pageable_copy",
+    "Which asynchronous copies use pageable host memory?",
+    (WORTH,),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, OverheadKind
 
@@ -82,4 +82,5 @@ RULE = Rule(
     (NOTABLE, CONTAMINATED),
     check,
     __doc__ or "",
+    time=Time.IDLE,
 )

@@ -10,10 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms, percent, where
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
+from profiling_lab.trace import Frame
+from profiling_lab.trace.columns import I64
 from profiling_lab.trace.phases import LinePhase, Phase
 
+_CHECKPOINT = "/torch/utils/checkpoint.py"
 SHARE = Threshold(
     "share",
     "recomputation takes",
@@ -37,7 +40,7 @@ def check(view: View) -> Verdict:
     share = total_ns / view.gpu_ns
     if not total_ns or share < view[SHARE]:
         return view.too_few_calls(found.call >= -1, "GPU operations") or ()
-    place = view.hottest_line(rows, duration[rows])
+    place = _checkpointing_line(view, rows) or view.hottest_line(rows, duration[rows])
     return [
         view.finding(
             what=f"{percent(share)} of the GPU time computes forward again for checkpointing: {ms(total_ns)}"
@@ -52,4 +55,27 @@ def check(view: View) -> Verdict:
     ]
 
 
-RULE = Rule("recompute", "How much GPU time goes into recomputing forward?", (SHARE,), check, __doc__ or "")
+def _checkpointing_line(view: View, rows: I64) -> Frame | None:
+    """The line that called checkpoint() around most of what is computed again: it stands in forward's stacks,
+    where the same lines run inside of it.
+    """
+    stacks, found = view.trace.stacks, view.attribution
+    inside = stacks.passes_through((_CHECKPOINT,))
+    forward = np.flatnonzero((found.line_phase != LinePhase.RECOMPUTE) & (inside[found.stack] > 0))
+    again = np.unique(view.operation_place[rows])
+    row = inside[found.stack[forward[np.isin(view.operation_place[forward], again)]]]
+    while ((further := inside[stacks.parent[row]]) > 0).any():  # to the outermost frame of checkpoint's file
+        row = np.where(further > 0, further, row)
+    caller = view.place_of_stack(stacks.parent[row].astype(np.int32))
+    caller = caller[caller >= 0]
+    return view.place(int(np.bincount(caller).argmax())) if len(caller) else None
+
+
+RULE = Rule(
+    "recompute",
+    "How much GPU time goes into recomputing forward?",
+    (SHARE,),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+)

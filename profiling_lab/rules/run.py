@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, Severity, Verdict
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.fold import folded
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.settings import Settings
+from profiling_lab.rules.steady import StartUp, steady_part
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
 
@@ -19,7 +21,7 @@ class Checked:
     """What the rules said. Every rule is in exactly one of the three, or has at least one finding."""
 
     findings: tuple[Finding, ...]
-    """the most expensive first"""
+    """those first that would win most, each with what it explains"""
     silent: tuple[str, ...]
     """rules that looked and found nothing"""
     abstained: tuple[tuple[str, Abstain], ...]
@@ -28,6 +30,8 @@ class Checked:
     """that costs per step are counted by; 0 where the trace has none"""
     span_ns: int = 0
     """from the first operation to the last: what severities are shares of"""
+    start_up: StartUp | None = None
+    """what was left out at the beginning"""
 
     @property
     def could_tell(self) -> bool:
@@ -40,15 +44,18 @@ def run(
     own: tuple[str, ...] = (),
     settings: Settings | None = None,
     steps_by: str | None = None,
+    whole: bool = False,
 ) -> Checked:
     """Apply the rules. `own`: what counts as the user's code (see Ownership). `settings`: thresholds by rule
     and name that are to have other values (see parse_settings). `steps_by`: which ranges are the steps that
-    costs are counted by (see step_windows).
+    costs are counted by (see step_windows). `whole`: the start-up too, and not the steady steps alone (see
+    steady.py).
 
     Raises NotEnoughDataError if the trace has no GPU operation, or no range that `steps_by` matches.
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
+    trace, start_up = (trace, None) if whole else steady_part(trace, steps_by)
     view = View(trace, own, steps_by)
     steps = len(view.steps) if view.steps else 0
     findings: list[Finding] = []
@@ -63,18 +70,34 @@ def run(
         if isinstance(verdict, Abstain):
             abstained.append((rule.name, verdict))
         elif verdict:
-            findings += [
-                replace(finding, rule=rule.name, severity=_severity(finding, view.span_ns))
-                for finding in verdict
-            ]
+            findings += [_finished(finding, rule, view.span_ns) for finding in verdict]
         else:
             silent.append(rule.name)
-    findings.sort(key=lambda finding: (-finding.cost_ns, finding.rule))
-    return Checked(tuple(findings), tuple(silent), tuple(abstained), steps, view.span_ns)
+    left = folded(findings, {rule.name: rule for rule in rules})
+    return Checked(tuple(left), tuple(silent), tuple(abstained), steps, view.span_ns, start_up)
 
 
-def _severity(finding: Finding, span_ns: int) -> Severity:
-    return next(name for name, share in SEVERITIES.items() if finding.cost_ns >= share * span_ns)
+def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
+    gain_ns = round(rule.wins_frac * finding.cost_ns)
+    return replace(
+        finding,
+        rule=rule.name,
+        cause=finding.cause or rule.name,
+        gain_ns=gain_ns,
+        gain_per_step_ns=None if finding.per_step_ns is None else round(rule.wins_frac * finding.per_step_ns),
+        severity=_most(_severity(gain_ns, span_ns), rule),
+    )
+
+
+def _most(severity: Severity, rule: Rule) -> Severity:
+    """A symptom alone is no grave fault: a healthy program has a hottest line and a slowest step, too."""
+    if not rule.symptom or severity == "low":
+        return severity
+    return "low" if rule.time == Time.BUSY else "medium"
+
+
+def _severity(gain_ns: int, span_ns: int) -> Severity:
+    return next(name for name, share in SEVERITIES.items() if gain_ns >= share * span_ns)
 
 
 def select(

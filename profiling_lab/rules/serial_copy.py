@@ -15,7 +15,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
@@ -74,4 +74,11 @@ def check(view: View) -> Verdict:
     return findings
 
 
-RULE = Rule("serial_copy", "Do copies wait for computing on the same stream?", (SHARE,), check, __doc__ or "")
+RULE = Rule(
+    "serial_copy",
+    "Do copies wait for computing on the same stream?",
+    (SHARE,),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+)

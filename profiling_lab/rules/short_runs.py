@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, where
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
@@ -69,4 +69,13 @@ def _runs(view: View, rows: I64) -> list[I64]:
     return [rows[first:last] for first, last in turns.tolist() if last - first >= view[RUN]]
 
 
-RULE = Rule("short_runs", "Are there long runs of short kernels?", (SHORT, RUN, SHARE), check, __doc__ or "")
+RULE = Rule(
+    "short_runs",
+    "Are there long runs of short kernels?",
+    (SHORT, RUN, SHARE),
+    check,
+    __doc__ or "",
+    time=Time.IDLE,
+    symptom=True,
+    wins_frac=0.7,
+)

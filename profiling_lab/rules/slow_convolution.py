@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import CONVOLUTION, KNOWN, names_tell_little
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "convolutions", 0.6, "of the GPU time, from", "ours: more than all else together")
@@ -49,5 +49,11 @@ def check(view: View) -> Verdict:
 
 
 RULE = Rule(
-    "slow_convolution", "Do convolutions take most of the time?", (SHARE, KNOWN), check, __doc__ or ""
+    "slow_convolution",
+    "Do convolutions take most of the time?",
+    (SHARE, KNOWN),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+    wins_frac=0.5,
 )

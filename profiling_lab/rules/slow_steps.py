@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.analysis.steps import PARTS, part_times
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
@@ -60,5 +60,12 @@ def check(view: View) -> Verdict:
 
 
 RULE = Rule(
-    "slow_steps", "Are single steps much slower than the others?", (SLOW, ENOUGH), check, __doc__ or ""
+    "slow_steps",
+    "Are single steps much slower than the others?",
+    (SLOW, ENOUGH),
+    check,
+    __doc__ or "",
+    time=Time.IDLE,
+    symptom=True,
+    wins_frac=0.5,
 )

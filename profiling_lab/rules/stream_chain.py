@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import CALLS, Abstain, Threshold, Verdict, ms, percent
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.cuda_calls import CudaCall
@@ -80,5 +80,10 @@ def _launched_after_wait(view: View) -> Mask:
 
 
 RULE = Rule(
-    "stream_chain", "Do waits for events serialise streams?", (PART, BESIDE, WAITED), check, __doc__ or ""
+    "stream_chain",
+    "Do waits for events serialise streams?",
+    (PART, BESIDE, WAITED),
+    check,
+    __doc__ or "",
+    time=Time.IDLE,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from profiling_lab.rules.finding import CALLS, Abstain, Verdict
 from profiling_lab.rules.host_waits import DENSITY, IDLE, ends_a_copy, other_waits, wait_findings
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 OF_COPIES = "copy with non_blocking=True from and to pinned memory (see pageable_copy)"
@@ -36,4 +36,5 @@ RULE = Rule(
     (IDLE, DENSITY),
     check,
     __doc__ or "",
+    time=Time.IDLE,
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.rules.finding import WORTH, Threshold, Verdict
 from profiling_lab.rules.held_host import held_by
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 SMALL = Threshold("small", "HtoD copies left out", 65536, "bytes, at most", "nsys: they return once staged")
@@ -38,4 +38,5 @@ RULE = Rule(
     (SMALL, WORTH),
     check,
     __doc__ or "",
+    time=Time.IDLE,
 )

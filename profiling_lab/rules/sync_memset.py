@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Verdict
 from profiling_lab.rules.held_host import held_by
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind, OperationKind
 
@@ -46,4 +46,5 @@ RULE = Rule(
     (WORTH,),
     check,
     __doc__ or "",
+    time=Time.IDLE,
 )

@@ -15,12 +15,9 @@ import numpy as np
 
 from profiling_lab.rules.finding import OPERATORS, Abstain, Confidence, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
-from profiling_lab.rules.rule import Rule
+from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
 
-USED = Threshold(
-    "used", "tensor cores do", 0.1, "of the products' time, less than", "TensorBoard's plugin: none at all"
-)
 SHARE = Threshold(
     "share", "products without them", 0.05, "of the GPU time, at least", "ours: worth the change"
 )
@@ -55,8 +52,7 @@ def check(view: View) -> Verdict:
     if unknown_ns > all_ns / 2:
         share = percent(unknown_ns / max(all_ns, 1))
         return Abstain(f"the names of kernels with {share} of the products' time do not tell", COUNTER)
-    used = (all_ns - without_ns - unknown_ns) / max(all_ns, 1)
-    if used >= view[USED] or without_ns < view[SHARE] * view.gpu_ns:
+    if without_ns < view[SHARE] * view.gpu_ns:
         return ()
     rows = np.flatnonzero(without)
     sure: Confidence = "medium" if capabilities else "low"
@@ -86,7 +82,9 @@ def _launched_by_products(view: View) -> Mask:
 RULE = Rule(
     "tensor_cores",
     "Do products run without tensor cores?",
-    (USED, SHARE, FIRST_CAPABILITY),
+    (SHARE, FIRST_CAPABILITY),
     check,
     __doc__ or "",
+    time=Time.BUSY,
+    wins_frac=0.85,
 )

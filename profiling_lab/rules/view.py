@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import span_ns
+from profiling_lab.analysis.gaps.causes import Cause
+from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import (
@@ -43,12 +45,15 @@ from profiling_lab.trace.columns import (
     Ranges,
 )
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, are_any
+from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+LONG_LAUNCH_NS = 500_000
+_LAUNCHING = (Cause.HOST_CODE, Cause.CUDA_CALL, Cause.LATENCY, Cause.BETWEEN)
 ENOUGH_FRAC = 0.5  # with more than half of it unknown, "nothing found" would be a guess
 
 
@@ -165,6 +170,27 @@ class View(LineNumbers):
         return None if found.sign == "window" else found
 
     @cached_property
+    def gap_pieces(self) -> GapPieces:
+        """The idle time of the GPUs, cut by what the host did."""
+        return gap_pieces(self.trace)
+
+    @cached_property
+    def samples(self) -> HostSamples:
+        """Where samples found the threads of the host."""
+        return self.trace.source.samples(self.ownership)
+
+    @cached_property
+    def launching_idle_by_line(self) -> I64:
+        """The GPU's idle time in the short pauses from launch to launch, by number of the line launched."""
+        pieces = self.gap_pieces
+        idle_ns = pieces.end_ns - pieces.start_ns
+        short = np.isin(pieces.cause, _LAUNCHING) & (idle_ns < LONG_LAUNCH_NS) & (pieces.stack > 0)
+        place = np.where(short, self.place_of_stack(pieces.stack), -1)
+        return np.bincount(place[place >= 0], weights=idle_ns[place >= 0], minlength=self.lines).astype(
+            np.int64
+        )
+
+    @cached_property
     def knows_python(self) -> bool:
         """Whether the trace could show a Python frame or an operator of torch around what it launched."""
         operators = (name for name in self.trace.ranges.names if re.match(r"(aten|autograd)::", name))
@@ -254,6 +280,7 @@ class View(LineNumbers):
         remedy: str,
         table: str = "operations",
         confidence: Confidence = "high",
+        cause: str = "",
     ) -> Finding:
         """A finding whose events are `rows` of a table of the trace; `weight` says how each takes part."""
         return Finding(
@@ -265,6 +292,7 @@ class View(LineNumbers):
             events=len(rows),
             remedy=remedy,
             confidence=confidence,
+            cause=cause,
             per_step_ns=self._per_step_ns(cost_ns, table, rows, weight),
         )
 

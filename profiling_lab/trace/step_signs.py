@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.trace.columns import FARTHEST_NS, I64, dense
+from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.source import Tables
 
@@ -23,6 +24,10 @@ _OPTIMIZER_FILES = "/torch/optim/"
 _PERIOD_COVERS_FRAC = 0.5
 # Launches without a recorded call may be so many before calls no longer tell the order.
 _UNRECORDED_FRAC = 0.01
+
+# Graphs of a part of the model are replayed beside other work: they are no steps.
+_REPLAYS_COVER_FRAC = 0.5
+_ENOUGH_REPLAYS = 5
 
 Found = tuple[I64, I64, list[str]]
 """starts, ends, names"""
@@ -67,6 +72,24 @@ def optimizer_steps(trace: Tables, process: int) -> Found | None:
     inside = stacks.passes_through(files, ("step",))[calls.stack[rows]] > 0
     last = np.flatnonzero(inside & ~np.append(inside[1:], False))
     return _between(trace, calls.end_ns[rows[last]]) if len(last) else None
+
+
+def graph_replays(trace: Tables, process: int) -> Found | None:
+    """Replays from one line of the program, where they do most of the GPU's work."""
+    operations, calls, found = trace.operations, trace.calls, trace.attribution
+    mine = np.flatnonzero((operations.process == process) & (found.call >= 0))
+    call = found.call[mine]
+    replays = mine[(cuda_calls(calls) == CudaCall.GRAPH_LAUNCH)[call]]
+    duration_ns = operations.duration_ns
+    if not len(replays) or duration_ns[replays].sum() < _REPLAYS_COVER_FRAC * duration_ns[mine].sum():
+        return None
+    stack = calls.stack[found.call[replays]]
+    longest = np.bincount(stack, weights=duration_ns[replays]).argmax()
+    starts = np.unique(calls.start_ns[found.call[replays[stack == longest]]])
+    if len(starts) < _ENOUGH_REPLAYS:
+        return None
+    ends = np.append(starts[1:], max(int(operations.end_ns[mine].max()), int(starts[-1]) + 1))
+    return starts, ends, [f"replay {i}" for i in range(1, len(starts) + 1)]
 
 
 def _between(trace: Tables, ends_ns: I64) -> Found | None:

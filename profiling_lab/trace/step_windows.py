@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the steps of a program begin and end: the first of five signs that the trace has."""
+"""Where the steps of a program begin and end: the first of six signs that the trace has."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from profiling_lab.trace.step_signs import (
     PROFILER_STEP,
     STEP_NAME,
     Found,
+    graph_replays,
     launches_are_missing,
     marked_steps,
     optimizer_steps,
@@ -31,7 +32,7 @@ class StepWindows:
     """Steps in time order per process. They never overlap in one process."""
 
     sign: str
-    """'ProfilerStep', 'range', 'optimizer', 'period' or 'window': by what the steps were found"""
+    """'ProfilerStep', 'range', 'replay', 'optimizer', 'period' or 'window': by what the steps were found"""
     how: str
     """the same as a sentence"""
     clock: str
@@ -69,7 +70,8 @@ def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
 
     steps_by: a regular expression; the NVTX ranges (or annotations) whose names it matches are the steps.
     Without it, in this order: ProfilerStep ranges; ranges named like a step (`training_step`, `iteration 3`);
-    from one optimizer.step to the next; the period of the launches; the whole window as one step.
+    replays of a CUDA graph that does most of the work; from one optimizer.step to the next; the period of the
+    launches; the whole window as one step.
 
     Raises UsageError if `steps_by` is no regular expression, NotEnoughDataError if no range matches it or the
     trace has no GPU operation.
@@ -90,6 +92,7 @@ def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
     signs: tuple[tuple[str, str, Callable[[int], Found | None]], ...] = (
         ("ProfilerStep", "ProfilerStep ranges", lambda p: marked_steps(trace, p, PROFILER_STEP)),
         ("range", "ranges named like a step", lambda p: marked_steps(trace, p, STEP_NAME, at_least=2)),
+        ("replay", "from one replay of a CUDA graph to the next", lambda p: graph_replays(trace, p)),
         ("optimizer", "from the end of one optimizer.step to the next", lambda p: optimizer_steps(trace, p)),
         (
             "period",

@@ -80,7 +80,7 @@ def gap_rows(
     inside = total
     if inside_ns is not None:
         inside, _ = _analysis.sum_by_key(number, inside_ns, len(distinct))
-    piece_of = _sampled_pieces(samples, pieces)
+    piece_of = sampled_pieces(samples, pieces)
     sampled: dict[int, dict[str, int]] = {}
     for key, place in zip(
         number[piece_of[piece_of >= 0]].tolist(), samples.place[piece_of >= 0].tolist(), strict=True
@@ -133,7 +133,7 @@ def _largest(sums: dict[_Key, int]) -> tuple[tuple[_Key, int], ...]:
     return tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _sampled_pieces(samples: HostSamples, pieces: GapPieces) -> I32:
+def sampled_pieces(samples: HostSamples, pieces: GapPieces) -> I32:
     """Per sample the piece that its thread was in charge of then, -1 for none: on one device, if several
     waited for the thread.
     """

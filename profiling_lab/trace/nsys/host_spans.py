@@ -54,9 +54,7 @@ def read_off_cpu(file: SqliteFile, processes: Registry, threads: Registry) -> Ho
     )
 
 
-def read_host_events(
-    file: SqliteFile, strings: Strings, processes: Registry, threads: Registry
-) -> HostSpans:
+def read_host_events(file: SqliteFile, strings: Strings, processes: Registry, threads: Registry) -> HostSpans:
     """Garbage collections and compilations, as our recorder was told of them."""
     if not file.columns("PYREC_HOST_EVENT"):
         return HostSpans.none()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps of a recording are steady: the first ones load code, grow memory and tune kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.analysis.busy import Busy
+from profiling_lab.trace import Trace
+from profiling_lab.trace.step_windows import StepWindows, step_windows
+from profiling_lab.trace.window import Wanted
+
+LONG_PAUSE_NS = 100_000_000
+ENOUGH_STEPS = 5
+"""fewer steps do not tell which of them are usual"""
+LIKE_THE_REST_FRAC = 1.5
+"""a step belongs to the start-up while it takes longer than so many times the median of the second half"""
+MOST_FRAC = 0.5
+"""never more than so much of the steps is start-up"""
+
+
+@dataclass(frozen=True, slots=True)
+class StartUp:
+    """What lies before the steady steps of a recording."""
+
+    first_step: int | None
+    """the first steady step, counted from 0; None where no steps were found"""
+    steps: int
+    """all steps of the recording"""
+    before_ns: int
+    """from the first GPU operation to the first steady step"""
+
+    def __str__(self) -> str:
+        """`start-up: 5,126.8 ms before step 2 are left out; --whole looks at them too`"""
+        until = (
+            "the last long pause" if self.first_step is None else f"step {self.first_step} of {self.steps}"
+        )
+        return (
+            f"start-up: {self.before_ns / 1e6:,.1f} ms before {until} are left out; --whole looks there too"
+        )
+
+
+def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | None]:
+    """The steady steps as a trace of their own; all of it where the steps do not tell."""
+    if trace.window is not None:
+        return trace, None
+    steps = step_windows(trace, steps_by)
+    number = None if steps.sign == "window" else _first_steady(steps)
+    if number is None or _gpu_frac_within(trace, steps) < MOST_FRAC:
+        return _after_long_pauses(trace)
+    first_ns = int(steps.start_ns[steps.number == number].min())
+    before_ns = max(first_ns - int(trace.operations.start_ns.min()), 0)
+    total = int(steps.number.max()) + 1
+    return trace.windowed(Wanted(step=f"{number}:{total}", steps_by=steps_by)), StartUp(
+        number, total, before_ns
+    )
+
+
+def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
+    """How much of the GPU's time lies within the steps: those of a warm-up do not speak for what follows."""
+    operations, inside = trace.operations, 0
+    for process in np.unique(steps.process).tolist():
+        mine = np.flatnonzero(steps.process == process)
+        rows = np.flatnonzero(operations.process == process)
+        at = np.searchsorted(steps.start_ns[mine], operations.start_ns[rows], "right") - 1
+        hit = (at >= 0) & (operations.start_ns[rows] < steps.end_ns[mine[np.maximum(at, 0)]])
+        inside += int(operations.duration_ns[rows[hit]].sum())
+    return inside / max(int(operations.duration_ns.sum()), 1)
+
+
+def _after_long_pauses(trace: Trace) -> tuple[Trace, StartUp | None]:
+    """Where steps do not tell: what follows the last long pause, if the GPU does most of its work there."""
+    operations = trace.operations
+    busy = Busy.of(operations.start_ns, operations.end_ns)
+    pauses = np.flatnonzero(busy.start_ns[1:] - busy.end_ns[:-1] >= LONG_PAUSE_NS)
+    if not len(pauses):
+        return trace, None
+    from_ns = int(busy.start_ns[pauses[-1] + 1])
+    after = operations.start_ns >= from_ns
+    if int(operations.duration_ns[after].sum()) < MOST_FRAC * int(operations.duration_ns.sum()):
+        return trace, None
+    part = trace.windowed(Wanted(range=f"{from_ns - trace.first_ns}ns:"))
+    return part, StartUp(None, 0, from_ns - int(operations.start_ns.min()))
+
+
+def _first_steady(steps: StepWindows) -> int | None:
+    """The latest of the processes' first steady steps, so that one number serves all."""
+    firsts = []
+    for process in np.unique(steps.process).tolist():
+        rows = np.flatnonzero(steps.process == process)
+        if len(rows) < ENOUGH_STEPS:
+            return None
+        took_ns = steps.end_ns[rows] - steps.start_ns[rows]
+        usual_ns = float(np.median(took_ns[len(rows) // 2 :]))
+        slow = took_ns[: int(MOST_FRAC * len(rows))] > LIKE_THE_REST_FRAC * usual_ns
+        # The first step that a trace tells apart is never taken: it may have begun before the recording.
+        firsts.append(int(steps.number[rows[max(1, int(np.argmin(np.append(slow, False))))]]))
+    return max(firsts)
