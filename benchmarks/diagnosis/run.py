@@ -23,7 +23,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).parent
-OPTIONS = ("--sample-python", "--sample-hz", "200")
 
 
 def main() -> int:
@@ -95,7 +94,7 @@ def _record(path: Path, out: Path) -> bool:
 
     recording = out / f"{path.stem}.sqlite"
     status, text = _in_child(
-        lambda: profiling_lab(["record", "--overwrite", "-o", str(recording), *OPTIONS, str(path)])
+        lambda: profiling_lab(["record", "--overwrite", "-o", str(recording), str(path)])
     )
     if status or not recording.is_file():
         print(f"{path.stem} recorded: status {status}: {text[-500:]}", file=sys.stderr)

@@ -9,6 +9,8 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from profiling_lab.cli._sampling import sampling_options
+
 if TYPE_CHECKING:
     from profiling_lab.recording import Schedule
 
@@ -49,7 +51,7 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
     from profiling_lab.recording import Schedule, live
     from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
 
-    wants = [args.output, args.overwrite, args.max_size, args.status, args.sample_hz, args.sample_python]
+    wants = [args.output, args.overwrite, args.max_size, args.status, *sampling_options(args)]
     wants += [args.no_stacks, args.no_nvtx, args.graph_nodes]
     if any(wants) or schedule != Schedule():
         raise UsageError(

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from profiling_lab.cli._sampling import add_sampling, sample_hz
 from profiling_lab.cli.record import _say, _seconds, _size
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="optimizer",
         help="what ends a step: optimizer (its step()), nvtx:NAME or calls (profiling_lab.step())",
     )
-    parser.add_argument("--sample-python", action="store_true", help="sample the stacks of all threads too")
+    add_sampling(parser)
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
     parser.add_argument(
@@ -74,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.cli._recorded import of_this_process
-    from profiling_lab.cli.record import _SAMPLE_HZ
     from profiling_lab.recording import live_client
     from profiling_lab.recording.live_request import Request
 
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             warmup=args.warmup,
             step_by=args.step_by,
             overwrite=args.overwrite,
-            sample_hz=_SAMPLE_HZ if args.sample_python else 0,
+            sample_hz=sample_hz(args),
             most_bytes=args.max_size,
             stacks=not args.no_stacks,
             nvtx=not args.no_nvtx,

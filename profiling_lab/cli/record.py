@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from profiling_lab import _child_start
 from profiling_lab.cli._live_options import add_live_arguments, most_bytes_of_budget, run_dormant
+from profiling_lab.cli._sampling import add_sampling, sample_hz
 
 if TYPE_CHECKING:
     from profiling_lab.recording import Recorder, Schedule
     from profiling_lab.recording.children import Plan
-
-_SAMPLE_HZ = 1000
 
 HELP = "run a Python script or a program, unmodified, and record its GPU work and the lines that launch it"
 EXAMPLES = """\
@@ -27,7 +26,7 @@ EXAMPLES = """\
   profiling-lab record -o run.sqlite -m package.train --lr 1e-4
   profiling-lab record --steps 10:15 train.py                 five steps, found by optimizer.step()
   profiling-lab record --active 2 --every 500 train.py       two steps of every 500, at no cost in between
-  profiling-lab record --sample-python train.py              where the host was while the GPU idled
+  profiling-lab record --sample-python train.py              where the host was, in finer steps
   profiling-lab record --delay 60 --duration 5 serve.py      by the clock
   profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
   profiling-lab record -o run.sqlite torchrun --nproc-per-node 2 train.py
@@ -82,18 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="record CUDA graphs kernel by kernel, on the lines that captured them; a replay then costs more",
     )
-    parser.add_argument(
-        "--sample-python",
-        action="store_true",
-        help="sample the Python stacks of all threads too: `gaps` then names the lines the host was in",
-    )
-    parser.add_argument(
-        "--sample-hz",
-        metavar="N",
-        type=int,
-        default=None,
-        help=f"samples a second (default: {_SAMPLE_HZ}); asks for --sample-python",
-    )
+    add_sampling(parser)
     _add_schedule(parser)
     add_live_arguments(parser)
     parser.add_argument(
@@ -177,16 +165,6 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     return Schedule.of_steps(args.steps, **warmup, **others)
 
 
-def _sample_hz(args: argparse.Namespace) -> int:
-    from profiling_lab.errors import UsageError
-
-    if args.sample_hz is None:
-        return _SAMPLE_HZ if args.sample_python else 0
-    if args.sample_hz < 1:
-        raise UsageError(f"--sample-hz is a number of samples a second, not {args.sample_hz}")
-    return int(args.sample_hz)
-
-
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -243,7 +221,7 @@ def _run_script(args: argparse.Namespace) -> int:
         script=script.name,
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
-        sample_hz=_sample_hz(args),
+        sample_hz=sample_hz(args),
         most_bytes=args.max_size or most_bytes_of_budget(args),
     )
     if not args.overwrite:
@@ -309,7 +287,7 @@ def _plan(args: argparse.Namespace) -> Plan | None:
         stacks=not args.no_stacks,
         nvtx=not args.no_nvtx,
         graph_nodes=args.graph_nodes,
-        sample_hz=_sample_hz(args),
+        sample_hz=sample_hz(args),
         most_bytes=args.max_size,
         schedule=_schedule(args).changes(),
     )

@@ -110,6 +110,7 @@ def _details(finding: Finding) -> tuple[str, ...]:
 def _effects(finding: Finding) -> tuple[str, ...]:
     """What the finding explains, in a line."""
     names = dict.fromkeys(effect.cause for effect in finding.effects)
+    names.pop(finding.cause, None)
     return (f"explains: {', '.join(names)}",) if names else ()
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -78,6 +78,16 @@ class Finding:
     """the same of the cost per step"""
     effects: tuple[Finding, ...] = ()
     """findings that this one explains"""
+    gpu_ns_by_line: tuple[tuple[int, int], ...] = ()
+    """the GPU time of its operations by number of the line: what other findings about the same time are told
+    by; empty where its events are no operations"""
+
+
+def with_effects(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """These findings, each followed by all that it explains."""
+    for finding in findings:
+        yield finding
+        yield from with_effects(finding.effects)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,14 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
     alone: list[Finding] = []
     for symptom in symptoms:
         time = rules[symptom.rule].time
-        same = [i for i, cause in enumerate(causes) if rules[cause.rule].time == time]
-        if time == Time.BUSY and symptom.place:
-            here = [i for i in same if _at_one_line(causes[i], symptom)]
-            same = here or [i for i in same if causes[i].gain_ns >= EXPLAINED_FRAC * symptom.gain_ns]
-        if same and sum(causes[i].gain_ns for i in same) >= EXPLAINED_FRAC * symptom.gain_ns:
-            effects.setdefault(same[0], []).append(symptom)
+        shared_ns = {
+            i: _shared_ns(cause, symptom, time)
+            for i, cause in enumerate(causes)
+            if rules[cause.rule].time == time
+        }
+        if shared_ns and sum(shared_ns.values()) >= EXPLAINED_FRAC * symptom.gain_ns:
+            most = max(shared_ns, key=lambda i: (shared_ns[i], -i))
+            effects.setdefault(most, []).append(symptom)
         else:
             alone.append(symptom)
     told = [
@@ -80,19 +82,32 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
 
 
 def _most_specific(symptoms: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """Of symptoms of one kind of time the one whose rule stands last in the list of rules."""
+    """Of symptoms of one kind of time those of the rule that stands last in the list of rules."""
     order = {name: number for number, name in enumerate(rules)}
-    kept: dict[Time, Finding] = {}
-    others: list[Finding] = []
+    kept: list[Finding] = []
+    first: dict[Time, int] = {}
     for symptom in sorted(symptoms, key=lambda finding: -order[finding.rule]):
         time = rules[symptom.rule].time
-        if time == Time.OTHER:
-            others.append(symptom)
-        elif time in kept:
-            kept[time] = replace(kept[time], effects=(*kept[time].effects, symptom))
+        one = kept[first[time]] if time in first and time != Time.OTHER else None
+        if one is not None and one.rule != symptom.rule:  # another GPU or line is no effect of this one
+            kept[first[time]] = replace(one, effects=(*one.effects, symptom))
         else:
-            kept[time] = symptom
-    return [*kept.values(), *others]
+            first.setdefault(time, len(kept))
+            kept.append(symptom)
+    return kept
+
+
+def _shared_ns(cause: Finding, symptom: Finding, time: Time) -> float:
+    """How much of what the cause would win is time that the symptom is about: busy time by lines, since
+    products at one line do not explain what another line takes; idle time is that of the whole GPU.
+    """
+    if time != Time.BUSY or symptom.place is None:
+        return cause.gain_ns
+    if not (cause.gpu_ns_by_line and symptom.gpu_ns_by_line):
+        return cause.gain_ns if _at_one_line(cause, symptom) else 0
+    its = dict(symptom.gpu_ns_by_line)
+    shared_ns = sum(min(ns, its.get(line, 0)) for line, ns in cause.gpu_ns_by_line)
+    return cause.gain_ns * shared_ns / max(sum(ns for _, ns in cause.gpu_ns_by_line), 1)
 
 
 def _at_one_line(one: Finding, other: Finding) -> bool:

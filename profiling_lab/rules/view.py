@@ -294,7 +294,13 @@ class View(LineNumbers):
             confidence=confidence,
             cause=cause,
             per_step_ns=self._per_step_ns(cost_ns, table, rows, weight),
+            gpu_ns_by_line=self._gpu_ns_by_line(rows) if table == "operations" else (),
         )
+
+    def _gpu_ns_by_line(self, rows: npt.NDArray[np.integer]) -> tuple[tuple[int, int], ...]:
+        lines, place = np.unique(self.operation_place[rows], return_inverse=True)
+        gpu_ns = np.bincount(place, weights=self.operations.duration_ns[rows], minlength=len(lines))
+        return tuple(zip(lines.tolist(), gpu_ns.astype(np.int64).tolist(), strict=True))
 
     def _per_step_ns(
         self, cost_ns: int, table: str, rows: npt.NDArray[np.integer], weight: I64

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiling_lab.rules import RULES, run
+from profiling_lab.rules.finding import with_effects
 from profiling_lab.trace import Trace
 
 times = st.one_of(st.integers(0, 2_000), st.integers(-(1 << 63), (1 << 63) - 1))
@@ -79,10 +80,10 @@ def test_every_rule_answers(ops: list, api: list, over: list, nvtx: list, memory
             sizes = {"operations": len(trace.operations), "calls": len(trace.calls)}
             sizes |= {"ranges": len(trace.ranges), "overheads": len(trace.overheads)}
     answered = (
-        {f.rule for f in checked.findings} | {*checked.silent} | {rule for rule, _ in checked.abstained}
+        {f.rule for f in with_effects(checked.findings)} | {*checked.silent} | {rule for rule, _ in checked.abstained}
     )
     assert answered == {rule.name for rule in RULES}
-    for finding in checked.findings:
+    for finding in with_effects(checked.findings):
         assert finding.cost_ns >= 0, finding
         assert finding.evidence and all(0 <= e.row < sizes[e.table] for e in finding.evidence)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiling_lab.rules import RULES, Abstain, Checked, Finding, run
+from profiling_lab.rules.finding import with_effects
 from profiling_lab.rules.host_waits import other_waits, reads_of_a_value
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
@@ -15,12 +16,12 @@ from profiling_lab.trace import Trace
 RECORDED = "profiling_lab/exercises/e17_python_backtrace/recorded"
 
 
-def checked(path: Path) -> tuple[Checked, dict[str, list[Finding]], dict[str, str]]:
+def checked(path: Path, *, whole: bool = False) -> tuple[Checked, dict[str, list[Finding]], dict[str, str]]:
     """What was found, by rule, and why rules could not tell. Each rule must have exactly one answer."""
     with Trace.open(path) as trace:
-        result = run(trace, RULES)
+        result = run(trace, RULES, whole=whole)
     found: dict[str, list[Finding]] = {}
-    for finding in result.findings:
+    for finding in with_effects(result.findings):
         found.setdefault(finding.rule, []).append(finding)
         assert finding.cost_ns >= 0 and finding.evidence and finding.events >= len(finding.evidence)
     abstained = {rule: abstain.reason for rule, abstain in result.abstained}
@@ -40,7 +41,8 @@ def test_our_recording_of_the_demo(repo: Path) -> None:
     assert waits.what.startswith("8 waits for a copy to end"), "x.to(device) of pageable memory"
     (copies,) = found["pageable_copy"]
     assert copies.events == 8 and copies.place.line == 55
-    assert [f.rule for f in result.findings[:2]] == ["dominant_line", "dominant_kernel"]
+    assert [f.rule for f in result.findings[:2]] == ["tensor_cores", "dominant_line"]
+    assert [f.rule for f in line.effects] == ["dominant_kernel"], "a kernel at a line is told with the line"
     (products,) = found["tensor_cores"]
     assert products.cost_ns == pytest.approx(38.2e6, rel=0.01), "fp32 without TF32"
     assert line.per_step_ns == pytest.approx(9.95e6, rel=0.01) and result.steps == 4
@@ -70,7 +72,7 @@ def test_nsys_recording_of_the_demo(repo: Path) -> None:
 
 def test_two_h100_that_copy(shared_data: Path) -> None:
     path = shared_data / "nsys" / "fsdp_inference_2xh100.sqlite"
-    result, found, abstained = checked(path)
+    result, found, abstained = checked(path, whole=True)
     assert len(found["bound"]) == 2
     for finding in found["bound"]:
         assert "copy-bound (pid 11" in finding.what and "97.0 % of the recording" in finding.what
@@ -95,7 +97,7 @@ def test_two_h100_that_copy(shared_data: Path) -> None:
 
 
 def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
-    _, found, abstained = checked(shared_data / "nsys" / "autograd_nvtx_h200.sqlite")
+    _, found, abstained = checked(shared_data / "nsys" / "autograd_nvtx_h200.sqlite", whole=True)
     causes = {finding.what.split(": ")[1]: finding.cost_ns for finding in found["gap_cause"]}
     assert set(causes) == {"host code", "loading GPU code", "inside a CUDA call (mostly cudaLaunchKernel)"}
     assert sum(finding.cost_ns for finding in found["gpu_gaps"]) == pytest.approx(130.6e6, rel=0.01)
@@ -109,7 +111,7 @@ def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
 
 def test_the_dataloader_before_and_not_after(shared_data: Path) -> None:
     before, after = (
-        checked(shared_data / "kineto" / f"resnet50_num_workers_{workers}.pt.trace.json.gz")
+        checked(shared_data / "kineto" / f"resnet50_num_workers_{workers}.pt.trace.json.gz", whole=True)
         for workers in (0, 4)
     )
     (finding,) = before[1]["dataloader"]

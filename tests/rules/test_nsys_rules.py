@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from profiling_lab.rules import RULES, Finding, run
+from profiling_lab.rules.finding import with_effects
 from profiling_lab.trace import Trace
 
 LISTED = Path(__file__).resolve().parents[1] / "data" / "nsys_rules"
@@ -35,7 +36,7 @@ def trace(repo: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def found(trace: Trace) -> list[Finding]:
-    return list(run(trace, RULES).findings)
+    return list(with_effects(run(trace, RULES).findings))
 
 
 def of(found: list[Finding], *rules: str) -> list[Finding]:

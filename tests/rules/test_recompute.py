@@ -25,7 +25,8 @@ def training(again_ns: int) -> TraceBuilder:
 def test_fires_on_forward_computed_in_backward(judge: Judge) -> None:
     (finding,) = judge(RULE, training(10_000))
     assert finding.cost_ns == 10_000 and finding.events == 1 and "25.0 % of the GPU time" in finding.what
-    assert finding.place.line == 21 and str(finding.evidence[0]) == "operations[1]"
+    assert str(finding.evidence[0]) == "operations[1]"
+    assert finding.place.line == 4, "the line that calls checkpoint, not the one that it runs again"
 
 
 def test_silent_without_or_with_little_of_it(judge: Judge) -> None:

@@ -43,7 +43,12 @@ def test_fires_for_each_name_without(judge: Judge, kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", WITH)
 def test_silent_for_each_name_with(judge: Judge, kernel: str) -> None:
-    assert judge(RULE, run_of(kernel, kernel, WITHOUT[0])) == ()
+    assert judge(RULE, run_of(kernel, kernel, "elementwise_kernel")) == ()
+
+
+def test_fires_however_many_others_use_them(judge: Judge) -> None:
+    (finding,) = judge(RULE, run_of(*[WITH[0]] * 9, WITHOUT[0]))
+    assert finding.cost_ns == 50_000 and "10.0 % of the GPU time" in finding.what
 
 
 def test_silent_on_a_gpu_that_has_none(judge: Judge) -> None:

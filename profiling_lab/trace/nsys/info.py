@@ -216,7 +216,7 @@ def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
                 "python_samples",
                 "periodic Python stacks",
                 SAMPLING_SCHEMA,
-                "profiling-lab record --sample-python",
+                "profiling-lab record, without --no-samples",
             ),
             Recorded(
                 "autograd",
