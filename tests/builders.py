@@ -64,6 +64,7 @@ SCHEMA = {
     "PYREC_GRAPH_NODE": "globalPid graphNodeId correlationId",
     "PYREC_LAUNCH": "globalTid correlationId stackId peekSeq nodeSeq nodeFwdThread selfThread nodeNameId",
     "PYREC_META": "name:text value:text",
+    "PYREC_HOST_EVENT": "start! end! globalTid nameId stackId",
     "PYREC_WINDOW": "start! end firstStep",
 }
 
@@ -290,6 +291,23 @@ class TraceBuilder:
         """A push/pop range."""
         values = {"eventType": 59, "text": text, "globalTid": self.tid(thread), "domainId": 0} | more
         return self.row("NVTX_EVENTS", start=start_ns, end=end_ns, **values)
+
+    def sample(self, time_ns: int, stack: str, *, thread: int = 1) -> TraceBuilder:
+        """Where a sample found a thread; `stack` as for `launch`, outermost first."""
+        return self.backtrace(
+            time_ns, self.tid(thread), parse_stack(stack), schema="Python Periodic Sampling"
+        )
+
+    def host_event(self, text: str, start_ns: int, end_ns: int, stack: str = "") -> TraceBuilder:
+        """A pause that Python or torch told of: a garbage collection, a compilation."""
+        return self.row(
+            "PYREC_HOST_EVENT",
+            start=start_ns,
+            end=end_ns,
+            globalTid=self.tid(1),
+            nameId=self.string(text),
+            stackId=self._stack_id(parse_stack(stack)),
+        )
 
     def _stack_id(self, frames: Stack) -> int:
         node = 0

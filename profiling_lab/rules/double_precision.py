@@ -17,7 +17,7 @@ from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "products in double precision", 0.02, "of the GPU time, from", "ours")
-DOUBLE = r"f64f64|(?i:dgemm|_d884|d16816)|gemv\w*<double|gemm\w*<double"
+DOUBLE = r"f64f64|(?i:dgemm|_d884|d16816)|gem[mv]\w*<[^>]*\bdouble\b"
 REMEDY = "convert to float32 where the tensor is made (torch.from_numpy(a).float(), dtype=torch.float32)"
 
 

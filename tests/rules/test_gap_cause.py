@@ -89,3 +89,75 @@ def test_abstains_where_the_launches_are_unknown(judge: Judge) -> None:
 def test_every_cause_has_a_remedy_or_needs_none() -> None:
     needs_none = {Cause.LATENCY, Cause.BETWEEN, Cause.QUEUE_FULL, Cause.LATE_START, Cause.NOT_RECORDED}
     assert {*REMEDIES, *needs_none} == set(Cause) and not needs_none & set(REMEDIES)
+
+
+def pausing(stack: str, *, thread_beside: str = "", pause_ns: int = 10_000_000) -> TraceBuilder:
+    """Launches with long pauses of the host; ten samples in each pause found it in `stack`."""
+    builder = TraceBuilder()
+    for _ in range(5):
+        builder.launch("k", 100_000, stack=STEP)
+        for tenth in range(1, 10):
+            at_ns = builder.now_ns + tenth * pause_ns // 10
+            builder.sample(at_ns, stack)
+            if thread_beside:
+                builder.sample(at_ns, thread_beside, thread=2)
+        builder.gap(pause_ns)
+    return builder.launch("k", 100_000, stack=STEP)
+
+
+TOKENIZE = "/app/train.py:5 main > /app/text.py:31 tokenize"
+LOADER = "/v/site-packages/torch/utils/data/dataloader.py:733 __next__"
+
+
+def test_samples_name_the_line_that_the_host_was_in(judge: Judge) -> None:
+    (finding,) = judge(RULE, pausing(TOKENIZE))
+    assert finding.cause == "host_work" and finding.place.line == 31 and finding.confidence == "high"
+    assert finding.cost_ns == pytest.approx(5 * 10_000_000, rel=0.05) and "at this line" in finding.what
+
+
+def test_samples_inside_of_a_library_count_for_the_line_that_calls_it(judge: Judge) -> None:
+    (finding,) = judge(RULE, pausing(f"{TOKENIZE} > /v/site-packages/numpy/core/fromnumeric.py:60 argsort"))
+    assert finding.cause == "host_work" and (finding.place.file, finding.place.line) == ("/app/text.py", 31)
+
+
+def test_the_loader_is_named_with_the_line_that_calls_it(judge: Judge) -> None:
+    item = f"/app/train.py:5 main > {LOADER} > /app/data.py:14 __getitem__"
+    (finding,) = judge(RULE, pausing(item))
+    assert finding.cause == "dataloader" and "num_workers" in finding.remedy
+    assert (finding.place.file, finding.place.line) == ("/app/train.py", 5)
+
+
+def test_a_thread_that_runs_python_all_the_while_holds_the_lock(judge: Judge) -> None:
+    beside = "/app/watch.py:7 run > /app/watch.py:12 count"
+    (finding,) = judge(RULE, pausing(TOKENIZE, thread_beside=beside))
+    assert finding.cause == "gil_wait" and (finding.place.file, finding.place.line) == ("/app/watch.py", 12)
+    assert finding.confidence == "medium" and "process" in finding.remedy
+    waiting = "/app/watch.py:7 run > /v/lib/python3.12/threading.py:355 wait"
+    (finding,) = judge(RULE, pausing(TOKENIZE, thread_beside=waiting))
+    assert finding.cause == "host_work", "a thread that waits holds nothing"
+
+
+def test_one_sample_names_nothing(judge: Judge) -> None:
+    builder = TraceBuilder().launch("k", 100_000, stack=STEP)
+    builder.sample(builder.now_ns + 5_000_000, TOKENIZE).gap(10_000_000)
+    (finding,) = judge(RULE, builder.launch("k", 100_000, stack=STEP))
+    assert finding.place.line == 9 and "on the way to this line" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("event", "cause", "remedy"),
+    [
+        ("garbage collection, generation 2", "garbage_collection", "gc.freeze"),
+        ("torch.compile", "recompilation", "dynamic=True"),
+    ],
+)
+def test_pauses_that_python_told_of_have_their_own_cause_and_line(
+    judge: Judge, event: str, cause: str, remedy: str
+) -> None:
+    builder = pausing(TOKENIZE)
+    for kernel in [*builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"]][:5]:
+        builder.host_event(event, kernel["end"] + 100, kernel["end"] + 8_000_000, "/app/train.py:44 loop")
+    found = {finding.cause: finding for finding in judge(RULE, builder)}
+    told = found[cause]
+    assert told.place.line == 44 and told.confidence == "high" and remedy in told.remedy
+    assert told.cost_ns == pytest.approx(5 * 8_000_000, rel=0.05)

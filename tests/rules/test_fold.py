@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One root cause, one finding: effects are told with what explains them, causes by what they would win."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profiling_lab.rules import Finding, Rule
+from profiling_lab.rules.finding import with_effects
+from profiling_lab.rules.fold import folded
+from profiling_lab.rules.rule import Time
+from profiling_lab.trace import Frame
+
+
+def rule(name: str, time: Time, **what: Any) -> Rule:
+    return Rule(name, "?", (), lambda view: (), time=time, **what)
+
+
+RULES = {
+    each.name: each
+    for each in (
+        rule("idle", Time.IDLE, symptom=True),
+        rule("gaps", Time.IDLE, symptom=True),
+        rule("kernel", Time.BUSY, symptom=True),
+        rule("line", Time.BUSY, symptom=True),
+        rule("spread", Time.OTHER, symptom=True),
+        rule("waits", Time.IDLE),
+        rule("tiny", Time.IDLE, generic=True),
+        rule("slow_math", Time.BUSY),
+        rule("layout", Time.BUSY),
+    )
+}
+
+
+def found(name: str, gain_ns: int, line: int = 0, severity: Any = "high", **more: Any) -> Finding:
+    place = Frame("f", "/app/a.py", line) if line else None
+    what = {"rule": name, "cause": name, "gain_ns": gain_ns, "severity": severity} | more
+    return Finding(name, gain_ns, "time", place, (), 1, "do less", **what)
+
+
+def told(*findings: Finding) -> list[tuple[str, list[str]]]:
+    left = folded(findings, RULES)
+    everything = sorted(finding.what for finding in with_effects(left))
+    assert everything == sorted(finding.what for finding in findings), "nothing is lost or told twice"
+    return [(finding.rule, [effect.rule for effect in finding.effects]) for finding in left]
+
+
+def test_idle_time_is_an_effect_of_what_explains_enough_of_it() -> None:
+    assert told(found("idle", 100), found("waits", 40, 3)) == [("waits", ["idle"])]
+    assert told(found("idle", 100), found("waits", 39, 3)) == [("waits", []), ("idle", [])]
+    several = told(found("idle", 100), found("waits", 25, 3), found("waits", 20, 4))
+    assert several == [("waits", ["idle"]), ("waits", [])], "they explain it together; the largest tells it"
+
+
+def test_busy_time_explains_no_idle_time() -> None:
+    assert told(found("idle", 100), found("slow_math", 500, 3)) == [("slow_math", []), ("idle", [])]
+
+
+def test_busy_time_of_other_lines_explains_nothing() -> None:
+    line = found("line", 100, 3, gpu_ns_by_line=((0, 100),))
+    assert told(line, found("slow_math", 300, 9, gpu_ns_by_line=((1, 300),))) == [
+        ("slow_math", []),
+        ("line", []),
+    ]
+    # Its hottest line is another one, but half of the symptom's line is its own.
+    both = found("slow_math", 300, 9, gpu_ns_by_line=((0, 50), (1, 250)))
+    assert told(line, both) == [("slow_math", ["line"])]
+    both = found("slow_math", 300, 9, gpu_ns_by_line=((0, 30), (1, 270)))
+    assert told(line, both) == [("slow_math", []), ("line", [])]
+
+
+def test_findings_without_operations_are_compared_by_their_lines() -> None:
+    assert told(found("line", 100, 3), found("slow_math", 50, 3)) == [("slow_math", ["line"])]
+    assert told(found("line", 100, 3), found("slow_math", 50, 4)) == [("slow_math", []), ("line", [])]
+
+
+def test_the_cause_that_shares_most_tells_the_symptom() -> None:
+    line = found("line", 100, 3, gpu_ns_by_line=((0, 100),))
+    here = found("layout", 80, 3, gpu_ns_by_line=((0, 80),))
+    elsewhere = found("slow_math", 300, 9, gpu_ns_by_line=((0, 5), (1, 295)))
+    assert told(line, elsewhere, here) == [("slow_math", []), ("layout", ["line"])]
+
+
+def test_a_generic_cause_yields_at_one_line() -> None:
+    (only,) = folded([found("tiny", 90, 3), found("waits", 60, 3, "medium")], RULES)
+    assert only.rule == "waits" and [effect.rule for effect in only.effects] == ["tiny"]
+    assert only.gain_ns == 90 and only.severity == "high", "it costs what both are about"
+    assert told(found("tiny", 90, 4), found("waits", 60, 3)) == [("tiny", []), ("waits", [])]
+
+
+def test_two_of_one_rule_at_one_line_stay_two() -> None:
+    assert told(found("waits", 9, 3), found("waits", 8, 3)) == [("waits", []), ("waits", [])]
+
+
+def test_the_most_specific_symptom_speaks() -> None:
+    assert told(found("idle", 100), found("gaps", 70)) == [("gaps", ["idle"])]
+    assert told(found("kernel", 50, 3), found("line", 60, 3)) == [("line", ["kernel"])]
+    assert told(found("idle", 9), found("spread", 8), found("line", 7, 3)) == [
+        ("idle", []),
+        ("spread", []),
+        ("line", []),
+    ], "of different times neither is the other's effect"
+
+
+def test_one_symptom_at_two_gpus_is_two() -> None:
+    assert told(found("gaps", 7), found("gaps", 6)) == [("gaps", []), ("gaps", [])]
+
+
+def test_causes_worth_something_come_first_by_what_they_win() -> None:
+    findings = [
+        found("line", 900, 3),
+        found("waits", 5, 4, "low"),
+        found("slow_math", 60, 5, "medium", gpu_ns_by_line=((1, 60),)),
+        found("layout", 70, 6, gpu_ns_by_line=((2, 70),)),
+    ]
+    assert [finding.rule for finding in folded(findings, RULES)] == ["layout", "slow_math", "line", "waits"]
