@@ -213,7 +213,7 @@ def test_every_reference_is_given_back(
 def allocated_bytes(file: Path) -> int:
     """What malloc has given out and not got back, over all its arenas; the C library's own count.
 
-    The resident set grows with the arenas of other threads, too, and with what a loaded machine makes it keep.
+    The resident set grows with other threads' arenas, too, and with what a loaded machine makes it keep.
     """
     libc = ctypes.CDLL(None)
     libc.fopen.restype = ctypes.c_void_p
