@@ -53,7 +53,7 @@ endfunction()
 
 function(plab_cuda_architectures result)
   set(_found "")
-  if(DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+  if(NOT "$ENV{TORCH_CUDA_ARCH_LIST}" STREQUAL "")
     plab_architectures_of_list("$ENV{TORCH_CUDA_ARCH_LIST}" _found)
   else()
     plab_present_architectures(_found)
