@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nvcc and the static CUDA runtime into a manylinux_2_28 image (AlmaLinux 8); no driver is needed to compile.
+# nvcc and the static CUDA runtime from their Python packages into /usr/local/cuda; no driver is needed to compile.
 set -euo pipefail
-version=${CUDA_VERSION:-12-9} # a driver from 525 on runs what 12.x made
-arch=$(uname -m)
-[ "$arch" = aarch64 ] && arch=sbsa
-dnf install -y dnf-plugins-core
-dnf config-manager --add-repo "https://developer.download.nvidia.com/compute/cuda/repos/rhel8/$arch/cuda-rhel8.repo"
-dnf install -y "cuda-nvcc-$version" "cuda-cudart-devel-$version" "cuda-cccl-$version"
-ln -sfn "/usr/local/cuda-${version/-/.}" /usr/local/cuda
+version=${CUDA_VERSION:-13.0}
+packages=(nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm nvidia-cuda-crt)
+python3 -m pip install --quiet --no-deps --target /opt/cuda "${packages[@]/%/==$version.*}"
+toolkit=$(dirname "$(dirname "$(find /opt/cuda -name nvcc -type f)")")
+ln -sfn lib "$toolkit/lib64" # where nvcc looks for the static runtime
+ln -sfn "$toolkit" /usr/local/cuda
