@@ -267,12 +267,19 @@ def _row(name: str, values: dict[str, float]) -> str:
         _output(values),
         cell("kernels", lambda v: f"{v:,.0f}"),
         cell("with_a_line", lambda v: f"{100 * v:.2f} %"),
-        f"{values['plain_fastest']:.1f} to {values['plain_slowest']:.1f} s",
-        f"{values['recorded_fastest']:.1f} to {values['recorded_slowest']:.1f} s",
-        f"{values['process_ratio']:.3f}",
+        _range(values, "plain"),
+        _range(values, "recorded"),
+        cell("process_ratio", lambda v: f"{v:.3f}"),
         cell("file", lambda v: f"{v / 1e6:.1f} MB"),
     )
     return "| " + " | ".join(cells) + " |\n"
+
+
+def _range(values: dict[str, float], which: str) -> str:
+    """Nothing where programs ran beside each other: such times say little."""
+    if f"{which}_fastest" not in values:
+        return "-"
+    return f"{values[f'{which}_fastest']:.1f} to {values[f'{which}_slowest']:.1f} s"
 
 
 def _output(values: dict[str, float]) -> str:
