@@ -69,6 +69,9 @@ def recording() -> bool: ...
 def collection_event(phase: str, info: dict[str, Any]) -> None:
     """For gc.callbacks: a garbage collection begins ("start") or ended ("stop")."""
 
+def leave_out_this_thread() -> None:
+    """The calling thread is not sampled any more, until the next recording."""
+
 def compilation_began(args: object = None) -> None:
     """For torch._dynamo.callback: torch.compile begins to compile."""
 

@@ -19,6 +19,7 @@
 #include "recorder/host_events.h"
 #include "recorder/kernel_names.h"
 #include "recorder/nvtx_ranges.h"
+#include "recorder/python_sampler.h"
 #include "recorder/python_stacks_module.h"
 #include "recorder/session.h"
 #include "trace/spool.h"
@@ -322,6 +323,8 @@ PYBIND11_MODULE(_recorder, m) {
       "compilation_ended",
       [](const py::object&) { host_events::ended(host_events::Kind::kCompilation, "torch.compile"); },
       py::arg("args") = py::none());
+  // For launchers, when the script is over: a C function, so that no frame of ours is sampled before it.
+  m.def("leave_out_this_thread", &PythonSampler::leave_out_this_thread);
   m.def("attach_autograd", &autograd_link::attach);
   m.def("detach_autograd", &autograd_link::detach);
   m.def("give_up_autograd", &autograd_link::give_up, py::arg("reason"));

@@ -22,6 +22,7 @@ constexpr auto kLongestGrace = std::chrono::microseconds(500);
 constexpr uint64_t kForgetEvery = 4096;  // moments
 
 std::atomic<PythonSampler*> g_active{nullptr};
+std::atomic<uint64_t> g_left_out{0};  // the state of a thread that is not sampled
 std::atomic<bool> g_queued{false};  // our pending call waits for the main thread
 
 // The system's number of a thread, 0 if it is not known.
@@ -54,6 +55,7 @@ void PythonSampler::start(uint64_t period_ns, Wanted wanted) {
   wanted_ = std::move(wanted);
   stopping_ = false;
   asked_ = false;
+  g_left_out = 0;
   {
     const std::lock_guard lock(mutex_);  // the consumer is there already
     totals_ = {};
@@ -83,6 +85,10 @@ std::vector<Sample> PythonSampler::take() {
 PythonSampler::Totals PythonSampler::totals() {
   const std::lock_guard lock(mutex_);
   return totals_;
+}
+
+void PythonSampler::leave_out_this_thread() noexcept {
+  g_left_out = PyThreadState_GetID(PyThreadState_Get());
 }
 
 void PythonSampler::after_fork_child() noexcept { g_active = nullptr; }
@@ -161,6 +167,7 @@ void PythonSampler::sample() try {
        thread = PyThreadState_Next(thread)) {
     if (thread == state_) continue;
     const uint64_t id = PyThreadState_GetID(thread);
+    if (id == g_left_out) continue;
     Thread& known = threads_[id];
     if (!known.stacks) known.stacks = std::make_unique<ThreadStacks>();
     known.seen = moment;

@@ -37,6 +37,8 @@ class PythonSampler {
   void stop();
   // Thread: any. What was sampled since the last call.
   std::vector<trace::spool::Sample> take();
+  // GIL held. The calling thread is not sampled from here on, until the next start().
+  static void leave_out_this_thread() noexcept;
   // In a forked child, which has no sampler's thread.
   static void after_fork_child() noexcept;
 

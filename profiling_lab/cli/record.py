@@ -229,7 +229,9 @@ def _run_script(args: argparse.Namespace) -> int:
     recorder.start()
     be_quiet = report_every(args.status) if args.status else lambda: None
     with recorded_children(_plan(args), output) as reports:
-        ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
+        ending = run_script(
+            script, args.arguments, _recorder.python_stacks.hide_callers, _recorder.leave_out_this_thread
+        )
         be_quiet()
         failure = 0
         if not ending.in_child:

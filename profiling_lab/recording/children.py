@@ -143,6 +143,9 @@ def begin(text: str, uses_gpu: bool) -> None:
 def _finish(plan: Plan, recorder: Recorder, me: Child, uses_gpu: bool) -> None:
     if not recorder.is_recording:  # a forked child, or the program has stopped it
         return
+    from profiling_lab import _recorder
+
+    _recorder.leave_out_this_thread()  # samples are of the program, not of what we do at its end
     try:
         if _dies_of_ctrl_c() and Path(plan.reports).is_dir():
             recorder.stop_capture()

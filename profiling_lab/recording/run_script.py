@@ -148,11 +148,15 @@ def _script_of(spec: ModuleSpec) -> Script:
 
 
 def run_script(
-    script: Script, arguments: Sequence[str], about_to_run: Callable[[], None] = lambda: None
+    script: Script,
+    arguments: Sequence[str],
+    about_to_run: Callable[[], None] = lambda: None,
+    has_run: Callable[[], None] = lambda: None,
 ) -> Ending:
     """Runs `script` and reports how it ended. What it printed, raised or left running is as without us.
 
-    `about_to_run` is called from the frame that executes the script: the frames below it are the launcher's.
+    `about_to_run` is called from the frame that executes the script: the frames below it are the launcher's;
+    `has_run` as soon as it is back there.
     """
     owner = os.getpid()
     main = ModuleType("__main__")
@@ -167,7 +171,10 @@ def run_script(
     try:
         code = script.load()
         about_to_run()
-        exec(code, main.__dict__)
+        try:
+            exec(code, main.__dict__)
+        finally:
+            has_run()
     except SystemExit as stop:
         ending = Ending(_exit_code(stop.code))
     except BaseException as raised:

@@ -92,7 +92,7 @@ def test_between_the_parts_nothing_is_idle(tmp_path: Path, capsys: pytest.Captur
     for options in ([], ["--nvtx", "step"]):
         main(["check", str(path), *options, "--only", ",".join(rules), "--format", "json"])
         rows = json.loads(capsys.readouterr().out)["data"]["rows"]
-        found[len(options)] = {row["rule"] for row in rows}
+        found[len(options)] = {each["rule"] for row in rows for each in (row, *row["effects"])}
     assert found == {0: set(rules), 2: set()}
 
 
