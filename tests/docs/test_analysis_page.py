@@ -12,7 +12,7 @@ from profiling_lab.cli import COMMANDS
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = (REPO / "docs" / "analysis.md").read_text()
-NOT_ANALYSES = {"demo", "record", "recover", "merge", "doctor", "exercise"}
+NOT_ANALYSES = {"demo", "record", "attach", "detach", "status", "recover", "merge", "doctor", "exercise"}
 
 
 def test_every_example_is_what_its_command_prints(tmp_path: Path) -> None:

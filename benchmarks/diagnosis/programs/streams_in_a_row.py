@@ -50,13 +50,14 @@ class Branches(nn.Module):
 
 def main() -> None:
     torch.manual_seed(0)
-    model = Branches(1024, 24).to(DEVICE)
+    width, layers, rows = (2048, 24, 512) if DEVICE == "cuda" else (64, 2, 16)
+    model = Branches(width, layers).to(DEVICE)
     side = torch.cuda.Stream() if DEVICE == "cuda" else None
-    x = torch.randn(256, 1024, device=DEVICE)
+    x = torch.randn(rows, width, device=DEVICE)
     for step in range(STEPS):
         if step == WARM:
             began = start_clock()
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
             for _ in range(4):
                 x = model(x, side).clamp(-1, 1)
         loss = x.square().mean()
