@@ -4,8 +4,8 @@
     python benchmarks/diagnosis/score.py RECORDED [--half open|held] [--format json]
 
 RECORDED is a folder with NAME.sqlite and times.jsonl, as run.py writes them. A program counts as diagnosed if
-the first finding names one of its planted causes (cause) on one of its planted lines (line). Where times.jsonl
-has the program's step as it is and mended, the predicted gain counts as right within a factor of 1.5.
+the first finding names one of its planted causes (cause) on one of its planted lines (line). Where
+times.jsonl has its step as it is and mended, the predicted gain counts as right within a factor of 1.5.
 A healthy program should have no finding of high severity among its steady steps.
 """
 
@@ -112,15 +112,16 @@ def _step_times(path: Path) -> dict[str, tuple[float, float]]:
 
 def _print(rows: list[Scored]) -> None:
     print(
-        f"{'program':24} {'half':5} {'cause':6} {'line':5} {'gain':5} {'predicted':>10} {'measured':>9}  first finding"
+        f"{'program':24} {'half':5} {'cause':6} {'line':5} {'gain':5} {'predicted':>10} {'measured':>9}  "
+        "first finding"
     )
     for row in sorted(rows, key=lambda row: (row.half, row.false_alarm is not None, row.program)):
         marks = [_mark(row.cause), _mark(row.line), _mark(row.gain)]
         if row.false_alarm is not None:
             marks = ["alarm" if row.false_alarm else "quiet", "", ""]
         print(
-            f"{row.program:24} {row.half:5} {marks[0]:6} {marks[1]:5} {marks[2]:5} {_ms(row.predicted_ms):>10} "
-            f"{_ms(row.measured_ms):>9}  {row.said}"
+            f"{row.program:24} {row.half:5} {marks[0]:6} {marks[1]:5} {marks[2]:5} "
+            f"{_ms(row.predicted_ms):>10} {_ms(row.measured_ms):>9}  {row.said}"
         )
     for half in sorted({row.half for row in rows}):
         mine = [row for row in rows if row.half == half]
@@ -130,7 +131,7 @@ def _print(rows: list[Scored]) -> None:
         print(
             f"{half}: cause and line first in {both} of {len(planted)}, cause alone in "
             f"{sum(bool(row.cause) for row in planted)}; gain right in {sum(gains)} of {len(gains)}; "
-            f"false alarms in {sum(bool(row.false_alarm) for row in healthy)} of {len(healthy)} healthy programs"
+            f"false alarms in {sum(bool(row.false_alarm) for row in healthy)} of {len(healthy)} healthy ones"
         )
 
 

@@ -17,9 +17,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         help=f"do not sample the Python stacks of all threads (default: {USUAL_HZ} times a second from the "
         "first CUDA call on: `gaps` and `check` then name the lines the host was in)",
     )
-    parser.add_argument(
-        "--sample-python", action="store_true", help=f"sample them {CLOSE_HZ} times a second"
-    )
+    parser.add_argument("--sample-python", action="store_true", help=f"sample them {CLOSE_HZ} times a second")
     parser.add_argument(
         "--sample-hz", metavar="N", type=int, default=None, help="sample them N times a second"
     )

@@ -49,7 +49,7 @@ REMEDIES = {
     Cause.HOST_CODE: _OF_HOST_WORK,
     Cause.EVENT_WAIT: "make what it waits for shorter or earlier (see stream_chain)",
 }
-_WORDS = {
+WORDS = {
     Cause.HOST_CODE: "host_work",
     Cause.AFTER_WAIT: "host_work",
     Cause.GARBAGE_COLLECTION: "garbage_collection",
@@ -130,7 +130,7 @@ def _finding(
         weight=weight,
         remedy=REMEDIES[cause],
         confidence="high" if exact and cause != Cause.GIL_WAIT else "medium",
-        cause=_WORDS.get(cause, ""),
+        cause=WORDS.get(cause, ""),
     )
 
 

@@ -48,8 +48,12 @@ def test_findings_give_1_with_line_remedy_and_evidence(
     assert lines[row].split()[0] == "750.000"
     assert lines[row + 1].strip().startswith("at /app/model.py:")
     assert lines[row + 2].strip().startswith("do: look at this line first")
-    assert lines[row + 3].strip() == "explains: dominant_kernel", "the kernel at that line is no second finding"
-    assert lines[row + 4].strip().startswith("evidence: operations[") and lines[row + 4].endswith("and 12 more")
+    assert lines[row + 3].strip() == "explains: dominant_kernel", (
+        "the kernel at that line is no second finding"
+    )
+    assert lines[row + 4].strip().startswith("evidence: operations[") and lines[row + 4].endswith(
+        "and 12 more"
+    )
 
 
 def test_nothing_found_gives_0_and_still_says_what_could_not_be_told(

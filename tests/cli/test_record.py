@@ -511,7 +511,9 @@ def test_python_is_sampled_unless_not_wanted(
         ).fetchall()
         files = {value for (value,) in connection.execute("SELECT value FROM StringIds")}
     assert bool(texts) == (rate != "0")
-    assert not any(file.endswith("profiling_lab/cli/record.py") for file in files), "what we do is not sampled"
+    assert not any(file.endswith("profiling_lab/cli/record.py") for file in files), (
+        "what we do is not sampled"
+    )
 
 
 def test_samples_that_contradict_each_other(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_click_on_a_kernel_shows_its_stack(browser: Browser, page: Path) -> No
     details = browser.run(DETAILS)
     assert place["name"] == "heavy_layer_slow_kernel" and details.startswith(place["name"])
     for said in ("forward, at model.py:87", "model.py:87", "HeavyLayer.forward", "cudaLaunchKernel",
-                 "dominant_kernel cites it", "waited in the queue",
+                 "dominant_line cites it", "waited in the queue",
                  "threads, "):  # fmt: skip
         assert said in details, said
     own = browser.run("[...document.querySelectorAll('#details .stack .own')].map((e) => e.innerText)")
@@ -249,7 +249,8 @@ def test_flame_graph(browser: Browser, page: Path) -> None:
 
 def test_tables_lead_into_the_timeline(browser: Browser, page: Path) -> None:
     fresh(browser, page)
-    browser.run("document.querySelector('#findings article .note .link').click()")
+    browser.run("""[...document.querySelectorAll('#findings article')]
+      .find((a) => a.innerText.includes('dominant_line')).querySelector('.note .link').click()""")
     assert browser.run(DETAILS).startswith("heavy_layer_slow_kernel")
     browser.run("""[...document.querySelectorAll('#gaps tbody tr')]
       .find((r) => r.innerText.startsWith('host code')).querySelector('button').click()""")

@@ -80,7 +80,9 @@ def test_every_rule_answers(ops: list, api: list, over: list, nvtx: list, memory
             sizes = {"operations": len(trace.operations), "calls": len(trace.calls)}
             sizes |= {"ranges": len(trace.ranges), "overheads": len(trace.overheads)}
     answered = (
-        {f.rule for f in with_effects(checked.findings)} | {*checked.silent} | {rule for rule, _ in checked.abstained}
+        {f.rule for f in with_effects(checked.findings)}
+        | {*checked.silent}
+        | {rule for rule, _ in checked.abstained}
     )
     assert answered == {rule.name for rule in RULES}
     for finding in with_effects(checked.findings):

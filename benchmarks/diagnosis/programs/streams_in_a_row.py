@@ -6,7 +6,6 @@ import time
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 MENDED = "--mended" in sys.argv
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,11 +35,11 @@ class Branches(nn.Module):
         if side:
             side.wait_stream(main)
         for one, other in zip(self.left, self.right, strict=True):
-            left = F.gelu(one(left))
+            left = torch.tanh(one(left).cumsum(0))
             if side and not MENDED:
                 side.wait_stream(main)
             with torch.cuda.stream(side):
-                right = F.gelu(other(right))
+                right = torch.tanh(other(right).cumsum(0))
             if side and not MENDED:
                 main.wait_stream(side)
         if side:
@@ -50,7 +49,7 @@ class Branches(nn.Module):
 
 def main() -> None:
     torch.manual_seed(0)
-    width, layers, rows = (2048, 24, 512) if DEVICE == "cuda" else (64, 2, 16)
+    width, layers, rows = (256, 12, 8192) if DEVICE == "cuda" else (64, 2, 16)
     model = Branches(width, layers).to(DEVICE)
     side = torch.cuda.Stream() if DEVICE == "cuda" else None
     x = torch.randn(rows, width, device=DEVICE)
