@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from profiling_lab.errors import UsageError
@@ -13,6 +17,11 @@ from profiling_lab.exercises.exercise import Exercise, Verdict
 
 SOLUTIONS = "solutions"
 NOTES = "analysis_notes.md"
+README = "README.md"
+RECORDED = "recorded"
+ASK_FOR_HINTS = "## Hints\n\n`profiling-lab exercise hint` opens one at a time.\n\n"
+_HINTS = re.compile(r"^## Hints\n.*?(?=^## |\Z)", re.M | re.S)
+_HINT = re.compile(r"^\d+\. (.+?)(?=^\d+\. |\Z)", re.M | re.S)
 
 
 def start(exercise: Exercise, target: Path) -> Path:
@@ -29,10 +38,15 @@ def start(exercise: Exercise, target: Path) -> Path:
 
 
 def copy_starter(exercise: Exercise, target: Path) -> None:
-    """The files of the starter, folders whole, into an existing folder."""
+    """The files of the starter, folders whole, into an existing folder. The hints stay behind."""
     for name in exercise.starter:
         source = exercise.folder / name
-        if source.is_dir():
+        if name == README:
+            text = _HINTS.sub(lambda _: ASK_FOR_HINTS, source.read_text())
+            (target / name).write_text(text)
+        elif not source.exists():  # no recording has been made of this one yet
+            continue
+        elif source.is_dir():
             shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target / name)
@@ -62,11 +76,53 @@ def worked_answer(exercise: Exercise) -> str:
     return "\n".join(parts)
 
 
-def check(folder: Path) -> tuple[Exercise, Verdict]:
-    """Grade the copy in `folder`; which exercise it is of stands in its answer.toml."""
+def hints(exercise: Exercise) -> tuple[str, ...]:
+    """The hints of README.md, in the order in which they open."""
+    section = _HINTS.search((exercise.folder / README).read_text())
+    return tuple(" ".join(text.split()) for text in _HINT.findall(section[0] if section else ""))
+
+
+def use_trace(folder: Path, trace: str) -> None:
+    """Name the recording in the learner's answer.toml; what else stands there stays."""
+    path = folder / answers.FILE
+    path.write_text(re.sub(r'(?m)^trace = "[^"]*"', f'trace = "{trace}"', path.read_text(), count=1))
+
+
+def read(folder: Path) -> tuple[Exercise, answers.Answers]:
+    """The answers in `folder`, and which exercise they are for: that stands in its answer.toml."""
     given = answers.read(folder)
     name = given.text("exercise")
     if name is None:
         raise UsageError(f'{given.source} does not say which exercise it answers: exercise = "..."')
-    exercise = find(name)
+    return find(name), given
+
+
+def check(folder: Path) -> tuple[Exercise, Verdict]:
+    """Grade all of the copy in `folder`."""
+    exercise, given = read(folder)
     return exercise, exercise.grade(folder, given)
+
+
+def check_repair(folder: Path) -> tuple[Exercise, Verdict]:
+    """Grade the changed program alone."""
+    exercise, given = read(folder)
+    return exercise, Verdict(tuple(exercise.repair(folder, given)))
+
+
+def record(exercise: Exercise, folder: Path) -> int:
+    """Record the program of the copy with our recorder, and let answer.toml name the recording. A recording
+    that is there is kept: the new one gets the next number. Returns the program's exit code.
+    """
+    number = 1
+    while (folder / f"run{number}.sqlite").exists():
+        number += 1
+    output = f"run{number}.sqlite"
+    command = (sys.executable, "-m", "profiling_lab", "record", "-o", output, *exercise.program)
+    print("profiling-lab record -o", output, *exercise.program, flush=True)
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    status = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}).returncode
+    if (folder / output).is_file():
+        use_trace(folder, output)
+        print(f"answer.toml now names {output}. Look at it with: profiling-lab lines {folder / output}")
+    return status

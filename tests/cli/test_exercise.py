@@ -19,6 +19,12 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def no_learner(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches what a learner on this machine has done."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 def test_list_shows_every_exercise(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["exercise", "list"]) == 0
     shown = capsys.readouterr().out
