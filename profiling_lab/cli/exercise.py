@@ -98,8 +98,7 @@ def _start(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import answers, find, progress, workspace
 
     exercise = find(args.name)
-    recorded = next(iter(sorted((exercise.folder / workspace.RECORDED).glob("*h200.sqlite"))), None)
-    if args.recorded and recorded is None:
+    if args.recorded and not (exercise.folder / exercise.recording).is_file():
         raise NotEnoughDataError(
             f"{exercise.label} has no recording yet: start it without --recorded, on a GPU"
         )
@@ -109,8 +108,8 @@ def _start(args: argparse.Namespace) -> int:
         print(f"  profiling-lab exercise check {exercise.slug}")
         return 2
     folder = workspace.start(exercise, target)
-    if recorded is not None and args.recorded:
-        workspace.use_trace(folder, f"{workspace.RECORDED}/{recorded.name}")
+    if args.recorded:
+        workspace.use_trace(folder, exercise.recording)
     progress.note(folder, exercise.slug)
     print(f"{exercise.label}: {exercise.question}")
     print(
@@ -148,7 +147,12 @@ def _profile(args: argparse.Namespace) -> int:
             f"{missing}, so there is nothing to record: `profiling-lab exercise start {exercise.slug} "
             "--recorded --to FOLDER` answers from ours"
         )
-    return workspace.record(exercise, folder)
+    command = workspace.record_command(exercise, folder)
+    print("profiling-lab", *command, flush=True)
+    status, recording = workspace.record(command, folder)
+    if recording is not None:
+        print(f"answer.toml now names {recording.name}. Look at it with: profiling-lab lines {recording}")
+    return status
 
 
 def _check(args: argparse.Namespace) -> int:

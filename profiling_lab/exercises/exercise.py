@@ -113,6 +113,8 @@ class Exercise:
     """Judges the learner's changed program."""
     program: tuple[str, ...]
     """What is recorded: the script and its arguments."""
+    recording: str
+    """What an H200 gave, for learners without a GPU: a file of the folder."""
     rules: tuple[str, ...]
     """The rules of `check`, any of which names the planted cause on the starter's recording."""
     mistakes: tuple[Mistake, ...] = ()

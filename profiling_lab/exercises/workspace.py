@@ -20,6 +20,7 @@ NOTES = "analysis_notes.md"
 README = "README.md"
 RECORDED = "recorded"
 ASK_FOR_HINTS = "## Hints\n\n`profiling-lab exercise hint` opens one at a time.\n\n"
+_NOT_FOR_LEARNERS = shutil.ignore_patterns("__pycache__", "solution_*", "console.txt")
 _HINTS = re.compile(r"^## Hints\n.*?(?=^## |\Z)", re.M | re.S)
 _HINT = re.compile(r"^\d+\. (.+?)(?=^\d+\. |\Z)", re.M | re.S)
 
@@ -47,7 +48,7 @@ def copy_starter(exercise: Exercise, target: Path) -> None:
         elif not source.exists():  # no recording has been made of this one yet
             continue
         elif source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target / name, ignore=_NOT_FOR_LEARNERS)
         else:
             shutil.copy(source, target / name)
 
@@ -109,20 +110,26 @@ def check_repair(folder: Path) -> tuple[Exercise, Verdict]:
     return exercise, Verdict(tuple(exercise.repair(folder, given)))
 
 
-def record(exercise: Exercise, folder: Path) -> int:
-    """Record the program of the copy with our recorder, and let answer.toml name the recording. A recording
-    that is there is kept: the new one gets the next number. Returns the program's exit code.
+def record_command(exercise: Exercise, folder: Path) -> tuple[str, ...]:
+    """What records the program of the copy: arguments of profiling-lab. A recording that is there is kept:
+    the new one gets the next number.
     """
     number = 1
     while (folder / f"run{number}.sqlite").exists():
         number += 1
-    output = f"run{number}.sqlite"
-    command = (sys.executable, "-m", "profiling_lab", "record", "-o", output, *exercise.program)
-    print("profiling-lab record -o", output, *exercise.program, flush=True)
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    status = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}).returncode
-    if (folder / output).is_file():
-        use_trace(folder, output)
-        print(f"answer.toml now names {output}. Look at it with: profiling-lab lines {folder / output}")
-    return status
+    return ("record", "-o", f"run{number}.sqlite", *exercise.program)
+
+
+def record(command: tuple[str, ...], folder: Path) -> tuple[int, Path | None]:
+    """Record, and let answer.toml name the recording. Returns the program's exit code, and the recording
+    where there is one.
+    """
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    status = subprocess.run(
+        (sys.executable, "-m", "profiling_lab", *command), cwd=folder, env={**os.environ, "PYTHONPATH": path}
+    ).returncode
+    recording = folder / command[2]
+    if not recording.is_file():
+        return status, None
+    use_trace(folder, recording.name)
+    return status, recording

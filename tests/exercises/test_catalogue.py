@@ -27,6 +27,11 @@ def solved(exercise: Exercise, folder: Path) -> answers.Answers:
     return answers.read(folder)
 
 
+def skip_without_recording(exercise: Exercise) -> None:
+    if not (exercise.folder / exercise.recording).is_file():
+        pytest.skip(f"{exercise.label} has not been recorded yet: tools/record_exercises.py does it on a GPU")
+
+
 def slug(exercise: Exercise) -> str:
     return exercise.slug
 
@@ -51,7 +56,7 @@ def test_no_name_leads_to_two_exercises() -> None:
 @every_exercise
 def test_folder_is_complete_and_has_nothing_unlisted(exercise: Exercise) -> None:
     present = {path.name for path in exercise.folder.iterdir()} - NOT_FOR_LEARNERS
-    assert present == set(exercise.starter)
+    assert present - {workspace.RECORDED} == set(exercise.starter) - {workspace.RECORDED}
     assert (exercise.folder / "solutions" / workspace.NOTES).stat().st_size > 500
     assert answers.read(exercise.folder).text("exercise") == exercise.slug
 
@@ -78,6 +83,7 @@ def test_untouched_starter_fails(exercise: Exercise, tmp_path: Path) -> None:
 
 @every_exercise
 def test_solution_passes(exercise: Exercise, tmp_path: Path) -> None:
+    skip_without_recording(exercise)
     given = solved(exercise, tmp_path / "copy")
     verdict = exercise.grade(tmp_path / "copy", given)
     assert not verdict.failed, verdict.failed
@@ -92,6 +98,7 @@ def test_solution_passes(exercise: Exercise, tmp_path: Path) -> None:
 def test_mistake_is_rejected_with_a_hint_that_does_not_give_the_answer(
     exercise: Exercise, mistake: Mistake, tmp_path: Path
 ) -> None:
+    skip_without_recording(exercise)
     given = solved(exercise, tmp_path / "copy")
     verdict = exercise.grade(tmp_path / "copy", given.replaced(mistake.answer))
     assert {check.name for check in verdict.failed} == {mistake.rejected_by}
@@ -114,7 +121,13 @@ def test_start_never_overwrites(exercise: Exercise, tmp_path: Path) -> None:
 @every_exercise
 def test_learners_get_no_answers(exercise: Exercise, tmp_path: Path) -> None:
     folder = workspace.start(exercise, tmp_path / "copy")
-    assert {path.name for path in folder.iterdir()} == set(exercise.starter)
+    given = {path.name for path in folder.iterdir()}
+    assert given - {workspace.RECORDED} == set(exercise.starter) - {workspace.RECORDED}
+    text = (folder / "README.md").read_text()
+    assert workspace.hints(exercise) and workspace.ASK_FOR_HINTS in text
+    assert not any(hint[:30] in text for hint in workspace.hints(exercise)), "the hints open one at a time"
+    recordings = {path.name for path in folder.glob("recorded/*h200*")}
+    assert not any("solution" in name for name in recordings)
     for script in folder.glob("*.sh"):
         assert script.stat().st_mode & 0o111, f"{script.name} is run as ./{script.name}"
 

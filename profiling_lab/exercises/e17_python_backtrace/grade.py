@@ -185,6 +185,7 @@ EXERCISE = Exercise(
     findings=findings,
     repair=repair,
     program=("train_model.py", "--epochs", "2"),
+    recording="recorded/demo_h200.sqlite",
     rules=("dominant_line", "dominant_kernel", "tiny_kernels"),
     mistakes=(
         Mistake(

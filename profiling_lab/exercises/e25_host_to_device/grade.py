@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from profiling_lab.exercises.clinic import SHARE, Question, exercise
 from profiling_lab.exercises.program_repair import Goal
 from profiling_lab.exercises.suspects import operations
@@ -11,7 +13,7 @@ from profiling_lab.trace.columns import MemoryKind
 
 
 def pageable(view: View) -> Mask:
-    return view.copies & (view.operations.source_memory == MemoryKind.PAGEABLE)
+    return np.asarray(view.copies & (view.operations.source_memory == MemoryKind.PAGEABLE))
 
 
 EXERCISE = exercise(

@@ -20,7 +20,7 @@ EXERCISE = exercise(
     "Why is the GPU idle although nothing waits?",
     Question(
         operations(small, effect="kernels", weigh="number"),
-        planted=("forward",),
+        planted=("GroupedScale.forward",),
         behind="kernel",
         size=KERNELS,
         least_frac=0.8,

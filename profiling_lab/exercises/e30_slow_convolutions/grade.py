@@ -16,7 +16,7 @@ def unfolding(view: View) -> Mask:
 EXERCISE = exercise(
     "slow-convolutions",
     "Which kernels is this convolution made of?",
-    Question(operations(unfolding), planted=("forward",), behind="kernel", size=SHARE),
+    Question(operations(unfolding), planted=("Block.forward",), behind="kernel", size=SHARE),
     Goal(faster=2.0, steps=5, rounding=TF32),
     rules=(
         "dominant_line",
