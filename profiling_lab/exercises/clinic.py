@@ -24,7 +24,7 @@ from profiling_lab.trace import Trace
 
 STARTER = "recorded/starter_h200.sqlite"
 PROGRAM = "train.py"
-ALSO_RIGHT_FRAC = 0.5  # with so much of the largest one, another line or name is an answer too
+ALSO_RIGHT_FRAC = 0.5  # with so much of the largest one, another line or name is right too
 NEAR_LINES = 8
 
 
@@ -60,6 +60,8 @@ class Question:
     size: Size
     least_frac: float = 0.0
     """of everything that counts, so much must be the planted functions'"""
+    also_frac: float = ALSO_RIGHT_FRAC
+    """with so much of the heaviest line's weight, another line is right too"""
 
 
 def truth(question: Question, path: Path) -> tuple[Suspect, ...] | str:
@@ -80,7 +82,7 @@ def truth(question: Question, path: Path) -> tuple[Suspect, ...] | str:
             "this recording does not show the problem: was it made after the repair, or of another program? "
             "Record the untouched train.py"
         )
-    return tuple(each for each in found if each.weight >= ALSO_RIGHT_FRAC * found[0].weight)
+    return tuple(each for each in found if each.weight >= question.also_frac * found[0].weight)
 
 
 def _is_planted(function: str, planted: tuple[str, ...]) -> bool:

@@ -56,7 +56,7 @@ class Progress:
         text = json.dumps(
             {"last": self.last, "copies": {k: asdict(v) for k, v in self.copies.items()}}, indent=1
         )
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):
             temporary = self.home / f"{FILE}.{os.getpid()}"
             temporary.write_text(text)
             temporary.replace(self.home / FILE)
@@ -69,11 +69,12 @@ def load(start: Path | None = None) -> Progress:
     """From `start` (the current folder) upwards, else from where the learner last worked, else new there."""
     here = (start or Path.cwd()).resolve()
     remembered = []
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # no home folder
         remembered = [Path(_pointer().read_text())]
     for home in (here, *here.parents, *remembered):
-        if (home / FILE).is_file():
-            return _read(home)
+        with contextlib.suppress(OSError):  # a folder that cannot be looked into
+            if (home / FILE).is_file():
+                return _read(home)
     return Progress(here)
 
 

@@ -254,3 +254,13 @@ def test_damaged_progress_loses_no_work(tmp_path: Path, monkeypatch: pytest.Monk
     assert main(["exercise", "list"]) == 0
     assert main(["exercise", "start", "29"]) == 0
     assert main(["exercise", "check", "29"]) == 1
+
+
+def test_without_a_home_folder_nothing_is_remembered_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("where a folder should be")
+    monkeypatch.chdir(tmp_path)
+    assert main(["exercise", "start", "29"]) == 0
+    assert main(["exercise", "check", "29"]) == 1

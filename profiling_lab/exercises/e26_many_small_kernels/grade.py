@@ -24,6 +24,7 @@ EXERCISE = exercise(
         behind="kernel",
         size=KERNELS,
         least_frac=0.8,
+        also_frac=0.3,
     ),
     Goal(faster=2.0, steps=10),
     rules=("tiny_kernels",),

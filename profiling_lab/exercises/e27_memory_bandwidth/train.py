@@ -50,7 +50,7 @@ class Job:
 def build(device, small=False, seed=0, dtype=torch.float32):
     """A model and its data, both on the device."""
     torch.manual_seed(seed)
-    narrow, wide, rows = (8, 64, 16) if small else (64, 4096, 8192)
+    narrow, wide, rows = (8, 64, 16) if small else (32, 4096, 8192)
     model = nn.Sequential(*(Block(narrow, wide) for _ in range(2)))
     x, target = torch.randn(2, rows, narrow).to(device, dtype)
     return Job(model.to(device, dtype), x, target)

@@ -17,7 +17,7 @@ def rearranging(view: View) -> Mask:
 EXERCISE = exercise(
     "memory-layout",
     "Which line only moves memory around?",
-    Question(operations(rearranging), planted=("channel_norm",), behind="kernel", size=SHARE),
+    Question(operations(rearranging), planted=("channel_norm",), behind="kernel", size=SHARE, also_frac=0.25),
     Goal(faster=1.3, steps=5),
     rules=("layout_copies",),
 )
