@@ -112,7 +112,7 @@ def copy_for(name: str | None) -> Path:
 
 def note(folder: Path, slug: str, **changes: Any) -> None:
     """Write down what happened with the copy in `folder`, for `list` and `next`."""
-    progress = load(folder)
+    progress = load(folder.resolve().parent)
     if slug not in progress.copies or progress.folder_of(slug).resolve() != folder.resolve():
         progress.started(slug, folder)
     copy = progress.copies[slug]
