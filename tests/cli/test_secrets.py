@@ -14,7 +14,18 @@ from profiling_lab.cli import COMMANDS, main
 SECRET = "hf_abcdefghijklmnop"
 FORMATS = ("table", "json", "csv", "md")
 # Commands that read no trace of the user's, or write one.
-WITHOUT_A_TRACE = {"demo", "record", "recover", "merge", "rules", "doctor", "exercise"}
+WITHOUT_A_TRACE = {
+    "demo",
+    "record",
+    "recover",
+    "merge",
+    "rules",
+    "doctor",
+    "exercise",
+    "attach",
+    "detach",
+    "status",
+}
 IN_EVERY_FORMAT = (
     "lines",
     "kernels",
