@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
@@ -32,13 +33,13 @@ def check(view: View) -> Verdict:
     if len(calls) < max(view[CALLS], 1):
         return ()
     copies = np.flatnonzero(view.named("memcpy DtoH", "memcpy HtoD"))
-    cost_ns = int(view.operations.duration_ns[copies].sum())
+    copies_ns = int(view.operations.duration_ns[copies].sum())
     took_ns = view.calls.end_ns[calls] - view.calls.start_ns[calls]
     return [
         view.finding(
             "DistributedDataParallel runs, and no kernel communicates: its gradients go through the host; "
-            f"copies to the host and back take {ms(cost_ns)}",
-            cost_ns=cost_ns,
+            f"copies to the host and back take {ms(copies_ns)}",
+            cost_ns=gpu_time(view, copies),
             cost_of="copies between host and GPU",
             place=view.place(int(view.call_place[calls[0]])),
             table="calls",

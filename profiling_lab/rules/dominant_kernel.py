@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
@@ -42,7 +43,7 @@ def check(view: View) -> Verdict:
             what=f"the kernel {name} takes {percent(share)} of the GPU time"
             f"{', a hot spot' if share >= view[HOT] else ''}: {len(mine):,} launches, "
             f"{ms(float(duration.mean()))} on average",
-            cost_ns=int(totals[top]),
+            cost_ns=gpu_time(view, mine),
             cost_of="GPU time of the kernel",
             place=view.hottest_line(mine, duration),
             rows=mine,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
@@ -49,7 +50,7 @@ def check(view: View) -> Verdict:
             view.finding(
                 f"{len(mine):,} launches of {name} take {ms(median)} in the median, and up to "
                 f"{ms(int(took.max()))}",
-                cost_ns=int(beyond.sum()),
+                cost_ns=gpu_time(view, mine, beyond),
                 cost_of="GPU time beyond the median",
                 place=view.place(int(view.operation_place[mine[0]])),
                 rows=mine,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Threshold, Verdict, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, REARRANGING, names_tell_little
 from profiling_lab.rules.rule import Rule
@@ -37,7 +38,7 @@ def check(view: View) -> Verdict:
             view.finding(
                 f"{len(mine):,} kernels and copies only rearrange memory: {ms(total_ns)}, "
                 f"{percent(total_ns / view.gpu_ns)} of the GPU time, forward and backward",
-                cost_ns=total_ns,
+                cost_ns=gpu_time(view, mine),
                 cost_of="GPU time of rearranging",
                 place=view.place(number),
                 rows=mine,

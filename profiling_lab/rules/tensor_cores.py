@@ -13,6 +13,7 @@ import re
 
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import OPERATORS, Abstain, Confidence, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule
@@ -66,7 +67,7 @@ def check(view: View) -> Verdict:
             f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are products and "
             f"convolutions without tensor cores, {len(rows):,} kernels"
             f"{where(place, ', most of it on this line')}",
-            cost_ns=without_ns,
+            cost_ns=gpu_time(view, rows),
             cost_of="GPU time of products without tensor cores",
             place=place,
             rows=rows,

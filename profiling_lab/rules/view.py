@@ -19,6 +19,7 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import idle_by_waits, others_by_thread
 from profiling_lab.rules.finding import (
     EVIDENCE_AT_MOST,
     FROM_THE_START,
@@ -143,10 +144,20 @@ class View(LineNumbers):
         """Per call, the GPU's idle time that it caused, 0 for calls that do not wait for the GPU."""
         calls, waits = self.calls, self.calls_of(*SYNCS)
         cost = np.zeros(len(calls), dtype=np.int64)
-        for process, busy in self.processes.items():
+        for process in self.processes:
             rows = np.flatnonzero(waits & (calls.process == process))
-            cost[rows] = busy.gap_around(calls.start_ns[rows], calls.end_ns[rows])
+            cost[rows], _ = idle_by_waits(
+                self, process, calls.thread[rows], calls.start_ns[rows], calls.end_ns[rows]
+            )
         return cost
+
+    def host_others(self, thread: int) -> Busy | None:
+        """What a thread did that has findings of its own, such as loading data; None for nothing."""
+        return self._host_others.get(thread)
+
+    @cached_property
+    def _host_others(self) -> dict[int, Busy]:
+        return others_by_thread(self)
 
     @cached_property
     def next_call(self) -> I64:
@@ -291,7 +302,20 @@ class View(LineNumbers):
             within = (start_ns[mine] >= began[its[0]]) & (start_ns[mine] < ended[its[-1]])
             inside += float(share[mine][within].sum())
             number += len(its)
-        return round(cost_ns * inside / number) if number else None
+        return min(round(cost_ns * inside / number), self._longest_step_ns) if number else None
+
+    @cached_property
+    def _longest_step_ns(self) -> int:
+        """From a step's begin to that of the next one in its process, or to the end of the recording: an
+        event of a step may reach back to before the first one.
+        """
+        steps, last = self.steps, int(self.operations.end_ns.max())
+        if steps is None:
+            return 0
+        until = np.maximum(steps.end_ns, last)
+        same = steps.process[1:] == steps.process[:-1]
+        until[:-1][same] = np.maximum(steps.start_ns[1:], steps.end_ns[:-1])[same]
+        return int((until - steps.start_ns).max())
 
     def _table(self, name: str) -> Operations | Calls | Ranges | Overheads:
         if name in ("operations", "calls"):
