@@ -83,6 +83,13 @@ class Source(Protocol):
 
     def close(self) -> None: ...
 
+    @property
+    def is_cut(self) -> bool:
+        """The file ends before its data does."""
+
+    def why_empty(self) -> str:
+        """Why it holds no GPU operation, where it holds none."""
+
     def operations(self) -> tuple[Operations, dict[str, int]]:
         """All GPU operations, and how many rows had to be repaired, by what was wrong with them."""
 

@@ -170,12 +170,7 @@ class Trace:
 
     def why_empty(self) -> str:
         """The sentence for a trace without any GPU operation."""
-        reasons: dict[Recorder, str] = {
-            "profiling_lab": "nothing ran on the GPU while it was recorded",
-            "nsys": "nothing ran on the GPU, or nsys ran without `--trace=cuda`",
-            "torch.profiler": "nothing ran on the GPU, or ProfilerActivity.CUDA was not among the activities",
-        }
-        return f"{self.path} holds no GPU operation: {reasons[self.recorder]}"
+        return f"{self.path} holds no GPU operation: {self.source.why_empty()}"
 
     @cached_property
     def pauses(self) -> Pauses:

@@ -53,7 +53,7 @@ def kineto_info(events: ChromeEvents, whole: Tables) -> TraceInfo:
         events=None,
         recorder=(),
         overhead_ns=None,
-        warnings=_contradictions(arrows),
+        warnings=(*((events.cut,) if events.cut else ()), *_contradictions(arrows)),
     )
 
 

@@ -72,6 +72,15 @@ from profiling_lab.trace.spans import Pauses
 from profiling_lab.trace.stacks import StackBuilder, Stacks
 
 _MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
+_ELSEWHERE = (
+    ("mtia_", "its accelerator is an MTIA, whose events (mtia_...) are not read here"),
+    ("privateuse1_", "its accelerator is one of a plugin (privateuse1_...), whose events are not read here"),
+    (
+        "cuda_profiler_range",
+        "it holds counters of CUPTI ranges (profiler_metrics=[...]), with which torch.profiler records no "
+        "kernels: record without them",
+    ),
+)
 _EARLY = "GPU operations that begin before their launch (their times are kept)"
 _NOT_NESTED = "Python functions that overlap others without nesting (left out of the stacks)"
 
@@ -90,6 +99,20 @@ class ChromeSource:
 
     def close(self) -> None:
         """Nothing stays open."""
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self.events.cut)
+
+    def why_empty(self) -> str:
+        if self.events.cut:
+            return f"{self.events.cut}; torch.profiler writes the GPU's events last: copy or export it again"
+        known = [text for begin, text in _ELSEWHERE if any(o.startswith(begin) for o in self.events.others)]
+        return (
+            known[0]
+            if known
+            else "nothing ran on the GPU, or ProfilerActivity.CUDA was not among the activities"
+        )
 
     def recorder_facts(self) -> dict[str, str]:
         return {}
