@@ -27,6 +27,7 @@ _OTHERS = (
     Doing.GIL_WAIT,
     Doing.GARBAGE_COLLECTION,
     Doing.ALLOCATOR,
+    Doing.START_UP,
     Doing.CODE_LOADING,
     Doing.PROFILER,
 )

@@ -25,6 +25,7 @@ UNKNOWN = Threshold("unknown", "idle time without a cause", 0.5, "of all, from: 
 REMEDIES = {
     Cause.PROFILER: "none: that is the recording; record less, and trust the other causes more",
     Cause.CODE_LOADING: "warm up before you measure; CUDA_MODULE_LOADING=EAGER, or keep compiled kernels",
+    Cause.START_UP: "none: it is paid once; warm up before you measure, or leave it out of the recording",
     Cause.ALLOCATOR: "allocate once and reuse (see allocation_churn)",
     Cause.QUEUE_FULL: "nothing here: the GPU is behind the host",
     Cause.WAIT: "wait less often, and launch the next work before you wait (see sync_calls)",
