@@ -45,6 +45,7 @@ from profiling_lab.trace.columns import (
 )
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
+from profiling_lab.trace.platform import is_rocm
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
@@ -122,6 +123,11 @@ class View(LineNumbers):
         operations = self.operations
         of = {int(p): np.flatnonzero(operations.process == p) for p in np.unique(operations.process)}
         return {p: self.busy(rows).filled(self.unknown(p)) for p, rows in of.items()}
+
+    @cached_property
+    def is_rocm(self) -> bool:
+        """The GPUs are AMD's."""
+        return is_rocm(self.trace)
 
     def unknown(self, process: int) -> Spans:
         """Stretches of a process in which nothing is idle because nothing is known: pauses of the recording,
