@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.costs import idle_by_waits
+from profiling_lab.analysis.gaps.wait_cost import idle_by_waits
 from profiling_lab.rules.finding import ms
 from profiling_lab.rules.host_waits import waits_at_once
 from profiling_lab.rules.view import View
@@ -63,7 +63,12 @@ def copy_cost(view: View, rows: I64) -> CopyCost:
         released = np.maximum(calls.end_ns[of], np.where(wait >= 0, np.append(calls.end_ns, 0)[wait], 0))
         began = np.minimum(calls.start_ns[of], released)
         idle_ns, all_idle_ns = idle_by_waits(
-            view, process, calls.thread[of], began, released, from_the_start=True
+            view.processes[process],
+            view.host_others,
+            calls.thread[of],
+            began,
+            released,
+            from_the_start=True,
         )
         each_ns[mine[first]] += idle_ns
         most = max(most, (alone_ns, all_idle_ns), key=sum)

@@ -52,8 +52,7 @@ def check(view: View) -> Verdict:
     place = view.place_of_stack(pieces.stack)
     findings = []
     for key, rows in grouped(np.flatnonzero(told), _key(pieces.cause, place)[told]):
-        # GPUs that idle side by side lose the same time: the one that idled longest counts.
-        cost_ns = int(np.bincount(pieces.device[rows], weights=idle_ns[rows]).max())
+        cost_ns = int(np.bincount(pieces.device[rows], weights=idle_ns[rows]).max())  # of one GPU
         if cost_ns < view[SHARE] * view.span_ns:
             continue
         cause = Cause(key % _CAUSES)

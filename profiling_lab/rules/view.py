@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import span_ns
+from profiling_lab.analysis.gaps.wait_cost import idle_by_waits, others_by_thread
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.costs import idle_by_waits, others_by_thread
 from profiling_lab.rules.finding import (
     EVIDENCE_AT_MOST,
     FROM_THE_START,
@@ -150,20 +150,17 @@ class View(LineNumbers):
         """Per call, the GPU's idle time that it caused, 0 for calls that do not wait for the GPU."""
         calls, waits = self.calls, self.calls_of(*SYNCS)
         cost = np.zeros(len(calls), dtype=np.int64)
-        for process in self.processes:
+        for process, busy in self.processes.items():
             rows = np.flatnonzero(waits & (calls.process == process))
             cost[rows], _ = idle_by_waits(
-                self, process, calls.thread[rows], calls.start_ns[rows], calls.end_ns[rows]
+                busy, self.host_others, calls.thread[rows], calls.start_ns[rows], calls.end_ns[rows]
             )
         return cost
 
-    def host_others(self, thread: int) -> Busy | None:
-        """What a thread did that has findings of its own, such as loading data; None for nothing."""
-        return self._host_others.get(thread)
-
     @cached_property
-    def _host_others(self) -> dict[int, Busy]:
-        return others_by_thread(self)
+    def host_others(self) -> dict[int, Busy]:
+        """Per thread what it did that has findings of its own, such as loading data."""
+        return others_by_thread(self.trace)
 
     @cached_property
     def next_call(self) -> I64:

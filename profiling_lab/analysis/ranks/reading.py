@@ -57,8 +57,8 @@ def read_file(path: str, options: Options) -> FileSummary:
 def files_of(paths: list[str]) -> list[str]:
     """The files meant: those given, and of a folder the traces in it, in the order of their numbers.
 
-    Raises UnreadableInputError for a path that does not exist or is denied, NotEnoughDataError for a folder without
-    traces.
+    Raises UnreadableInputError for a path that does not exist or is denied, NotEnoughDataError for a folder
+    without traces.
     """
     out: list[str] = []
     for given in paths:
