@@ -9,7 +9,9 @@ must not be older than its tracing:
   stages     CUPTI alone, by stage: nanoseconds per call that are not ours (cupti_stages.cpp)
   peers      torch.profiler and emit_nvtx around every other block
   processes  whole programs, each in a process of its own, that take turns: plain, once more plain (what two
-             processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if there
+             processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if there;
+             --peer leaves some out. Beside each recording: its CUDA calls and kernels in a step, what our
+             callback took for a call, and what both come to in a step
 
 A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
 short and many, since the step of a program bound by launches wanders by several per cent within seconds;
@@ -22,8 +24,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import json
 import os
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -180,7 +184,7 @@ def measure_recorder(run: Run) -> None:
         }
         timings = run.compare(step, contexts)
         recorder.resume()
-        calls = calls_per_step(step)
+        calls = per_step(step)
         recorder.pause()
         summary = recorder.stop()
     add_cost_per_call(run, name, timings[name], timings["recorder: paused"], calls)
@@ -194,13 +198,13 @@ def measure_recorder(run: Run) -> None:
             run.results.add(BENCHMARK, run.case, name, metric, float(summary.meta[fact]), unit)
 
 
-def calls_per_step(step: Step, steps: int = 5) -> float:
-    """CUDA calls that the recorder sees in a step."""
+def per_step(step: Step, what: str = "calls", steps: int = 5) -> float:
+    """CUDA calls, or `kernels`, that the recorder sees in a step."""
     counts = []
     for _ in range(2):
         torch.cuda.synchronize()
-        time.sleep(0.2)  # the consumer counts them
-        counts.append(int(_recorder.status()["calls"]))
+        time.sleep(0.2 if what == "calls" else 2.5)  # the consumer counts them; records come at a flush
+        counts.append(int(_recorder.status()[what]))
         for _ in range(steps if len(counts) == 1 else 0):
             step()
     return (counts[1] - counts[0]) / steps
@@ -291,7 +295,15 @@ def child(args: argparse.Namespace) -> int:
             return (time.perf_counter_ns() - begin) // int(args.steps)
 
         take_turns(args.turns, args.name, block)
+        if _recorder.recording() and "outside" not in args.name:
+            counts = {what: per_step(step, what) for what in ("calls", "kernels")}
+            counts_file(args.turns, args.name).write_text(json.dumps(counts))
     return 0
+
+
+def counts_file(turns: str | Path, name: str) -> Path:
+    """Where a recorded child says what is in a step."""
+    return Path(turns).with_name(f"{name}.json")
 
 
 def measure_processes(run: Run) -> None:
@@ -325,6 +337,26 @@ def measure_processes(run: Run) -> None:
                 run.add_ratio(name, timing, plain)
         for process in started.values():  # they write their files
             process.wait(timeout=300)
+        for name in chosen:
+            add_contents(run, name, folder, commands[name])
+
+
+def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:
+    """What a step holds, and what our callbacks in it took, if this program was recorded."""
+    counts = counts_file(folder / "turns", name)
+    if not counts.exists():
+        return
+    found = json.loads(counts.read_text())
+    with sqlite3.connect(command[command.index("-o") + 1]) as file:
+        meta = dict(file.execute("SELECT name, value FROM PYREC_META"))
+    callback = float(meta.get("overhead_callback_ns", "nan"))
+    for metric, value, unit in (
+        ("calls", found["calls"], "calls/step"),
+        ("kernels", found["kernels"], "kernels/step"),
+        ("callback", callback, "ns/call"),
+        ("callbacks", callback * found["calls"], "ns/step"),
+    ):
+        run.results.add(BENCHMARK, run.case, name, metric, value, unit)
 
 
 def programs(run: Run, folder: Path) -> dict[str, list[str]]:
@@ -357,6 +389,7 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     never = ("--wait", "1000000000", "--active", "1")
     for name, options in {
         "profiling-lab record": (),
+        "profiling-lab record --no-stacks": ("--no-stacks",),
         "profiling-lab record, outside of its window": never,
     }.items():
         commands[name] = record(name, *options)

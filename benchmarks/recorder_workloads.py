@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from profiling_lab.demo.training import training_script
+from profiling_lab.errors import UsageError
 
 Step = Callable[[], object]
 
@@ -76,6 +77,30 @@ def gpt2_training(batch: int = 8, length: int = 1024) -> Step:
     return step
 
 
+def hugging_face_training(device: str = "cuda") -> Step:
+    """A small GPT-2 of transformers, bound by launches: 6 layers of 256, 4 x 64 tokens; bf16 autocast,
+    clipped gradients, foreach AdamW."""
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel
+    except ImportError as error:
+        raise UsageError(f"this workload needs transformers (pip install transformers): {error}") from None
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=6, n_embd=256, n_head=8, n_positions=64, use_cache=False)
+    model = GPT2LMHeadModel(config).to(device).train()
+    tokens = torch.randint(config.vocab_size, (4, 64), device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16):
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
 REQUESTS = 10  # in one step of inference: one alone would be timed with the wait for it
 
 
@@ -130,7 +155,9 @@ WORKLOADS: dict[str, Callable[[ExitStack], Step]] = {
     "slow": lambda keep: heavy("slow", keep),
     "fast": lambda keep: heavy("fast", keep),
     "gpt2": lambda keep: gpt2_training(),
+    "hugging face": lambda keep: hugging_face_training(),
     "inference graph": lambda keep: inference_graph(),
     "inference compiled": lambda keep: inference_compiled(),
 }
-"""By name, what builds a step. Bound by launches: loop. By the GPU: slow, fast, gpt2. Graphs: inference."""
+"""By name, what builds a step. Bound by launches: loop, hugging face. By the GPU: slow, fast, gpt2. Graphs:
+inference."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Decides whether the CUDA kernels are built and for which GPUs. nvcc decides, never a GPU: builders have none.
+# Decides whether the CUDA kernels are built. nvcc decides, never a GPU: builders have none.
 set(PROFILING_LAB_HAS_CUDA OFF)
 set(PROFILING_LAB_CUDA_SUMMARY " only; CUDA kernels off by request")
 if(NOT PROFILING_LAB_CUDA STREQUAL "OFF")
@@ -11,21 +11,8 @@ if(NOT PROFILING_LAB_CUDA STREQUAL "OFF")
     endif()
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    if(DEFINED ENV{TORCH_CUDA_ARCH_LIST})
-      # "8.0 9.0a 12.0+PTX" -> 80-real;90a-real;120
-      string(REGEX REPLACE "[ ,]+" ";" _list "$ENV{TORCH_CUDA_ARCH_LIST}")
-      set(CMAKE_CUDA_ARCHITECTURES "")
-      foreach(_arch IN LISTS _list)
-        string(REPLACE "." "" _number "${_arch}")
-        if(_number MATCHES "^(.*)\\+PTX$")
-          list(APPEND CMAKE_CUDA_ARCHITECTURES "${CMAKE_MATCH_1}")
-        else()
-          list(APPEND CMAKE_CUDA_ARCHITECTURES "${_number}-real")
-        endif()
-      endforeach()
-    else()
-      set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)  # 80 carries PTX too, so every newer GPU can run it
-    endif()
+    include(cmake/CudaArchitectures.cmake)
+    plab_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
   endif()
   include(CheckLanguage)
   check_language(CUDA)

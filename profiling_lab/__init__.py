@@ -9,16 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from profiling_lab.integrations.torch_profiler import profile, trace_handler
     from profiling_lab.recording import Schedule, record, step
     from profiling_lab.trace import Trace
 
-__all__ = ["Schedule", "Trace", "__version__", "record", "step"]
+__all__ = ["Schedule", "Trace", "__version__", "profile", "record", "step", "trace_handler"]
 
 _LAZY = {
     "Schedule": "profiling_lab.recording",
     "Trace": "profiling_lab.trace",
+    "profile": "profiling_lab.integrations.torch_profiler",
     "record": "profiling_lab.recording",
     "step": "profiling_lab.recording",
+    "trace_handler": "profiling_lab.integrations.torch_profiler",
 }
 
 

@@ -2,6 +2,7 @@
 """The compiled recorder: one recording per process at a time. Use it through profiling_lab.recording."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 VERSION: str
@@ -55,6 +56,9 @@ def pause() -> bool:
 def captures_under_way() -> int:
     """CUDA graphs that are being captured, on whatever thread, as far as the running recording saw it."""
 
+def expect_nvtx() -> None:
+    """From now on libraries that look for a receiver of NVTX are served outside of a recording, too."""
+
 def watch_ranges(name: str, call: Callable[[], object] | None) -> None:
     """Have the main thread call `call` soon after every end of an NVTX range of this name; None: no more."""
 
@@ -99,7 +103,7 @@ def calibrate_functions(user: tuple[int, int, int], function: tuple[int, int, in
 def autograd_state() -> str:
     """ "on", or why the link is off."""
 
-def read_spool(path: str, file: int = -1) -> dict[str, Any]:
+def read_spool(path: str | Path, file: int = -1) -> dict[str, Any]:
     """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool.
 
     file: a descriptor to read from; the path is then for messages alone.

@@ -31,6 +31,17 @@ def _gpus() -> tuple[int, str]:
     return count, "" if count else "no NVIDIA GPU was found"
 
 
+def pytest_xdist_auto_num_workers() -> int | None:
+    """For `pytest -n auto`: one process where there is a GPU, which tests that measure do not share."""
+    return 1 if _gpus()[0] else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Tests of a file share what they compiled; each process would compile it for itself.
+    if getattr(config.option, "dist", "no") in ("load", "worksteal"):
+        config.option.dist = "loadfile"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Since torch 2.11 or so its profiler keeps CUPTI for the rest of the process, and others want to record.
     items.sort(key=lambda item: item.get_closest_marker("keeps_cupti") is not None)

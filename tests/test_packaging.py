@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,18 +28,46 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("*.tar.gz"))
 
 
-@pytest.fixture(scope="module")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel built from the sdist alone, without nvcc, which is the quickest build."""
-    work = tmp_path_factory.mktemp("wheel")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(work, filter="data") if sys.version_info >= (3, 12) else archive.extractall(work)
-    source = next(p for p in work.iterdir() if p.is_dir())
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(work),
-               "-C", "cmake.define.PROFILING_LAB_CUDA=OFF", str(source)]  # fmt: skip
+def build_wheel(source: Path, to: Path) -> Path:
+    """As pip builds it, isolated; without nvcc and the optimiser, which is the quickest build."""
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(to),
+               "-C", "cmake.define.PROFILING_LAB_CUDA=OFF", "-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0",
+               str(source)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return next(work.glob("*.whl"))
+    return next(to.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def source(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the sdist holds, unpacked."""
+    work = tmp_path_factory.mktemp("source")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work, filter="data") if sys.version_info >= (3, 12) else archive.extractall(work)
+    return next(p for p in work.iterdir() if p.is_dir())
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from the sdist alone."""
+    return build_wheel(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment with the wheel. Dependencies come from this one: another download
+    proves nothing."""
+    root = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(root, with_pip=True, system_site_packages=False)
+    python = root / "bin" / "python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True, capture_output=True
+    )
+    import numpy
+
+    site = next((root / "lib").glob("python*/site-packages"))
+    (site / "dependencies.pth").write_text(f"{Path(numpy.__file__).parents[1]}\n")
+    return root / "bin"
 
 
 def test_sdist_has_sources_tests_and_no_binaries(sdist: Path) -> None:
@@ -63,26 +93,69 @@ def test_wheel_has_the_three_compiled_parts_and_their_stubs(wheel: Path) -> None
     assert not [n for n in names if n.startswith(("tests/", "csrc/"))]
 
 
-def test_installed_wheel_imports_without_the_sources(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True, system_site_packages=False)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True, capture_output=True
-    )
-    # torch and the other dependencies come from this environment: downloading them again proves nothing.
-    import numpy
+def test_what_is_compiled_needs_the_systems_libraries_alone(wheel: Path, tmp_path: Path) -> None:
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("needs readelf of binutils")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    for library in tmp_path.rglob("*.so"):
+        text = subprocess.run([readelf, "-d", library], capture_output=True, text=True, check=True).stdout
+        needed = {name.split(".so")[0] for name in re.findall(r"NEEDED.*\[(.*)\]", text)}
+        allowed = {"libc", "libm", "libdl", "libpthread", "librt", "libgcc_s", "libstdc++"}
+        assert {name for name in needed if not name.startswith("ld-linux")} <= allowed, library.name
+        assert "RUNPATH" not in text and "RPATH" not in text, (
+            f"{library.name} looks for libraries in a folder"
+        )
 
-    site = Path(numpy.__file__).parents[1]
+
+def test_auditwheel_calls_it_manylinux(wheel: Path) -> None:
+    pytest.importorskip("auditwheel")
+    done = subprocess.run([sys.executable, "-m", "auditwheel", "show", wheel], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'"manylinux_2_\d+_\w+"', done.stdout), done.stdout
+
+
+def test_a_second_build_compiles_nothing(source: Path, wheel: Path, tmp_path: Path) -> None:
+    """pip's isolated environment has another name each time; no command may depend on it."""
+    (log,) = source.glob("build/*/.ninja_log")
+
+    def compiled() -> set[str]:
+        """Ninja's notes of what it made: when, and the file; not its look for new files each time."""
+        return {line for line in log.read_text().splitlines() if ".o\t" in line or ".so\t" in line}
+
+    before = compiled()
+    assert before
+    build_wheel(source, tmp_path)
+    assert compiled() == before
+
+
+def test_installed_wheel_imports_without_the_sources(installed: Path, tmp_path: Path) -> None:
     code = (
         "import sys, profiling_lab; assert 'torch' not in sys.modules; "
         "assert profiling_lab.__file__.startswith(sys.prefix), profiling_lab.__file__; "
-        f"sys.path.append({str(site)!r}); "
         "import profiling_lab._analysis, profiling_lab._recorder, profiling_lab.ops; "
         "from profiling_lab.ops import heavy_layer; print('ok')"
     )
     # -E: a developer's PYTHONPATH leads to the sources.
-    done = subprocess.run([python, "-E", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    command = [installed / "python", "-E", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.strip() == "ok", done.stderr
+
+
+def test_the_demo_runs_without_a_compiler(installed: Path, tmp_path: Path) -> None:
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CC", "CXX")
+    }
+    done = subprocess.run(
+        [installed / "profiling-lab", "demo"],
+        env={**environment, "PATH": str(installed), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "forward" in done.stdout
 
 
 def test_cuda_on_without_nvcc_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
 
 Each program runs as it is and mended, which measures what its defect costs, and then once more under
 `profiling-lab record` with its defaults, whole, as a user would. `recorded/times.jsonl` gets the step times,
-`recorded/NAME.sqlite` the recordings; score.py compares what `check` says with truth.toml and with these times.
+`recorded/NAME.sqlite` the recordings; score.py compares what `check` says with truth.toml and these times.
 """
 
 from __future__ import annotations

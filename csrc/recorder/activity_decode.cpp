@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recorder/activity_decode.h"
 
+#include <algorithm>
+#include <new>
+
 namespace plab::recorder {
 
 using cupti::ActivityKind;
@@ -27,16 +30,14 @@ void ActivityDecoder::decode(uint8_t* data, size_t valid_bytes) {
         break;
       case ActivityKind::kMemset: {
         const auto& r = *reinterpret_cast<const cupti::MemsetRecord*>(record);
-        if (!has_time(r.start, r.end)) break;
-        ++counts_.sets;
+        if (!has_time(r.correlation, r.start, r.end)) break;
         sets_.push_back({r.start, r.end, r.bytes, r.graph_node, r.device, r.context, r.stream, r.correlation,
                          r.value, r.memory_kind});
         break;
       }
       case ActivityKind::kGraphTrace: {
         const auto& r = *reinterpret_cast<const cupti::GraphTraceRecord*>(record);
-        if (!has_time(r.start, r.end)) break;
-        ++counts_.graphs;
+        if (!has_time(r.correlation, r.start, r.end)) break;
         graphs_.push_back({r.start, r.end, r.device, r.context, r.stream, r.correlation, r.graph, 0});
         break;
       }
@@ -64,15 +65,15 @@ void ActivityDecoder::decode(uint8_t* data, size_t valid_bytes) {
 
 // CUPTI gives 0 where a record was flushed before the GPU wrote its times (or lost them, CUDA 12.6u2
 // to 13.0).
-bool ActivityDecoder::has_time(uint64_t start, uint64_t end) {
+bool ActivityDecoder::has_time(uint32_t correlation, uint64_t start, uint64_t end) {
+  if (correlation > newest_.correlation) newest_ = {correlation, std::max(newest_.time_ns, end)};
   if (start != 0 && end >= start) return true;
   ++counts_.without_time;
   return false;
 }
 
 void ActivityDecoder::add_kernel(const cupti::KernelRecord& r) {
-  if (!has_time(r.start, r.end)) return;
-  ++counts_.kernels;
+  if (!has_time(r.correlation, r.start, r.end)) return;
   spool::Kernel k{};
   k.start_ns = r.start;
   k.end_ns = r.end;
@@ -115,27 +116,30 @@ uint32_t ActivityDecoder::name(const char* text) {
   if (found != names_.end() && found->second.text == text) return found->second.string;
   if (names_.size() >= kNamesRemembered) names_.clear();
   const uint32_t string = writer_.intern(text);
+  if (string == spool::kNone) throw std::bad_alloc();
   names_[text] = {text, string};
   return string;
 }
 
 void ActivityDecoder::add_copy(const cupti::MemcpyRecord& r) {
-  if (!has_time(r.start, r.end)) return;
-  ++counts_.copies;
+  if (!has_time(r.correlation, r.start, r.end)) return;
   copies_.push_back({r.start, r.end, r.bytes, r.graph_node, r.device, r.context, r.stream, r.correlation,
                      r.copy_kind, r.source_kind, r.destination_kind, spool::kNone, spool::kNone, spool::kNone,
                      spool::kNone, 1});
 }
 
 void ActivityDecoder::add_peer_copy(const cupti::MemcpyPeerRecord& r) {
-  if (!has_time(r.start, r.end)) return;
-  ++counts_.copies;
+  if (!has_time(r.correlation, r.start, r.end)) return;
   copies_.push_back({r.start, r.end, r.bytes, r.graph_node, r.device, r.context, r.stream, r.correlation,
                      r.copy_kind, r.source_kind, r.destination_kind, r.source_device, r.source_context,
                      r.destination_device, r.destination_context, 1});
 }
 
 void ActivityDecoder::write_out() {
+  counts_.kernels += kernels_.size();
+  counts_.copies += copies_.size();
+  counts_.sets += sets_.size();
+  counts_.graphs += graphs_.size();
   const auto put = [this](spool::Kind kind, auto& records) {
     writer_.append(kind, records);
     records.clear();

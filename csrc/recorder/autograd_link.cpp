@@ -32,7 +32,8 @@ constexpr size_t kScannedBytes = 128;  // a node's own fields lie within its fir
 constexpr size_t kLongestName = 200;
 constexpr size_t kFunctionBytes = 1024;  // where a Python function's node is searched for its object
 constexpr int kReleaseChecks = 8;
-constexpr size_t kIntrusiveCount = 8;  // c10::intrusive_ptr_target: vtable, then the counters
+constexpr size_t kIntrusiveCounts = 8;  // c10::intrusive_ptr_target: vtable, then the counters
+constexpr uint64_t kHasPyObject = uint64_t{1} << 63;
 
 struct Link {
   GetNumber peek = nullptr;
@@ -40,9 +41,10 @@ struct Link {
   GetCurrentNode current_node = nullptr;
   std::atomic<bool> shared{false};  // the consumer asks for the state while a late import of torch attaches
   size_t sequence_offset = 0, thread_offset = 0;
-  size_t object_head = 0;  // bytes of a Python object before its own fields; the last of them is its type
-  const void* function_class = nullptr;  // the vtable of all nodes that Python's functions make
-  size_t function_object = 0;            // where such a node keeps its Python object
+  size_t object_head = 0;      // bytes of a Python object before its own fields; the last of them is its type
+  size_t function_object = 0;  // where a node that a Python function made keeps its Python object
+  // The vtable of such nodes. Set last, maybe while launches read already.
+  std::atomic<const void*> function_class{nullptr};
 };
 
 constexpr uintptr_t kPythonType = 1;  // marks a node_type that is a PyTypeObject; addresses are even
@@ -50,6 +52,7 @@ constexpr uintptr_t kPythonType = 1;  // marks a node_type that is a PyTypeObjec
 Link link;  // written before `on` is set, read after
 std::atomic<bool> on{false};
 std::atomic<bool> can_release{false};  // the count of an intrusive_ptr is where we think
+std::atomic<bool> odd_count{false};    // a reference could not be given back by what is known of the counts
 std::atomic<int> release_checks{0};
 std::mutex state_mutex;
 std::string state_text = "torch is not imported";
@@ -60,10 +63,13 @@ std::string set_state(const std::string& text) {
   return text;
 }
 
-std::atomic<uint32_t>* intrusive_count(void* node) {
-  // The strong count is the low half of a 64-bit pair on torch >= 2.9, and a word of its own before.
-  return reinterpret_cast<std::atomic<uint32_t>*>(static_cast<char*>(node) + kIntrusiveCount);
+// Both counts of an intrusive_ptr_target in one word, as torch itself has them since 2.9: references in the
+// low half; above them weak ones, and in the highest bit whether a Python object wraps the node.
+std::atomic<uint64_t>* intrusive_counts(void* node) {
+  return reinterpret_cast<std::atomic<uint64_t>*>(static_cast<char*>(node) + kIntrusiveCounts);
 }
+
+uint32_t references(uint64_t counts) { return static_cast<uint32_t>(counts); }
 
 void* borrow(Returned* returned) noexcept {
   *returned = {nullptr, kUntouched};
@@ -71,14 +77,30 @@ void* borrow(Returned* returned) noexcept {
   return returned->node;
 }
 
-// Gives back what get_current_node() handed out. The engine holds the node while it is evaluated, so ours is
-// never the last reference and nothing is destroyed here.
+// Gives back what get_current_node() handed out.
+//
+// A shared_ptr has a destructor that every version of libstdc++ shares. An intrusive_ptr's belongs to torch
+// and is inlined, so its count is lowered by hand, which is all that torch does as long as other references
+// stay: the last one destroys the node, and since torch 2.13 the last one beside the Python object's own
+// drops that object, for which torch takes the GIL. Neither is ever ours: get_current_node() copies a pointer
+// that its thread owns for as long as the node is evaluated, so one more reference than ours is there, and
+// with a Python object two. Where the count says otherwise ours is kept: that leaks one node, and switches
+// the link off.
 void give_back(Returned* returned) noexcept {
   if (link.shared) {
     reinterpret_cast<std::shared_ptr<void>*>(returned)->~shared_ptr();
-  } else if (can_release.load(std::memory_order_relaxed)) {
-    intrusive_count(returned->node)->fetch_sub(1, std::memory_order_acq_rel);
+    return;
   }
+  if (!can_release.load(std::memory_order_relaxed)) return;
+  std::atomic<uint64_t>& counts = *intrusive_counts(returned->node);
+  uint64_t now = counts.load(std::memory_order_relaxed);
+  do {
+    if (!may_lower(now)) {
+      odd_count = true;
+      on = false;
+      return;
+    }
+  } while (!counts.compare_exchange_weak(now, now - 1, std::memory_order_acq_rel));
 }
 
 // The first backward calls prove where an intrusive count is: it must grow by one with every pointer handed
@@ -89,10 +111,10 @@ void prove_intrusive_count(void* node) noexcept {
     on = false;
     return;
   }
-  const uint32_t before = intrusive_count(node)->load();
+  const uint64_t before = intrusive_counts(node)->load();
   Returned second;
   borrow(&second);
-  if (second.node == node && intrusive_count(node)->load() == before + 1) {
+  if (second.node == node && intrusive_counts(node)->load() == before + 1 && may_lower(before + 1)) {
     can_release = true;
     give_back(&second);
   }
@@ -148,7 +170,7 @@ bool fetch_nodes(const SafeReader& reader, const std::vector<Sample>& samples, s
 
 // Word indices at which every node holds what Python says.
 std::vector<size_t> matches(const std::vector<NodeBytes>& nodes, const std::vector<Sample>& samples,
-                            uint64_t Sample::* expected) {
+                            uint64_t Sample::*expected) {
   std::vector<size_t> found;
   for (size_t word = 1; word < kScannedBytes / 8; ++word) {
     bool all = true;
@@ -179,6 +201,7 @@ std::string attach() {
   borrow(&returned);
   link.shared = returned.control != kUntouched;
   if (returned.node) give_back(&returned);
+  set_state("torch's autograd nodes were not examined before the recording ended");
   return "";
 }
 
@@ -209,6 +232,7 @@ std::string calibrate(const std::vector<Sample>& samples) {
     link.object_head = head;
     link.function_class = nullptr;
     release_checks = 0;
+    odd_count = false;
     on = true;
     set_state("on");
     return "";
@@ -236,7 +260,7 @@ bool calibrate_functions(const Sample& user, const Sample& function) {
       uintptr_t object = 0;
       if (!reader.copy(candidate + offset, &object, sizeof object) || object != function.object) continue;
       link.function_object = offset;
-      link.function_class = reinterpret_cast<const void*>(node.words[0]);
+      link.function_class.store(reinterpret_cast<const void*>(node.words[0]), std::memory_order_release);
       return true;
     }
   }
@@ -255,7 +279,7 @@ bool read(Reading* reading) noexcept {
   std::memcpy(&reading->node_type, bytes, sizeof(void*));
   std::memcpy(&reading->node_seq, bytes + link.sequence_offset, sizeof(uint64_t));
   std::memcpy(&reading->node_thread, bytes + link.thread_offset, sizeof(uint64_t));
-  if (reading->node_type == link.function_class) {
+  if (reading->node_type == link.function_class.load(std::memory_order_acquire)) {
     const char* object;
     uintptr_t type;
     std::memcpy(&object, bytes + link.function_object, sizeof object);
@@ -269,7 +293,10 @@ bool read(Reading* reading) noexcept {
   return true;
 }
 
+bool may_lower(uint64_t counts) noexcept { return references(counts) > (counts & kHasPyObject ? 2u : 1u); }
+
 std::string state() {
+  if (odd_count) return "this torch counts references to an autograd node in a way that is not known here";
   if (!link.shared && !can_release && release_checks > kReleaseChecks) {
     return "this torch counts references to an autograd node where we could not find it";
   }

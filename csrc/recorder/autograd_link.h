@@ -48,6 +48,10 @@ bool calibrate_functions(const Sample& user, const Sample& function);
 // Thread: any, GIL or not; no allocation after a thread's first call, no exception. False: the link is off.
 bool read(Reading* reading) noexcept;
 
+// Whether one reference of a node with these counts (c10::intrusive_ptr_target's) can be given back by
+// lowering the number alone: neither the node nor its Python object hangs on it.
+bool may_lower(uint64_t counts) noexcept;
+
 // "on", or why not.
 std::string state();
 void detach() noexcept;

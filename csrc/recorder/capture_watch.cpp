@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <type_traits>
 
 namespace plab::recorder::capture_watch {
 namespace {
@@ -12,6 +13,7 @@ enum Act : uint8_t { kNothing, kBegin, kEnd };
 
 std::atomic<uint8_t> acts[2][kLargestCbid];  // of the driver's calls and of the runtime's
 std::atomic<int> captures{0};
+std::atomic<uint64_t> all_captures{0};
 std::atomic<uint32_t> session{0};
 
 // The runtime's call makes the driver's: the outermost counts. A call that was under way when an earlier
@@ -20,7 +22,9 @@ struct Nesting {
   uint32_t session = 0;
   int depth = 0;
 };
-thread_local Nesting nesting;
+static_assert(
+    std::is_trivially_destructible_v<Nesting>);  // calls may come when this thread's destructors ran
+constinit thread_local Nesting nesting;
 
 // An end whose beginning was before start() is none of ours.
 void one_less() {
@@ -44,6 +48,7 @@ std::atomic<uint8_t>& act_at(cupti::Domain domain, uint32_t cbid) {
 std::vector<Call> start(const cupti::Functions& functions) {
   session.fetch_add(1);
   captures = 0;
+  all_captures = 0;
   std::vector<Call> calls;
   for (const auto domain : {cupti::Domain::kRuntime, cupti::Domain::kDriver}) {
     for (uint32_t cbid = 1; cbid < kLargestCbid; ++cbid) {
@@ -65,12 +70,13 @@ bool on_call(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& cal
     nesting = {now, 0};
   const int depth = enters ? nesting.depth++ : nesting.depth = std::max(nesting.depth - 1, 0);
   if (depth > 0) return true;
-  if (act == kBegin && enters) ++captures;
+  if (act == kBegin && enters) ++captures, ++all_captures;
   const bool failed = !enters && call.return_value && *static_cast<const int*>(call.return_value) != 0;
   if ((act == kBegin && failed) || (act == kEnd && !enters)) one_less();
   return true;
 }
 
 int under_way() noexcept { return captures; }
+uint64_t begun() noexcept { return all_captures; }
 
 }  // namespace plab::recorder::capture_watch

@@ -26,4 +26,7 @@ bool on_call(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& cal
 // Captures that have begun and not ended since start().
 int under_way() noexcept;
 
+// Captures that have begun since start().
+uint64_t begun() noexcept;
+
 }  // namespace plab::recorder::capture_watch

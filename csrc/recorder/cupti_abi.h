@@ -47,7 +47,9 @@ inline constexpr int kObjectThread = 2;  // what an overhead record is about
 // CUPTI's own version numbers: a counter up to 12.9, then major*10000 + minor*100 + update.
 inline constexpr uint32_t kVersionRefusableBuffers = 27;  // before, refusing a buffer crashes
 inline constexpr uint32_t kVersionClusterFields = 18;     // CUDA 12.0: Kernel8 with clusters
-inline constexpr uint32_t kVersionMaxClusters = 24;       // from Kernel9 on, the occupancy of clusters
+inline constexpr uint32_t kMajor = 10000;            // a version by this is CUDA's major one, 0 before 13
+inline constexpr uint32_t kNewestMajor = 13;         // records of later ones were never compared with ours
+inline constexpr uint32_t kVersionMaxClusters = 24;  // from Kernel9 on, the occupancy of clusters
 
 struct CallbackData {
   Site site;
@@ -189,7 +191,7 @@ using BufferCompleted = void (*)(void* context, uint32_t stream, uint8_t* buffer
 
 // X(name, parameters): functions without which nothing can be recorded.
 #define PLAB_CUPTI_REQUIRED(X)                                                                    \
-  X(GetVersion, (uint32_t* version))                                                              \
+  X(GetVersion, (uint32_t * version))                                                             \
   X(GetResultString, (Result result, const char** text))                                          \
   X(GetCallbackName, (Domain domain, uint32_t cbid, const char** name))                           \
   X(Subscribe, (SubscriberHandle * subscriber, CallbackFunction callback, void* userdata))        \
@@ -199,7 +201,7 @@ using BufferCompleted = void (*)(void* context, uint32_t stream, uint8_t* buffer
   X(ActivityDisable, (ActivityKind kind))                                                         \
   X(ActivityRegisterCallbacks, (BufferRequested requested, BufferCompleted completed))            \
   X(ActivityFlushAll, (uint32_t flag))                                                            \
-  X(ActivityGetNextRecord, (uint8_t* buffer, size_t valid_bytes, Record** record))                \
+  X(ActivityGetNextRecord, (uint8_t * buffer, size_t valid_bytes, Record * *record))              \
   X(ActivityGetNumDroppedRecords, (void* context, uint32_t stream, size_t* dropped))              \
   X(ActivitySetAttribute, (int attribute, size_t* value_bytes, void* value))
 

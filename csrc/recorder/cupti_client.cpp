@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recorder/cupti_client.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include "recorder/clock.h"
 #include "recorder/cuda_driver.h"
+#include "recorder/signal_mask.h"
 #include "recorder/wait_calls.h"
 
 namespace plab::recorder {
@@ -14,8 +17,8 @@ using cupti::ActivityKind;
 
 namespace {
 
-constexpr uint64_t kTakeoverAfterNs = 5'000'000'000;
-constexpr uint32_t kWarning = 2, kError = 3;  // DIAGNOSTIC_EVENT's severities
+constexpr uint64_t kWorthTellingNs = 1'000'000'000;
+constexpr uint32_t kWarning = 2;  // DIAGNOSTIC_EVENT's severity
 
 // KERNEL would serialise the GPU, RUNTIME would cost more than everything else together, and SYNCHRONIZATION
 // nearly as much, long after it is off (wait_calls.h).
@@ -32,12 +35,17 @@ uint32_t call_key(cupti::Domain domain, uint32_t cbid) { return static_cast<uint
 
 void CuptiClient::on_buffer_requested(uint8_t** data, size_t* bytes, size_t* most_records) {
   *most_records = 0;  // as many as fit
-  active_buffers.load()->request(data, bytes);
+  *data = nullptr;
+  *bytes = 0;
+  if (ActivityBuffers* buffers = active_buffers.load()) buffers->request(data, bytes);
 }
 
 void CuptiClient::on_buffer_completed(void*, uint32_t, uint8_t* data, size_t, size_t valid) {
-  active_buffers.load()->complete(data, valid);
+  if (ActivityBuffers* buffers = active_buffers.load()) buffers->complete(data, valid);
 }
+
+// The lock of the buffers may be held by a thread that the child does not have.
+void CuptiClient::after_fork_child() noexcept { active_buffers = nullptr; }
 
 std::string CuptiClient::explain(cupti::Result result, const char* what) const {
   switch (result) {
@@ -75,13 +83,13 @@ std::string CuptiClient::subscribe() {
 }
 
 std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks) {
+  const SignalsBlocked for_new_threads;
   refused_ = false;
   decoder_.reset();
-  names_.clear();
-  flush_ns_ = flushes_ = dropped_ = 0;
-  calls_at_last_buffer_ = buffers_seen_ = 0;
-  last_buffer_ns_ = monotonic_ns();
-  takeover_reported_ = false;
+  calls_.clear();
+  flush_ns_ = flushes_ = dropped_ = undecoded_ = 0;
+  last_launch_ = {};
+  captures_at_last_record_ = 0;
 
   // A library that was found stays the one: a second copy beside it would not see the first one's state.
   if (functions_.path.empty() || !options.override_path.empty()) {
@@ -130,7 +138,8 @@ void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   traced_ = launch_callbacks::traced_calls(functions_);
   wait_calls::start(&functions_);
   for (const auto& call : traced_) {
-    names_[call_key(call.domain, call.cbid)] = writer_.intern(call.name);
+    const bool launches = launch_callbacks::classify(call.name) == launch_callbacks::CallClass::kLaunch;
+    calls_[call_key(call.domain, call.cbid)] = {writer_.intern(call.name), launches};
     wait_calls::add(call.domain, call.cbid, call.name);
   }
   captures_ = capture_watch::start(functions_);
@@ -166,12 +175,14 @@ void CuptiClient::pause() noexcept {
 }
 
 void CuptiClient::resume(LaunchRings* rings, bool python_stacks) noexcept {
+  const SignalsBlocked for_new_threads;
   for (const ActivityKind kind : kKinds) functions_.ActivityEnable(kind);
   switch_callbacks(true);
   launch_callbacks::rearm(rings, python_stacks);
 }
 
 void CuptiClient::stop() noexcept {
+  const SignalsBlocked for_new_threads;
   launch_callbacks::disarm();
   switch_callbacks(false);
   for (const auto& call : captures_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
@@ -193,7 +204,9 @@ void CuptiClient::flush(bool forced) noexcept {
   const cupti::Result code = functions_.ActivityGetNumDroppedRecords(nullptr, 0, &dropped);
   if (code != cupti::kSuccess) dropped = 0;
   if (dropped) {
-    writer_.diagnostic(now_ns(), kWarning, "CUPTI dropped " + std::to_string(dropped) + " records");
+    char text[64];
+    std::snprintf(text, sizeof text, "CUPTI dropped %zu records", dropped);
+    writer_.diagnostic(now_ns(), kWarning, text);
   }
   std::lock_guard lock(flush_mutex_);
   dropped_ += dropped;
@@ -202,34 +215,46 @@ void CuptiClient::flush(bool forced) noexcept {
 }
 
 void CuptiClient::collect() {
+  const uint32_t newest = decoder_.newest().correlation;
   for (const FilledBuffer& buffer : buffers_.take_filled()) {
-    decoder_.decode(buffer.data, buffer.valid_bytes);
+    try {
+      decoder_.decode(buffer.data, buffer.valid_bytes);
+    } catch (...) {
+      ++undecoded_;
+    }
     buffers_.give_back(buffer.data);
   }
+  if (decoder_.newest().correlation != newest) captures_at_last_record_ = capture_watch::begun();
   decoder_.write_out();
   writer_.append(trace::spool::Kind::kGraphNode, graph_nodes_.take());
   buffers_.keep_ahead();
 }
 
-// The activity API has no owner: another client that registers its buffers takes all records, silently.
-void CuptiClient::watch(uint64_t recorded_calls) {
-  const uint64_t now = monotonic_ns();
-  const uint64_t completed = buffers_.usage().completed;
-  if (completed != buffers_seen_ || recorded_calls == calls_at_last_buffer_) {
-    buffers_seen_ = completed;
-    calls_at_last_buffer_ = recorded_calls;
-    last_buffer_ns_ = now;
-  } else if (!takeover_reported_ && now - last_buffer_ns_ > kTakeoverAfterNs) {
-    takeover_reported_ = true;
-    writer_.diagnostic(now_ns(), kError,
-                       "CUDA calls go on but CUPTI has delivered no records for 5 s: "
-                       "another CUPTI client (torch.profiler) has probably taken over");
-  }
+CuptiClient::Call CuptiClient::call_of(cupti::Domain domain, uint32_t cbid) const {
+  const auto found = calls_.find(call_key(domain, cbid));
+  return found == calls_.end() ? Call{trace::spool::kNone, false} : found->second;
 }
 
-uint32_t CuptiClient::name_of(cupti::Domain domain, uint32_t cbid) const {
-  const auto found = names_.find(call_key(domain, cbid));
-  return found == names_.end() ? trace::spool::kNone : found->second;
+void CuptiClient::launched(uint32_t correlation, uint64_t time_ns) noexcept {
+  if (correlation > last_launch_.correlation) last_launch_ = {correlation, time_ns};
+}
+
+// The activity API has no owner: another client that registers its buffers takes all records, silently. While
+// a recording runs, missing records mean nothing: a kernel may take minutes.
+void CuptiClient::compare_launches_with_records(uint64_t recording_start_ns) {
+  const auto& newest = decoder_.newest();
+  if (last_launch_.correlation <= newest.correlation) return;
+  const uint64_t since = std::max(newest.time_ns, recording_start_ns);
+  if (last_launch_.time_ns < since + kWorthTellingNs) return;
+  // What is captured into a graph has no record, and losses are told as such.
+  const ActivityBuffers::Usage buffers = buffers_.usage();
+  if (capture_watch::begun() != captures_at_last_record_ || dropped_ || undecoded_ || buffers.starved) return;
+  writer_.diagnostic(
+      now_ns(), kWarning,
+      "CUPTI, asked for all records, had none of the kernels launched in the last " +
+          std::to_string((last_launch_.time_ns - since) / 1'000'000'000) +
+          " s of the recording: CUPTI gives records to one client alone, so another one in this process "
+          "(torch.profiler is one) would explain it, and so would kernels that never ended");
 }
 
 void CuptiClient::add_statistics(std::map<std::string, std::string>* out) {
@@ -247,7 +272,7 @@ void CuptiClient::add_statistics(std::map<std::string, std::string>* out) {
   {
     std::lock_guard lock(flush_mutex_);
     // Of a buffer that was thrown away only this is known: there was something in it.
-    put("dropped_records", dropped_ + buffers.discarded);
+    put("dropped_records", dropped_ + buffers.discarded + undecoded_);
     put("overhead_flush_ns", flush_ns_);
     put("overhead_flushes", flushes_);
   }

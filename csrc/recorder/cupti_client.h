@@ -45,15 +45,22 @@ class CuptiClient {
   // What the GPU still has to do is recorded only if the caller waited for it.
   void pause() noexcept;
   void resume(LaunchRings* rings, bool python_stacks) noexcept;
+  static void after_fork_child() noexcept;
 
   void flush(bool forced) noexcept;
   // Thread: the consumer (or nobody else after it). Decodes and writes what was handed over.
   void collect();
-  // Thread: the consumer. Says so in the file if calls go on but no records come any more.
-  void watch(uint64_t recorded_calls);
-
-  // The string of a traced call's name.
-  uint32_t name_of(cupti::Domain domain, uint32_t cbid) const;
+  struct Call {
+    uint32_t name;  // a string
+    bool launches;  // a kernel
+  };
+  // A traced call.
+  Call call_of(cupti::Domain domain, uint32_t cbid) const;
+  // Thread: the consumer. This call launched a kernel.
+  void launched(uint32_t correlation, uint64_t time_ns) noexcept;
+  // After stop() and the last collect(), for which CUPTI was asked for all it has: says in the file from when
+  // on there are launches but no records.
+  void compare_launches_with_records(uint64_t recording_start_ns);
 
   // Thread: the consumer, or under the lock that it holds in collect().
   void add_statistics(std::map<std::string, std::string>* out);
@@ -78,14 +85,18 @@ class CuptiClient {
   GraphNodes graph_nodes_{functions_};
   bool traces_nodes_ = false;
   std::vector<launch_callbacks::TracedCall> traced_;
-  std::vector<capture_watch::Call> captures_;     // watched in pauses too
-  std::unordered_map<uint32_t, uint32_t> names_;  // domain << 16 | cbid -> string
+  std::vector<capture_watch::Call> captures_;  // watched in pauses too
+  std::unordered_map<uint32_t, Call> calls_;   // by domain << 16 | cbid
 
   std::mutex flush_mutex_;  // of the three counters below
   uint64_t flush_ns_ = 0, flushes_ = 0, dropped_ = 0;
 
-  uint64_t calls_at_last_buffer_ = 0, last_buffer_ns_ = 0, buffers_seen_ = 0;
-  bool takeover_reported_ = false;
+  uint64_t undecoded_ = 0;  // buffers of which not all could be read
+  struct {
+    uint32_t correlation = 0;
+    uint64_t time_ns = 0;
+  } last_launch_;
+  uint64_t captures_at_last_record_ = 0;
 };
 
 }  // namespace plab::recorder

@@ -4,10 +4,19 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cstdlib>
 #include <cstring>
 
 namespace plab::recorder {
 namespace {
+
+constexpr char kNoDriver[] = "no CUDA driver was found (or it cannot be initialised)";
+constexpr char kAnyVersion[] = "PROFILING_LAB_ANY_CUPTI";
+
+bool any_version_goes() {
+  const char* const value = std::getenv(kAnyVersion);
+  return value && *value && std::strcmp(value, "0") != 0;
+}
 
 struct Search {
   const char* prefix;
@@ -24,7 +33,7 @@ int visit(dl_phdr_info* info, size_t, void* data) {
 }
 
 // Returns "" or why this file cannot serve.
-std::string bind(const std::string& path, int extra_flags, cupti::Functions* functions) {
+std::string bind(const std::string& path, int extra_flags, bool is_nvidias, cupti::Functions* functions) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | extra_flags);
   if (!library) {
     const char* error = dlerror();
@@ -42,7 +51,14 @@ std::string bind(const std::string& path, int extra_flags, cupti::Functions* fun
 #undef PLAB_BIND_REQUIRED
 #undef PLAB_BIND
   if (missing) return path + " has no " + missing;
+  // CUPTI 13.2 without a driver calls itself until the stack is full, in cuptiGetVersion already.
+  if (is_nvidias && !dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) return kNoDriver;
   if (found.GetVersion(&found.version) != cupti::kSuccess) return path + " does not tell its version";
+  if (const uint32_t major = found.version / cupti::kMajor;
+      major > cupti::kNewestMajor && !any_version_goes()) {
+    return path + " is CUPTI of CUDA " + std::to_string(major) + ", and its records are known up to CUDA " +
+           std::to_string(cupti::kNewestMajor) + ": " + kAnyVersion + "=1 tries it all the same";
+  }
   found.path = path;
   *functions = found;
   return "";
@@ -65,16 +81,16 @@ std::string cupti::Functions::describe(cupti::Result result) const {
 std::string load_cupti(const std::string& override_path, const std::vector<std::string>& candidates,
                        cupti::Functions* functions) {
   if (!override_path.empty()) {
-    const std::string why = bind(override_path, 0, functions);
+    const std::string why = bind(override_path, 0, false, functions);
     return why.empty() ? "" : "PROFILING_LAB_CUPTI cannot be used: " + why;
   }
   if (const std::string mapped = find_mapped_library("libcupti.so"); !mapped.empty()) {
-    return bind(mapped, RTLD_NOLOAD, functions);
+    return bind(mapped, RTLD_NOLOAD, true, functions);
   }
   std::string reasons;
   for (const std::string& path : candidates) {
-    const std::string why = bind(path, 0, functions);
-    if (why.empty()) return "";
+    const std::string why = bind(path, 0, true, functions);
+    if (why.empty() || why == kNoDriver) return why;
     reasons += (reasons.empty() ? "" : "; ") + why;
   }
   return "libcupti was not found (pip's CUDA build of torch brings it, so does the CUDA toolkit)" +

@@ -22,7 +22,8 @@ std::atomic<bool> on{false};
 std::array<uint64_t, 2> began_ns{};  // by kind; only with the GIL
 std::mutex mutex;
 std::vector<Event>& waiting() {
-  static auto* const events = new std::vector<Event>;  // never destroyed: a collection may come at the very end
+  static auto* const events =
+      new std::vector<Event>;  // never destroyed: a collection may come at the very end
   return *events;
 }
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <type_traits>
 
 #include "recorder/autograd_link.h"
 #include "recorder/capture_watch.h"
@@ -31,27 +32,52 @@ std::atomic<uint64_t> swallowed{0};
 
 // The call that the thread is in. A runtime call makes driver calls of its own, which carry the same
 // correlation id; only the outermost call is recorded.
+//
+// It has no destructor: the program's own thread-locals may be older, and then call CUDA when ours are gone.
 struct ThreadState {
-  std::shared_ptr<LaunchRing> ring;
+  LaunchRing* ring = nullptr;
+  std::shared_ptr<LaunchRing>* held = nullptr;  // the same one
   uint64_t session = 0;
   bool inside = false;
   bool sampled = false;
+  bool ending = false;  // this thread's Owner is gone
   cupti::Domain domain{};
   uint64_t entry_cost = 0;  // in ticks
-  LaunchEvent event;
+  LaunchEvent event{};
+};
+static_assert(std::is_trivially_destructible_v<ThreadState>);
+constinit thread_local ThreadState thread_state;
 
-  ~ThreadState() {
-    if (ring) ring->owner_gone.store(true, std::memory_order_release);
+void let_go(ThreadState& thread) noexcept {
+  if (thread.ring) thread.ring->owner_gone.store(true, std::memory_order_release);
+  delete thread.held;
+  thread.ring = nullptr;
+  thread.held = nullptr;
+  thread.inside = false;
+}
+
+struct Owner {
+  ~Owner() {
+    let_go(thread_state);
+    thread_state.ending = true;
   }
 };
-thread_local ThreadState thread_state;
+
+// What comes after the Owner gets a ring for each call, given back with it.
+void take_ring(ThreadState& thread, LaunchRings* rings) {
+  if (!thread.ending) {
+    static thread_local Owner owner;
+    (void)owner;
+  }
+  thread.held = new std::shared_ptr<LaunchRing>(rings->add(static_cast<uint32_t>(syscall(SYS_gettid))));
+  thread.ring = thread.held->get();
+}
 
 void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32_t cbid,
            const cupti::CallbackData& call) {
   const uint64_t now_session = session.load(std::memory_order_relaxed);
   if (thread.session != now_session) {
-    if (thread.session >> kRecordingShift != now_session >> kRecordingShift)
-      thread.ring = rings->add(static_cast<uint32_t>(syscall(SYS_gettid)));
+    if (thread.session >> kRecordingShift != now_session >> kRecordingShift) let_go(thread);
     thread.session = now_session;
     thread.inside = false;
   }
@@ -61,6 +87,7 @@ void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32
     if (nested && domain == thread.domain) return;
     // A runtime call never starts inside another call: the exit of the last one was missed.
   }
+  if (!thread.ring) take_ring(thread, rings);
   LaunchEvent& event = thread.event;
   event.start_tick = tick_clock::now();
   event.correlation = call.correlation_id;
@@ -99,6 +126,7 @@ void leave(ThreadState& thread, cupti::Domain domain, uint32_t cbid, const cupti
   event.return_value = call.return_value ? *static_cast<const int*>(call.return_value) : 0;
   thread.ring->push(event);
   if (thread.sampled) thread.ring->add_cost(thread.entry_cost + (tick_clock::now() - event.end_tick));
+  if (thread.ending) let_go(thread);
 }
 
 }  // namespace

@@ -49,13 +49,17 @@ class LaunchRing {
     cost_samples_.store(cost_samples_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
-  // Thread: the consumer. Calls visit(event) for everything that is there.
+  // Thread: the consumer. Calls visit(event) for everything that is there. Where that throws, this event and
+  // those behind it are left for the next time.
   template <class Visit>
   void drain(Visit visit) {
-    uint64_t tail = tail_.load(std::memory_order_relaxed);
     const uint64_t head = head_.load(std::memory_order_acquire);
-    for (; tail != head; ++tail) visit(events_[tail % kCapacity]);
-    tail_.store(tail, std::memory_order_release);
+    struct Progress {
+      std::atomic<uint64_t>& stored;
+      uint64_t tail;
+      ~Progress() { stored.store(tail, std::memory_order_release); }
+    } at{tail_, tail_.load(std::memory_order_relaxed)};
+    for (; at.tail != head; ++at.tail) visit(events_[at.tail % kCapacity]);
   }
 
   uint32_t thread() const noexcept { return thread_; }

@@ -5,8 +5,11 @@
 #include <pybind11/stl.h>
 
 #include <atomic>
+#include <exception>
+#include <map>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,18 +29,54 @@ using namespace plab::recorder;
 
 namespace {
 
+// File names are bytes, which Python keeps as text in which an odd byte is a lone surrogate. The file system
+// gets the bytes; what is to be read, here and in the recording, has the byte as \xNN, since it must be
+// UTF-8.
+std::string path_of(const py::handle& path) {
+  return py::module_::import("os").attr("fsencode")(path).cast<std::string>();
+}
+
+py::str readable(const std::string& bytes) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<py::ssize_t>(bytes.size()), "backslashreplace"));
+}
+
+using Meta = std::map<std::string, std::string>;
+
+Meta meta_of(const py::dict& texts) {
+  Meta meta;
+  for (const auto& [name, text] : texts) {
+    const py::object bytes = text.attr("encode")("utf-8", "surrogateescape");
+    meta[name.cast<std::string>()] = readable(bytes.cast<std::string>()).cast<std::string>();
+  }
+  return meta;
+}
+
+// A sentence about a file has the file's name in it.
+void translate(std::exception_ptr thrown) {
+  try {
+    std::rethrow_exception(std::move(thrown));
+  } catch (const py::error_already_set&) {
+    throw;  // Python's own; a runtime_error in pybind11's older versions
+  } catch (const py::builtin_exception&) {
+    throw;  // index_error and the like know their Python type
+  } catch (const std::runtime_error& error) {
+    PyErr_SetObject(PyExc_RuntimeError, readable(error.what()).ptr());
+  }
+}
+
 py::dict start(const py::kwargs& wanted) {
   StartOptions options;
   for (const auto& [key, value] : wanted) {
     const auto name = key.cast<std::string>();
     if (name == "spool_path")
-      options.spool_path = value.cast<std::string>();
+      options.spool_path = path_of(value);
     else if (name == "spool_file")
       options.spool_file = value.cast<int>();
     else if (name == "cupti_override")
-      options.cupti.override_path = value.cast<std::string>();
+      options.cupti.override_path = path_of(value);
     else if (name == "cupti_candidates")
-      options.cupti.candidates = value.cast<std::vector<std::string>>();
+      for (const py::handle path : value) options.cupti.candidates.push_back(path_of(path));
     else if (name == "gpu")
       options.gpu = value.cast<bool>();
     else if (name == "python_stacks")
@@ -74,14 +113,14 @@ py::dict start(const py::kwargs& wanted) {
   return out;
 }
 
-std::map<std::string, std::string> stop(const std::map<std::string, std::string>& meta) {
+Meta stop(const py::dict& meta) {
   std::string why;
   {
     const py::gil_scoped_release released;
     why = Session::instance().halt();
   }
   if (!why.empty()) throw std::runtime_error(why);
-  return Session::instance().finish(meta);
+  return Session::instance().finish(meta_of(meta));
 }
 
 // Ranges end on any thread, without the GIL: Python's main thread is asked to call the function soon. A full
@@ -197,8 +236,9 @@ py::str decoded(const std::string& text) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
 }
 
-py::dict read_spool(const std::string& path, int file) {
+py::dict read_spool(const py::handle& name, int file) {
   name_the_columns();
+  const std::string path = path_of(name);
   spool::Contents contents;
   {
     const py::gil_scoped_release released;
@@ -252,12 +292,12 @@ void collection_event(const std::string& phase, const py::dict& info) {
 PYBIND11_MODULE(_recorder, m) {
   m.doc() = "Records CUDA activity, Python stacks and NVTX ranges of the running process.";
   m.attr("VERSION") = PLAB_VERSION;
+  py::register_local_exception_translator(&translate);
   bind_python_stacks(m);
   m.def("start", &start);
   m.def("stop", &stop, py::arg("meta"));
   m.def(
-      "add_meta", [](const std::map<std::string, std::string>& meta) { Session::instance().add_meta(meta); },
-      py::arg("meta"));
+      "add_meta", [](const py::dict& meta) { Session::instance().add_meta(meta_of(meta)); }, py::arg("meta"));
   const py::call_guard<py::gil_scoped_release> without_gil;
   m.def(
       "warm_up", [] { return Session::instance().warm_up(); }, without_gil);
@@ -269,6 +309,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.def(
       "pause", [] { return Session::instance().pause(); }, without_gil);
   m.def("captures_under_way", &capture_watch::under_way);
+  m.def("expect_nvtx", &nvtx_ranges::expect_recording);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });
   m.def("status", [] { return Session::instance().statistics(); });

@@ -302,12 +302,12 @@ bool fill_extension(nvtx::ExtensionInfo& info) {
 }  // namespace
 }  // namespace plab::recorder
 
-// Called by every library's NVTX at its first use. 0 (no injection) outside of a recording: a child process
+// Called by every library's NVTX at its first use. 0 (no injection) where none is expected: a child process
 // that inherited the variable, or a library that wakes up after stop().
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
     plab::recorder::nvtx::GetExportTable get_export_table) {
   using namespace plab::recorder;
-  if (!nvtx_ranges::recording() || !fill_tables(get_export_table)) return 0;
+  if (!nvtx_ranges::expected() || !fill_tables(get_export_table)) return 0;
   nvtx_ranges::library_attached();
   return 1;
 }
@@ -316,5 +316,5 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtxExtension(
     plab::recorder::nvtx::ExtensionInfo* info) {
   using namespace plab::recorder;
-  return info && nvtx_ranges::recording() && fill_extension(*info);
+  return info && nvtx_ranges::expected() && fill_extension(*info);
 }

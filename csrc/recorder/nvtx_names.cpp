@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recorder/nvtx_names.h"
 
+#include <atomic>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <utility>
+
+#include "recorder/fork_safe_mutex.h"
 
 namespace plab::recorder::nvtx_names {
 namespace {
@@ -21,28 +25,37 @@ struct Label {
 };
 
 struct Names {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::deque<Domain> domains;  // deques: handles are addresses
   std::deque<RegisteredString> strings;
   std::deque<Resource> resources;
   std::vector<Label> labels;
   std::vector<std::pair<uint32_t, std::string>> threads;
   std::vector<Schema> schemas;
-  size_t labels_told = 0, threads_told = 0, resources_told = 0, schemas_told = 0;
 };
-Names& names() {
-  static auto* const all = new Names;  // never destroyed: NVTX calls come until the very end
-  return *all;
-}
+// Never destroyed: NVTX calls come until the very end.
+std::atomic<Names*> known{new Names};
+std::atomic<uint32_t> next_domain{kFirstDomain};
+Names& names() { return *known.load(std::memory_order_acquire); }
 
 uint32_t text_id(spool::Writer& writer, const std::string& text) {
   return text.empty() ? spool::kNone : writer.intern(text);
 }
 
-void write_labels(spool::Writer& writer, Names& all) {
+// What was told, so far, of each kind of name; the consumer's.
+struct Told {
+  size_t labels = 0, threads = 0, resources = 0, schemas = 0;
+};
+Told told;
+
+template <class All>
+auto rest_of(const All& all, size_t first) {
+  return std::vector<typename All::value_type>(all.begin() + static_cast<ptrdiff_t>(first), all.end());
+}
+
+void write_labels(spool::Writer& writer, const std::vector<Label>& labels) {
   std::vector<spool::Range> rows;
-  for (; all.labels_told < all.labels.size(); ++all.labels_told) {
-    const Label& label = all.labels[all.labels_told];
+  for (const Label& label : labels) {
     spool::Range& row = rows.emplace_back();
     row.type = static_cast<uint32_t>(label.type);
     row.domain = label.domain;
@@ -53,20 +66,16 @@ void write_labels(spool::Writer& writer, Names& all) {
   writer.append(spool::Kind::kRange, rows);
 }
 
-void write_threads(spool::Writer& writer, Names& all) {
+void write_threads(spool::Writer& writer, const std::vector<std::pair<uint32_t, std::string>>& threads) {
   std::vector<spool::Thread> rows;
-  for (; all.threads_told < all.threads.size(); ++all.threads_told) {
-    const auto& [thread, text] = all.threads[all.threads_told];
-    rows.push_back({thread, writer.intern(text)});
-  }
+  for (const auto& [thread, text] : threads) rows.push_back({thread, writer.intern(text)});
   writer.append(spool::Kind::kThread, rows);
 }
 
-void write_schemas(spool::Writer& writer, Names& all) {
+void write_schemas(spool::Writer& writer, const std::vector<Schema>& given) {
   std::vector<spool::Schema> schemas;
   std::vector<spool::SchemaEntry> entries;
-  for (; all.schemas_told < all.schemas.size(); ++all.schemas_told) {
-    const Schema& schema = all.schemas[all.schemas_told];
+  for (const Schema& schema : given) {
     schemas.push_back(schema.facts);
     schemas.back().name = text_id(writer, schema.name);
     for (const SchemaEntry& entry : schema.entries) {
@@ -79,12 +88,21 @@ void write_schemas(spool::Writer& writer, Names& all) {
   writer.append(spool::Kind::kSchemaEntry, entries);
 }
 
+void write_resources(spool::Writer& writer, const std::vector<Resource>& given) {
+  std::vector<spool::Resource> rows;
+  for (const Resource& resource : given) {
+    rows.push_back(resource.facts);
+    rows.back().name = text_id(writer, resource.name);
+  }
+  writer.append(spool::Kind::kResource, rows);
+}
+
 }  // namespace
 
 const Domain* create_domain(std::string text) {
   Names& all = names();
   std::lock_guard lock(all.mutex);
-  const auto id = static_cast<uint32_t>(all.domains.size()) + kFirstDomain;
+  const uint32_t id = next_domain.fetch_add(1);
   const Domain& domain = all.domains.emplace_back(Domain{id, std::move(text)});
   all.labels.push_back({spool::RangeType::kDomain, id, spool::kNone, domain.name});
   return &domain;
@@ -135,32 +153,48 @@ std::optional<Schema> find_schema(uint32_t domain, uint64_t id) {
   return {};
 }
 
-void start() noexcept {
-  Names& all = names();
-  std::lock_guard lock(all.mutex);
-  all.labels_told = all.threads_told = all.resources_told = all.schemas_told = 0;
+void before_fork() noexcept { names().mutex.before_fork(); }
+void after_fork_parent() noexcept { names().mutex.after_fork_parent(); }
+// Handles that the child has stay what they are; only its own recordings would miss older names.
+void after_fork_child() noexcept {
+  if (names().mutex.after_fork_child()) return;
+  if (auto* fresh = new (std::nothrow) Names) known = fresh;
 }
 
+void start() noexcept { told = {}; }
+
+// The names are copied under the lock and written without it: who names something must not wait for a disk.
 void write_new(spool::Writer& writer) {
-  Names& all = names();
-  std::lock_guard lock(all.mutex);
-  write_labels(writer, all);
-  write_schemas(writer, all);
-  write_threads(writer, all);
-  std::vector<spool::Resource> resources;
-  for (; all.resources_told < all.resources.size(); ++all.resources_told) {
-    const Resource& resource = all.resources[all.resources_told];
-    resources.push_back(resource.facts);
-    resources.back().name = text_id(writer, resource.name);
+  std::vector<Label> labels;
+  std::vector<std::pair<uint32_t, std::string>> threads;
+  std::vector<Resource> resources;
+  std::vector<Schema> schemas;
+  {
+    Names& all = names();
+    std::lock_guard lock(all.mutex);
+    labels = rest_of(all.labels, told.labels);
+    threads = rest_of(all.threads, told.threads);
+    resources = rest_of(all.resources, told.resources);
+    schemas = rest_of(all.schemas, told.schemas);
   }
-  writer.append(spool::Kind::kResource, resources);
+  write_labels(writer, labels);
+  told.labels += labels.size();
+  write_schemas(writer, schemas);
+  told.schemas += schemas.size();
+  write_threads(writer, threads);
+  told.threads += threads.size();
+  write_resources(writer, resources);
+  told.resources += resources.size();
 }
 
 void write_threads_again(spool::Writer& writer) {
-  Names& all = names();
-  std::lock_guard lock(all.mutex);
-  all.threads_told = 0;
-  write_threads(writer, all);
+  std::vector<std::pair<uint32_t, std::string>> threads;
+  {
+    Names& all = names();
+    std::lock_guard lock(all.mutex);
+    threads = all.threads;
+  }
+  write_threads(writer, threads);
 }
 
 }  // namespace plab::recorder::nvtx_names

@@ -47,6 +47,10 @@ uint64_t register_schema(Schema schema);
 // A copy: other threads may register meanwhile.
 std::optional<Schema> find_schema(uint32_t domain, uint64_t id);
 
+void before_fork() noexcept;
+void after_fork_parent() noexcept;
+void after_fork_child() noexcept;
+
 // Thread: the consumer. A recording begins: every name is new to it.
 void start() noexcept;
 // Thread: the consumer. What it has not been told yet.

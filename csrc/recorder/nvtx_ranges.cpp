@@ -4,14 +4,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "recorder/clock.h"
+#include "recorder/fork_safe_mutex.h"
 
 namespace plab::recorder::nvtx_ranges {
 namespace {
@@ -31,20 +35,20 @@ struct ThreadRanges {
 };
 
 struct Registry {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::vector<std::shared_ptr<ThreadRanges>> threads;
   std::unordered_map<uint64_t, Event> started;  // start/end pairs may cross threads
 };
-Registry& registry() {
-  static auto* const all = new Registry;
-  return *all;
-}
+// Never destroyed: NVTX calls come until the very end.
+std::atomic<Registry*> all_threads{new Registry};
+Registry& registry() { return *all_threads.load(std::memory_order_acquire); }
 
 std::atomic<bool> is_recording{false};
+std::atomic<bool> is_expected{false};
 std::atomic<uint32_t> session{0};
 std::atomic<uint32_t> attached{0};
 std::atomic<uint64_t> next_range_id{1};
-std::atomic<uint64_t> handed_over{0};
+std::atomic<uint64_t> handed_over{0}, lost_events{0};
 std::atomic<void (*)()> watcher{nullptr};
 std::string watched_name;  // written only while watcher is null and no range ends
 
@@ -53,20 +57,39 @@ void tell_watcher(const Event& event) {
   if (ended && event.text == watched_name) ended();
 }
 
+// Without a destructor: the program's own thread-locals may be older, and name ranges when ours are gone.
+struct Mine {
+  std::shared_ptr<ThreadRanges>* ranges = nullptr;
+  bool ending = false;  // this thread's Owner is gone
+};
+static_assert(std::is_trivially_destructible_v<Mine>);
+constinit thread_local Mine t_mine;
+
 struct Owner {
-  std::shared_ptr<ThreadRanges> ranges;
   ~Owner() {
-    if (ranges) ranges->owner_gone = true;
+    if (t_mine.ranges) (*t_mine.ranges)->owner_gone = true;
+    delete t_mine.ranges;
+    t_mine = {nullptr, true};
   }
 };
-thread_local Owner owner;
+
+// What comes after the Owner has a memory of its own, which nobody frees: no later moment of the thread is
+// known.
+std::shared_ptr<ThreadRanges>& this_threads_own() {
+  if (!t_mine.ranges) {
+    if (!t_mine.ending) {
+      static thread_local Owner owner;
+      (void)owner;
+    }
+    t_mine.ranges = new std::shared_ptr<ThreadRanges>(std::make_shared<ThreadRanges>());
+    (*t_mine.ranges)->thread = static_cast<uint32_t>(syscall(SYS_gettid));
+  }
+  return *t_mine.ranges;
+}
 
 ThreadRanges& this_thread() {
-  if (!owner.ranges) {
-    owner.ranges = std::make_shared<ThreadRanges>();
-    owner.ranges->thread = static_cast<uint32_t>(syscall(SYS_gettid));
-  }
-  ThreadRanges& mine = *owner.ranges;
+  const std::shared_ptr<ThreadRanges>& own = this_threads_own();
+  ThreadRanges& mine = *own;
   const uint32_t current = session.load(std::memory_order_relaxed);
   if (mine.session != current) {
     {
@@ -76,7 +99,7 @@ ThreadRanges& this_thread() {
       mine.finished.clear();
     }
     std::lock_guard lock(registry().mutex);  // never both locks at once
-    registry().threads.push_back(owner.ranges);
+    registry().threads.push_back(own);
   }
   return mine;
 }
@@ -93,7 +116,7 @@ std::string hexadecimal(const std::string& bytes) {
   return out;
 }
 
-void write(spool::Writer& writer, const std::vector<Event>& events) {
+void write(spool::Writer& writer, const std::vector<Event>& events) try {
   std::vector<Range> ranges;
   ranges.reserve(events.size());
   for (const Event& event : events) {
@@ -102,6 +125,10 @@ void write(spool::Writer& writer, const std::vector<Event>& events) {
     ranges.back().data = event.data.empty() ? spool::kNone : writer.intern(hexadecimal(event.data));
   }
   writer.append(spool::Kind::kRange, ranges);
+  handed_over += events.size();
+} catch (...) {
+  lost_events += events.size();
+  throw;
 }
 
 }  // namespace
@@ -179,7 +206,7 @@ void range_end(uint64_t id, uint64_t end_ns, const std::string& data) {
 }
 
 void start() noexcept {
-  handed_over = 0;
+  handed_over = lost_events = 0;
   session.fetch_add(1);
   nvtx_names::start();
   is_recording = true;
@@ -212,10 +239,10 @@ void drain(spool::Writer& writer, const Keep& keep) {
     std::erase_if(events, [&](const Event& event) {
       return !keep(event.range.start_ns, event.range.end_ns ? event.range.end_ns : event.range.start_ns);
     });
-    handed_over += events.size();
     write(writer, events);
     // A range that its thread left open is kept for stop().
-    if (!last || !thread->open.empty()) continue;
+    const auto& open = thread->open;
+    if (!last || !std::ranges::all_of(open, [](const auto& stack) { return stack.second.empty(); })) continue;
     std::lock_guard lock(registry().mutex);
     std::erase(registry().threads, thread);
   }
@@ -238,13 +265,28 @@ void stop(spool::Writer& writer, const Keep& keep) {
     for (auto& [domain, stack] : thread->open) left.insert(left.end(), stack.begin(), stack.end());
     thread->open.clear();
   }
-  handed_over += left.size();
   write(writer, left);
   nvtx_names::write_threads_again(writer);
 }
 
-void after_fork_child() noexcept { is_recording = false; }
+void before_fork() noexcept {
+  registry().mutex.before_fork();
+  nvtx_names::before_fork();
+}
+void after_fork_parent() noexcept {
+  nvtx_names::after_fork_parent();
+  registry().mutex.after_fork_parent();
+}
+void after_fork_child() noexcept {
+  is_recording = false;
+  nvtx_names::after_fork_child();
+  if (registry().mutex.after_fork_child()) return;
+  if (auto* fresh = new (std::nothrow) Registry) all_threads = fresh;
+}
 uint64_t count() noexcept { return handed_over; }
+uint64_t lost() noexcept { return lost_events; }
+void expect_recording() noexcept { is_expected = true; }
+bool expected() noexcept { return is_recording || is_expected; }
 void library_attached() noexcept { ++attached; }
 uint32_t attached_libraries() noexcept { return attached; }
 

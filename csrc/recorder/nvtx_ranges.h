@@ -28,10 +28,18 @@ using Keep = std::function<bool(uint64_t start_ns, uint64_t end_ns)>;
 void drain(trace::spool::Writer& writer, const Keep& keep);
 // Closes what is open (rows without an end), hands everything over and stops recording.
 void stop(trace::spool::Writer& writer, const Keep& keep);
+// Around every fork, whether a recording runs or not: the child's NVTX calls must not wait for a thread it
+// lacks.
+void before_fork() noexcept;
+void after_fork_parent() noexcept;
 void after_fork_child() noexcept;
 // `ended` is called on the thread that ends a range of this name; nullptr: no more.
 void watch(const std::string& name, void (*ended)());
 uint64_t count() noexcept;  // handed to the writer since start()
+uint64_t lost() noexcept;   // since start(), for want of memory
+// Libraries that look for us outside of a recording are served, too: one may come later.
+void expect_recording() noexcept;
+bool expected() noexcept;  // a recording runs, or may come
 void library_attached() noexcept;
 uint32_t attached_libraries() noexcept;  // since the process began
 

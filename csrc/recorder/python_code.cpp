@@ -23,7 +23,12 @@ PyObject* name_of(const PyCodeObject* code) {
 }
 
 void append_utf8(std::string* out, uint32_t c) {
-  if (c >= 0xD800 && c < 0xE000) c = 0xFFFD;  // a lone surrogate: a file name that is not UTF-8
+  if (c >= 0xDC80 && c < 0xDD00) {  // a byte of a file name that is not UTF-8, as Python keeps it
+    constexpr const char* kDigits = "0123456789abcdef";
+    out->append({'\\', 'x', kDigits[c >> 4 & 0xF], kDigits[c & 0xF]});
+    return;
+  }
+  if (c >= 0xD800 && c < 0xE000) c = 0xFFFD;  // no character at all
   if (c < 0x80) {
     out->push_back(static_cast<char>(c));
   } else if (c < 0x800) {

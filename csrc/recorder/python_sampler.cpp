@@ -54,8 +54,11 @@ void PythonSampler::start(uint64_t period_ns, Wanted wanted) {
   wanted_ = std::move(wanted);
   stopping_ = false;
   asked_ = false;
-  totals_ = {};
-  samples_.clear();
+  {
+    const std::lock_guard lock(mutex_);  // the consumer is there already
+    totals_ = {};
+    samples_.clear();
+  }
   threads_.clear();
   g_active = this;
   thread_ = std::thread(&PythonSampler::run, this);
@@ -91,12 +94,18 @@ void PythonSampler::run() {
   state_ = mine;
   const std::chrono::nanoseconds period(period_ns_);
   auto next = std::chrono::steady_clock::now() + period;
+  uint64_t failed = 0;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_until(lock, next, [this] { return stopping_; })) {
     lock.unlock();
-    if (wanted_()) tick();
+    try {
+      if (wanted_()) tick();
+    } catch (...) {  // no memory
+      ++failed;
+    }
     const auto now = std::chrono::steady_clock::now();
     lock.lock();
+    totals_.lost += std::exchange(failed, 0);
     next += period;
     if (next < now) {
       const auto missed = (now - next) / period + 1;
@@ -155,7 +164,6 @@ void PythonSampler::sample() try {
     Thread& known = threads_[id];
     if (!known.stacks) known.stacks = std::make_unique<ThreadStacks>();
     known.seen = moment;
-    known.stacks->hidden = python_stacks::hidden_callers(id);
     const StackId stack = python_stacks::capture_of(thread, *known.stacks);
     if (!stack) continue;                                 // no Python runs there
     if (!known.number) known.number = number_of(thread);  // not before: a state may be older than its thread

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -43,8 +44,24 @@ Shared* g_shared = nullptr;              // lives on after stop(), and into the 
 std::atomic<uint32_t> g_epoch{1};        // moves on when an address may have lost its meaning
 std::atomic<bool> g_pin_requested{false};
 std::atomic<uint64_t> g_truncated{0}, g_foreign{0}, g_failed{0};
-std::atomic<uint64_t> g_hiding_thread{0};  // whose launcher's frames are hidden; there is one launcher
-std::atomic<int> g_hidden{0};
+// The frames that launched the user's script, outermost first, and their thread. What they execute is kept
+// alive, so that no other code can come to have its address; a launcher that was replaced stays readable.
+struct Launcher {
+  uint64_t thread = 0;
+  std::vector<const PyCodeObject*> code;
+};
+std::atomic<const Launcher*> g_launcher{nullptr};
+
+// How many of the outermost frames are the launcher's. A greenlet has none of them, on whatever thread: its
+// chain of frames begins with its own function.
+int launcher_frames(PyThreadState* thread, const PlabFrame* frames, int count) {
+  const Launcher* launcher = g_launcher.load(std::memory_order_acquire);
+  if (launcher == nullptr || PyThreadState_GetID(thread) != launcher->thread) return 0;
+  const int most = std::min(count, static_cast<int>(launcher->code.size()));
+  int found = 0;
+  while (found < most && frames[count - 1 - found].code == launcher->code[found]) ++found;
+  return found;
+}
 
 // GIL held. Pins what the running frames of all threads execute: these objects are alive for certain.
 void pin_running_code(Shared& shared) {
@@ -182,7 +199,7 @@ StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
   const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
   int truncated = 0;
   int count = plab_walk_frames(thread, memory.frames, kMaxDepth, &truncated);
-  if (!truncated) count = std::max(0, count - memory.hidden);  // else the hidden ones were not reached
+  if (!truncated) count -= launcher_frames(thread, memory.frames, count);  // else they were not reached
   bool unpinned = false;
   StackId stack = 0;
   try {
@@ -207,17 +224,17 @@ StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
 }
 
 void hide_callers() {
-  if (g_active.load() == nullptr) return;
-  if (ThreadStacks* mine = this_thread_stacks()) {
-    int truncated = 0;
-    mine->hidden = plab_walk_frames(PyThreadState_Get(), mine->frames, kMaxDepth, &truncated);
-    g_hidden = mine->hidden;
-    g_hiding_thread = PyThreadState_GetID(PyThreadState_Get());
+  std::vector<PlabFrame> frames(kMaxDepth);
+  int truncated = 0;
+  const int count = plab_walk_frames(PyThreadState_Get(), frames.data(), kMaxDepth, &truncated);
+  if (truncated) return;
+  auto launcher = std::make_unique<Launcher>();
+  launcher->thread = PyThreadState_GetID(PyThreadState_Get());
+  for (int i = count - 1; i >= 0; --i) {
+    Py_INCREF(const_cast<PyCodeObject*>(frames[i].code));
+    launcher->code.push_back(frames[i].code);
   }
-}
-
-int hidden_callers(uint64_t thread_state) noexcept {
-  return g_hiding_thread.load() == thread_state ? g_hidden.load() : 0;
+  g_launcher.store(launcher.release(), std::memory_order_release);
 }
 
 void resolve() {

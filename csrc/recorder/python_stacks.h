@@ -37,12 +37,9 @@ bool start(std::string* why_not);
 // that was seen before.
 StackId capture() noexcept;
 
-// GIL held. The frames that this thread executes now stay out of its stacks from here on: a launcher calls
-// this right before it hands over to the user's script.
+// GIL held. The frames that this thread executes now stay out of its stacks from here on, wherever they are
+// the outermost ones: a launcher calls this right before it hands over to the user's script.
 void hide_callers();
-
-// What hide_callers() hid on the thread with this id (PyThreadState_GetID).
-int hidden_callers(uint64_t thread_state) noexcept;
 
 // GIL held. 3.10 and 3.11: keeps the code objects that are executing alive, so that captures need not compare
 // their content any more; worth calling now and then. Nothing to do from 3.12 on. Lines are known from the

@@ -12,12 +12,14 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <new>
 
 #include "recorder/autograd_link.h"
 #include "recorder/clock.h"
 #include "recorder/host_events.h"
 #include "recorder/nvtx_ranges.h"
 #include "recorder/python_stacks.h"
+#include "recorder/signal_mask.h"
 #include "recorder/wait_calls.h"
 
 namespace plab::recorder {
@@ -36,18 +38,31 @@ Session& Session::instance() {
   return *session;
 }
 
-Session::Session() { pthread_atfork(nullptr, nullptr, &Session::after_fork_child); }
+Session::Session() {
+  pthread_atfork(&Session::before_fork, &Session::after_fork_parent, &Session::after_fork_child);
+}
+
+// Only what the program's own calls lock. The rest is held while files are written and while the GIL is
+// waited for, which the forking thread may have.
+void Session::before_fork() { nvtx_ranges::before_fork(); }
+void Session::after_fork_parent() { nvtx_ranges::after_fork_parent(); }
 
 // The child has none of our threads and must not touch CUPTI: a CUDA context does not survive a fork.
 void Session::after_fork_child() {
   Session& session = instance();
+  nvtx_ranges::after_fork_child();
+  python_stacks::after_fork_child();
+  // Whoever held them does not exist here.
+  for (std::mutex* mutex :
+       {&session.control_, &session.counting_, &session.consumer_mutex_, &session.windows_mutex_}) {
+    new (mutex) std::mutex;
+  }
   if (session.state_ == State::kIdle) return;
   session.state_ = State::kForked;
   launch_callbacks::disarm();
   host_events::stop();
+  CuptiClient::after_fork_child();
   autograd_link::detach();
-  nvtx_ranges::after_fork_child();
-  python_stacks::after_fork_child();
   PythonSampler::after_fork_child();
   session.writer_.forget();
 }
@@ -82,8 +97,9 @@ StartResult Session::start(const StartOptions& options) {
     state_ = State::kRecording;
     return result;
   }
+  stop_consumer();
   if (gpu_) cupti_.stop();
-  if (nvtx_) nvtx_ranges::stop(writer_, keep_);
+  if (nvtx_) survive([this] { nvtx_ranges::stop(writer_, keep_); });
   if (python_) python_stacks::stop();
   writer_.discard();
   state_ = State::kIdle;
@@ -93,6 +109,8 @@ StartResult Session::start(const StartOptions& options) {
 void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult* result) {
   gpu_ = nvtx_ = python_ = sampling_ = false;
   recorded_calls_ = calls_with_stack_ = waits_ = 0;
+  launched_ = false;
+  failures_ = 0;
   flush_period_ms_ = options.flush_period_ms;
   drain_period_ms_ = options.drain_period_ms;
   armed_ = !options.paused;
@@ -102,6 +120,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   start_ns_ = start_ns;
   windows_.clear();
   stacks_.reset();
+  samples_.clear();
   rings_.clear();
   node_names_.clear();
   last_clock_ = clock_sample();
@@ -130,8 +149,10 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   if (python_) host_events::start();
   stopping_ = false;
   sampling_ = python_ && options.sample_period_ns;
-  if (sampling_) sampler_.start(options.sample_period_ns, [this] { return open_.load(); });
-  consumer_ = std::thread(&Session::consume, this);  // last: it reads what stands above
+  const SignalsBlocked for_new_threads;
+  consumer_ = std::thread(&Session::consume, this);  // after all that it reads
+  // Before the first call of CUDA there is no idle time of the GPU to explain: imports are left out.
+  if (sampling_) sampler_.start(options.sample_period_ns, [this] { return open_ && (launched_ || !gpu_); });
 }
 
 bool Session::warm_up() {
@@ -171,8 +192,10 @@ bool Session::pause() {
 void Session::close_locked() {
   launch_callbacks::disarm();
   open_ = false;
-  if (windows_.empty()) begin_window(start_ns_, -1);  // the recording began without a schedule
-  end_window();
+  survive([this] {
+    if (windows_.empty()) begin_window(start_ns_, -1);  // the recording began without a schedule
+    end_window();
+  });
 }
 
 void Session::pause_locked() {
@@ -208,21 +231,20 @@ bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
 std::string Session::halt() {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording) return "no recording is running in this process";
-  if (launch_callbacks::inside_call()) return "a recording cannot be stopped from inside a CUDA call";
+  // In a pause nobody knows: a call that had begun before it ended unseen.
+  if (armed_ && launch_callbacks::inside_call())
+    return "a recording cannot be stopped from inside a CUDA call";
   if (gpu_) cupti_.stop();
-  if (!windows_.empty() && open_) end_window();
+  if (!windows_.empty() && open_) survive([this] { end_window(); });
   host_events::stop();
   sampler_.stop();
-  {
-    std::lock_guard consumer_lock(consumer_mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  consumer_.join();
+  stop_consumer();
   drain();
-  write_thread_names();
-  if (nvtx_) nvtx_ranges::stop(writer_, keep_);
-  writer_.append(spool::Kind::kClock, std::vector{clock_sample()});
+  if (gpu_) survive([this] { cupti_.compare_launches_with_records(start_ns_); });
+  survive([this] { write_thread_names(); });
+  if (nvtx_) survive([this] { nvtx_ranges::stop(writer_, keep_); });
+  if (failures_) writer_.diagnostic(now_ns(), kWarning, "the recorder had no memory for some of its work");
+  survive([this] { writer_.append(spool::Kind::kClock, std::vector{clock_sample()}); });
   state_ = State::kHalted;
   return "";
 }
@@ -241,6 +263,16 @@ std::map<std::string, std::string> Session::finish(const std::map<std::string, s
   return facts;
 }
 
+void Session::stop_consumer() {
+  if (!consumer_.joinable()) return;
+  {
+    std::lock_guard lock(consumer_mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  consumer_.join();
+}
+
 // ---- the consumer thread ----
 
 void Session::consume() {
@@ -254,10 +286,10 @@ void Session::consume() {
     if (now - last_flush >= uint64_t{flush_period_ms_} * 1'000'000) {
       last_flush = now;
       if (gpu_) cupti_.flush(false);
-      check_clock();
+      survive([this] { check_clock(); });
     }
     drain();
-    keep_below_limit();
+    survive([this] { keep_below_limit(); });
     lock.lock();
   }
 }
@@ -286,16 +318,13 @@ void Session::check_clock() {
   writer_.diagnostic(clock.real_ns, kWarning, text);
 }
 
-void Session::drain() {
+void Session::drain() noexcept {
   std::lock_guard lock(counting_);
-  drain_launches();
-  if (sampling_) drain_samples();
-  drain_host_events();
-  if (gpu_) {
-    cupti_.collect();
-    cupti_.watch(recorded_calls_);
-  }
-  if (nvtx_) nvtx_ranges::drain(writer_, keep_);
+  survive([this] { drain_launches(); });
+  if (sampling_) survive([this] { drain_samples(); });
+  survive([this] { drain_host_events(); });
+  if (gpu_) survive([this] { cupti_.collect(); });
+  if (nvtx_) survive([this] { nvtx_ranges::drain(writer_, keep_); });
 }
 
 void Session::drain_launches() {
@@ -303,13 +332,14 @@ void Session::drain_launches() {
   rings_.drain([this](const LaunchRing& ring, const LaunchEvent& event) {
     uint32_t node_name = spool::kNone;
     if (event.flags & spool::kApiBackward) {
-      const auto [found, fresh] = node_names_.try_emplace(event.node_type, 0);
-      if (fresh) found->second = writer_.intern(autograd_link::node_name(event.node_type));
+      auto found = node_names_.find(event.node_type);
+      if (found == node_names_.end()) {
+        const uint32_t name = writer_.intern(autograd_link::node_name(event.node_type));
+        found = node_names_.emplace(event.node_type, name).first;
+      }
       node_name = found->second;
     }
     stacks_.use(event.stack);
-    ++recorded_calls_;
-    if (event.stack) ++calls_with_stack_;
     spool::ApiCall call{};
     call.start_ns = ticks_.nanoseconds(event.start_tick);
     call.end_ns = ticks_.nanoseconds(event.end_tick);
@@ -319,19 +349,31 @@ void Session::drain_launches() {
     call.self_thread = event.self_thread;
     call.thread = ring.thread();
     call.correlation = event.correlation;
-    const bool driver = event.flags & spool::kApiDriver;
-    call.name = cupti_.name_of(driver ? cupti::Domain::kDriver : cupti::Domain::kRuntime, event.cbid);
+    const auto domain = event.flags & spool::kApiDriver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
+    const CuptiClient::Call traced = cupti_.call_of(domain, event.cbid);
+    call.name = traced.name;
     call.stack = event.stack;
     call.node_name = node_name;
     call.return_value = event.return_value;
     call.flags = event.flags;
-    calls_.push_back(call);
-    const auto domain = driver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
-    if (const auto wait = wait_calls::wait_of(domain, event.cbid); wait != wait_calls::Wait::kNone) {
-      ++waits_;
+    const auto wait = wait_calls::wait_of(domain, event.cbid);
+    const bool waits = wait != wait_calls::Wait::kNone;
+    if (waits) {
       syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation,
                         static_cast<uint32_t>(wait), spool::kNone, 0});
     }
+    try {
+      calls_.push_back(call);
+    } catch (...) {
+      if (waits) syncs_.pop_back();  // the event comes again
+      throw;
+    }
+    ++recorded_calls_;
+    launched_ = true;
+    if (event.stack) ++calls_with_stack_;
+    if (waits) ++waits_;
+    if (traced.launches && event.return_value == 0 && capture_watch::under_way() == 0)
+      cupti_.launched(call.correlation, call.start_ns);
   });
   stacks_.write_out();
   writer_.append(spool::Kind::kApiCall, calls_);
@@ -341,10 +383,11 @@ void Session::drain_launches() {
 }
 
 void Session::drain_samples() {
-  const std::vector<spool::Sample> samples = sampler_.take();
-  for (const spool::Sample& sample : samples) stacks_.use(sample.stack);
+  if (samples_.empty()) samples_ = sampler_.take();
+  for (const spool::Sample& sample : samples_) stacks_.use(sample.stack);
   stacks_.write_out();
-  writer_.append(spool::Kind::kSample, samples);
+  writer_.append(spool::Kind::kSample, samples_);
+  samples_.clear();
 }
 
 void Session::drain_host_events() {
@@ -361,6 +404,7 @@ void Session::drain_host_events() {
 // ---- facts ----
 
 void Session::add_meta(const std::map<std::string, std::string>& meta) noexcept {
+  if (state_ == State::kForked) return;  // the writer's lock may be held by a thread that is not there
   for (const auto& [name, value] : meta) writer_.meta(name, value);
 }
 
@@ -379,6 +423,7 @@ void Session::write_thread_names() {
 }
 
 std::map<std::string, std::string> Session::statistics() {
+  if (state_ == State::kForked) return {};  // as in add_meta()
   std::lock_guard lock(counting_);
   std::map<std::string, std::string> out{{"gpu", gpu_ ? "on" : "off"},
                                          {"autograd_link", autograd_link::state()},
@@ -397,6 +442,8 @@ std::map<std::string, std::string> Session::statistics() {
   put("dropped_bytes", file.lost);
   put("unwritten_records", file.records_lost);
   put("texts_cut", file.texts_cut);
+  put("dropped_ranges", nvtx_ranges::lost());
+  if (failures_) put("recorder_failures", failures_);
   put("callback_errors", launch_callbacks::errors());
   put("spool_bytes", file.written);
   {

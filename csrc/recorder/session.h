@@ -85,7 +85,7 @@ class Session {
   void end_window();
   void keep_below_limit();
   void check_clock();
-  void drain();
+  void drain() noexcept;
   void drain_launches();
   void drain_samples();
   void drain_host_events();
@@ -94,7 +94,21 @@ class Session {
   const nvtx_ranges::Keep keep_ = [this](uint64_t start_ns, uint64_t end_ns) {
     return in_window(start_ns, end_ns);
   };
+  static void before_fork();
+  static void after_fork_parent();
   static void after_fork_child();
+  void stop_consumer();
+
+  // Nothing that is thrown here may reach the program: it can only be for want of memory. It is counted, and
+  // what was not done is tried again at the next round.
+  template <class Work>
+  void survive(Work work) noexcept {
+    try {
+      work();
+    } catch (...) {
+      failures_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
 
   std::mutex control_;   // start, halt and finish one at a time
   std::mutex counting_;  // what statistics() reads and the consumer writes; never held into CUPTI
@@ -108,17 +122,20 @@ class Session {
   std::unordered_map<const void*, uint32_t> node_names_;
   std::vector<trace::spool::ApiCall> calls_;
   std::vector<trace::spool::Sync> syncs_;
+  std::vector<trace::spool::Sample> samples_;
   TickTimeline ticks_;
 
   std::thread consumer_;
   std::mutex consumer_mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
+  std::atomic<uint64_t> failures_{0};
   uint32_t flush_period_ms_ = 1000, drain_period_ms_ = 20;
   trace::spool::Clock last_clock_{};
 
   bool gpu_ = false, nvtx_ = false, python_ = false, sampling_ = false;
   std::atomic<bool> armed_{false}, open_{false};  // CUPTI works; in a window
+  std::atomic<bool> launched_{false};             // the program has called CUDA
   bool limit_reached_ = false;
   uint64_t most_bytes_ = 0, start_ns_ = 0;
 

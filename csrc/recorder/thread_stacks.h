@@ -23,7 +23,6 @@ class ThreadStacks {
   ThreadStacks() { previous_.reserve(python_stacks::kMaxDepth); }
 
   PlabFrame frames[python_stacks::kMaxDepth];  // the stack being captured, innermost first
-  int hidden = 0;                              // so many outermost frames are not the user's
 
   // The node of frames[0..count) below `root`. `resolve(parent, frame)` -> ResolvedFrame is asked for what
   // this thread has not seen since `epoch` last changed. May throw what `resolve` throws, and std::bad_alloc.

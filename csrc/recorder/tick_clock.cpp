@@ -54,9 +54,8 @@ const char* unusable() noexcept {
 
 }  // namespace tick_clock
 
-// The reading of the counter that belongs to the system's: between two, taken again if something came
-// between.
-TickTimeline::Anchor TickTimeline::read_both() noexcept {
+// Between two readings of the counter, taken again if something came between.
+TickTimeline::Anchor TickTimeline::read_both() {
   Anchor best{};
   uint64_t narrowest = UINT64_MAX;
   for (int i = 0; i < kTries; ++i) {
@@ -70,16 +69,17 @@ TickTimeline::Anchor TickTimeline::read_both() noexcept {
   return best;
 }
 
-void TickTimeline::start() {
-  no_counter_ = tick_clock::unusable();
+void TickTimeline::start(const char* no_counter) {
+  no_counter_ = no_counter;
   tick_clock::counting = no_counter_[0] == '\0';
   ns_per_tick_ = 1;
+  rate_is_old_ = false;
   kept_.clear();
   if (!tick_clock::counting) return;
-  kept_.push_back(read_both());
+  kept_.push_back(read_());
   const uint64_t begin = monotonic_ns();
   while (monotonic_ns() - begin < kFirstApartNs) _mm_pause();
-  newest_ = read_both();
+  newest_ = read_();
   ns_per_tick_ =
       static_cast<double>(newest_.ns - kept_[0].ns) / static_cast<double>(newest_.tick - kept_[0].tick);
 }
@@ -90,13 +90,21 @@ std::string TickTimeline::state() const {
 
 void TickTimeline::anchor() {
   if (!tick_clock::counting) return;
-  const Anchor fresh = read_both();
+  const Anchor fresh = read_();
   const auto by_clock = static_cast<int64_t>(fresh.ns - newest_.ns);
-  const double by_ticks = static_cast<double>(fresh.tick - newest_.tick) * ns_per_tick_;
-  if (std::abs(static_cast<double>(by_clock) - by_ticks) > kStepNs) {
-    // Interpolating across a step would stretch the calls before it: they keep their distance from now.
-    kept_ = {{newest_.tick, fresh.ns - static_cast<uint64_t>(by_ticks)}};
+  const auto ticks = static_cast<int64_t>(fresh.tick - newest_.tick);
+  const bool forwards = ticks > 0 && by_clock >= 0;
+  if (forwards && rate_is_old_) {
+    if (by_clock < kShortestNs) return;
+    rate_is_old_ = false;
+    kept_ = {newest_};
     newest_ = fresh;
+    ns_per_tick_ = static_cast<double>(by_clock) / static_cast<double>(ticks);
+    return;
+  }
+  const double by_ticks = static_cast<double>(ticks) * ns_per_tick_;
+  if (!forwards || std::abs(static_cast<double>(by_clock) - by_ticks) > kStepNs) {
+    begin_anew(fresh);
     return;
   }
   if (by_clock < kShortestNs) return;
@@ -107,6 +115,16 @@ void TickTimeline::anchor() {
   newest_ = fresh;
   const Anchor& last = kept_.back();
   ns_per_tick_ = static_cast<double>(fresh.ns - last.ns) / static_cast<double>(fresh.tick - last.tick);
+}
+
+// Somebody set the wall clock, or the counter is another one: a virtual machine has moved to a host with
+// another rate. Interpolating across that would stretch the calls before it: they keep their distance from
+// now, and the rate is what the next reading says.
+void TickTimeline::begin_anew(const Anchor& fresh) {
+  const auto before = static_cast<uint64_t>(static_cast<double>(kShortestNs) / ns_per_tick_);
+  kept_ = {{fresh.tick - before, fresh.ns - static_cast<uint64_t>(kShortestNs)}};
+  newest_ = fresh;
+  rate_is_old_ = true;
 }
 
 uint64_t TickTimeline::between(const Anchor& from, const Anchor& to, uint64_t tick) noexcept {

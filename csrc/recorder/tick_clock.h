@@ -32,7 +32,18 @@ const char* unusable() noexcept;
 // What ticks mean. Not synchronised: the consumer's.
 class TickTimeline {
  public:
-  void start();   // decides tick_clock::counting; no call may be recorded yet
+  struct Anchor {
+    uint64_t tick, ns;
+  };
+  using ReadBoth = Anchor (*)();
+  // The reading of the counter that belongs to the system's.
+  static Anchor read_both();
+
+  explicit TickTimeline(ReadBoth read = &read_both) : read_(read) {}
+
+  // Decides tick_clock::counting; no call may be recorded yet. `no_counter` says why the counter cannot be
+  // used.
+  void start(const char* no_counter = tick_clock::unusable());
   void anchor();  // reads both clocks; worth calling whenever ticks are about to be converted
 
   uint64_t nanoseconds(uint64_t tick) const noexcept;
@@ -41,15 +52,14 @@ class TickTimeline {
   std::string state() const;
 
  private:
-  struct Anchor {
-    uint64_t tick, ns;
-  };
-  static Anchor read_both() noexcept;
+  void begin_anew(const Anchor& fresh);
   static uint64_t between(const Anchor& from, const Anchor& to, uint64_t tick) noexcept;
 
   std::vector<Anchor> kept_;  // in order and well apart: a call may have begun long ago
   Anchor newest_{};
   double ns_per_tick_ = 1;
+  bool rate_is_old_ = false;  // of the time before a step
+  ReadBoth read_;
   const char* no_counter_ = "";
 };
 

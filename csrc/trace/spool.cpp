@@ -81,7 +81,9 @@ uint32_t Writer::intern(std::string_view text) noexcept try {
   if (strings_.size() >= kStringsRemembered) strings_.clear();
   if (pending_strings_.size() >= kMostPending) write_pending_strings();
   const bool first = pending_strings_.empty();
-  pending_strings_.reserve(pending_strings_.size() + text.size() + 2 * sizeof(uint32_t));
+  // The last that may throw comes first: the number of a text is its place in the file.
+  const size_t room = pending_strings_.size() + text.size() + 2 * sizeof(uint32_t);
+  if (pending_strings_.capacity() < room) pending_strings_.reserve(2 * room);
   strings_.emplace(std::move(key), next_string_);
   if (first) put_number(pending_strings_, next_string_);
   put_text(pending_strings_, text);

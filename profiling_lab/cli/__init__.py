@@ -16,6 +16,9 @@ from importlib import import_module
 COMMANDS = (
     "demo",
     "record",
+    "attach",
+    "detach",
+    "status",
     "recover",
     "merge",
     "lines",
@@ -82,6 +85,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 2
+    if args.command != "record" and hasattr(sys.stdout, "reconfigure"):  # record's is the script's
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may be no text
     try:
         status: int = args.run(args)
         sys.stdout.flush()

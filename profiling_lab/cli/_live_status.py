@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from profiling_lab.recording.signals import blocked
+
 
 def report_every(seconds: float) -> Callable[[], None]:
     """Say every so many seconds what has been recorded so far. Returns how to end that."""
@@ -19,7 +21,8 @@ def report_every(seconds: float) -> Callable[[], None]:
         while not ended.wait(seconds) and os.getpid() == process:
             print(f"profiling-lab: {line(time.monotonic() - began)}", file=sys.stderr, flush=True)
 
-    threading.Thread(target=body, name="plab-status", daemon=True).start()
+    with blocked():
+        threading.Thread(target=body, name="plab-status", daemon=True).start()
     return ended.set
 
 

@@ -22,7 +22,7 @@ EXAMPLES = """\
   profiling-lab ranks recordings/ --rank 0 --rank 7 --step 2:
   profiling-lab ranks recordings/ --dask local                on a Dask cluster; or --dask tcp://head:8786
 
-record one file per rank with `profiling-lab record -o 'run.rank{rank}.sqlite' train.py` under torchrun
+record one file per rank with `profiling-lab record -o run.sqlite torchrun --nproc-per-node 8 train.py`
 """
 
 

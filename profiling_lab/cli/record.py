@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab record`: run a script in this process and record what it does on the GPU."""
+"""`profiling-lab record`: run a script in this process, or a program in its own, and record its GPU work."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
+from profiling_lab import _child_start
+from profiling_lab.cli._live_options import add_live_arguments, most_bytes_of_budget, run_dormant
+
 if TYPE_CHECKING:
-    from profiling_lab.recording import Recorder, RecordingSummary, Schedule
+    from profiling_lab.recording import Recorder, Schedule
+    from profiling_lab.recording.children import Plan
 
 _SAMPLE_HZ = 1000
 
-HELP = "run a Python script, unmodified, and record its GPU work and the lines that launch it"
+HELP = "run a Python script or a program, unmodified, and record its GPU work and the lines that launch it"
 EXAMPLES = """\
   profiling-lab record train.py                              writes train.sqlite
   profiling-lab record -o run.sqlite train.py --epochs 2     what follows the script is the script's
@@ -26,19 +30,36 @@ EXAMPLES = """\
   profiling-lab record --sample-python train.py              where the host was while the GPU idled
   profiling-lab record --delay 60 --duration 5 serve.py      by the clock
   profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
-  torchrun --nproc-per-node 2 -m profiling_lab record -o run-{rank}.sqlite train.py
+  profiling-lab record -o run.sqlite torchrun --nproc-per-node 2 train.py
+                                                             run.rank0.sqlite, run.rank1.sqlite
+  profiling-lab record accelerate launch train.py            any launcher; also pytest, a shell script, ...
+  torchrun --nproc-per-node 2 -m profiling_lab record -o run.sqlite train.py
+                                                             the other way round: the same files
+  profiling-lab record --budget 1% train.py                  whole steps, as often as 1 % of the time allows
+  profiling-lab record --dormant train.py                    nothing, until profiling-lab attach PID --steps 5
 
 Then: profiling-lab lines run.sqlite
+
+A Python script, folder or archive runs in this process. Another name is a program: an executable file, or
+what the shell would find. It runs in a process of its own; every Python process in or below it that uses the
+GPU writes its own file, and the summary lists them. So do the processes that a script starts, unless with
+--no-children. Processes without GPU work cost nothing and write nothing; a fork of a recorded process is not
+recorded. Children inherit the recording by PROFILING_LAB_RECORD and PYTHONPATH in their environment: a
+Python with -E, -I or -S, or without profiling_lab, runs unrecorded.
+
+In a job of several ranks every file gets its rank (run.rank1.sqlite), unless -o has {rank}, {local_rank} or
+{pid}; {host} and {date} are known, too. A name that is taken does not end such a job: a free one is chosen.
 
 The script ends as it would without recording: same output, traceback and exit code. The recording stops
 when the script and its threads have ended, before its atexit handlers. An existing file is never replaced
 without --overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far
-is in OUTPUT.spool, for `profiling-lab recover`. Processes that the script starts are not recorded. From
+is in OUTPUT.spool, for `profiling-lab recover`. From
 Python 3.12 on, os.fork() may warn about threads: the recorder has one. The beginning and the end of a window
 wait for the GPU; while another thread captures a CUDA graph, for the default stream alone: the rest would
 break the capture.
 
-exit code: the script's own; 2 for wrong arguments, 4 if there is no such script
+exit code: the script's or the program's own (128 + N after signal N); 2 for wrong arguments, 4 if there is
+no such script or program
 """
 
 
@@ -47,9 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="SQLite file to write (default: <script>.sqlite); {rank} in it becomes this process's RANK",
+        help="SQLite file to write (default: <script>.sqlite); {rank} {local_rank} {pid} {host} {date} "
+        "are filled in",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    parser.add_argument(
+        "--no-children", action="store_true", help="do not record the processes that the script starts"
+    )
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
     parser.add_argument(
@@ -70,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"samples a second (default: {_SAMPLE_HZ}); asks for --sample-python",
     )
     _add_schedule(parser)
+    add_live_arguments(parser)
     parser.add_argument(
         "--max-size",
         metavar="SIZE",
@@ -89,7 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "script",
         metavar="SCRIPT",
-        help="the Python script to run; a folder or archive with a __main__.py, or - for the standard input",
+        help="the Python script to run; a folder or archive with a __main__.py, or - for the standard input; "
+        "or a program, such as torchrun",
     )
     parser.add_argument(
         "arguments", metavar="...", nargs=argparse.REMAINDER, help="the script's own arguments"
@@ -133,6 +160,9 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     cycle = {name: value for name, value in cycle.items() if value is not None}
     warmup = {} if args.warmup is None else {"warmup": args.warmup}
     others = {"step_by": args.step_by, "signal": args.signal, "duration_s": args.duration}
+    if args.budget is not None:
+        others["budget"] = args.budget
+        warmup = warmup or {"warmup": 1}
     if args.delay is not None:
         others["delay_s"] = args.delay
     if args.steps is None:
@@ -140,6 +170,8 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         if args.step_by != "optimizer" and not schedule.by_steps:
             raise UsageError("--step-by goes with --steps or --active: it says what ends a step")
         return schedule
+    if args.budget is not None:
+        raise UsageError("--budget says itself when windows begin: it excludes --steps")
     if cycle:
         raise UsageError(f"--steps says which steps: it excludes {', '.join('--' + name for name in cycle)}")
     return Schedule.of_steps(args.steps, **warmup, **others)
@@ -173,25 +205,36 @@ def _size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.cli._live_status import report_every
+    from profiling_lab.cli._launch import find_program
     from profiling_lab.errors import LabError
-    from profiling_lab.recording import Recorder
-    from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
+    from profiling_lab.recording import output_name
 
     try:
-        from profiling_lab import _recorder
+        from profiling_lab import _recorder  # noqa: F401 - told before anything starts
     except ImportError as error:
         raise LabError(
             f"the recorder cannot be loaded ({error}); profiling-lab doctor says what to do"
         ) from None
+    if args.dormant:
+        return run_dormant(args, _schedule(args))
+
+    _child_start.forget()  # what a recording around this one asked for
+    if args.output:
+        output_name.check(args.output)
+    program = None if args.is_module else find_program(args.script)
+    return _run_script(args) if program is None else _launch(program, args)
+
+
+def _run_script(args: argparse.Namespace) -> int:
+    """The script runs in this process; those that it starts are recorded as well."""
+    from profiling_lab import _recorder
+    from profiling_lab.cli._children import recorded_children, say_what_became_of_children
+    from profiling_lab.cli._live_status import report_every
+    from profiling_lab.recording import Recorder
+    from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
 
     script = find_module(args.script) if args.is_module else find_script(args.script)
-    rank = os.environ.get("RANK", "")
-    output = (
-        Path(args.output.replace("{rank}", rank or "0"))
-        if args.output
-        else _free_name(script.name, args.is_module, rank)
-    )
+    output = _output(args, script.name)
     recorder = Recorder(
         output,
         overwrite=args.overwrite,
@@ -201,16 +244,103 @@ def run(args: argparse.Namespace) -> int:
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
         sample_hz=_sample_hz(args),
-        most_bytes=args.max_size,
+        most_bytes=args.max_size or most_bytes_of_budget(args),
     )
     if not args.overwrite:
         _refuse_to_replace(output, recorder.spool_path)
     recorder.start()
     be_quiet = report_every(args.status) if args.status else lambda: None
-    ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
-    be_quiet()
-    failure = 0 if ending.in_child else _finish(recorder, script.name, output)
+    with recorded_children(_plan(args), output) as reports:
+        ending = run_script(script, args.arguments, _recorder.python_stacks.hide_callers)
+        be_quiet()
+        failure = 0
+        if not ending.in_child:
+            failure = _finish(recorder, script.name, output)
+            say_what_became_of_children(reports)
     return end_process(ending) or failure
+
+
+def _launch(program: str, args: argparse.Namespace) -> int:
+    """The program runs in a process of its own; what uses the GPU in or below it is recorded."""
+    from profiling_lab.cli._children import recorded_children, say_what_became_of_children
+    from profiling_lab.cli._launch import run_program
+    from profiling_lab.errors import UsageError
+    from profiling_lab.recording import children
+    from profiling_lab.recording.run_script import Ending, end_process
+    from profiling_lab.recording.signals import signal_number
+
+    if args.no_children:
+        raise UsageError(f"{args.script} runs as a child of this process: --no-children leaves nothing")
+    if args.status:
+        raise UsageError("--status goes with a Python script, which runs in this process, not with a program")
+    if args.output:
+        _check_output(args)
+    window = None if args.signal is None else signal_number(args.signal)
+
+    with recorded_children(_plan(args)) as reports:
+
+        def open_or_close_windows(number: int) -> bool:
+            if number != window:
+                return False
+            for child in children.reported(reports):
+                if child.state == children.RECORDING and child.is_alive:
+                    os.kill(child.pid, number)
+            return True
+
+        code, interrupted = run_program(
+            program, [args.script, *args.arguments], os.environ, open_or_close_windows
+        )
+        say_what_became_of_children(reports, args.script)
+    return end_process(Ending(code, interrupted))
+
+
+def _plan(args: argparse.Namespace) -> Plan | None:
+    """How the processes that are started record; None: not at all."""
+    from profiling_lab.recording import children, output_name
+
+    if args.no_children:
+        return None
+    return children.Plan(
+        folder=os.getcwd(),
+        output=args.output or "",
+        date=output_name.now(),
+        program=Path(args.script).stem,
+        overwrite=args.overwrite,
+        stacks=not args.no_stacks,
+        nvtx=not args.no_nvtx,
+        graph_nodes=args.graph_nodes,
+        sample_hz=_sample_hz(args),
+        most_bytes=args.max_size,
+        schedule=_schedule(args).changes(),
+    )
+
+
+def _output(args: argparse.Namespace, script: str) -> Path:
+    """The file of this process. Of several ranks none is refused for a name that is taken."""
+    from profiling_lab.recording import output_name
+    from profiling_lab.recording.place_in_job import place_in_job
+
+    if not args.output:
+        stem = script.rsplit(".", 1)[-1] if args.is_module else Path(os.path.abspath(script)).stem
+        return output_name.free_name(output_name.with_rank(Path(f"{stem}.sqlite"), place_in_job()))
+    path, note = output_name.in_this_process(args.output, overwrite=args.overwrite)
+    if note:
+        _say(note)
+    return path
+
+
+def _check_output(args: argparse.Namespace) -> None:
+    """What can be told of the name before its processes are there. Raises UsageError."""
+    from profiling_lab.errors import UsageError
+    from profiling_lab.recording import output_name
+
+    path, _ = output_name.in_this_process(args.output, overwrite=args.overwrite)
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; the recording needs a file name")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist")
+    if not args.overwrite:
+        _refuse_to_replace(path, path.with_name(f"{path.name}.spool"))
 
 
 def _refuse_to_replace(output: Path, spool: Path) -> None:
@@ -225,20 +355,9 @@ def _refuse_to_replace(output: Path, spool: Path) -> None:
         )
 
 
-def _free_name(script: str, is_module: bool, rank: str) -> Path:
-    """`train.sqlite`, or `train-2.sqlite` and so on: a name nobody asked for must not destroy anything."""
-    stem = script.rsplit(".", 1)[-1] if is_module else Path(os.path.abspath(script)).stem
-    if rank:  # of several processes that all look for a free name at the same moment
-        stem = f"{stem}-rank{rank}"
-    number, name = 1, Path(f"{stem}.sqlite")
-    while name.exists() or name.with_name(f"{name.name}.spool").exists():
-        number += 1
-        name = Path(f"{stem}-{number}.sqlite")
-    return name
-
-
 def _finish(recorder: Recorder, script: str, output: Path) -> int:
     """Stops and says what was recorded. Returns 0, or the exit code of what went wrong."""
+    from profiling_lab.cli import _recorded
     from profiling_lab.errors import LabError
 
     try:
@@ -249,7 +368,7 @@ def _finish(recorder: Recorder, script: str, output: Path) -> int:
     except KeyboardInterrupt:
         _say(f"interrupted while writing; {_what_is_left(recorder)}")
         return 1
-    for line in _summary_lines(summary, script, output):
+    for line in _recorded.of_this_process(summary, script, output):
         _say(line)
     return 0
 
@@ -260,36 +379,6 @@ def _what_is_left(recorder: Recorder) -> str:
     return "the recording is lost"
 
 
-def _summary_lines(summary: RecordingSummary, script: str, output: Path) -> list[str]:
-    from profiling_lab.report import numbers
-
-    missing = dict(summary.reasons)
-    gpu = missing.pop("gpu", None)
-    if gpu is not None:
-        missing.pop("autograd", None)  # without launches there is nothing to link
-        counts = ["no GPU activity"]
-    else:
-        counts = [_count(summary.kernels, "kernel"), _count(summary.copies, "copy", "copies")]
-    if summary.ranges:
-        counts.append(_count(summary.ranges, "NVTX range"))
-    if summary.launches:
-        calls = _count(summary.launches, "CUDA call")
-        counts.append(f"{numbers.share(summary.stacks / summary.launches)} of {calls} with a Python stack")
-    counts.append(f"{summary.dropped} dropped" if summary.dropped else "nothing dropped")
-    size = numbers.size(summary.path.stat().st_size)
-    reasons = [f"no GPU activity: {gpu}"] if gpu is not None else []
-    reasons += [f"{part}: {why}" for part, why in missing.items()]
-    look_at = "lines" if summary.kernels else "info"
-    return [
-        f"recorded {summary.seconds:.1f} s of {script}: {', '.join(counts)}; wrote {output} ({size}); "
-        f"next: profiling-lab {look_at} {output}",
-        *reasons,
-    ]
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def _say(line: str) -> None:
+    line = line.replace("\n", "\\n")  # of a file's name
     print(f"profiling-lab: {line}", file=sys.stderr, flush=True)

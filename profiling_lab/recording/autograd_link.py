@@ -18,34 +18,70 @@ from typing import Any
 from profiling_lab.errors import LabError
 from profiling_lab.recording import torch_import
 
-_SECONDS_FOR_A_THREAD = 5.0
-
-
-def link(torch: Any) -> str:
-    """Calibrate against the imported torch. Returns "" or the reason why the link stays off."""
-    from profiling_lab import _recorder
-
-    # Nothing that goes wrong here may break the user's `import torch`.
-    try:
-        if reason := _recorder.attach_autograd():
-            return reason
-        keep: list[Any] = []  # the nodes must live until calibrate() has read them
-        nodes: list[tuple[int, int, int]] = []
-        for depths in ((1, 5), (2, 3)):  # unlike depths: no other field of a node may look like its thread
-            if not _in_a_thread(partial(_make_nodes, torch, depths, keep, nodes)):
-                raise LabError("autograd nodes could not be made on a helper thread")
-        reason = _recorder.calibrate(nodes)
-        if not reason and _in_a_thread(partial(_make_function, torch, keep, nodes)):
-            _recorder.calibrate_functions(nodes[-1], nodes[-2])
-        return reason
-    except Exception as error:
-        _recorder.give_up_autograd(str(error))
-        return str(error)
+PATIENCE_S = 2.0
+"""so long the user's `import torch` may wait for what takes milliseconds and needs nothing but a processor;
+a calibration that takes longer all the same is finished beside the program, which may launch meanwhile"""
 
 
 def link_when_imported() -> Callable[[], None]:
     """Link now if torch is there, else right after its import. Returns how to give that up."""
-    return torch_import.when_imported(link)
+    linking = _Linking()
+    no_import = torch_import.when_imported(linking.begin)
+
+    def give_up() -> None:
+        no_import()
+        linking.wanted = False
+
+    return give_up
+
+
+def link(torch: Any) -> str:
+    """Calibrate against the imported torch, however long that takes. Returns "" or why the link stays off."""
+    from profiling_lab import _recorder
+
+    _Linking().begin(torch, patience_s=-1)
+    state = _recorder.autograd_state()
+    return "" if state == "on" else state
+
+
+class _Linking:
+    """One recording's calibration, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.wanted = True
+
+    def begin(self, torch: Any, patience_s: float | None = None) -> None:
+        """Learn this torch's nodes; negative patience has no end. autograd_state() tells how it went."""
+        from profiling_lab import _recorder
+
+        # Nothing that goes wrong here may break the user's `import torch`. Where no thread can be started
+        # the state says that nothing was examined.
+        with contextlib.suppress(RuntimeError):
+            if not _recorder.attach_autograd():
+                done = _begin_thread(partial(self._calibrate, torch))
+                done.acquire(timeout=PATIENCE_S if patience_s is None else patience_s)
+
+    def _calibrate(self, torch: Any) -> None:
+        from profiling_lab import _recorder
+
+        try:
+            keep: list[Any] = []  # the nodes must live until calibrate() has read them
+            nodes: list[tuple[int, int, int]] = []
+            ends = [
+                _begin_thread(partial(_make_nodes, torch, depths, keep, nodes))
+                for depths in ((1, 5), (2, 3))  # unlike depths: no other field may look like a node's thread
+            ]
+            for end in ends:
+                end.acquire()
+            if len(nodes) < 4:
+                raise LabError("autograd nodes could not be made on a helper thread")
+            if not self.wanted or _recorder.calibrate(nodes):
+                return
+            with contextlib.suppress(Exception):  # costs only the names of autograd.Functions
+                _make_function(torch, keep, nodes)
+                _recorder.calibrate_functions(nodes[-1], nodes[-2])
+        except Exception as error:
+            _recorder.give_up_autograd(str(error))
 
 
 def _make_nodes(
@@ -85,19 +121,20 @@ def _describe(node: Any, keep: list[Any], nodes: list[tuple[int, int, int]]) -> 
     nodes.append((id(node), node._sequence_nr(), _recorder.logical_thread()))
 
 
-def _in_a_thread(work: Callable[[], None]) -> bool:
-    """Run `work` on a thread of its own. Not threading.Thread: this may run inside `import torch`."""
-    done = _thread.allocate_lock()
-    done.acquire()
-    ok: list[bool] = []
+def _begin_thread(work: Callable[[], None]) -> Any:
+    """Run `work` on a thread of its own. Returns a lock that is free when it has ended, in whatever way.
+
+    Not threading.Thread: this may run inside `import torch`.
+    """
+    running = _thread.allocate_lock()
+    running.acquire()
 
     def body() -> None:
         try:
-            with contextlib.suppress(Exception):  # the caller says that it failed
+            with contextlib.suppress(Exception):  # what it should have made is missing
                 work()
-                ok.append(True)
         finally:
-            done.release()
+            running.release()
 
     _thread.start_new_thread(body, ())
-    return done.acquire(timeout=_SECONDS_FOR_A_THREAD) and bool(ok)
+    return running

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from profiling_lab.errors import LabError, UnreadableInputError, UsageError
 from profiling_lab.recording import activity_tables, range_tables, target_tables
@@ -151,7 +152,8 @@ def _write(path: Path, rows: Iterable[Rows]) -> dict[str, int]:
     """Writes the tables into the empty file as their rows come; returns how many each has."""
     import adbc_driver_sqlite.dbapi
 
-    connection = adbc_driver_sqlite.dbapi.connect(str(path), autocommit=True)
+    uri = f"file:{quote(os.fsencode(path.absolute()))}"  # a file name may be no UTF-8, which a text must be
+    connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
     counts = dict.fromkeys((*NSYS_TABLES, *PYREC_TABLES), 0)
     try:
         with connection.cursor() as cursor:

@@ -86,7 +86,7 @@ def _write(path: Path, parts: Sequence[Part], told: Told) -> Merged:
 
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    uri = f"file:{quote(str(path.absolute()))}?mode=rw"
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"
     connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
     try:
         with connection.cursor() as cursor:
@@ -134,7 +134,7 @@ class _Merger:
 
     @contextlib.contextmanager
     def _attached(self, part: Part) -> Iterator[None]:
-        self._cursor.execute(f"ATTACH 'file:{quote(str(part.path.absolute()))}?mode=ro' AS part")
+        self._cursor.execute(f"ATTACH 'file:{quote(os.fsencode(part.path.absolute()))}?mode=ro' AS part")
         try:
             yield
         finally:

@@ -11,4 +11,5 @@ GPU_INFO = "gpu_info"
 SYSTEM_INFO = "system_info"
 PROCESS_NAME = "process_name"
 GENERATED_CODE = "generated_code"
-NOT_IN_THE_META_TABLE = frozenset({GPU_INFO, SYSTEM_INFO, GENERATED_CODE})
+CELLS = "cells"
+NOT_IN_THE_META_TABLE = frozenset({GPU_INFO, SYSTEM_INFO, GENERATED_CODE, CELLS})

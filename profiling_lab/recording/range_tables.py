@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from profiling_lab.recording import payload_tables
 from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
+from profiling_lab.recording.cells import call_by_number
 from profiling_lab.recording.origin_frames import with_origins
 from profiling_lab.recording.spool import PIECE_ROWS, Records, Rows, Spool, global_tid
 from profiling_lab.recording.strings import NONE, StringTable
@@ -41,6 +42,7 @@ def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
     if cut:
         spool.meta["stacks_cut"] = str(cut)
     nodes = with_origins(spool, nodes)
+    call_by_number(spool, nodes)
     frames, frame_of_node = _frames(nodes, strings)
     yield "PYREC_FRAME", frames
     columns = {

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,25 +18,30 @@ from typing import Any
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.recording import (
     autograd_link,
+    cells,
     generated_code,
     gpu_facts,
     host_events,
     libcupti,
     other_profilers,
+    output_name,
     process_end,
     signals,
 )
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.gpu_wait import wait_for_gpu
-from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
-from profiling_lab.recording.schedule import Conductor, Schedule
-from profiling_lab.recording.summary import RecordingSummary
+from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.place_in_job import place_in_job
+from profiling_lab.recording.schedule import Conductor, Phase, Schedule
+from profiling_lab.recording.summary import RecordingSummary, summarize
 
 NAME = "recording.sqlite"
 """where nobody said how the file is to be called; the next is recording-2.sqlite"""
 
 MOST_SAMPLE_HZ = 2000
 """more often the samples would be what is measured"""
+
+_GPU_WORK = ("kernels", "copies", "sets", "graph_launches")
 
 
 class Recorder:
@@ -49,7 +55,12 @@ class Recorder:
     graph_nodes: a replayed CUDA graph is recorded as its kernels, each with the line that captured it, and
     not as a whole. In a process that used the GPU before the recording began, that is so for every graph.
     sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
-    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ).
+    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ). even_if_idle: False
+    writes no file if the GPU did nothing.
+
+    on_phase: called when a window opens or closes, on the thread that does it. give_way: for a recording that
+    somebody outside of the program asked for. It is called when the program starts one of its own, and must
+    end this one; this one then does not end by itself with the process either.
 
     While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
     GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
@@ -71,6 +82,9 @@ class Recorder:
         graph_nodes: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
+        even_if_idle: bool = True,
+        on_phase: Callable[[Phase], None] | None = None,
+        give_way: Callable[[], None] | None = None,
     ) -> None:
         # The program may change the working folder.
         self.path = Path(NAME if path is None else path).absolute()
@@ -79,13 +93,15 @@ class Recorder:
         self._overwrite = overwrite
         self._gpu, self._stacks, self._autograd, self._nvtx = gpu, stacks, autograd, nvtx
         self._script = script
+        self._even_if_idle = even_if_idle
         if not 0 <= sample_hz <= MOST_SAMPLE_HZ:
             raise UsageError(f"Python is sampled 1 to {MOST_SAMPLE_HZ} times a second, not {sample_hz}")
         if sample_hz and not stacks:
             raise UsageError("samples of Python are stacks: they cannot be had without stacks")
         self._sample_hz = sample_hz
         self._most_bytes = most_bytes
-        self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu)
+        self._on_phase, self._give_way = on_phase, give_way
+        self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu, on_phase)
         self._graph_nodes = graph_nodes
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
@@ -97,6 +113,21 @@ class Recorder:
     def is_recording(self) -> bool:
         """Between start() and stop(), in the process that started."""
         return self._process == os.getpid()
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why something is not recorded, as RecordingSummary has it."""
+        return dict(self._reasons)
+
+    @property
+    def steps(self) -> int:
+        """The steps that have ended since start(), where a schedule counts them."""
+        return self._conductor.steps
+
+    @property
+    def windows(self) -> int:
+        """The windows that have begun, where there is a schedule."""
+        return self._conductor.windows
 
     @property
     def spool_path(self) -> Path:
@@ -113,6 +144,8 @@ class Recorder:
         if self._conductor.schedule.signal is not None:
             signals.check_thread()
         if _recorder.recording():
+            _make_others_give_way()
+        if _recorder.recording():
             raise LabError("a recording is already running in this process; stop it before starting another")
         if self._gpu and (why := other_profilers.held_by()):
             raise LabError(why)
@@ -120,7 +153,8 @@ class Recorder:
         began = time.perf_counter()
         spool_file = self._claim()
         self._reasons = {}
-        self._conductor = Conductor(self._conductor.schedule, self._wait_for_gpu)  # of this recording alone
+        # Of this recording alone:
+        self._conductor = Conductor(self._conductor.schedule, self._wait_for_gpu, self._on_phase)
         try:
             state = _recorder.start(
                 spool_path=str(self.spool_path),
@@ -156,7 +190,8 @@ class Recorder:
             self._undo.append(_recorder.detach_autograd)
         if self._stacks:
             self._undo.append(host_events.watch())
-        self._undo.append(process_end.call_then(self._stop_at_exit))
+        if self._give_way is None:
+            self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
         _running = self
         self._conductor.start()
@@ -212,6 +247,42 @@ class Recorder:
 
     def stop(self) -> RecordingSummary:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
+        facts, seconds, spool_file = self._end()
+        try:
+            if spool_file < 0:
+                raise LabError(
+                    f"the recording is lost: its capture file {self.spool_path} was closed by the program, "
+                    "and deleted, renamed or replaced"
+                )
+            if self._even_if_idle or any(int(facts[work]) for work in _GPU_WORK):
+                # Not before the capture is whole: it imports for so long that a second Ctrl-C may hit it.
+                from profiling_lab.recording.convert import convert
+
+                done = convert(
+                    self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite
+                )
+                facts = done.meta
+                if done.unreadable:
+                    self._reasons["capture"] = done.unreadable
+            files.remove(spool_file, self.spool_path)
+        finally:
+            if spool_file >= 0:
+                os.close(spool_file)
+        self.summary = self._summarize(facts, seconds)
+        return self.summary
+
+    def stop_capture(self) -> tuple[dict[str, str], float]:
+        """End the recording and leave it in its capture file, which is whole then, for another process.
+
+        Returns what it says about itself, and its seconds. Raises LabError if this recorder is not recording.
+        """
+        facts, seconds, spool_file = self._end()
+        if spool_file >= 0:
+            os.close(spool_file)
+        return facts, seconds
+
+    def _end(self) -> tuple[dict[str, str], float, int]:
+        """What the recording says about itself, its seconds, and the whole, locked capture file; -1: gone."""
         from profiling_lab import _recorder
 
         if not self.is_recording:
@@ -222,65 +293,33 @@ class Recorder:
         link_state = _recorder.autograd_state() if self._autograd else "switched off"
         if link_state != "on":
             self._reasons["autograd"] = link_state
-        # Held until it is converted, so that what is at its path by then does not matter. -1: it is gone.
+        # Held until it is converted, so that what is at its path by then does not matter.
         spool_file = _recorder.duplicate_spool()
         try:
             facts = self._last_facts(ended - self._began)
-            try:
-                facts |= _recorder.stop(facts)
-            except RuntimeError as error:
-                raise LabError(str(error)) from error
-            global _running
-            self._process, _running = 0, None
-            self._take_back()
-            self.summary = self._write(spool_file, facts, ended - self._began)
-        finally:
+            facts |= _recorder.stop(facts)
+        except BaseException as error:
             if spool_file >= 0:
                 os.close(spool_file)
-        return self.summary
-
-    def _write(self, spool_file: int, facts: dict[str, str], seconds: float) -> RecordingSummary:
+            if isinstance(error, RuntimeError):
+                raise LabError(str(error)) from error
+            raise
+        global _running
+        self._process, _running = 0, None
+        self._take_back()
         if "write_error" in facts:
             self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
-        if spool_file < 0:
-            raise LabError(
-                f"the recording is lost: its capture file {self.spool_path} was closed by the program, and "
-                "deleted, renamed or replaced"
+        if "recorder_failures" in facts:
+            self._reasons["memory"] = (
+                f"the recorder ran out of memory {facts['recorder_failures']} times; see what was dropped"
             )
-        # Not before the capture is whole: this imports for so long that a second Ctrl-C is likely to hit it.
-        from profiling_lab.recording.convert import convert
-
-        done = convert(self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite)
-        if done.unreadable:
-            self._reasons["capture"] = done.unreadable
-        files.remove(spool_file, self.spool_path)
-        return self._summarize(done.meta, seconds)
+        return facts, ended - self._began, spool_file
 
     def _summarize(self, meta: dict[str, str], seconds: float) -> RecordingSummary:
-        lost = (
-            "dropped_calls",
-            "dropped_records",
-            "records_without_time",
-            "callback_errors",
-            "unwritten_records",
-            "texts_cut",
-            "unreadable_places",
-        )
-        return RecordingSummary(
-            path=self.path,
-            kernels=int(meta["kernels"]),
-            copies=int(meta["copies"]),
-            launches=int(meta["calls"]),
-            stacks=int(meta["calls_with_stack"]),
-            ranges=int(meta["ranges"]),
-            dropped=sum(int(meta[name]) for name in lost),
-            seconds=seconds,
-            reasons=dict(self._reasons),
-            meta={name: value for name, value in meta.items() if name not in NOT_IN_THE_META_TABLE},
-        )
+        return summarize(self.path, meta, self._reasons, seconds)
 
     def _attract_nvtx(self, module_path: str) -> bool:
         """Point every library's NVTX at our module; it looks at its first NVTX call."""
@@ -289,6 +328,8 @@ class Recorder:
         if other := other_profilers.foreign_nvtx_injection(module_path):
             self._reasons["nvtx"] = f"NVTX ranges go to {other}, as {other_profilers.NVTX_VARIABLE} says"
             return False
+        if os.environ.get(other_profilers.NVTX_VARIABLE) == module_path:
+            return True  # of a process that waits for windows
         os.environ[other_profilers.NVTX_VARIABLE] = module_path
         self._undo.append(lambda: (os.environ.pop(other_profilers.NVTX_VARIABLE, None), None)[1])
         return True
@@ -304,7 +345,7 @@ class Recorder:
             PROCESS_NAME: os.path.basename(sys.executable) or "python",
             "overhead_start_ns": str(int(start_seconds * 1e9)),
             SYSTEM_INFO: json.dumps(gpu_facts.system()),
-            **_place_in_job(),
+            **place_in_job().facts(),
             "gpu_reason": self._reasons.get("gpu", ""),
             "stacks_state": self._reasons.get("stacks", "on"),
             "samples_per_second": str(self._sample_hz),
@@ -316,6 +357,8 @@ class Recorder:
         schedule, conductor = self._conductor.schedule, self._conductor
         if schedule != Schedule():
             facts |= {"schedule": str(schedule), "steps_counted": str(conductor.steps)}
+            if conductor.plan is not None:
+                facts |= conductor.plan.facts()
             if not conductor.windows:
                 steps = f": {conductor.steps} steps ended, by {schedule.step_by}" if schedule.by_steps else ""
                 self._reasons["schedule"] = f"nothing was recorded, the plan was {schedule}{steps}"
@@ -324,14 +367,20 @@ class Recorder:
         if "gpu" not in self._reasons:
             facts[GPU_INFO] = json.dumps(gpu_facts.gpus())
         if self._stacks:
-            facts |= generated_code.origins()
+            facts |= generated_code.origins() | cells.numbers()
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             facts["torch_version"] = str(torch.__version__)
         return facts
 
     def _wait_for_gpu(self) -> None:
-        if "gpu" not in self._reasons and (why := wait_for_gpu()):
+        # Who comes to a live process, on a thread of its own, may come in the middle of a capture.
+        unseen = (
+            self._give_way is not None
+            and not self._conductor.windows
+            and threading.get_ident() != threading.main_thread().ident
+        )
+        if "gpu" not in self._reasons and (why := wait_for_gpu(unseen_captures=unseen)):
             self._reasons["sync"] = f"the GPU could not be waited for: {why}"
 
     def _take_back(self) -> None:
@@ -345,6 +394,11 @@ class Recorder:
 
 
 _running: Recorder | None = None
+
+
+def _make_others_give_way() -> None:
+    if _running is not None and _running._give_way is not None:
+        _running._give_way()
 
 
 def step() -> None:
@@ -368,12 +422,6 @@ def _why_taken(taken: files.OccupiedError) -> str:
     return f"{taken.path} is no file that the recorder may write to, but a link, a folder or another user's"
 
 
-def _place_in_job() -> dict[str, str]:
-    """The rank of this process and how many there are, as launchers such as torchrun tell them."""
-    names = ("RANK", "WORLD_SIZE")
-    return {name.lower(): value for name in names if (value := os.environ.get(name, "")).isdecimal()}
-
-
 @contextmanager
 def record(
     path: str | os.PathLike[str] | None = None, *, overwrite: bool = False, **options: Any
@@ -381,11 +429,18 @@ def record(
     """Record the body of a `with` statement into `path`, an SQLite file that nsys' readers understand.
 
     Without `path` a free name is chosen: recording.sqlite, recording-2.sqlite, ... `overwrite` allows an
-    existing file to be replaced; further options are those of Recorder. The recorder is yielded; its `path`
-    and, after the block, its `summary` are there. Raises what Recorder.start and stop raise; what the
-    body raises goes on, and what stop() then has to say becomes a RuntimeWarning.
+    existing file to be replaced; further options are those of Recorder. In a job of several ranks each writes
+    a file of its own (run.rank1.sqlite), under a free name if that exists; {rank} {local_rank} {pid} {host}
+    {date} in `path` are filled in. The recorder is yielded; its `path` and, after the block, its `summary`
+    are there. Raises what Recorder.start and stop raise; what the body raises goes on, and what stop() then
+    has to say becomes a RuntimeWarning.
     """
-    recorder = Recorder(path, overwrite=overwrite, **options)
+    file, note = (
+        (None, "") if path is None else output_name.in_this_process(os.fspath(path), overwrite=overwrite)
+    )
+    if note:
+        print(f"profiling-lab: {note}", file=sys.stderr, flush=True)  # a warning could be made an error
+    recorder = Recorder(file, overwrite=overwrite, **options)
     recorder.start()
     try:
         yield recorder

@@ -11,7 +11,6 @@ import builtins
 import importlib.util
 import io
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ from typing import Any
 from profiling_lab.errors import UnreadableInputError
 
 _SIGINT_EXIT = 130  # 128 + SIGINT, what a shell reports
-_INTERPRETER = re.compile(r"(.*/)?python[\d.]*t?")  # out of habit before the script
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +55,9 @@ def find_script(path: str) -> Script:
         with io.open_code(os.path.abspath(path)) as file:
             source = file.read()
     except FileNotFoundError:
-        if _INTERPRETER.fullmatch(path):
-            raise UnreadableInputError(
-                f"the script runs in this Python, so leave {path} out: profiling-lab record [options] SCRIPT"
-            ) from None
-        raise UnreadableInputError(f"there is no script {path} (looked in {os.getcwd()})") from None
+        where = f"looked in {os.getcwd()}"
+        where += "" if os.path.dirname(path) else " and, for a program, on PATH"
+        raise UnreadableInputError(f"there is no script {path} ({where})") from None
     except OSError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror}") from None
     if b"\0" in source:

@@ -6,15 +6,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiling_lab.errors import UsageError
-from profiling_lab.recording import torch_import
-from profiling_lab.recording.signals import on_signal, signal_number
+from profiling_lab.recording import optimizer_steps, torch_import
+from profiling_lab.recording.signals import blocked, on_signal, signal_number
+
+if TYPE_CHECKING:
+    from profiling_lab.recording.budget import BudgetPlan
 
 
 class Phase(Enum):
@@ -37,7 +41,8 @@ class Schedule:
     opens a window or closes it (USR1). Steps, clock and signal exclude each other. While any thread captures
     a CUDA graph, a window ends without waiting for streams other than the default one and its own.
     step_by: what ends a step: "optimizer" (the first optimizer's step()), "calls" (profiling_lab.step()), or
-    "nvtx:NAME" (the end of an NVTX range NAME).
+    "nvtx:NAME" (the end of an NVTX range NAME). budget: windows of `active` steps (3) come as often as this
+    share of the program's time allows (0.01); it excludes the other plans.
 
     Raises UsageError for a plan that records nothing or says two things.
     """
@@ -51,6 +56,7 @@ class Schedule:
     duration_s: float | None = None
     signal: str | None = None
     step_by: str = "optimizer"
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         numbers = {"wait": self.wait, "warmup": self.warmup, "delay": self.delay_s}
@@ -72,6 +78,8 @@ class Schedule:
             raise UsageError("a schedule goes by steps or by the clock: delay and duration exclude the rest")
         if self.signal is not None and (self.by_clock or self.by_steps):
             raise UsageError("a signal opens and closes windows itself: it excludes steps and the clock")
+        if self.budget is not None:
+            self._check_budget(self.budget)
         if self.active is None and (self.every is not None or self.repeat is not None):
             raise UsageError("windows that come again need a length: say how many steps are active")
         if self.every is not None and self.active is not None and self.every < self.active + self.warmup:
@@ -83,13 +91,25 @@ class Schedule:
         if self.step_by not in ("optimizer", "calls") and not (kind == "nvtx" and name.strip()):
             raise UsageError(f"steps are found by optimizer, calls or nvtx:NAME, not by {self.step_by!r}")
 
+    def _check_budget(self, share: float) -> None:
+        if not 0 < share <= 0.5:
+            raise UsageError(
+                f"a budget is a share above 0 % and up to 50 % of the program's time, not {share:.4%}"
+            )
+        others = {"wait": self.wait, "every": self.every, "repeat": self.repeat, "signal": self.signal}
+        named = [name for name, value in others.items() if value]
+        if self.by_clock or named:
+            raise UsageError(
+                f"a budget says itself when windows begin: it excludes {', '.join(named) or 'the clock'}"
+            )
+
     @property
     def by_clock(self) -> bool:
         return self.delay_s > 0 or self.duration_s is not None
 
     @property
     def by_steps(self) -> bool:
-        return bool(self.wait or self.warmup) or self.active is not None
+        return bool(self.wait or self.warmup) or self.active is not None or self.budget is not None
 
     @classmethod
     def of_steps(cls, text: str, warmup: int = 1, **options: Any) -> Schedule:
@@ -113,8 +133,15 @@ class Schedule:
         repeat = None if end is None else 1
         return cls(wait=begin - warmup, warmup=warmup, active=active, repeat=repeat, **options)
 
+    def changes(self) -> dict[str, Any]:
+        """What differs from the whole run, for Schedule(**changes) in another process."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(Schedule(), name)}
+
     def phase(self, step: int) -> Phase:
-        """What happens during the step with this number, counted from 0."""
+        """What happens during the step with this number, counted from 0, unless a budget decides that."""
+        if self.budget is not None:
+            return Phase.OFF
         since = step - self.wait
         if since < 0:
             return Phase.OFF
@@ -129,6 +156,8 @@ class Schedule:
     def __str__(self) -> str:
         if self.signal is not None:
             return f"between signals {self.signal}"
+        if self.budget is not None:
+            return f"as often as {100 * self.budget:g} % of the time allow"
         if self.by_clock:
             length = "to the end" if self.duration_s is None else f"for {self.duration_s:g} s"
             return f"from {self.delay_s:g} s on {length}"
@@ -145,8 +174,15 @@ class Schedule:
 class Conductor:
     """Carries a schedule out on one running recording. Steps may end on any thread."""
 
-    def __init__(self, schedule: Schedule, wait_for_gpu: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        wait_for_gpu: Callable[[], None],
+        on_phase: Callable[[Phase], None] | None = None,
+    ) -> None:
         self.schedule = schedule
+        self._on_phase = on_phase
+        self.plan = _budget_plan(schedule)
         self.steps = 0
         """steps that have ended"""
         self.windows = 0
@@ -226,7 +262,22 @@ class Conductor:
             return
         with self._lock:
             self.steps += 1
-            self._enter(self.schedule.phase(self.steps))
+            if self.plan is None:
+                self._enter(self.schedule.phase(self.steps))
+            else:
+                self._follow_budget(self.plan)
+
+    def _follow_budget(self, plan: BudgetPlan) -> None:
+        began = time.perf_counter()
+        plan.step_ended(began)
+        phase = Phase.RECORD if plan.records() else Phase.WARM_UP if plan.warms_up() else Phase.OFF
+        if phase is self._phase:
+            return
+        windows = self.windows
+        self._enter(phase)
+        plan.transition_took(time.perf_counter() - began)
+        if phase is Phase.RECORD and self.windows == windows:
+            plan.window_did_not_open()
 
     def _enter(self, phase: Phase) -> None:
         from profiling_lab import _recorder
@@ -247,15 +298,13 @@ class Conductor:
             self._wait_for_gpu()
             self.windows += _recorder.open_window(self.steps if self.schedule.by_steps else -1)
         self._phase = phase
+        if self._on_phase is not None:
+            self._on_phase(phase)
 
     def _follow_optimizers(self, _: Any) -> None:
-        # This may run inside the user's `import torch`, which nothing may break.
-        optimizers = sys.modules.get("torch.optim.optimizer")  # torch.optim hides its submodule
-        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
-        if register is not None:
-            self._undo.append(register(self._optimizer_stepped).remove)
+        self._undo.append(optimizer_steps.follow(self._optimizer_stepped))
 
-    def _optimizer_stepped(self, optimizer: Any, *_: object) -> None:
+    def _optimizer_stepped(self, optimizer: Any) -> None:
         """Of several optimizers (a GAN's) the first counts, and while a graph is captured nothing runs."""
         if self._told:
             return
@@ -287,5 +336,25 @@ class Conductor:
             return
         timer = threading.Timer(seconds, action)
         timer.daemon = True
-        timer.start()
+        with blocked():
+            timer.start()
         self._undo.append(timer.cancel)
+
+
+def _budget_plan(schedule: Schedule) -> BudgetPlan | None:
+    if schedule.budget is None:
+        return None
+    from profiling_lab.recording import budget  # not in a process that only waits
+
+    return budget.BudgetPlan(
+        schedule.budget,
+        warm_up=schedule.warmup,
+        active=schedule.active or budget.STEPS_IN_A_WINDOW,
+        calls=_calls_so_far,
+    )
+
+
+def _calls_so_far() -> int:
+    from profiling_lab import _recorder
+
+    return int(_recorder.status()["calls"])

@@ -6,12 +6,26 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from profiling_lab.errors import UsageError
 
 # Ctrl-C must go on to end the script, and a fault that a handler returns from happens again for ever.
 _NOT_TO_BE_HANDLED = ("SIGKILL", "SIGSTOP", "SIGINT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
+
+
+# Faults belong to the thread that made them.
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Threads that are started in this block get no signals: they are the program's, which may block them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def signal_number(name: str) -> signal.Signals:

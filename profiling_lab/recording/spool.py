@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,7 @@ class Spool:
         from profiling_lab import _recorder
 
         try:
-            raw = _recorder.read_spool(os.fspath(path), file)
+            raw = _recorder.read_spool(path, file)
         except RuntimeError as error:
             raise UnreadableInputError(str(error)) from error
         except MemoryError as error:

@@ -3,8 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from profiling_lab.recording.meta_names import NOT_IN_THE_META_TABLE
+
+_LOST = (
+    "dropped_calls",
+    "dropped_records",
+    "dropped_ranges",
+    "records_without_time",
+    "callback_errors",
+    "unwritten_records",
+    "texts_cut",
+    "unreadable_places",  # only where the capture was converted
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +40,21 @@ class RecordingSummary:
     seconds: float
     reasons: dict[str, str]
     meta: dict[str, str]
+
+
+def summarize(
+    path: Path, meta: Mapping[str, str], reasons: Mapping[str, str], seconds: float
+) -> RecordingSummary:
+    """The summary of a recording that has ended: `meta` is what the recorder said last."""
+    return RecordingSummary(
+        path=path,
+        kernels=int(meta["kernels"]),
+        copies=int(meta["copies"]),
+        launches=int(meta["calls"]),
+        stacks=int(meta["calls_with_stack"]),
+        ranges=int(meta["ranges"]),
+        dropped=sum(int(meta.get(name, 0)) for name in _LOST),
+        seconds=seconds,
+        reasons=dict(reasons),
+        meta={name: value for name, value in meta.items() if name not in NOT_IN_THE_META_TABLE},
+    )

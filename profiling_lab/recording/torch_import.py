@@ -14,7 +14,7 @@ Action = Callable[[Any], object]
 
 
 def when_imported(action: Action, name: str = "torch") -> Callable[[], None]:
-    """Call `action(module)` now if the module is there, else after its import. Returns how to give that up."""
+    """Call `action(module)` now if the module is there, else after its import. Returns how to give up."""
     module = sys.modules.get(name)
     if module is not None:
         action(module)
@@ -71,8 +71,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._leave_if_done()
 
     def _leave_if_done(self) -> None:
+        # A new list: another thread may be going through this one, and would miss a finder.
         if not self.actions and self in sys.meta_path:
-            sys.meta_path.remove(self)
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
 
 _finder = _Finder()

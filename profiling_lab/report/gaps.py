@@ -41,19 +41,8 @@ def gaps_report(trace: Trace, result: GapsResult) -> Report:
         )
         for row in result.rows
     )
-    return Report(
-        command="gaps",
-        trace=_trace_data(trace, result),
-        header=(*coverage_header(trace, result.coverage), *_header(result)),
-        table=Table(
-            columns,
-            rows,
-            result.total_matched,
-            tuple(map(_details, result.rows)),
-            tuple(map(_data, result.rows)),
-        ),
-        coverage=coverage_data(result.coverage),
-    )
+    details, data = tuple(map(_details, result.rows)), tuple(map(_data, result.rows))
+    return _report(trace, result, Table(columns, rows, result.total_matched, details, data))
 
 
 def gap_list_report(trace: Trace, result: GapsResult, listed: GapList) -> Report:
@@ -80,17 +69,16 @@ def gap_list_report(trace: Trace, result: GapsResult, listed: GapList) -> Report
         )
         for gap in listed.gaps
     )
+    details, data = tuple(map(_part_lines, listed.gaps)), tuple(map(_gap_data, listed.gaps))
+    return _report(trace, result, Table(columns, rows, listed.total_matched, details, data))
+
+
+def _report(trace: Trace, result: GapsResult, table: Table) -> Report:
     return Report(
         command="gaps",
         trace=_trace_data(trace, result),
         header=(*coverage_header(trace, result.coverage), *_header(result)),
-        table=Table(
-            columns,
-            rows,
-            listed.total_matched,
-            tuple(map(_part_lines, listed.gaps)),
-            tuple(map(_gap_data, listed.gaps)),
-        ),
+        table=table,
         coverage=coverage_data(result.coverage),
     )
 

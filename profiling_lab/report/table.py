@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import msgspec
 
 from profiling_lab.report import numbers
+from profiling_lab.report.json_text import encode
 
 SCHEMA = "profiling-lab/1"
 FORMATS = ("table", "json", "csv", "md")
@@ -270,4 +271,4 @@ def _write_json(report: Report, stream: TextIO) -> None:
         | ({} if report.summary is None else {"summary": report.summary}),
         "coverage": report.coverage,
     }
-    stream.write(msgspec.json.format(msgspec.json.encode(envelope), indent=2).decode() + "\n")
+    stream.write(msgspec.json.format(encode(envelope), indent=2).decode() + "\n")

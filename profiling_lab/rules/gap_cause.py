@@ -21,6 +21,7 @@ from profiling_lab.trace.columns import I32, I64
 
 SHARE = Threshold("share", "idle for one cause at one line", 0.01, "of the recording, at least", "ours")
 UNKNOWN = Threshold("unknown", "idle time without a cause", 0.5, "of all, from: cannot tell", "ours: most")
+_CAUSES = 32  # more than there are
 
 REMEDIES = {
     Cause.PROFILER: "none: that is the recording; record less, and trust the other causes more",
@@ -77,9 +78,6 @@ def check(view: View) -> Verdict:
     if not findings and unknown >= view[UNKNOWN] * idle_ns.sum():
         return Abstain(f"{ms(unknown)} of {ms(int(idle_ns.sum()))} idle time have no cause", FROM_THE_START)
     return findings
-
-
-_CAUSES = 32  # more than there are
 
 
 def _key(cause: I32, place: I32) -> I64:

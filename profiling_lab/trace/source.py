@@ -75,7 +75,8 @@ class Tables(Protocol):
 class Source(Protocol):
     """One open file. Process and thread numbers are given in the order in which tables are read.
 
-    Everything is of the whole file: `whole` is its trace, for what needs the tables beside its own.
+    Everything is of the whole file: `whole` is its trace, for what needs the tables beside its own. What has
+    an answer here is what a format need not know.
     """
 
     path: Path
@@ -83,11 +84,14 @@ class Source(Protocol):
     processes: Registry
     threads: Registry
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing stays open, unless a reader says otherwise."""
+        return
 
     @property
     def is_cut(self) -> bool:
         """The file ends before its data does."""
+        return False
 
     def why_empty(self) -> str:
         """Why it holds no GPU operation, where it holds none."""
@@ -106,12 +110,15 @@ class Source(Protocol):
 
     def pauses(self, processes: I32) -> Pauses:
         """When the recording of these processes paused."""
+        return Pauses.none()
 
     def recorder_facts(self) -> dict[str, str]:
         """What our recorder noted about itself, {} for any other."""
+        return {}
 
     def process_facts(self) -> dict[int, dict[str, str]]:
         """What our recorder noted in each process of a merged recording, by process id; {} in any other."""
+        return {}
 
     def job_facts(self) -> Mapping[str, object]:
         """`rank` and `world_size`, as far as the recorder noted them; anything may stand there."""
@@ -130,9 +137,11 @@ class Source(Protocol):
 
     def thread_names(self) -> dict[int, str]:
         """What the operating system calls the threads: by number, of those that were numbered so far."""
+        return {}
 
     def streams(self) -> dict[tuple[int, int], Stream]:
         """By process id and stream number; {} where the file describes none."""
+        return {}
 
     def syncs(self, whole: Tables) -> Syncs:
         """Synchronizations as CUPTI noted them; none where it did not."""
@@ -154,11 +163,14 @@ class Source(Protocol):
 
     def system_calls(self) -> HostSpans:
         """Calls of the operating system that block, which nsys records with `--trace=osrt`."""
+        return HostSpans.none()
 
     def off_cpu(self) -> HostSpans:
         """When threads were off their CPU, which nsys records with `--cpuctxsw=process-tree`."""
+        return HostSpans.none()
 
     def samples(self, ownership: Ownership) -> HostSamples:
         """Samples that nsys takes of the CPU and of Python. Of a Python stack counts the innermost frame that
         is the user's own, else the innermost.
         """
+        return HostSamples.none()

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -66,3 +68,42 @@ def test_the_analysis_is_drawn_from_its_results(tmp_path: Path) -> None:
     import_module("analysis_throughput").plot(rows, tmp_path / "chart.svg")
     texts = [e.text for e in ElementTree.parse(tmp_path / "chart.svg").iter() if e.tag.endswith("}text")]
     assert {"million events", "seconds", "lines", "check", "recorder", "nsys"} <= set(texts)
+
+
+def test_the_hugging_face_step_is_a_training_step() -> None:
+    pytest.importorskip("transformers")
+    step = import_module("recorder_workloads").hugging_face_training("cpu")
+    for _ in range(2):
+        step()
+    held = [cell.cell_contents for cell in step.__closure__]
+    model = next(thing for thing in held if isinstance(thing, torch.nn.Module))
+    before = [p.detach().clone() for p in model.parameters()]
+    step()
+    changed = [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+    assert all(changed) and len(model.transformer.h) == 6
+
+
+def test_a_workload_whose_library_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UsageError, match="needs transformers"):
+        import_module("recorder_workloads").hugging_face_training("cpu")
+
+
+def test_what_a_recorded_child_says_of_its_steps_is_in_the_results(tmp_path: Path) -> None:
+    overhead = import_module("recorder_overhead")
+    output = tmp_path / "1.sqlite"
+    with sqlite3.connect(output) as file:
+        file.execute("CREATE TABLE PYREC_META (name, value)")
+        file.execute("INSERT INTO PYREC_META VALUES ('overhead_callback_ns', '250')")
+    overhead.counts_file(tmp_path / "turns", "recorded").write_text('{"calls": 2000.0, "kernels": 900.0}')
+    found: dict[tuple[str, str], float] = {}
+
+    class Results:
+        def add(self, _: str, __: object, name: str, metric: str, value: float, unit: str) -> None:
+            found[metric, unit] = value
+
+    run = SimpleNamespace(results=Results(), case={})
+    overhead.add_contents(run, "plain", tmp_path, ["python"])
+    assert not found
+    overhead.add_contents(run, "recorded", tmp_path, ["python", "-m", "profiling_lab", "-o", str(output)])
+    assert found[("callbacks", "ns/step")] == 500_000 and found[("kernels", "kernels/step")] == 900

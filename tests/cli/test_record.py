@@ -335,9 +335,18 @@ def test_every_rank_has_its_own_file(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("*.sqlite")) == [
         "run-0.sqlite",
         "run-1.sqlite",
-        "train-rank0.sqlite",
-        "train-rank1.sqlite",
+        "train.rank0.sqlite",
+        "train.rank1.sqlite",
     ]
+
+
+def test_a_name_that_is_taken_does_not_end_a_rank(tmp_path: Path) -> None:
+    write(tmp_path, "print('done')", "train.py")
+    for _ in range(2):
+        recorded = record(tmp_path, "-o", "run.sqlite", "train.py", SLURM_PROCID="1", SLURM_NTASKS="2")
+        assert (recorded.code, recorded.out) == (0, "done\n"), recorded.err
+    assert sorted(p.name for p in tmp_path.glob("*.sqlite*")) == ["run.rank1-2.sqlite", "run.rank1.sqlite"]
+    assert "run.rank1.sqlite exists already, so rank 1 records into run.rank1-2.sqlite" in recorded.said
 
 
 def test_existing_output_is_refused_before_the_script_runs(tmp_path: Path) -> None:
@@ -357,7 +366,12 @@ def test_existing_output_is_refused_before_the_script_runs(tmp_path: Path) -> No
         pytest.param(["missing.py"], 4, "there is no script missing.py", id="no-such-script"),
         pytest.param(["."], 4, "is a directory", id="directory"),
         pytest.param(["binary.py"], 4, "is a binary file", id="binary"),
-        pytest.param(["python3.12", "script.py"], 4, "leave python3.12 out", id="python-before-the-script"),
+        pytest.param(
+            ["python9.99", "script.py"],
+            4,
+            "there is no script python9.99 (looked in ",
+            id="neither-script-nor-program",
+        ),
         pytest.param(
             ["-m", "no_such_module_here"], 4, "there is no module no_such_module_here", id="no-module"
         ),

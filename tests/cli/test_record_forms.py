@@ -48,3 +48,12 @@ def test_no_script_on_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(UnreadableInputError, match="nothing is piped into it"):
         find_script("-")
+
+
+def test_a_link_to_a_script_is_run_by_its_own_name(tmp_path: Path) -> None:
+    write(tmp_path, "VALUE = 5\n", "real/neighbour.py")
+    write(tmp_path, ABOUT_ITSELF, "real/train.py")
+    (tmp_path / "link.py").symlink_to("real/train.py")
+    alone, recorded = run(tmp_path, "link.py"), record(tmp_path, "link.py")
+    assert (recorded.out, recorded.code) == (alone.out, alone.code) and "5 " in alone.out
+    assert (tmp_path / "link.sqlite").is_file()

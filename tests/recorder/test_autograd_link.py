@@ -7,6 +7,8 @@ number of the node that Python's `grad_fn` has, and the calls of the forward pas
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +205,128 @@ with profiling_lab.record(OUT) as recorder:
 assert recorder.summary.reasons == {}, recorder.summary
 """)
     assert any(name == "SinBackward0" for *_, name, _ in query(LAUNCHES))
+
+
+LATE_IMPORT = """
+from profiling_lab.recording import autograd_link
+autograd_link.PATIENCE_S = {patience}
+assert "torch" not in sys.modules
+def train():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x): return x * 2
+        @staticmethod
+        def backward(ctx, g): return g * 2
+    with launch_per_operator(fake): Double.apply(torch.ones(2, requires_grad=True)).sum().backward()
+with profiling_lab.record(OUT) as recorder:
+    import torch
+    while profiling_lab._recorder.autograd_state() != "on": time.sleep(0.01)
+    {wait}
+    train()
+assert recorder.summary.reasons == {{}}, recorder.summary
+"""
+
+
+def test_importing_torch_waits_for_nothing_that_waits_for_the_import(run: Any, query: Any) -> None:
+    """A helper thread that needed the import's lock would never end, and with it this import."""
+    run(LATE_IMPORT.format(patience=-1, wait=""))
+    assert "DoubleBackward" in {name for *_, name, _ in query(LAUNCHES)}
+
+
+def test_an_import_that_will_not_wait_is_linked_all_the_same(run: Any, query: Any) -> None:
+    wait = "while sys._current_frames().keys() - {threading.get_ident()}: time.sleep(0.01)"
+    run("import threading\n" + LATE_IMPORT.format(patience=0, wait=wait))
+    assert "DoubleBackward" in {name for *_, name, _ in query(LAUNCHES)}
+
+
+def test_a_recording_that_ends_before_its_link_is_made(run: Any, query: Any) -> None:
+    run("""
+from profiling_lab.recording import autograd_link
+autograd_link.PATIENCE_S = 0
+autograd_link._make_nodes, real = lambda *_: go_on.acquire(), autograd_link._make_nodes
+import threading; go_on = threading.Semaphore(0)
+with profiling_lab.record(OUT) as recorder:
+    import torch
+    fake.kernel("a")
+assert recorder.summary.launches == 1
+assert "not examined before" in recorder.summary.reasons["autograd"], recorder.summary
+go_on.release(); go_on.release()
+autograd_link._make_nodes = real
+with profiling_lab.record(OUT, overwrite=True) as recorder, launch_per_operator(fake):
+    torch.ones(2, requires_grad=True).sin().sum().backward()
+assert recorder.summary.reasons == {}, recorder.summary
+""")
+
+
+FAKE_TORCH = r"""
+#include <stdint.h>
+struct Returned { void* node; void* control; };
+static uint64_t node[32];
+struct Node { virtual ~Node(); };
+Node::~Node() {}
+extern void* table[] asm("_ZTV4Node");
+extern "C" {
+__attribute__((visibility("default"))) void* fake_class() { return table + 2; }
+__attribute__((visibility("default"))) uint64_t* fake_node() { return node; }
+uint64_t peek() asm("_ZN2at15sequence_number4peekEv");
+__attribute__((visibility("default"))) uint64_t peek() { return 7; }
+uint64_t thread() asm("_ZN2at14RecordFunction15currentThreadIdEv");
+__attribute__((visibility("default"))) uint64_t thread() { return 5; }
+void* current(Returned*) asm("_ZN5torch8autograd16get_current_nodeEv");
+__attribute__((visibility("default"))) void* current(Returned* out) {
+  out->node = node[0] ? node : nullptr;  // an intrusive_ptr: its one word, and one more reference
+  if (node[0]) ++node[1];
+  return out;
+}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "counts, given_back",
+    [
+        (0x1_0000_0001, True),  # the engine's reference, and no Python object
+        (1 << 63 | 0x1_0000_0002, True),  # the engine's, and a Python object's own
+        (0x1_0000_0000, False),  # ours would be the last one
+        (1 << 63 | 0x1_0000_0001, False),  # beside ours the Python object's own: it would have to go, too
+    ],
+)
+def test_a_reference_is_given_back_only_while_nothing_hangs_on_it(
+    run: Any, tmp_path: Path, counts: int, given_back: bool
+) -> None:
+    source, library = tmp_path / "torch.cpp", tmp_path / "libtorch_cpu.so"
+    source.write_text(FAKE_TORCH)
+    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    run(f"""
+import ctypes
+from profiling_lab import _recorder as r
+library = ctypes.CDLL({str(library)!r})
+library.fake_node.restype = ctypes.POINTER(ctypes.c_uint64)
+node = library.fake_node()
+assert r.attach_autograd() == ""
+def sample(number, thread):  # a Python object's head, then a pointer to a node
+    made = (ctypes.c_uint64 * 32)(9, 9, 9, number, thread)
+    wrapper = (ctypes.c_uint64 * 8)(1, 1, ctypes.addressof(made))
+    keep.append((made, wrapper))
+    return ctypes.addressof(wrapper), number, thread
+keep = []
+assert r.calibrate([sample(n, t) for n, t in ((100, 1000), (101, 1000), (102, 2000), (103, 2000))]) == ""
+library.fake_class.restype = ctypes.c_void_p
+def launch(counts):
+    node[1], node[3] = counts, 2**64 - 1
+    fake.kernel("a")
+    return node[1]
+enough = 0x1_0000_0005
+with profiling_lab.record(OUT, autograd=False) as recorder:
+    node[0] = library.fake_class()
+    assert launch(enough) == enough  # the place of the count is proven
+    assert launch({counts}) == {counts} + (0 if {given_back} else 1)
+    assert launch(enough) == enough  # and so it is afterwards, on or off
+    node[0] = 0
+state = r.autograd_state()
+assert state == "on" if {given_back} else "in a way that is not known here" in state, state
+""")
 
 
 def test_a_torch_that_cannot_be_linked_is_still_imported(run: Any, tmp_path: Path) -> None:

@@ -28,55 +28,137 @@ from profiling_lab.recording.convert import convert
 import adbc_driver_sqlite.dbapi, pyarrow, numpy as np
 generator = random.Random(1)
 
-def program(out, log):
+def flushes(): return int(_recorder.status()["overhead_flushes"])
+
+def program(out, log):  # notes each kernel with the flushes that were over before it
     Recorder(out, flush_period_ms=20).start()
     with open(log, "w", buffering=1) as file:
         while True:
-            correlation = fake.kernel("k")
-            file.write(f"{{correlation}} {{time.time_ns()}}\\n")
-            if correlation % 50 == 0: time.sleep(0.002)  # a busy machine must not make the ring overflow
+            before = flushes()
+            numbers = " ".join(str(fake.kernel("k")) for _ in range(25))
+            file.write(f"{{before}} {{numbers}} .\\n")
+            time.sleep(0.001)  # a busy machine must not make the ring overflow
 
-def check(out, log, killed_ns):
-    spool = out + ".spool"
-    # A clock is written at every flush; what was there by the last but one has been written since.
-    clocks = np.sort(_recorder.read_spool(spool)["clocks"]["real_ns"])
-    flushed = int(clocks[-2]) if len(clocks) > 1 else 0  # killed before the first flush
-    assert flushed > killed_ns - 10_000_000_000 or len(clocks) < 2
+def noted(log):
+    lines = [line.split() for line in open(log).read().splitlines() if line.endswith(" .")]
+    return [(int(before), [int(c) for c in numbers]) for before, *numbers, _ in lines]
+
+def check(out, log):
+    spool, lines = out + ".spool", noted(log)
+    last = lines[-1][0]
+    # A flush writes a clock when it has been counted.
+    clocks = len(_recorder.read_spool(spool)["clocks"])
+    assert clocks >= last, (clocks, last)
     converted = convert(spool, out)
     assert "finished" not in converted.meta
     with sqlite3.connect(out) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         calls = {{c for c, in file.execute("SELECT correlationId FROM PYREC_LAUNCH")}}
-        any_kernel = converted.rows["CUPTI_ACTIVITY_KIND_KERNEL"]  # tables without rows are not written
-        query = "SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL"
-        kernels = {{c for c, in file.execute(query)}} if any_kernel else set()
+        kernels = {{c for c, in file.execute("SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL")}}
         meta = dict(file.execute("SELECT name, value FROM PYREC_META"))
         domains = file.execute("SELECT count(*) FROM PYREC_LAUNCH WHERE stackId = 0").fetchone()
     assert meta["stacks_lost"] == "0" and meta["finished"] == "no" and domains == (0,), meta
-    lines = [line.split() for line in open(log).read().splitlines() if line.count(" ") == 1]
-    old = {{int(c) for c, when in lines if int(when) < flushed}}
-    assert old <= calls and old <= kernels, (len(old), len(calls), len(kernels))
-    return len(old)
+    # What was launched before a flush began is in the file when the flush after the next one is over.
+    old = {{c for before, numbers in lines if before <= last - 3 for c in numbers}}
+    assert old and old <= calls and old <= kernels, (len(old), len(calls), len(kernels))
 
-kept = 0
 for attempt in range({ATTEMPTS}):
     out, log = f"{{attempt}}.sqlite", f"{{attempt}}.log"
     child = os.fork()
     if child == 0:
         try: program(out, log)
         finally: os._exit(1)
-    while not (os.path.exists(log) and os.path.getsize(log)): time.sleep(0.002)
+    while not (os.path.exists(log) and noted(log) and noted(log)[-1][0] > 3): time.sleep(0.005)
     time.sleep(generator.random() / 8)
     os.kill(child, signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    kept += check(out, log, time.time_ns())
+    check(out, log)
     for name in (out, log, out + ".spool"): os.unlink(name)
-assert kept > {ATTEMPTS} * 20, kept
 """
 
 
 def test_killed_at_random_moments_nothing_older_than_a_flush_is_lost(run: Any) -> None:
     run(KILLED, timeout=300)
+
+
+# c: it records, s: it stops, w: the file is being written, r: it gets its name, e: all is done.
+KILLED_AT_EVERY_STAGE = f"""
+import random, signal, sqlite3
+from profiling_lab import _recorder
+from profiling_lab.recording import Recorder
+from profiling_lab.recording import convert as converter
+import adbc_driver_sqlite.dbapi, pyarrow, numpy as np
+generator = random.Random(2)
+KERNELS = 300
+def flushes(): return int(_recorder.status()["overhead_flushes"])
+
+def program(out, reached):
+    recorder = Recorder(out, flush_period_ms=5); recorder.start()
+    write, replace = converter._write, os.replace
+    def and_say(stage, function):
+        def said(*arguments):
+            reached(stage)
+            return function(*arguments)
+        return said
+    converter._write, os.replace = and_say("w", write), and_say("r", replace)
+    for _ in range(KERNELS): fake.kernel("k")
+    now = flushes()
+    reached("c")
+    while flushes() < now + 3: time.sleep(0.001)
+    reached("s")
+    recorder.stop()
+    reached("e")
+    time.sleep(600)
+
+def life(out, frozen, seconds):  # kills one in its life; returns how far it came
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        def reached(stage):
+            os.write(theirs, stage.encode())
+            if stage == frozen: time.sleep(600)
+        try: program(out, reached)
+        finally: os._exit(1)
+    os.close(theirs)
+    stages = ""
+    while not stages or (frozen and frozen not in stages): stages += os.read(ours, 1).decode()
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    stages += os.read(ours, 100).decode(); os.close(ours)
+    return stages
+
+def check(out, stages):
+    if os.path.exists(out): assert stages[-1] in "re", stages
+    else: assert stages[-1] in "cswr", stages
+    if not os.path.exists(out):
+        converted = converter.convert(out + ".spool", out)
+        if stages[-1] in "wr": assert converted.meta["finished"] == "yes", stages
+    with sqlite3.connect(out) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        counts = [
+            file.execute(f"SELECT count(*) FROM sqlite_master WHERE name = '{{table}}'").fetchone()[0]
+            and file.execute(f"SELECT count(*) FROM {{table}}").fetchone()[0]
+            for table in ("PYREC_LAUNCH", "CUPTI_ACTIVITY_KIND_KERNEL")
+        ]
+    assert stages == "c" or counts == [KERNELS, KERNELS], (stages, counts)
+
+ended = set()
+for attempt in range({ATTEMPTS}):
+    out = f"{{attempt}}.sqlite"
+    frozen = "cswre"[attempt // 2 % 5] if attempt % 2 else ""
+    stages = life(out, frozen, generator.random() / 5 if not frozen else 0)
+    check(out, stages)
+    ended.add(stages[-1])
+    for name in (out, out + ".spool", out + ".tmp"):
+        if os.path.exists(name): os.unlink(name)
+assert ended == set("cswre"), ended
+"""
+
+
+def test_killed_at_every_stage_the_recording_is_there(run: Any) -> None:
+    """Whole, or to be recovered whole, from the moment at which its last flush was over."""
+    run(KILLED_AT_EVERY_STAGE, timeout=300)
 
 
 def test_the_pieces_of_a_killed_conversion_are_no_file(run: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ python -m pytest --require-gpu -rA tests/recorder/test_gpu_recording.py
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -349,24 +350,30 @@ open("gpu.txt", "w").write("\\n".join(str(fact) for fact in facts))
 
 
 def test_what_recording_costs(run_gpu: Any) -> None:
-    """Printed; only a gross failure fails, the figures come from benchmarks/recorder_overhead.py."""
-    done = run_gpu(f"""
+    """Printed; only a gross failure fails, the figures come from benchmarks/recorder_overhead.py.
+
+    A process where CUPTI has been is never as fast again: the plain steps are those of processes without it.
+    """
+    timed = f"""
 {PROGRAM}
-import statistics
 def timed():
     torch.cuda.synchronize(); begin = time.perf_counter()
     for _ in range(20): step()
     torch.cuda.synchronize(); return time.perf_counter() - begin
-plain, recorded = [], []
-for _ in range(8):
-    plain.append(timed())
-    with profiling_lab.record(OUT, overwrite=True) as recorder: recorded.append(timed())
-ratio = statistics.median(r / p for r, p in zip(recorded, plain))
-calls, microseconds = recorder.summary.launches / 20, statistics.median(plain) / 20 * 1e6
-print(f"{{calls:.0f}} calls in a step of {{microseconds:.0f}} us, recorded: {{ratio:.3f}} times that")
-assert ratio < 1.5, (plain, recorded)
-""")
-    print(done.stdout)
+def best(): return min(timed() for _ in range(8))
+"""
+    recording = """
+with profiling_lab.record(OUT, overwrite=True) as recorder: seconds = best()
+print(seconds, recorder.summary.launches / 160)
+"""
+    plain, recorded, calls = [], [], ""
+    for _ in range(3):
+        plain.append(float(run_gpu(timed + "print(best())").stdout))
+        seconds, calls = run_gpu(timed + recording).stdout.split()
+        recorded.append(float(seconds))
+    ratio = statistics.median(recorded) / statistics.median(plain)
+    print(f"{calls} calls in a step of {min(plain) / 20 * 1e6:.0f} us, recorded: {ratio:.3f} times that")
+    assert ratio < 1.5, (plain, recorded)
 
 
 def test_the_allocators_lock_and_the_gil_are_never_held_together(run_gpu: Any) -> None:

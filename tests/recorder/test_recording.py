@@ -372,8 +372,10 @@ with profiling_lab.record(OUT): fake.kernel("a")
 
 def test_the_place_in_a_job_is_noted(run: Any, query: Any) -> None:
     code = """
-with profiling_lab.record(OUT):
+with profiling_lab.record(OUT) as recorder:
     fake.kernel("k", ns=10)
+assert recorder.path.name == "out.rank3.sqlite"
+os.rename(recorder.path, OUT)
 """
     run(code, env={"RANK": "3", "WORLD_SIZE": "eight"})  # what is no number is not noted
     assert query("SELECT value FROM PYREC_META WHERE name = 'rank'") == [("3",)]

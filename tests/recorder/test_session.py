@@ -207,6 +207,108 @@ assert recorder.stop().launches == 1
 """)
 
 
+@pytest.mark.parametrize("limit", ["most_bytes=100_000", "schedule=Schedule(duration_s=0.1)"])
+def test_a_recording_that_ends_while_main_is_in_a_cuda_call_is_written(
+    run: Any, query: Any, limit: str
+) -> None:
+    """The end of that call is not seen any more: that must not keep stop() from working."""
+    run(f"""
+import threading
+from profiling_lab.recording import Schedule
+recorder = profiling_lab.recording.Recorder(OUT, {limit}, flush_period_ms=20); recorder.start()
+fake.kernel("before")
+correlation = fake.enter(RUNTIME, DEVICE_SYNC)
+def work():
+    while fake.callbacks_enabled(): fake.kernel("beside"); time.sleep(0.0005)
+thread = threading.Thread(target=work); thread.start(); thread.join()
+fake.exit(RUNTIME, DEVICE_SYNC, correlation, 0)
+assert recorder.stop().launches > 1
+""")
+    names = dict(query(
+        "SELECT value, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName GROUP BY 1"
+    ))  # fmt: skip
+    assert names["before"] == 1 and names["beside"] >= 1
+
+
+def diagnostics(query: Any) -> list[str]:
+    if query("SELECT count(*) FROM sqlite_master WHERE name = 'DIAGNOSTIC_EVENT'") == [(0,)]:
+        return []
+    return [text for (text,) in query("SELECT text FROM DIAGNOSTIC_EVENT")]
+
+
+@pytest.mark.parametrize("why", ["long kernel", "no kernels", "captured"])
+def test_records_that_come_late_or_never_accuse_nobody(run: Any, query: Any, preload: Any, why: str) -> None:
+    """However long calls go on without records, here by a clock that jumps: what counts is what CUPTI has
+    when it is asked for everything at the end."""
+    clock = """
+#include <dlfcn.h>
+#include <time.h>
+static volatile long step = 0;
+extern "C" void set_the_clock(long seconds) { step = seconds; }
+extern "C" int clock_gettime(clockid_t id, timespec* t) {
+  static auto* real = (int (*)(clockid_t, timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+  const int status = real(id, t);
+  t->tv_sec += step;
+  return status;
+}
+"""
+    run(
+        f"""
+import ctypes
+recorder = profiling_lab.recording.Recorder(OUT, flush_period_ms=20); recorder.start()
+from profiling_lab import _recorder
+fake.kernel("before")
+correlation = fake.launch() if {why!r} == "long kernel" else 0
+def seen(): return int(_recorder.status()["calls"])
+for second in (7, 14):
+    ctypes.CDLL(os.environ["LD_PRELOAD"]).set_the_clock(second)
+    for _ in range(20):
+        if {why!r} == "captured":
+            fake.call(313); correlation = fake.call(LAUNCH); fake.call(316)
+        else: fake.call(MALLOC)
+    while seen() < 20 * second // 7: time.sleep(0.005)
+if {why!r} == "long kernel": fake.library.fake_kernel(correlation, 1, time.time_ns(), b"long", 7, 1, 1)
+recorder.stop()
+""",
+        env=preload(clock),
+    )
+    assert not [text for text in diagnostics(query) if "CUPTI" in text]
+
+
+def test_records_that_another_client_gets_are_missed_and_told(run: Any, query: Any) -> None:
+    run("""
+recorder = profiling_lab.recording.Recorder(OUT, flush_period_ms=20); recorder.start()
+fake.kernel("before")
+fake.other_buffers()
+time.sleep(1.2)
+fake.kernel("theirs")
+recorder.stop()
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
+    (text,) = diagnostics(query)
+    assert re.match(r"CUPTI, asked for all records, had none of the kernels launched in the last \d+ s", text)
+    assert "would explain it" in text
+
+
+@pytest.mark.parametrize(("version", "works"), [(18, True), (28, True), (130300, True), (140000, False)])
+def test_a_cupti_of_an_unknown_major_version_is_refused(run: Any, version: int, works: bool) -> None:
+    """A record that is read by the layout of another version would be wrong in silence."""
+    program = f"""
+fake.version({version})
+with profiling_lab.record(OUT, overwrite=True) as recorder: fake.kernel("a")
+print(recorder.summary.kernels, recorder.summary.reasons.get("gpu"))
+"""
+    assert run(program, env={"PROFILING_LAB_ANY_CUPTI": "1"}).stdout == "1 None\n"
+    said = run(program, env={"PROFILING_LAB_ANY_CUPTI": ""}).stdout
+    if works:
+        assert said == "1 None\n"
+    else:
+        assert said.startswith("0 PROFILING_LAB_CUPTI cannot be used: ") and said.count("\n") == 1
+        assert (
+            "is CUPTI of CUDA 14, and its records are known up to CUDA 13: PROFILING_LAB_ANY_CUPTI=1" in said
+        )
+
+
 def test_calls_while_stopping_do_not_crash(run: Any) -> None:
     run("""
 import threading

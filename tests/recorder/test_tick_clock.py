@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+REPO = Path(__file__).resolve().parents[2]
 
 # Of a call, when the wall clock said it began and ended; and how far off a recorded time may be. The rest is
 # what the machine does between two lines, so only the order is asked for.
@@ -123,3 +128,17 @@ print(recorder.summary.meta["call_clock"])
     )
     assert done.stdout.startswith(clock), done.stdout
     check(query, tmp_path, 20)
+
+
+def test_another_rate_of_the_counter_is_learned(tmp_path: Path) -> None:
+    """As after a virtual machine has moved to another host; the clock is the test's own."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
+    sources = [Path(__file__).with_name("tick_rates.cpp"), REPO / "csrc" / "recorder" / "tick_clock.cpp"]
+    program = tmp_path / "tick_rates"
+    flags = ["-std=c++20", "-O1", f"-I{REPO / 'csrc'}", "-o", str(program)]
+    subprocess.run([compiler, *map(str, sources), *flags], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    off = {name: int(ns) for name, ns in (line.split() for line in done.stdout.splitlines())}
+    assert off.keys() == {"steady", "slower", "moved", "little", "set", "back"}
+    assert max(off.values()) < 1_000_000 and off["steady"] < 2000, off
+    assert all(off[name] < 2000 for name in ("slower", "moved", "set", "back")), off

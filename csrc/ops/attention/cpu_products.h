@@ -7,7 +7,7 @@
 
 // The arithmetic of the CPU path: one matrix product and one exponential, written on the compiler's vector
 // types. kBytes is the vector's width. Everything here is forced inline into functions that are compiled once
-// per instruction set (cpu.cpp), so the same lines become SSE2, AVX2 or AVX-512.
+// per instruction set (cpu_path.h), so the same lines become SSE2, AVX2 or AVX-512.
 #define PLAB_INLINE [[gnu::always_inline]] inline
 
 namespace plab::ops::attention {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/layer_norm_gelu/backward.cuh"
+#include "ops/layer_norm_gelu/by_element.h"
 #include "ops/layer_norm_gelu/launch_plan.cuh"
 #include "ops/layer_norm_gelu/long_rows.h"
 #include "ops/layer_norm_gelu/wide_rows.h"
@@ -97,6 +98,17 @@ int64_t launch_backward_typed(const BackwardParams& params, bool launch, cudaStr
   if (units > 0) return units == 1 ? 0 : units;
   if (launch) launch_backward_long<Element, kForm>(params, stream);
   return long_blocks(params.rows);
+}
+
+template <class Element>
+int64_t launch_backward_of(const BackwardParams& params, bool launch, cudaStream_t stream) {
+  int64_t partial_rows = 0;
+  dispatch_form(params.form, [&]<GeluForm kForm>() {
+    partial_rows = params.dsum != nullptr
+                       ? launch_backward_typed<Element, kForm, true>(params, launch, stream)
+                       : launch_backward_typed<Element, kForm, false>(params, launch, stream);
+  });
+  return partial_rows;
 }
 
 }  // namespace plab::ops::layer_norm_gelu

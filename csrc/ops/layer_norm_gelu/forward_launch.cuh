@@ -3,6 +3,7 @@
 // benchmarks/layer_norm_gelu_sweep.py.
 #pragma once
 
+#include "ops/layer_norm_gelu/by_element.h"
 #include "ops/layer_norm_gelu/forward.cuh"
 #include "ops/layer_norm_gelu/launch_plan.cuh"
 #include "ops/layer_norm_gelu/long_rows.h"
@@ -88,6 +89,14 @@ void launch_forward_typed(const ForwardParams& params, cudaStream_t stream) {
   } else if (!is_aligned || !launch_forward_wide(params, stream)) {
     launch_forward_long<Element, kForm>(params, stream);
   }
+}
+
+template <class Element>
+void launch_forward_of(const ForwardParams& params, cudaStream_t stream) {
+  dispatch_form(params.form, [&]<GeluForm kForm>() {
+    if (params.residual != nullptr) return launch_forward_typed<Element, kForm, true>(params, stream);
+    launch_forward_typed<Element, kForm, false>(params, stream);
+  });
 }
 
 }  // namespace plab::ops::layer_norm_gelu

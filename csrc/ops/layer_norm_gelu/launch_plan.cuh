@@ -30,15 +30,21 @@ inline bool aligned(std::initializer_list<const void*> pointers, std::initialize
   return bits % cuda::kVecBytes == 0;
 }
 
+/// Calls function.operator()<kForm>().
+template <class Function>
+void dispatch_form(GeluForm form, Function&& function) {
+  if (form == GeluForm::kErf) {
+    function.template operator()<GeluForm::kErf>();
+  } else {
+    function.template operator()<GeluForm::kTanh>();
+  }
+}
+
 /// Calls function.operator()<Element, kForm>().
 template <class Function>
 void dispatch_element_and_form(ElementType element, GeluForm form, Function&& function) {
   dispatch_device(element, [&]<class Element>(Tag<Element>) {
-    if (form == GeluForm::kErf) {
-      function.template operator()<Element, GeluForm::kErf>();
-    } else {
-      function.template operator()<Element, GeluForm::kTanh>();
-    }
+    dispatch_form(form, [&]<GeluForm kForm>() { function.template operator()<Element, kForm>(); });
   });
 }
 

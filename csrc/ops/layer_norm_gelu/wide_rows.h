@@ -19,8 +19,4 @@ int64_t launch_backward_wide(const BackwardParams& params, bool launch, cudaStre
 /// found out.
 bool launch_backward_few(const BackwardParams& params, bool launch, cudaStream_t stream);
 
-/// In forward_residual.cu and backward_residual.cu.
-void launch_forward_residual(const ForwardParams& params, cudaStream_t stream);
-int64_t launch_backward_residual(const BackwardParams& params, bool launch, cudaStream_t stream);
-
 }  // namespace plab::ops::layer_norm_gelu

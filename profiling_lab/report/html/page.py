@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from profiling_lab.errors import LabError
@@ -21,6 +20,7 @@ from profiling_lab.report.html.keep import Window
 from profiling_lab.report.html.lane import Lanes
 from profiling_lab.report.html.lanes import lanes_of
 from profiling_lab.report.html.timeline import TimelinePacker, choose, windows_by_interest
+from profiling_lab.report.json_text import encode, readable
 from profiling_lab.trace import Trace
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.ownership import Ownership
@@ -169,12 +169,12 @@ def _assemble(data: dict[str, Any], payload: str) -> bytes:
     # One pass: what was filled in is not searched for marks again.
     pieces = page.split("%%")
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
-    return "".join(pieces).encode()
+    return readable("".join(pieces)).encode()
 
 
 def _json(data: dict[str, Any]) -> str:
     """JSON that cannot end the element it stands in, whatever its strings hold."""
-    text = msgspec.json.encode(data).decode()
+    text = encode(data).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

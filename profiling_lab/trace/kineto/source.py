@@ -41,12 +41,9 @@ from profiling_lab.trace.columns import (
 from profiling_lab.trace.extras import (
     CollectiveFacts,
     Device,
-    HostSamples,
-    HostSpans,
     InputShapes,
     LaunchShapes,
     MemoryEvents,
-    Stream,
     Style,
 )
 from profiling_lab.trace.facts import Gpu, TraceInfo
@@ -65,10 +62,8 @@ from profiling_lab.trace.kineto.processes import Processes
 from profiling_lab.trace.kineto.shapes import input_shapes, launch_shapes
 from profiling_lab.trace.kineto.stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
 from profiling_lab.trace.kineto.syncs import chrome_syncs
-from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry
-from profiling_lab.trace.source import Recorder, Tables
-from profiling_lab.trace.spans import Pauses
+from profiling_lab.trace.source import Recorder, Source, Tables
 from profiling_lab.trace.stacks import StackBuilder, Stacks
 
 _MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
@@ -85,7 +80,7 @@ _EARLY = "GPU operations that begin before their launch (their times are kept)"
 _NOT_NESTED = "Python functions that overlap others without nesting (left out of the stacks)"
 
 
-class ChromeSource:
+class ChromeSource(Source):
     """A torch.profiler file, read as a whole."""
 
     recorder: Recorder = "torch.profiler"
@@ -96,9 +91,6 @@ class ChromeSource:
         self.threads = Registry()
         self.events: ChromeEvents = read_events(path)
         self._ids = Processes(self.events, self.processes, self.threads)
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
     @property
     def is_cut(self) -> bool:
@@ -113,9 +105,6 @@ class ChromeSource:
             if known
             else "nothing ran on the GPU, or ProfilerActivity.CUDA was not among the activities"
         )
-
-    def recorder_facts(self) -> dict[str, str]:
-        return {}
 
     def operations(self) -> tuple[Operations, dict[str, int]]:
         table, calls = self.events["operations"], self.call_table().calls
@@ -157,12 +146,6 @@ class ChromeSource:
         table = self.events["overheads"]
         return chrome_overheads(table, self.events.texts, *self._ids.of_slices(table))
 
-    def pauses(self, processes: I32) -> Pauses:
-        return Pauses.none()
-
-    def process_facts(self) -> dict[int, dict[str, str]]:
-        return {}
-
     def job_facts(self) -> Mapping[str, object]:
         distributed = self.events.facts.get("distributedInfo")
         return distributed if isinstance(distributed, dict) else {}
@@ -181,12 +164,6 @@ class ChromeSource:
         # The reader has added baseTimeNanoseconds already; older files count microseconds since 1970 anyhow.
         first = int(whole.operations.start_ns.min()) if len(whole.operations) else 0
         return 0 if first > PLAUSIBLE_EPOCH_NS else None
-
-    def thread_names(self) -> dict[int, str]:
-        return {}
-
-    def streams(self) -> dict[tuple[int, int], Stream]:
-        return {}
 
     def syncs(self, whole: Tables) -> Syncs:
         """What the host and the streams waited for, of files recorded with enable_cuda_sync_events."""
@@ -219,15 +196,6 @@ class ChromeSource:
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
         groups = process_groups(self.job_facts())
         return collective_facts(self.noted_collectives(), groups, whole.operations, rows)
-
-    def system_calls(self) -> HostSpans:
-        return HostSpans.none()
-
-    def off_cpu(self) -> HostSpans:
-        return HostSpans.none()
-
-    def samples(self, ownership: Ownership) -> HostSamples:
-        return HostSamples.none()
 
     @cached_property
     def _tables(self) -> tuple[CallTable, Ranges]:

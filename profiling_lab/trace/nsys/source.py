@@ -47,7 +47,7 @@ from profiling_lab.trace.nsys.strings import Strings, read_strings
 from profiling_lab.trace.nsys.syncs import read_syncs
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry, pid_of, process_part
-from profiling_lab.trace.source import Recorder, Tables
+from profiling_lab.trace.source import Recorder, Source, Tables
 from profiling_lab.trace.spans import Pauses
 
 # Any of these makes an SQLite file a trace in the nsys schema; tables without rows are not written.
@@ -61,7 +61,7 @@ _MARKS = (
 )
 
 
-class SqliteSource:
+class SqliteSource(Source):
     """An open trace in the nsys schema: an SQLite file, or a folder of Parquet files.
 
     Raises UnreadableInputError if the file is not whole or is no trace.
@@ -83,10 +83,6 @@ class SqliteSource:
 
     def close(self) -> None:
         self.file.close()
-
-    @property
-    def is_cut(self) -> bool:
-        return False  # a cut database is refused when it is opened
 
     def why_empty(self) -> str:
         if self.recorder == "profiling_lab":

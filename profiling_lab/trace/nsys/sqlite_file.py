@@ -73,7 +73,7 @@ class SqliteFile:
 
         # immutable: no locks and no side files; only where no write-ahead log waits to be read as well.
         mode = "mode=ro" if self._may_change else "mode=ro&immutable=1"
-        uri = f"file:{quote(str(self.path.absolute()))}?{mode}"
+        uri = f"file:{quote(os.fsencode(self.path.absolute()))}?{mode}"
         return adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
 
     def close(self) -> None:

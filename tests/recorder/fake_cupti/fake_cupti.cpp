@@ -5,6 +5,7 @@
 // callback walks the real Python stack of the test, exactly as inside a CUDA call. Records have the layout
 // and the sizes of CUDA 13.0.
 #include <dlfcn.h>
+#include <pthread.h>
 #include <x86intrin.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -57,7 +59,7 @@ struct State {
   void* userdata = nullptr;
   bool subscribed = false;
   std::string other_subscriber;
-  std::map<std::string, int> failures;  // function -> result
+  std::map<std::string, int, std::less<>> failures;  // function -> result
   std::set<std::pair<int, uint32_t>> callbacks;
   std::set<int> kinds;
   BufferRequested requested = nullptr;
@@ -73,7 +75,7 @@ State state;
 Result entered(const char* function) {
   std::lock_guard lock(state.mutex);
   ++state.api_calls;
-  const auto found = state.failures.find(function);
+  const auto found = state.failures.find(std::string_view(function));  // without memory of its own: CUPTI is C
   return found == state.failures.end() ? kSuccess : found->second;
 }
 
@@ -188,6 +190,12 @@ PLAB_FAKE Result cuptiSubscribe_v2(SubscriberHandle* subscriber, CallbackFunctio
     }
     return kMultipleSubscribers;
   }
+  // CUPTI has workers of its own, with the signal mask of whoever made it start them.
+  if (std::getenv("FAKE_CUPTI_WORKER")) {
+    std::thread worker([] { std::this_thread::sleep_for(std::chrono::hours(1)); });
+    pthread_setname_np(worker.native_handle(), "fake-cupti");
+    worker.detach();
+  }
   state.callback = callback;
   state.userdata = userdata;
   state.subscribed = true;
@@ -300,7 +308,10 @@ PLAB_FAKE int fake_kind_enabled(int kind) { return static_cast<int>(state.kinds.
 // Not counting those of graph captures, which stay on in pauses: a launch does not meet them.
 PLAB_FAKE int fake_callbacks_enabled() {
   int count = 0;
-  for (const auto& key : state.callbacks) count += !std::strstr(kNames.at(key), "Capture");
+  for (const auto& key : state.callbacks) {
+    const auto found = kNames.find(key);  // what is created and cloned has no name
+    count += found == kNames.end() || !std::strstr(found->second, "Capture");
+  }
   return count;
 }
 PLAB_FAKE int fake_subscribed() { return state.subscribed; }
@@ -479,5 +490,14 @@ PLAB_FAKE void fake_unknown_record() {
   put(&r, sizeof r);
 }
 PLAB_FAKE void fake_flush() { deliver(); }
+// Another client registers its buffers: all records are its from now on.
+PLAB_FAKE void fake_other_buffers() {
+  deliver();
+  state.requested = [](uint8_t** data, size_t* bytes, size_t*) {
+    static uint8_t theirs[1 << 16];
+    *data = theirs, *bytes = sizeof theirs;
+  };
+  state.completed = [](void*, uint32_t, uint8_t*, size_t, size_t) {};
+}
 
 }  // extern "C"

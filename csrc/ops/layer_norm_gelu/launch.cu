@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/layer_norm_gelu/backward_launch.cuh"
+// The two entries, and the sum of the blocks' sums.
+#include "ops/layer_norm_gelu/backward.cuh"
+#include "ops/layer_norm_gelu/by_element.h"
+#include "ops/layer_norm_gelu/launch_plan.cuh"
+#include "ops/layer_norm_gelu/long_rows.h"
+#include "ops/layer_norm_gelu/wide_rows.h"
 
 namespace plab::ops::layer_norm_gelu {
 namespace {
@@ -7,15 +12,20 @@ namespace {
 /// Rows of partial sums that the launch fills, or 0; without `launch` only their number is found out.
 int64_t launch_rows(const BackwardParams& params, bool launch, cudaStream_t stream) {
   if (params.rows == 0) return 0;
-  if (params.dsum != nullptr) return launch_backward_residual(params, launch, stream);
   int64_t partial_rows = 0;
-  dispatch_element_and_form(params.element, params.form, [&]<class Element, GeluForm kForm>() {
-    partial_rows = launch_backward_typed<Element, kForm, false>(params, launch, stream);
+  dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
+    partial_rows = launch_backward_of<Element>(params, launch, stream);
   });
   return partial_rows;
 }
 
 }  // namespace
+
+void launch_forward(const ForwardParams& params, cudaStream_t stream) {
+  if (params.rows == 0) return;
+  dispatch_device(params.element,
+                  [&]<class Element>(Tag<Element>) { launch_forward_of<Element>(params, stream); });
+}
 
 int64_t backward_partial_rows_cuda(const BackwardParams& params) {
   return launch_backward_few(params, false, nullptr) ? 0 : launch_rows(params, false, nullptr);

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# For which GPUs the CUDA kernels are compiled: CMAKE_CUDA_ARCHITECTURES as given; TORCH_CUDA_ARCH_LIST, which users of
+# PyTorch know; the GPUs of this machine, which halves the time; where there is none, every GPU since sm_80.
+
+# 80 carries PTX too, so every newer GPU can run it; 90a has what Hopper alone can do.
+set(PROFILING_LAB_ALL_ARCHITECTURES 80 90a-real)
+
+# "8.0 9.0a 12.0+PTX" -> 80-real;90a-real;120
+function(plab_architectures_of_list text result)
+  string(REGEX REPLACE "[ ,;]+" ";" _list "${text}")
+  set(_found "")
+  foreach(_arch IN LISTS _list)
+    string(REPLACE "." "" _number "${_arch}")
+    if(_number MATCHES "^(.*)\\+PTX$")
+      list(APPEND _found "${CMAKE_MATCH_1}")
+    elseif(_number)
+      list(APPEND _found "${_number}-real")
+    endif()
+  endforeach()
+  set(${result} "${_found}" PARENT_SCOPE)
+endfunction()
+
+# The GPUs of this machine, or nothing: none, no driver, one older than the kernels, one that this nvcc does not know.
+function(plab_present_architectures result)
+  set(${result} "" PARENT_SCOPE)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE _capabilities RESULT_VARIABLE _failed ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE TIMEOUT 30)
+  if(_failed)
+    return()
+  endif()
+  set(_nvcc "$ENV{CUDACXX}")
+  if(CMAKE_CUDA_COMPILER)
+    set(_nvcc "${CMAKE_CUDA_COMPILER}")
+  endif()
+  execute_process(COMMAND "${_nvcc}" --list-gpu-arch OUTPUT_VARIABLE _known ERROR_QUIET)
+  string(REGEX MATCHALL "[^\r\n]+" _capabilities "${_capabilities}")
+  list(REMOVE_DUPLICATES _capabilities)
+  set(_found "")
+  foreach(_capability IN LISTS _capabilities)
+    string(STRIP "${_capability}" _capability)
+    string(REPLACE "." "" _number "${_capability}")
+    if(NOT _capability MATCHES "^[0-9]+\\.[0-9]$" OR _capability VERSION_LESS 8.0
+       OR NOT "${_known}\n" MATCHES "compute_${_number}\n")
+      return()
+    endif()
+    if(_number STREQUAL "90")
+      set(_number "90a")
+    endif()
+    list(APPEND _found "${_number}-real")
+  endforeach()
+  set(${result} "${_found}" PARENT_SCOPE)
+endfunction()
+
+function(plab_cuda_architectures result)
+  set(_found "")
+  if(NOT "$ENV{TORCH_CUDA_ARCH_LIST}" STREQUAL "")
+    plab_architectures_of_list("$ENV{TORCH_CUDA_ARCH_LIST}" _found)
+  else()
+    plab_present_architectures(_found)
+  endif()
+  if(NOT _found)
+    set(_found ${PROFILING_LAB_ALL_ARCHITECTURES})
+  endif()
+  set(${result} "${_found}" PARENT_SCOPE)
+endfunction()

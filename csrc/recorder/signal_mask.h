@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that begin while one of these lives get none of the program's signals.
+//
+// A thread inherits the mask of the one that starts it. So this stands around whatever may start a thread,
+// CUPTI's workers included: a program that blocks SIGTERM on its own threads would else be killed through one
+// of ours.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace plab::recorder {
+
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    // A fault belongs to the thread that made it; blocked, the program's handler would not see it.
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, fault);
+    blocked_ = pthread_sigmask(SIG_BLOCK, &all, &before_) == 0;
+  }
+  ~SignalsBlocked() {
+    if (blocked_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+  bool blocked_ = false;
+};
+
+}  // namespace plab::recorder

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `record` does for the processes that the recorded program starts, and says about them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profiling_lab.recording.children import Plan
+
+
+@contextmanager
+def recorded_children(plan: Plan | None, taken: Path | None = None) -> Iterator[str]:
+    """Processes that start inside of it record by `plan`, none of them into `taken`.
+
+    Yields the folder of their reports; "" if there are none.
+    """
+    from profiling_lab.recording import children
+
+    owner = os.getpid()
+    reports = ""
+    if plan is not None:
+        try:
+            reports = tempfile.mkdtemp(prefix="profiling-lab-")
+            if taken is not None:
+                children.claim(reports, taken)
+            plan = replace(plan, reports=reports, host=socket.gethostname())
+        except OSError as error:
+            _say(f"the processes that it starts are not recorded: no temporary folder ({error})")
+            plan = None
+    take_back = children.offer(plan, os.environ)
+    try:
+        yield reports
+    finally:
+        if os.getpid() == owner:  # not a forked child that came out of the script
+            take_back()
+            if reports:
+                shutil.rmtree(reports, ignore_errors=True)
+
+
+def say_what_became_of_children(reports: str, program: str = "") -> None:
+    """Never raises: the exit code is the program's. `program`: what was launched, if that was no script."""
+    from profiling_lab.cli import _recorded
+    from profiling_lab.recording import children
+
+    if not reports:
+        return
+    try:
+        for line in _recorded.of_children(children.collect(reports, _say), program):
+            _say(line)
+    except KeyboardInterrupt:
+        _say("interrupted while looking after the recordings of other processes")
+    except Exception as error:
+        _say(f"the recordings of other processes could not be looked after: {error}")
+
+
+def _say(line: str) -> None:
+    print(f"profiling-lab: {line}", file=sys.stderr, flush=True)

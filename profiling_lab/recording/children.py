@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes that a recorded program starts: each with GPU work records itself, by the plan it inherits.
+
+The parent makes a Plan and puts it into the environment (offer). A child's Python finds it there at its start
+(inherit/sitecustomize.py), and calls `begin` when it first uses the GPU. What became of each child stands in
+a folder of reports, which the parent reads in the end (collect).
+
+A folder on PYTHONPATH, and not a .pth file in site-packages: it works wherever the package is, and a Python
+that nobody records runs nothing of ours. Not reached are children with -E, -I or -S, children that are given
+another PYTHONPATH or environment, and children whose Python has no profiling_lab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from profiling_lab import _child_start
+from profiling_lab.errors import LabError
+from profiling_lab.recording import output_name, process_end
+from profiling_lab.recording.place_in_job import place_in_job
+from profiling_lab.recording.recorder import Recorder
+from profiling_lab.recording.schedule import Schedule
+
+_SITE = str(Path(__file__).with_name("inherit"))
+_WRITING_S = 120.0  # so long is waited for a child that writes its file when its parent has ended already
+
+RECORDING, CAPTURED, WRITING, FINISHED = "recording", "captured", "writing", "finished"
+FAILED, REFUSED, KILLED, RECOVERED = "failed", "refused", "killed", "recovered"
+_WORK = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How children record. output: the name asked for, with its braces; "": after each child's script."""
+
+    folder: str
+    reports: str = ""
+    output: str = ""
+    date: str = ""
+    host: str = ""
+    program: str = "python"
+    overwrite: bool = False
+    stacks: bool = True
+    nvtx: bool = True
+    graph_nodes: bool = False
+    sample_hz: int = 0
+    most_bytes: int = 0
+    schedule: dict[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What became of one process. `state` is one of the words above; `why` goes with FAILED and REFUSED."""
+
+    pid: int
+    born: str
+    path: str
+    state: str
+    kernels: int = 0
+    dropped: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def spool(self) -> Path:
+        return Path(f"{self.path}.spool")
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self.born) and _born(self.pid) == self.born
+
+
+def offer(plan: Plan | None, environment: MutableMapping[str, str]) -> Callable[[], None]:
+    """Let processes with this environment record by `plan` (None: not at all). Returns how to undo that."""
+    before = {name: environment.get(name) for name in (_child_start.VARIABLE, "PYTHONPATH")}
+    environment.pop(_child_start.VARIABLE, None)
+    if plan is not None:
+        environment[_child_start.VARIABLE] = plan.to_json()
+        others = environment.get("PYTHONPATH", "")
+        if _SITE not in others.split(os.pathsep):
+            environment["PYTHONPATH"] = f"{_SITE}{os.pathsep}{others}" if others else _SITE
+
+    def take_back() -> None:
+        for name, value in before.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+
+    return take_back
+
+
+def begin(text: str, uses_gpu: bool) -> None:
+    """Record this process from now to its end, as the plan says. What goes wrong is reported, not raised.
+
+    uses_gpu: it is certain to, so that a recording which cannot see the GPU has to say why.
+    """
+    from profiling_lab import _recorder
+
+    plan = Plan.from_json(text)
+    if _recorder.recording():  # the program records itself
+        return
+    if plan.host == socket.gethostname() and not Path(plan.reports).is_dir():
+        return  # who asked for it has ended: whatever a daemon starts later is nobody's recording
+    me = Child(os.getpid(), _born(os.getpid()), "", RECORDING)
+    try:
+        path = _claim(plan)
+        me = replace(me, path=str(path))
+        recorder = Recorder(
+            path,
+            overwrite=plan.overwrite,
+            stacks=plan.stacks,
+            nvtx=plan.nvtx,
+            graph_nodes=plan.graph_nodes,
+            sample_hz=plan.sample_hz,
+            most_bytes=plan.most_bytes,
+            schedule=Schedule(**plan.schedule),  # type: ignore[arg-type]
+            even_if_idle=bool(plan.schedule),  # else its windows have missed the work, and the file says so
+        )
+        recorder.start()
+    except Exception as error:
+        _report(plan, replace(me, state=REFUSED, why=str(error)))
+        return
+    _report(plan, me)
+    process_end.call_then(lambda: _finish(plan, recorder, me, uses_gpu))
+
+
+def _finish(plan: Plan, recorder: Recorder, me: Child, uses_gpu: bool) -> None:
+    if not recorder.is_recording:  # a forked child, or the program has stopped it
+        return
+    try:
+        if _dies_of_ctrl_c() and Path(plan.reports).is_dir():
+            recorder.stop_capture()
+            _report(plan, replace(me, state=CAPTURED))
+            return
+        _report(plan, replace(me, state=WRITING))
+        summary = recorder.stop()
+    except Exception as error:
+        _report(plan, replace(me, state=FAILED, why=str(error)))
+        return
+    if not recorder.path.is_file():  # no GPU work
+        if uses_gpu and "gpu" in summary.reasons:
+            _report(plan, replace(me, state=REFUSED, why=summary.reasons["gpu"]))
+        else:
+            _forget(plan, me)
+        return
+    _report(
+        plan,
+        replace(
+            me,
+            state=FINISHED,
+            kernels=summary.kernels,
+            dropped=summary.dropped,
+            reasons=dict(summary.reasons),
+        ),
+    )
+
+
+def _dies_of_ctrl_c() -> bool:
+    """Whether Python is about to end by SIGINT, which the imports of a conversion would make it forget."""
+    return isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+
+
+def _claim(plan: Plan) -> Path:
+    """A name that no other process of this recording has, and none that would destroy a file."""
+    place = place_in_job()
+    if plan.output:
+        path = Path(plan.folder, output_name.expand(plan.output, place, plan.date))
+    else:
+        script = sys.argv[0] if sys.argv else ""
+        stem = plan.program if script in ("", "-", "-c", "-m") else Path(script).stem
+        path = Path(plan.folder, output_name.with_rank(Path(f"{stem}.sqlite"), place))
+    number, name = 1, path
+    while not _is_ours(plan, name):
+        number += 1
+        name = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return name
+
+
+def _is_ours(plan: Plan, path: Path) -> bool:
+    if not plan.overwrite and output_name.is_taken(path):
+        return False
+    try:
+        return claim(plan.reports, path)
+    except OSError:  # another machine: there are no reports, and the rank tells the names apart
+        return not os.path.lexists(f"{path}.spool")
+
+
+def claim(reports: str, path: Path) -> bool:
+    """Take a name for one process of this recording. False if another has it."""
+    try:
+        os.close(os.open(Path(reports, f"{path.name}.claim"), os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _report(plan: Plan, child: Child) -> None:
+    target = _report_file(plan, child)
+    temporary = target.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(asdict(child)))
+        os.replace(temporary, target)
+    except OSError:  # nobody listens any more, or on another machine
+        if child.state in (FINISHED, FAILED, REFUSED):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                said = f"recorded {child.path}" if child.state == FINISHED else f"not recorded: {child.why}"
+                print(f"profiling-lab: pid {child.pid}: {said}", file=sys.stderr, flush=True)
+
+
+def _forget(plan: Plan, child: Child) -> None:
+    with contextlib.suppress(OSError):
+        _report_file(plan, child).unlink()
+
+
+def _report_file(plan: Plan, child: Child) -> Path:
+    return Path(plan.reports, f"{child.pid}-{child.born}.json")
+
+
+def reported(reports: str) -> list[Child]:
+    """Every child that has used the GPU, by the names of their files."""
+    found = []
+    for file in Path(reports).glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found.append(Child(**json.loads(file.read_text())))
+    return sorted(found, key=lambda child: (child.path, child.pid))
+
+
+def collect(reports: str, say: Callable[[str], None]) -> list[Child]:
+    """What became of every child. The capture of one that did not write its file is turned into it here."""
+    _wait_for_writers(reports, say)
+    found = [_recovered(child) for child in reported(reports)]
+    return [child for child in found if child is not None]
+
+
+def _wait_for_writers(reports: str, say: Callable[[str], None]) -> None:
+    def writers() -> list[Child]:
+        return [one for one in reported(reports) if one.state == WRITING and one.is_alive]
+
+    end = time.monotonic() + _WRITING_S
+    waiting = writers()
+    if waiting:
+        say(f"waiting for {', '.join(f'{os.path.basename(one.path)} (pid {one.pid})' for one in waiting)}")
+    while writers() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def _recovered(child: Child) -> Child | None:
+    """None: it had no work for the GPU."""
+    if child.state not in (RECORDING, CAPTURED, WRITING) or (child.is_alive and child.state != CAPTURED):
+        return child
+    from profiling_lab.recording.convert import convert
+
+    try:
+        rows = convert(child.spool, child.path).rows
+        child.spool.unlink()
+        if not any(rows.get(table) for table in _WORK):
+            os.unlink(child.path)
+            return None
+    except (LabError, OSError) as error:
+        return replace(child, state=KILLED, why=str(error))
+    state = FINISHED if child.state == CAPTURED else RECOVERED
+    return replace(child, state=state, kernels=rows.get(_WORK[0], 0))
+
+
+def _born(pid: int) -> str:
+    """When this process began, in the kernel's ticks: a pid alone may come again. "" if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    facts = text.rpartition(")")[2].split()
+    return "" if facts[0] in "ZX" else facts[19]
