@@ -26,6 +26,7 @@ _CAUSES = 32  # more than there are
 REMEDIES = {
     Cause.PROFILER: "none: that is the recording; record less, and trust the other causes more",
     Cause.CODE_LOADING: "warm up before you measure; CUDA_MODULE_LOADING=EAGER, or keep compiled kernels",
+    Cause.START_UP: "none: it is paid once; warm up before you measure, or leave it out of the recording",
     Cause.ALLOCATOR: "allocate once and reuse (see allocation_churn)",
     Cause.QUEUE_FULL: "nothing here: the GPU is behind the host",
     Cause.WAIT: "wait less often, and launch the next work before you wait (see sync_calls)",
@@ -52,7 +53,7 @@ def check(view: View) -> Verdict:
     place = view.place_of_stack(pieces.stack)
     findings = []
     for key, rows in grouped(np.flatnonzero(told), _key(pieces.cause, place)[told]):
-        cost_ns = int(idle_ns[rows].sum())
+        cost_ns = int(np.bincount(pieces.device[rows], weights=idle_ns[rows]).max())  # of one GPU
         if cost_ns < view[SHARE] * view.span_ns:
             continue
         cause = Cause(key % _CAUSES)

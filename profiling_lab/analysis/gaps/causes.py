@@ -23,15 +23,16 @@ class Cause(IntEnum):
     CUDA_CALL = Doing.CUDA_CALL
     WAIT = Doing.WAIT
     ALLOCATOR = Doing.ALLOCATOR
+    START_UP = Doing.START_UP
     CODE_LOADING = Doing.CODE_LOADING
     QUEUE_FULL = Doing.QUEUE_FULL
     PROFILER = Doing.PROFILER
-    AFTER_WAIT = 12
-    LATENCY = 13
-    BETWEEN = 14
-    EVENT_WAIT = 15
-    LATE_START = 16
-    NOT_RECORDED = 17
+    AFTER_WAIT = 13
+    LATENCY = 14
+    BETWEEN = 15
+    EVENT_WAIT = 16
+    LATE_START = 17
+    NOT_RECORDED = 18
 
 
 CAUSES = {
@@ -44,6 +45,7 @@ CAUSES = {
     Cause.CUDA_CALL: "inside a CUDA call",
     Cause.WAIT: "a wait that returns",
     Cause.ALLOCATOR: "allocation",
+    Cause.START_UP: "CUDA starting up",
     Cause.CODE_LOADING: "loading GPU code",
     Cause.QUEUE_FULL: "launch queue full",
     Cause.PROFILER: "the profiler itself",
