@@ -186,6 +186,9 @@ class ChromeReader:
     def damage(self) -> dict[str, int]:
         """What was not as it should be (ChromeDamage in csrc/trace/chrome_tables.h)."""
 
+    def others(self) -> dict[str, int]:
+        """How many complete events are of a category that is in no table."""
+
 def parents_by_id(id: _I64, parent_id: _I64) -> _I32:
     """Per call the row of the call with the id `parent_id`, -1 where there is none."""
 

@@ -75,6 +75,8 @@ class Job:
     lists_groups: bool = False
     """torch notes the ranks of each group"""
     starts_apart_ns: int = 2_000
+    all_to_all: dict[tuple[int, int], int] = field(default_factory=dict)
+    """the collectives are all-to-alls: by (rank, step), ns that a rank takes longer to leave them"""
     calendar: bool = True
     """files tie their clocks to the calendar"""
 
@@ -88,7 +90,7 @@ class Job:
             for number in range(self.collectives):
                 end = max(now) + TRANSFER_NS
                 for rank in range(self.ranks):
-                    left = end + rank * ENDS_APART_NS
+                    left = end + rank * ENDS_APART_NS + self.all_to_all.get((rank, step), 0)
                     if self.hides and now[rank] < end - TRANSFER_NS:
                         out[rank].append(Moment("beside", now[rank], end - TRANSFER_NS, step))
                     out[rank].append(Moment("collective", now[rank], left, step, number))
@@ -177,9 +179,9 @@ class Job:
             if moment.what == "copy":
                 name, cat = "Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"
             elif moment.what == "collective":
-                name = KERNEL
+                name = "ncclDevKernel_SendRecv" if self.all_to_all else KERNEL
                 details |= {
-                    "Collective name": "allreduce",
+                    "Collective name": "all_to_all" if self.all_to_all else "allreduce",
                     "In msg nelems": BYTES // 4,
                     "Out msg nelems": BYTES // 4,
                     "dtype": "Float",

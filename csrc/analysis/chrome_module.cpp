@@ -123,8 +123,15 @@ py::dict damage(const trace::ChromeReader& reader) {
   return py::dict("not_json"_a = found.not_json, "wild_times"_a = found.wild_times,
                   "without_phase"_a = found.without_phase, "times_as_text"_a = found.times_as_text,
                   "huge_integers"_a = found.huge_integers, "broken_events"_a = found.broken_events,
-                  "lost_bytes"_a = found.lost_bytes, "broken_root"_a = found.broken_root,
-                  "cut"_a = found.cut);
+                  "lost_bytes"_a = found.lost_bytes, "broken_root"_a = found.broken_root, "cut"_a = found.cut,
+                  "more_documents"_a = found.more_documents);
+}
+
+py::dict others(const trace::ChromeReader& reader) {
+  py::dict out;
+  int64_t broken = 0;
+  for (const auto& [category, events] : reader.others()) out[decoded(category, broken)] = events;
+  return out;
 }
 
 template <class T>
@@ -187,6 +194,7 @@ void add_chrome_reader(py::module_& m) {
       .def("threads", &threads)
       .def("root", &root)
       .def("damage", &damage)
+      .def("others", &others)
       .def_property_readonly("found_events", &trace::ChromeReader::found_events);
   m.def("parents_by_id", &parents_by_id);
   m.def("fold_stacks", &folded);

@@ -76,10 +76,25 @@ Step ChromeReader::step(JsonCursor& cursor) {
     case Place::kLost:
       return find_event(cursor);
     case Place::kDone:
+    case Place::kBehind:
       break;
   }
-  cursor.peek();
-  return cursor.at_end() ? Step::kMore : Step::kBad;
+  return behind_the_end(cursor);
+}
+
+Step ChromeReader::behind_the_end(JsonCursor& cursor) {
+  const char first = cursor.peek();
+  if (cursor.at_end()) return Step::kMore;
+  if (place_ == Place::kDone) {
+    const Step event = first == '{' ? begins_event(cursor) : Step::kBad;
+    if (event == Step::kMore && !is_last_) return event;
+    // An event belongs to this document, whose end came too soon; so does what is no JSON at all.
+    if (event == Step::kOk || (first != '{' && first != '[')) return Step::kBad;
+    sink_.damage.more_documents = 1;
+    place_ = Place::kBehind;
+  }
+  cursor.go(buffer_.data() + buffer_.size() - JsonCursor::kPadding);
+  return Step::kOk;
 }
 
 void ChromeReader::give_up(JsonCursor& cursor, Step why) {

@@ -21,13 +21,14 @@ class ChromeReader {
   const ChromeTables& tables() const { return sink_.tables; }
   ChromeTables& tables() { return sink_.tables; }
   const ChromeDamage& damage() const { return sink_.damage; }
+  const auto& others() const { return sink_.others; }
   // Members of the root object other than the events, as JSON.
   const std::map<std::string, std::string>& root() const { return root_; }
   // A list of events was found, empty or not.
   bool found_events() const { return found_events_; }
 
  private:
-  enum class Place : uint8_t { kStart, kRoot, kEvents, kLost, kDone };
+  enum class Place : uint8_t { kStart, kRoot, kEvents, kLost, kDone, kBehind };
 
   void read();
   // One step at a place: kOk to go on, kMore where bytes are missing, kBad where damage begins.
@@ -36,6 +37,8 @@ class ChromeReader {
   Step root_member(JsonCursor& cursor);
   Step next_event(JsonCursor& cursor);
   Step find_event(JsonCursor& cursor);
+  // Behind the end of the root: another document of the same kind is left out, it would count twice.
+  Step behind_the_end(JsonCursor& cursor);
   // Counts the damage at the cursor; the next event is looked for behind it.
   void give_up(JsonCursor& cursor, Step why);
 

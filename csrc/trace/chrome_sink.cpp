@@ -77,6 +77,14 @@ ChromeSink::Kind ChromeSink::kind_of(std::string_view category) {
   return Kind::kOther;
 }
 
+void ChromeSink::count_other(std::string_view category) {
+  constexpr size_t kMostCategories = 100, kLongestCategory = 100;  // of damage there are any number
+  if (const auto known = others.find(category); known != others.end())
+    ++known->second;
+  else if (others.size() < kMostCategories && category.size() <= kLongestCategory)
+    others.emplace(category, 1);
+}
+
 void ChromeSink::add(const ChromeEvent& event) {
   damage.not_json += event.not_json;
   const Kind kind = event.cat.is_text() ? kind_of(event.cat.raw) : Kind::kOther;
@@ -90,7 +98,10 @@ void ChromeSink::add(const ChromeEvent& event) {
     if (event.ph.raw == "i" && event.name.raw == "[memory]") add_memory(event);
     return;
   }
-  if (kind == Kind::kOther) return;
+  if (kind == Kind::kOther) {
+    if (event.cat.is_text()) count_other(event.cat.raw);
+    return;
+  }
   int64_t start_ns = 0, end_ns = 0;
   if (!times(event, start_ns, end_ns)) {
     ++damage.wild_times;

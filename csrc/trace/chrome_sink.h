@@ -2,6 +2,7 @@
 // Where events of a torch.profiler file become rows of its tables.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -17,11 +18,14 @@ class ChromeSink {
 
   ChromeTables tables;
   ChromeDamage damage;
+  // Complete events of categories that are in no table, by category.
+  std::map<std::string, int64_t, std::less<>> others;
 
  private:
   enum class Kind : uint8_t { kOther, kKernel, kCopy, kSet, kCall, kOperator, kPython, kOverhead, kSync };
 
   static Kind kind_of(std::string_view category);
+  void count_other(std::string_view category);
   void add_flow(const ChromeEvent& event);
   void add_memory(const ChromeEvent& event);
   bool times(const ChromeEvent& event, int64_t& start_ns, int64_t& end_ns);

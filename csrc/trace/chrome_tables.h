@@ -80,15 +80,16 @@ struct ChromeTables {
 
 // What was not as it should be, and what became of it.
 struct ChromeDamage {
-  int64_t not_json = 0;       // values and texts in events: read as null, control characters as blanks
-  int64_t wild_times = 0;     // events without a sensible time: left out
-  int64_t without_phase = 0;  // left out
-  int64_t times_as_text = 0;  // read as numbers
-  int64_t huge_integers = 0;  // over 64 bits: read as not there
-  int64_t broken_events = 0;  // no JSON: left out
-  int64_t lost_bytes = 0;     // of these
-  int64_t broken_root = 0;    // members of the root object that are no JSON
-  int64_t cut = 0;            // 1 if the file ends before its JSON does
+  int64_t not_json = 0;        // values and texts in events: read as null, control characters as blanks
+  int64_t wild_times = 0;      // events without a sensible time: left out
+  int64_t without_phase = 0;   // left out
+  int64_t times_as_text = 0;   // read as numbers
+  int64_t huge_integers = 0;   // over 64 bits: read as not there
+  int64_t broken_events = 0;   // no JSON: left out
+  int64_t lost_bytes = 0;      // of these
+  int64_t broken_root = 0;     // members of the root object that are no JSON
+  int64_t cut = 0;             // 1 if the file ends before its JSON does
+  int64_t more_documents = 0;  // 1 if another one follows, as in files written to twice: left out
 };
 
 }  // namespace plab::trace

@@ -93,7 +93,7 @@ def copies(
     by: 'direction' and 'memory' leave out what comes after. own: see Ownership. peak_bytes_per_s: of the link
     between host and GPU, where the user knows it better.
 
-    Raises UsageError, and NotEnoughDataError if nothing was copied or set.
+    Raises UsageError, and NotEnoughDataError if the trace has no GPU operation.
     """
     if by not in GROUPINGS:
         raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")
@@ -103,8 +103,8 @@ def copies(
     operations = trace.operations
     wanted = (operations.kind == OperationKind.COPY) | (operations.kind == OperationKind.SET)
     rows = np.flatnonzero(wanted)
-    if not len(rows):
-        raise NotEnoughDataError(f"{trace.path} holds no copy and no memory set")
+    if not len(operations):
+        raise NotEnoughDataError(trace.why_empty())
     placed = operation_places(trace, own_row)
     source, target = operations.source_memory[rows], operations.target_memory[rows]
     columns: list[npt.NDArray[np.integer]] = [operations.name[rows], source, target, placed.line_number[rows]]

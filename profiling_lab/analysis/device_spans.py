@@ -67,14 +67,20 @@ def device_spans(trace: Trace) -> DeviceSpans:
     return DeviceSpans(tuple(order), np.array(renumbered, dtype=np.int32)[number], start_ns, end_ns)
 
 
-def span_ns(trace: Trace) -> int:
-    """From the first operation of any device to the last; in a window, or a recording that paused, the time
-    that any device has in it.
+def recorded(trace: Trace) -> tuple[I64, I64]:
+    """From the first operation of any device to the last; in a window, or a recording that paused, the
+    stretches that any device has in it. Sorted and disjoint.
     """
-    if not len(trace.operations):
-        return 0
     spans = device_spans(trace)
     if trace.window is None and not len(trace.pauses.spans):
-        return int(spans.end_ns.max() - spans.start_ns.min())
+        return spans.start_ns.min(keepdims=True), spans.end_ns.max(keepdims=True)
     start_ns, end_ns = _analysis.merged(spans.start_ns, spans.end_ns)
+    return start_ns, end_ns
+
+
+def span_ns(trace: Trace) -> int:
+    """How long `recorded` is in all."""
+    if not len(trace.operations):
+        return 0
+    start_ns, end_ns = recorded(trace)
     return int((end_ns - start_ns).sum())

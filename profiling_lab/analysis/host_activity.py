@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, Calls, OverheadKind, Ranges, full
+from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, OverheadKind, Ranges, full
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, cuda_calls
 from profiling_lab.trace.extras import GIL_WAIT, HostSpans
 from profiling_lab.trace.trace import Trace
@@ -31,10 +31,11 @@ class Doing(IntEnum):
     CUDA_CALL = 6
     WAIT = 7
     ALLOCATOR = 8
-    CODE_LOADING = 9
-    QUEUE_FULL = 10
-    COMPILATION = 11
-    PROFILER = 12
+    START_UP = 9
+    CODE_LOADING = 10
+    QUEUE_FULL = 11
+    COMPILATION = 12
+    PROFILER = 13
 
 
 _CALLS = {
@@ -62,6 +63,13 @@ _OVERHEADS = {
     OverheadKind.COMMAND_BUFFER_FULL: Doing.QUEUE_FULL,
     OverheadKind.PROFILER: Doing.PROFILER,
 }
+# These make a context, if there is none.
+_MAKES_A_CONTEXT = re.compile(
+    r"^cu(Init|DevicePrimaryCtx\w*|CtxCreate\w*)$|^(cuda|hip)(Init|InitDevice|SetDevice)$"
+)
+LONG_START_NS = 10_000_000
+"""the first call that allocates takes so long where it is not memory that it waits for: it makes a context,
+or is a library's own (cuBLAS, cuDNN); an allocation takes a fraction of it"""
 _OVERHEAD_NAMES = tuple(kind.name.lower().replace("_", " ") for kind in OverheadKind)
 
 
@@ -157,16 +165,40 @@ def _calls(trace: Trace) -> _Table:
     calls = trace.calls
     # Polls are of watchdogs: they neither launch nor hold up anything.
     rows = np.flatnonzero(cuda_calls(calls) != CudaCall.POLL).astype(np.int32)
+    doing = call_kinds(calls)
+    doing[_starts_up(trace, doing)] = Doing.START_UP
     return _Table(
         start_ns=calls.start_ns[rows],
         end_ns=calls.end_ns[rows],
         process=calls.process[rows],
         thread=calls.thread[rows],
-        doing=call_kinds(calls)[rows],
+        doing=doing[rows],
         name=calls.name[rows],
         names=calls.names,
         rows=rows,
     )
+
+
+def _starts_up(trace: Trace, doing: I32) -> npt.NDArray[np.bool_]:
+    """Per call, whether CUDA starts up in it, which it does once: what makes a context, and what allocates
+    before the process has launched any kernel, or first of all calls of its name, and for long.
+    """
+    calls = trace.calls
+    makes = np.array([bool(_MAKES_A_CONTEXT.search(name)) for name in calls.names] or [False])
+    out: npt.NDArray[np.bool_] = makes[calls.name]
+    launched = np.zeros(len(calls) + 1, dtype=bool)
+    launched[trace.attribution.call[trace.operations.kind == OperationKind.KERNEL]] = True
+    allocates = doing == Doing.ALLOCATOR
+    for process in np.unique(calls.process[allocates]).tolist():
+        mine = np.flatnonzero(allocates & (calls.process == process))
+        launches = calls.start_ns[launched[:-1] & (calls.process == process)]
+        if len(launches):
+            out[mine[calls.start_ns[mine] < launches.min()]] = True
+        mine = mine[np.argsort(calls.start_ns[mine], kind="stable")]
+        _, first = np.unique(calls.name[mine], return_index=True)
+        first = mine[first]
+        out[first[calls.end_ns[first] - calls.start_ns[first] >= LONG_START_NS]] = True
+    return out
 
 
 def _ranges(trace: Trace) -> _Table:

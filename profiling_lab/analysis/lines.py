@@ -20,6 +20,7 @@ from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES, LinePhase
+from profiling_lab.trace.platform import is_rocm
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
 
@@ -174,7 +175,8 @@ def _how_to_record_stacks(trace: Trace) -> str:
     if found.without_payload:
         return f"{found.without_payload} were recorded; export them with `nsys export --include-json=true`"
     if trace.recorder == "torch.profiler":
-        return "record with profile(with_stack=True), or with `profiling-lab record`"
+        or_ours = "" if is_rocm(trace) else ", or with `profiling-lab record`"
+        return f"record with profile(with_stack=True){or_ours}"
     if trace.is_ours:
         state = trace.recorder_facts.get("stacks_state", "on")
         return f"the recorder says: {state}" if state != "on" else "no CUDA call was made from Python"

@@ -42,6 +42,7 @@ _OF_THE_HOST = {
     Doing.CUDA_CALL: _RUNTIME,
     Doing.WAIT: _RUNTIME,
     Doing.ALLOCATOR: _RUNTIME,
+    Doing.START_UP: _RUNTIME,
     Doing.CODE_LOADING: _RUNTIME,
 }
 _UNSET = -1

@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    from profiling_lab.errors import LabError
+    from profiling_lab.errors import LabError, UnreadableInputError
 
     if sys.stdout is None:
         import os
@@ -105,4 +105,4 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         where = f"{error.filename}: " if error.filename else ""
         print(f"profiling-lab {args.command}: {where}{error.strerror or error}", file=sys.stderr)
-        return 1
+        return UnreadableInputError.exit_code  # 1 is a finding

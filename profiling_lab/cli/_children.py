@@ -25,6 +25,7 @@ def recorded_children(plan: Plan | None, taken: Path | None = None) -> Iterator[
     Yields the folder of their reports; "" if there are none.
     """
     from profiling_lab.recording import children
+    from profiling_lab.recording.offer import offer
 
     owner = os.getpid()
     reports = ""
@@ -37,7 +38,7 @@ def recorded_children(plan: Plan | None, taken: Path | None = None) -> Iterator[
         except OSError as error:
             _say(f"the processes that it starts are not recorded: no temporary folder ({error})")
             plan = None
-    take_back = children.offer(plan, os.environ)
+    take_back = offer(plan, os.environ)
     try:
         yield reports
     finally:

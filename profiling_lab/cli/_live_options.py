@@ -48,7 +48,8 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
     """Runs the script in a process that waits to be asked. Whatever fails in that, the script runs."""
     from profiling_lab import _recorder
     from profiling_lab.errors import LabError, UsageError
-    from profiling_lab.recording import Schedule, live
+    from profiling_lab.recording import Schedule
+    from profiling_lab.recording.live.listener import listen
     from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
 
     wants = [args.output, args.overwrite, args.max_size, args.status, *sampling_options(args)]
@@ -60,7 +61,7 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
     script = find_module(args.script) if args.is_module else find_script(args.script)
     listener = None
     try:
-        listener = live.listen(script.name)
+        listener = listen(script.name)
         _say(f"dormant: profiling-lab attach {os.getpid()} --steps 5 records this process")
     except (LabError, OSError) as error:
         _say(f"this process cannot be attached to: {error}")

@@ -14,7 +14,7 @@ from profiling_lab.cli._sampling import add_sampling, sample_hz
 from profiling_lab.cli.record import _say, _seconds, _size
 
 if TYPE_CHECKING:
-    from profiling_lab.recording.live_client import LiveProcess
+    from profiling_lab.recording.live.client import LiveProcess
 
 _HINT_AFTER_S = 20.0
 
@@ -75,10 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.cli._recorded import of_this_process
-    from profiling_lab.recording import live_client
-    from profiling_lab.recording.live_request import Request
+    from profiling_lab.recording.live import client
+    from profiling_lab.recording.live.request import Request
 
-    with live_client.LiveProcess(args.process) as live:
+    with client.LiveProcess(args.process) as live:
         script = str(live.status()["script"])
         output = Path(args.output or f"{Path(script).stem}-{args.process}.sqlite")
         request = Request(
@@ -100,12 +100,12 @@ def run(args: argparse.Namespace) -> int:
         finished = _follow(live, args, output)
     if finished is None or finished["event"] == "failed":
         what = "ended while it was recorded" if finished is None else f"says: {finished['why']}"
-        rows = live_client.recover(spool, Path(request.path))
+        rows = client.recover(spool, Path(request.path))
         kernels = rows.get("CUPTI_ACTIVITY_KIND_KERNEL", 0)
         _say(f"process {args.process} {what}; recovered {kernels:,} kernels; wrote {output}")
         _say(f"the capture is kept in {spool}; next: profiling-lab lines {output}")
         return 1
-    summary = live_client.write_file(spool, Path(request.path), finished)
+    summary = client.write_file(spool, Path(request.path), finished)
     if finished["why"]:
         _say(f"the window ended early: {finished['why']}")
     for line in of_this_process(summary, script, output):

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.recording.live_client import LiveProcess
+    from profiling_lab.recording.live.client import LiveProcess
 
     with LiveProcess(args.process) as live:
         answer = live.detach()

@@ -1,61 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""profiling-lab exercise: list, start, check and solution."""
+"""profiling-lab exercise: list, start, hint, profile, check, repair, solution, status, next."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiling_lab.cli import _trace_arguments as shared
 
 if TYPE_CHECKING:
-    from profiling_lab.exercises.exercise import Exercise, Need, Verdict
+    from profiling_lab.exercises.exercise import Exercise, Verdict
     from profiling_lab.report.table import Report
 
 HELP = "learn the craft: exercises that are graded from your own recording"
 EXAMPLES = """\
   profiling-lab exercise list
-  profiling-lab exercise start python-backtrace
-  profiling-lab exercise check python_backtrace
-  profiling-lab exercise solution python-backtrace"""
+  profiling-lab exercise start 28                    # or hidden-synchronisation, or a path of the curriculum
+  profiling-lab exercise start 28 --recorded         # without a GPU: answer from our recording
+  profiling-lab exercise profile                     # in your copy, or with its name from anywhere
+  profiling-lab exercise hint
+  profiling-lab exercise check
+  profiling-lab exercise repair
+  profiling-lab exercise solution 28"""
+
+NAME = "number (28, E28), slug (hidden-synchronisation) or path (05-advanced-nsight/ex01-...)"
+COPY = (
+    "your copy: its folder, or the exercise's name (default: the one around this folder, or the last started)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="all exercises, and what this machine lacks for them")
-    shared.add_format(listing)
 
-    start = actions.add_parser("start", help="make your own copy of an exercise")
-    start.add_argument(
-        "name", help="slug (python-backtrace), number (e17) or path (05-advanced-nsight/ex01-...)"
+    def action(name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=text, description=text)
+        added.set_defaults(act=run)
+        return added
+
+    shared.add_format(
+        action("list", "all exercises, what this machine lacks for them, how far you are", _list)
     )
+    start = action("start", "make your own copy of an exercise", _start)
+    start.add_argument("name", help=NAME)
     start.add_argument(
         "--to", type=Path, metavar="FOLDER", help="where to put it (default: here, by its slug)"
     )
-
-    check = actions.add_parser("check", help="grade your copy")
-    check.add_argument(
-        "folder", type=Path, nargs="?", default=Path(), help="your copy (default: this folder)"
+    start.add_argument(
+        "--recorded", action="store_true", help="answer from the recording that comes with it: needs no GPU"
     )
-    shared.add_format(check)
-
-    solution = actions.add_parser("solution", help="print the worked answer")
-    solution.add_argument("name", help="slug, number or path")
+    for name, text, run in (
+        ("hint", "open the next hint", _hint),
+        ("profile", "record the program of your copy, and answer from that recording", _profile),
+        ("check", "grade your copy: what you found, and what you changed", _check),
+        ("repair", "grade the changed program alone: same result, faster by the goal", _repair),
+    ):
+        added = action(name, text, run)
+        added.add_argument("copy", nargs="?", help=COPY)
+        if name in ("check", "repair"):
+            shared.add_format(added)
+    action("solution", "print the worked answer", _solution).add_argument("name", help=NAME)
+    shared.add_format(action("status", "the whole curriculum: what is built, and what was recorded", _status))
+    action("next", "which exercise to do next", _next)
 
 
 def run(args: argparse.Namespace) -> int:
-    actions = {"list": _list, "start": _start, "check": _check, "solution": _solution}
-    return actions[args.action](args)
+    status: int = args.act(args)
+    return status
 
 
 def _list(args: argparse.Namespace) -> int:
-    from profiling_lab.exercises import catalogue
+    from profiling_lab.exercises import catalogue, overview, progress
     from profiling_lab.report.table import write
 
     exercises = catalogue()
-    missing = {need.value: why for need in _needs(exercises) if (why := need.missing())}
-    write(list_report(exercises, missing), args.format)
+    missing = overview.missing_needs(exercises)
+    write(overview.list_report(exercises, missing, progress.load()), args.format)
     if args.format == "table":
         if missing:
             reasons = "; ".join(f"{name} ({why})" for name, why in missing.items())
@@ -64,40 +85,33 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _needs(exercises: tuple[Exercise, ...]) -> list[Need]:
-    """Everything that some exercise needs, each once."""
-    return list(dict.fromkeys(need for exercise in exercises for need in exercise.needs))
+def _status(args: argparse.Namespace) -> int:
+    from profiling_lab.exercises import overview
+    from profiling_lab.report.table import write
 
-
-def list_report(exercises: tuple[Exercise, ...], missing: dict[str, str]) -> Report:
-    """One row per exercise: what it asks and needs, and what of that is not here (`missing`: need -> why)."""
-    from profiling_lab.report.table import Column, Report, Table
-
-    columns = (Column("exercise", "exercise"), Column("question", "question"), Column("needs", "needs"))
-    rows, data = [], []
-    for exercise in exercises:
-        needs = [need.value for need in exercise.needs]
-        met = ", ".join(f"{need} ({'missing' if need in missing else 'here'})" for need in needs)
-        rows.append((f"E{exercise.number:02d} {exercise.slug}", exercise.question, met or "nothing"))
-        data.append(
-            {
-                "key": exercise.slug,
-                "number": exercise.number,
-                "question": exercise.question,
-                "needs": needs,
-                "missing": {need: missing[need] for need in needs if need in missing},
-                "aliases": list(exercise.aliases),
-            }
-        )
-    return Report("exercise list", {}, (), Table(columns, tuple(rows), len(rows), (), tuple(data)), {})
+    write(overview.status_report(), args.format)
+    return 0
 
 
 def _start(args: argparse.Namespace) -> int:
-    from profiling_lab.exercises import answers, find, workspace
+    from profiling_lab.errors import NotEnoughDataError
+    from profiling_lab.exercises import answers, find, progress, workspace
 
     exercise = find(args.name)
-    folder = workspace.start(exercise, args.to or Path(exercise.slug.replace("-", "_")))
-    print(f"E{exercise.number:02d} {exercise.slug}: {exercise.question}")
+    if args.recorded and not (exercise.folder / exercise.recording).is_file():
+        raise NotEnoughDataError(
+            f"{exercise.label} has no recording yet: start it without --recorded, on a GPU"
+        )
+    target = args.to or Path(exercise.slug.replace("-", "_"))
+    if args.to is None and (target / answers.FILE).is_file():
+        print(f"Your copy of {exercise.label} is in {target} already; nothing was changed. Go on with:")
+        print(f"  profiling-lab exercise check {exercise.slug}")
+        return 2
+    folder = workspace.start(exercise, target)
+    if args.recorded:
+        workspace.use_trace(folder, exercise.recording)
+    progress.note(folder, exercise.slug)
+    print(f"{exercise.label}: {exercise.question}")
     print(
         f"Your copy is in {folder}. Read README.md there and fill in {answers.FILE}; then let it be graded:"
     )
@@ -105,30 +119,101 @@ def _start(args: argparse.Namespace) -> int:
     return 0
 
 
+def _hint(args: argparse.Namespace) -> int:
+    from profiling_lab.exercises import progress, workspace
+
+    folder = progress.copy_for(args.copy)
+    exercise, _ = workspace.read(folder)
+    hints = workspace.hints(exercise)
+    copy = progress.load(folder).copies.get(exercise.slug)
+    opened = min((copy.hints if copy else 0) + 1, len(hints))
+    progress.note(folder, exercise.slug, hints=opened)
+    for number, text in enumerate(hints[:opened], 1):
+        print(f"hint {number} of {len(hints)}: {text}")
+    if opened == len(hints):
+        print(f"That was the last one; the worked answer: profiling-lab exercise solution {exercise.slug}")
+    return 0
+
+
+def _profile(args: argparse.Namespace) -> int:
+    from profiling_lab.errors import NotEnoughDataError
+    from profiling_lab.exercises import progress, workspace
+    from profiling_lab.exercises.exercise import Need
+
+    folder = progress.copy_for(args.copy)
+    exercise, _ = workspace.read(folder)
+    if missing := Need.GPU.missing():
+        raise NotEnoughDataError(
+            f"{missing}, so there is nothing to record: `profiling-lab exercise start {exercise.slug} "
+            "--recorded --to FOLDER` answers from ours"
+        )
+    command = workspace.record_command(exercise, folder)
+    print("profiling-lab", *command, flush=True)
+    status, recording = workspace.record(command, folder)
+    if recording is not None:
+        print(f"answer.toml now names {recording.name}. Look at it with: profiling-lab lines {recording}")
+    return status
+
+
 def _check(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import workspace
+
+    return _graded(args, workspace.check)
+
+
+def _repair(args: argparse.Namespace) -> int:
+    from profiling_lab.exercises import workspace
+
+    return _graded(args, workspace.check_repair)
+
+
+def _graded(args: argparse.Namespace, grade: Callable[[Path], tuple[Exercise, Verdict]]) -> int:
+    from profiling_lab.exercises import progress
     from profiling_lab.report.table import write
 
-    exercise, verdict = workspace.check(args.folder)
-    write(check_report(verdict), args.format)
+    folder = progress.copy_for(args.copy)
+    exercise, verdict = grade(folder)
+    if args.action == "check":
+        copy = progress.load(folder).copies.get(exercise.slug)
+        tries = (copy.checks if copy else 0) + 1
+        progress.note(folder, exercise.slug, checks=tries, passed=verdict.passed)
+    write(check_report(verdict, args.action), args.format)
     if args.format == "table":
         unknown = f"; {len(verdict.not_checked)} could not be checked here" if verdict.not_checked else ""
         outcome = "passed" if verdict.passed else f"not yet: {len(verdict.failed)} to go"
-        print(f"\nE{exercise.number:02d} {exercise.slug}: {outcome}{unknown}")
+        print(f"\n{exercise.label}: {outcome}{unknown}")
     return 0 if verdict.passed else 1
 
 
-def check_report(verdict: Verdict) -> Report:
+def check_report(verdict: Verdict, action: str = "check") -> Report:
     """One row per check, in the order of the exercise's steps."""
     from profiling_lab.report.table import Column, Report, Table
 
     columns = (Column("check", "check"), Column("result", "result"), Column("message", ""))
     rows = tuple((check.name, check.status.value, check.message) for check in verdict.checks)
-    return Report("exercise check", {}, (), Table(columns, rows, len(rows)), {})
+    return Report(f"exercise {action}", {}, (), Table(columns, rows, len(rows)), {})
 
 
 def _solution(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import find, workspace
 
     print(workspace.worked_answer(find(args.name)))
+    return 0
+
+
+def _next(args: argparse.Namespace) -> int:
+    from profiling_lab.exercises import catalogue, progress
+
+    done = progress.load()
+    for exercise in catalogue():
+        copy = done.copies.get(exercise.slug)
+        if copy is None:
+            print(f"{exercise.label}: {exercise.question}")
+            print(f"  profiling-lab exercise start {exercise.slug}")
+            return 0
+        if not copy.passed:
+            print(f"{exercise.label} is {copy.state}, in {done.folder_of(exercise.slug)}")
+            print(f"  profiling-lab exercise check {exercise.slug}")
+            return 0
+    print("Every exercise that is built is passed.")
     return 0

@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.analysis.coverage import coverage
     from profiling_lab.analysis.info import info
+    from profiling_lab.errors import UnreadableInputError
     from profiling_lab.report.info import info_report
     from profiling_lab.report.table import write
     from profiling_lab.trace.ownership import Ownership
@@ -32,4 +33,5 @@ def run(args: argparse.Namespace) -> int:
         own_row = trace.stacks.own_rows(Ownership(tuple(args.own)))
         covered = coverage(trace, own_row) if len(trace.operations) else None
         write(info_report(trace, info(trace), covered), args.format)
-    return 0
+        # What is left is shown; but a file that lost all of its GPU's events is not what was recorded.
+        return UnreadableInputError.exit_code if covered is None and trace.source.is_cut else 0

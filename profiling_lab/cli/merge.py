@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.cli._progress import progress
     from profiling_lab.errors import UsageError
-    from profiling_lab.recording.merge import merge
+    from profiling_lab.recording.merging.merge import merge
     from profiling_lab.report import numbers
 
     output: Path = args.output

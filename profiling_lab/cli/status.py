@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import os
 
-    from profiling_lab.recording.live_client import LiveProcess, live_processes
+    from profiling_lab.recording.live.client import LiveProcess, live_processes
 
     if args.process is not None:
         with LiveProcess(args.process) as live:

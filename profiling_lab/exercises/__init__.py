@@ -1,41 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exercises: one folder each, all of them in CATALOGUE, one engine for all.
+"""The exercises: catalogue.toml lists all of them; one folder each holds those that are built.
 
 To add one: make its folder (README.md, the starter, answer.toml, grade.py with EXERCISE, solutions/,
-recorded/) and add its name here. tests/exercises/test_catalogue.py then proves it: the untouched starter
-fails, the solution passes, the mistakes it declares are rejected, and the README has a symptom, a task and
-hints.
+recorded/) for its line of catalogue.toml. tests/exercises/ then proves it: the untouched starter fails, the
+solution passes, the mistakes it declares are rejected, and the README has a symptom, a task and hints.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from profiling_lab.errors import UsageError
+from profiling_lab.exercises.entries import Entry, entries, entry
 
 if TYPE_CHECKING:
     from profiling_lab.exercises.exercise import Exercise
 
-__all__ = ["CATALOGUE", "catalogue", "find"]
-
-CATALOGUE = ("e17_python_backtrace",)
+__all__ = ["Entry", "catalogue", "entries", "find"]
 
 
 def catalogue() -> tuple[Exercise, ...]:
-    """All exercises, in their order."""
-    from importlib import import_module
-
-    return tuple(import_module(f"profiling_lab.exercises.{name}.grade").EXERCISE for name in CATALOGUE)
+    """All exercises that are built, by number."""
+    return tuple(_load(each) for each in entries() if each.is_built)
 
 
 def find(name: str) -> Exercise:
-    """The exercise of that slug ("python-backtrace"), number ("e17") or old path. Raises UsageError where
-    there is none.
+    """The exercise of that number ("25", "E25"), slug in any spelling, or path. Raises UsageError where there
+    is none.
     """
-    wanted = name.strip("/").lower()
-    exercises = catalogue()
-    for exercise in exercises:
-        if wanted in exercise.names:
-            return exercise
-    known = ", ".join(exercise.slug for exercise in exercises)
-    raise UsageError(f"there is no exercise called {name!r}; there are: {known}")
+    found = entry(name)
+    if not found.is_built:
+        ready = ", ".join(f"E{each.number:02d}" for each in entries() if each.is_built)
+        raise UsageError(f"{found.label} ({found.title}) is planned and not built yet; there are {ready}")
+    return _load(found)
+
+
+def _load(found: Entry) -> Exercise:
+    exercise: Exercise = import_module(f"profiling_lab.exercises.{found.package}.grade").EXERCISE
+    return exercise

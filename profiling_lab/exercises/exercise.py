@@ -7,10 +7,11 @@ import enum
 import importlib.util
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.exercises.answers import Answers
+from profiling_lab.exercises.entries import Entry
 
 
 class Need(enum.Enum):
@@ -20,10 +21,11 @@ class Need(enum.Enum):
     TWO_GPUS = "2 gpus"
     NSYS = "nsys"
     NCU = "ncu"
+    NVCC = "nvcc"
 
     def missing(self) -> str:
         """Why this machine does not have it; empty where it does. Asking about GPUs imports torch."""
-        if self in (Need.NSYS, Need.NCU):
+        if self in (Need.NSYS, Need.NCU, Need.NVCC):
             return "" if shutil.which(self.value) else f"{self.value} is not on the PATH"
         wanted = 2 if self is Need.TWO_GPUS else 1
         if importlib.util.find_spec("torch") is None:
@@ -99,33 +101,47 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """One folder of the catalogue. `grade(workspace, answers)` judges a learner's copy of that folder."""
+    """One built exercise: its line of the catalogue, and how a learner's copy of its folder is judged."""
 
-    number: int
-    slug: str
-    title: str
+    entry: Entry
     question: str
-    needs: tuple[Need, ...]
-    """What the whole exercise uses. Without it the rest still works, on the recorded trace where it needs
-    one.
-    """
-    aliases: tuple[str, ...]
-    """The paths under which the exercise was first asked for."""
     starter: tuple[str, ...]
     """The files that a learner gets."""
-    grade: Callable[[Path, Answers], Verdict]
-    mistakes: tuple[Mistake, ...] = field(default=())
+    findings: Callable[[Path, Answers], list[Check]]
+    """Judges what the learner read from the recording that answer.toml names."""
+    repair: Callable[[Path, Answers], list[Check]]
+    """Judges the learner's changed program."""
+    program: tuple[str, ...]
+    """What is recorded: the script and its arguments."""
+    recording: str
+    """What an H200 gave, for learners without a GPU: a file of the folder."""
+    rules: tuple[str, ...]
+    """The rules of `check`, any of which names the planted cause on the starter's recording."""
+    mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def number(self) -> int:
+        return self.entry.number
+
+    @property
+    def slug(self) -> str:
+        return self.entry.slug
+
+    @property
+    def label(self) -> str:
+        return self.entry.label
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the whole exercise uses. Without it the rest still works, on the recorded trace where it
+        needs one.
+        """
+        return tuple(map(Need, self.entry.needs))
 
     @property
     def folder(self) -> Path:
-        """Where the exercise lives inside the package."""
-        return Path(__file__).parent / self.package
+        return self.entry.folder
 
-    @property
-    def package(self) -> str:
-        return f"e{self.number:02d}_{self.slug.replace('-', '_')}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Everything that may follow `exercise start`."""
-        return (self.slug, f"e{self.number:02d}", self.package, *self.aliases)
+    def grade(self, workspace: Path, answers: Answers) -> Verdict:
+        """Everything, in the order of the steps."""
+        return Verdict((*self.findings(workspace, answers), *self.repair(workspace, answers)))

@@ -34,6 +34,13 @@ def refuse(path: Path, *, force: bool, source: Path | None = None, folder: bool 
 
     source: what the work reads, which must survive even `force`.
     """
+    try:
+        _refuse(path, force, source, folder)
+    except OSError as error:  # a folder on the way to it is denied, or the name is too long
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _refuse(path: Path, force: bool, source: Path | None, folder: bool) -> None:
     if not path.absolute().parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist")
     if not path.exists():

@@ -18,18 +18,16 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from profiling_lab import _child_start
 from profiling_lab.errors import LabError
 from profiling_lab.recording import output_name, process_end
 from profiling_lab.recording.place_in_job import place_in_job
 from profiling_lab.recording.recorder import Recorder
 from profiling_lab.recording.schedule import Schedule
 
-_SITE = str(Path(__file__).with_name("inherit"))
 _WRITING_S = 120.0  # so long is waited for a child that writes its file when its parent has ended already
 
 RECORDING, CAPTURED, WRITING, FINISHED = "recording", "captured", "writing", "finished"
@@ -83,26 +81,6 @@ class Child:
     @property
     def is_alive(self) -> bool:
         return bool(self.born) and _born(self.pid) == self.born
-
-
-def offer(plan: Plan | None, environment: MutableMapping[str, str]) -> Callable[[], None]:
-    """Let processes with this environment record by `plan` (None: not at all). Returns how to undo that."""
-    before = {name: environment.get(name) for name in (_child_start.VARIABLE, "PYTHONPATH")}
-    environment.pop(_child_start.VARIABLE, None)
-    if plan is not None:
-        environment[_child_start.VARIABLE] = plan.to_json()
-        others = environment.get("PYTHONPATH", "")
-        if _SITE not in others.split(os.pathsep):
-            environment["PYTHONPATH"] = f"{_SITE}{os.pathsep}{others}" if others else _SITE
-
-    def take_back() -> None:
-        for name, value in before.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
-
-    return take_back
 
 
 def begin(text: str, uses_gpu: bool) -> None:
@@ -223,7 +201,7 @@ def _report(plan: Plan, child: Child) -> None:
         if child.state in (FINISHED, FAILED, REFUSED):
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 said = f"recorded {child.path}" if child.state == FINISHED else f"not recorded: {child.why}"
-                print(f"profiling-lab: pid {child.pid}: {said}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"profiling-lab: pid {child.pid}: {said}\n")
 
 
 def _forget(plan: Plan, child: Child) -> None:

@@ -13,17 +13,17 @@ from pathlib import Path
 from urllib.parse import quote
 
 from profiling_lab.errors import LabError, UnreadableInputError, UsageError
-from profiling_lab.recording import activity_tables, range_tables, target_tables
 from profiling_lab.recording import spool_file as files
-from profiling_lab.recording.schema import (
+from profiling_lab.recording.spool import Rows, Spool
+from profiling_lab.recording.tables import activity, ranges, target
+from profiling_lab.recording.tables.schema import (
     ALWAYS_WRITTEN,
     NSYS_TABLES,
     PYREC_TABLES,
     create_table,
     enum_rows,
 )
-from profiling_lab.recording.spool import Rows, Spool
-from profiling_lab.recording.strings import StringTable
+from profiling_lab.recording.tables.strings import StringTable
 from profiling_lab.recording.windows import keep_what_was_recorded
 
 
@@ -124,9 +124,9 @@ def _tables(spool: Spool) -> Iterator[Rows]:
     try:
         keep_what_was_recorded(spool)
         strings = StringTable(spool.strings)
-        yield from activity_tables.build(spool, strings)
-        yield from range_tables.build(spool, strings)
-        yield from target_tables.build(spool, strings)
+        yield from activity.build(spool, strings)
+        yield from ranges.build(spool, strings)
+        yield from target.build(spool, strings)
         yield from strings.build()  # last: every other table has named its strings by now
     except (MemoryError, OSError):
         raise

@@ -258,9 +258,12 @@ class Recorder:
                 # Not before the capture is whole: it imports for so long that a second Ctrl-C may hit it.
                 from profiling_lab.recording.convert import convert
 
-                done = convert(
-                    self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite
-                )
+                try:
+                    done = convert(
+                        self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite
+                    )
+                except UsageError as error:  # the name was taken meanwhile
+                    raise LabError(str(error)) from error
                 facts = done.meta
                 if done.unreadable:
                     self._reasons["capture"] = done.unreadable
@@ -439,7 +442,7 @@ def record(
         (None, "") if path is None else output_name.in_this_process(os.fspath(path), overwrite=overwrite)
     )
     if note:
-        print(f"profiling-lab: {note}", file=sys.stderr, flush=True)  # a warning could be made an error
+        sys.stderr.write(f"profiling-lab: {note}\n")  # a warning could be made an error
     recorder = Recorder(file, overwrite=overwrite, **options)
     recorder.start()
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import held
 from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -42,18 +43,18 @@ def check(view: View) -> Verdict:
     rows = np.flatnonzero(allocates & (calls.start_ns > warm))
     findings = []
     for number, mine in grouped(rows, view.call_place[rows]):
-        held_ns = calls.end_ns[mine] - calls.start_ns[mine]
-        if len(mine) < view[MANY] or held_ns.sum() < view[WORTH] * view.span_ns:
+        stood = held(view, mine)
+        if len(mine) < view[MANY] or stood.total_ns < view[WORTH] * view.span_ns:
             continue
         findings.append(
             view.finding(
-                what=f"{len(mine)} allocations and releases after warm-up took {ms(int(held_ns.sum()))}",
-                cost_ns=int(held_ns.sum()),
+                what=f"{len(mine)} allocations and releases after warm-up took {ms(stood.total_ns)}",
+                cost_ns=stood.total_ns,
                 cost_of="host held in the calls",
                 place=view.place(number),
                 table="calls",
-                rows=mine,
-                weight=held_ns,
+                rows=stood.calls,
+                weight=stood.each_ns,
                 remedy=REMEDY,
             )
         )

@@ -4,8 +4,8 @@ pageable? Nothing waits for such a copy afterwards, so the program did not mean 
 
 Looks at asynchronous copies to the GPU from pageable memory whose call returned only after the copy had begun
 and lasted as long as half of it, and whose thread does not synchronise next. Copies up to 64 KB are staged at
-once and left out. The cost is the host's time in the calls. `pageable_copy` lists all such copies, meant to
-be asynchronous or not.
+once and left out. The cost is that of `pageable_copy`, which lists all such copies, meant to be asynchronous
+or not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.copy_cost import COST_OF, copy_cost
+from profiling_lab.rules.costs import held
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -42,22 +44,22 @@ def check(view: View) -> Verdict:
     waits_after = np.append(view.calls_of(*SYNCS), False)[after]
     call_ns = view.call_ns(rows)
     until_copy = view.calls.end_ns[call[rows]] > operations.start_ns[rows]
-    held = until_copy & (call_ns >= view[HELD] * operations.duration_ns[rows]) & ~waits_after
-    rows, call_ns = rows[held], call_ns[held]
+    stood = until_copy & (call_ns >= view[HELD] * operations.duration_ns[rows]) & ~waits_after
+    rows = rows[stood]
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
-        lasted = view.call_ns(mine)
-        if lasted.sum() < view[WORTH] * view.span_ns:
+        cost = copy_cost(view, mine)
+        if cost.total_ns < view[WORTH] * view.span_ns:
             continue
         findings.append(
             view.finding(
                 what=f"{len(mine)} copies to the GPU that nothing waits for held the host for "
-                f"{ms(int(lasted.sum()))}, because their memory is pageable",
-                cost_ns=int(lasted.sum()),
-                cost_of="host held in the copy calls",
+                f"{ms(held(view, call[mine]).total_ns)}, because their memory is pageable: {cost}",
+                cost_ns=cost.total_ns,
+                cost_of=COST_OF,
                 place=view.place(number),
                 rows=mine,
-                weight=lasted,
+                weight=cost.each_ns,
                 remedy=REMEDY,
                 confidence="medium",
             )

@@ -42,7 +42,7 @@ def check(view: View) -> Verdict:
             view.finding(
                 f"torch.nn.DataParallel drives {devices[process]} GPUs{view.of_process(process)}; "
                 f"{ms(int(moves.sum()))} of its {ms(int(duration.sum()))} GPU time only moves data",
-                cost_ns=int(moves.sum()),
+                cost_ns=view.busy(rows[moves > 0]).total_ns,
                 cost_of="GPU time of copies inside of DataParallel",
                 place=view.hottest_line(rows, duration),
                 rows=rows,

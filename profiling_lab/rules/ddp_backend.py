@@ -2,14 +2,18 @@
 """Does DistributedDataParallel reduce its gradients without NCCL? Other backends take them through the host.
 
 DDP is known by its file in the Python stacks or by its operator. Where it runs and no kernel communicates,
-gloo or MPI does, on the host: every gradient is copied there and back. The cost is the GPU time of these
+gloo or MPI does, on the host: every gradient is copied there and back; unless the file names its backend, or
+the job has one process, which has nobody to reduce with. The cost is the GPU time of these
 copies; the time of the host and the network comes on top, and no GPU trace holds it.
 """
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
@@ -25,6 +29,10 @@ REMEDY = "torch.distributed.init_process_group('nccl') or 'cpu:gloo,cuda:nccl'"
 def check(view: View) -> Verdict:
     if (view.classes == OperationClass.COMMUNICATION).any():
         return ()
+    backend, size = str(view.trace.job_facts.get("backend", "")), view.trace.job_facts.get("world_size")
+    on_the_gpu = re.search(r"nccl|ucc|xccl|hccl", backend) is not None
+    if on_the_gpu or str(size) == "1" or any(name.startswith("nccl:") for name in view.trace.ranges.names):
+        return ()
     if not view.knows_python:
         return Abstain("the file does not say which code launched its kernels", STACKS)
     inside = view.calls_inside(FILE, r"(^|[. ])DistributedDataParallel\.forward")
@@ -32,13 +40,14 @@ def check(view: View) -> Verdict:
     if len(calls) < max(view[CALLS], 1):
         return ()
     copies = np.flatnonzero(view.named("memcpy DtoH", "memcpy HtoD"))
-    cost_ns = int(view.operations.duration_ns[copies].sum())
+    copies_ns = int(view.operations.duration_ns[copies].sum())
     took_ns = view.calls.end_ns[calls] - view.calls.start_ns[calls]
     return [
         view.finding(
-            "DistributedDataParallel runs, and no kernel communicates: its gradients go through the host; "
-            f"copies to the host and back take {ms(cost_ns)}",
-            cost_ns=cost_ns,
+            f"DistributedDataParallel runs{f' over {backend}' if backend else ''}, and no kernel "
+            "communicates: its gradients go through the host; "
+            f"copies to the host and back take {ms(copies_ns)}",
+            cost_ns=gpu_time(view, copies),
             cost_of="copies between host and GPU",
             place=view.place(int(view.call_place[calls[0]])),
             table="calls",

@@ -7,18 +7,47 @@ kernels always have one that leads, and tell nothing.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.kernel_families import (
+    FUSED_ATTENTION,
+    MEMORY_BOUND,
+    NO_TENSOR_CORES,
+    TENSOR_CORES,
+)
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
+from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold("share", "one kernel takes", 0.3, "of the GPU time, at least", "nsys-ai: top kernel")
 HOT = Threshold("hot", "called a hot spot", 0.6, "of the GPU time, from", "nsys-ai: hot spot")
 ENOUGH = Threshold(
     "enough", "kernels to speak of shares", 20, "at least", "ours: fewer always have one that leads"
 )
-REMEDY = "optimise this kernel first: a better algorithm, tensor cores, a fused or a library kernel"
+OTHERWISE = "optimise this kernel first: a better algorithm, a fused or a library kernel"
+OF_COMMUNICATION = (
+    "communicate less or beside computing (see communication); where ranks wait for one that is late it is "
+    "no work at all: `profiling-lab ranks` over the traces of all ranks"
+)
+# The first whose names fit.
+OF_FAMILIES = (
+    (
+        FUSED_ATTENTION,
+        "it is fused and on tensor cores already: attend to less (causal or sliding masks, shorter or packed "
+        "sequences), or take a newer backend (cuDNN, FlashAttention-3)",
+    ),
+    (NO_TENSOR_CORES, "bring it onto tensor cores (see tensor_cores): bf16, fp16 or TF32"),
+    (
+        TENSOR_CORES,
+        "it runs on tensor cores already: sizes in multiples of 64 or 128, larger batches, smaller types "
+        "(fp8), or fewer products",
+    ),
+    (MEMORY_BOUND, "fuse it with the operations around it (torch.compile): it only passes over memory"),
+)
 
 
 def check(view: View) -> Verdict:
@@ -42,14 +71,21 @@ def check(view: View) -> Verdict:
             what=f"the kernel {name} takes {percent(share)} of the GPU time"
             f"{', a hot spot' if share >= view[HOT] else ''}: {len(mine):,} launches, "
             f"{ms(float(duration.mean()))} on average",
-            cost_ns=int(totals[top]),
+            cost_ns=gpu_time(view, mine),
             cost_of="GPU time of the kernel",
             place=view.hottest_line(mine, duration),
             rows=mine,
             weight=duration,
-            remedy=REMEDY,
+            remedy=_remedy(view, int(mine[0])),
         )
     ]
+
+
+def _remedy(view: View, row: int) -> str:
+    if view.classes[row] == OperationClass.COMMUNICATION:
+        return OF_COMMUNICATION
+    name = view.operations.names[view.operations.name[row]]
+    return next((remedy for family, remedy in OF_FAMILIES if re.search(family, name)), OTHERWISE)
 
 
 RULE = Rule(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -40,7 +41,7 @@ def check(view: View) -> Verdict:
                 what=f"one line takes {percent(share)} of the GPU time"
                 f"{', a hot spot' if share >= view[HOT] else ''}: {len(mine):,} operations, "
                 f"{ms(total_ns - backward_ns)} forward, {ms(backward_ns)} backward",
-                cost_ns=total_ns,
+                cost_ns=gpu_time(view, mine),
                 cost_of="GPU time of the line",
                 place=view.place(number),
                 rows=mine,

@@ -35,6 +35,7 @@ _OF_HOST_WORK = "do it in another process or ahead of time, on the GPU, or less 
 REMEDIES = {
     Cause.PROFILER: "none: that is the recording; record less, and trust the other causes more",
     Cause.CODE_LOADING: "warm up before you measure; CUDA_MODULE_LOADING=EAGER, or keep compiled kernels",
+    Cause.START_UP: "none: it is paid once; warm up before you measure, or leave it out of the recording",
     Cause.ALLOCATOR: "allocate once and reuse (see allocation_churn)",
     Cause.WAIT: "wait less often, and launch the next work before you wait (see sync_calls)",
     Cause.AFTER_WAIT: _OF_HOST_WORK,
@@ -112,7 +113,7 @@ def _finding(
     exact: bool,
     idle_ns: I64,
 ) -> Finding | None:
-    cost_ns = int(idle_ns[rows].sum())
+    cost_ns = int(np.bincount(pieces.device[rows], weights=idle_ns[rows]).max())  # of one GPU
     if cost_ns < view[SHARE] * view.span_ns:
         return None
     ended, weight = _ended(view, pieces, rows, idle_ns[rows])

@@ -3,31 +3,30 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.copy_cost import COST_OF, copy_cost
+from profiling_lab.rules.costs import held
 from profiling_lab.rules.finding import Finding, ms
 from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64
 
 
-def held_by(
-    view: View, rows: npt.NDArray[np.intp], worth_ns: float, what: str, cost_of: str, remedy: str
-) -> list[Finding]:
-    """A finding per line whose calls for the operations `rows` held the host for `worth_ns` or more."""
+def held_by(view: View, rows: I64, worth_ns: float, what: str, remedy: str) -> list[Finding]:
+    """A finding per line whose calls for the operations `rows` cost the GPU `worth_ns` or more."""
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
-        held_ns = view.call_ns(mine)
-        if held_ns.sum() < worth_ns:
+        cost = copy_cost(view, mine)
+        if cost.total_ns < worth_ns:
             continue
+        stood_ns = held(view, view.attribution.call[mine]).total_ns
         findings.append(
             view.finding(
-                what=f"{len(mine)} {what} held the host for {ms(int(held_ns.sum()))}",
-                cost_ns=int(held_ns.sum()),
-                cost_of=cost_of,
+                what=f"{len(mine)} {what} held the host for {ms(stood_ns)}: {cost}",
+                cost_ns=cost.total_ns,
+                cost_of=COST_OF,
                 place=view.place(number),
                 rows=mine,
-                weight=held_ns,
+                weight=cost.each_ns,
                 remedy=remedy,
             )
         )

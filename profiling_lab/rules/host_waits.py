@@ -32,11 +32,11 @@ def reads_of_a_value(view: View) -> tuple[I64, I64]:
     call = view.attribution.call
     small = view.named("memcpy DtoH") & (view.operations.size_bytes <= view[TINY_COPY]) & view.has_call
     rows = np.flatnonzero(small)
-    after = _waits_at_once(view, call[rows])
+    after = waits_at_once(view, call[rows])
     return rows[after >= 0], after[after >= 0]
 
 
-def _waits_at_once(view: View, calls: npt.NDArray[np.integer]) -> I64:
+def waits_at_once(view: View, calls: npt.NDArray[np.integer]) -> I64:
     """The wait that each of these calls' threads made right after it, -1 where it did something else first.
 
     A profiler may take its time between the two: from the same stack they belong together, however late.
@@ -60,7 +60,7 @@ def ends_a_copy(view: View) -> Mask:
     """
     host_side = np.isin(view.classes, (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
     ends = np.zeros(len(view.calls) + 1, dtype=bool)  # the last is for copies without such a wait
-    ends[_waits_at_once(view, view.attribution.call[host_side & view.has_call])] = True
+    ends[waits_at_once(view, view.attribution.call[host_side & view.has_call])] = True
     return ends[:-1]
 
 

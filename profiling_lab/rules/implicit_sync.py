@@ -4,7 +4,7 @@
 Recognised by what it does: a copy of a few bytes to the host, and a wait by the same thread right after it.
 
 Such a line costs twice: the host waits until the GPU has caught up, and then the GPU idles until the host has
-launched again. The cost counts only the second, by the gap that surrounds the end of the wait.
+launched again. The cost counts only the second, as that of `sync_calls`.
 """
 
 from __future__ import annotations

@@ -18,13 +18,19 @@ CONVOLUTION = (
     r"implicit_gemm|depthwise"
 )
 
+FUSED_ATTENTION = (
+    r"(?i)flash_?(fwd|bwd|attn|attention)|(?<![a-z])fmha|cudnn\w*(sdpa|flash)|(?<![a-z])mha_?(fwd|bwd)"
+)
+"""attention in one kernel, by whatever library"""
+
 TENSOR_CORES = (
     r"(?i)[hicdb]?mma_|gmma|[his](884|1688|16816|16832|64\d\d\d)|tensorop|wmma|nvjet|tf32f32|"
     r"_(bf16|f16|e4m3|e5m2|i8)(bf16|f16|e4m3|e5m2|i8)_|flash_(fwd|bwd)|sm(80|86|89|90|100)_xmma\w*_(h|bf16)\w*16"
 )
 
 NO_TENSOR_CORES = (
-    r"(?i)ffma|simt|[sdc]gemm(?!.*tensorop)|scudnn|convolve_sgemm|(wgrad_alg0|dgrad)_engine|winograd"
+    r"(?i)ffma|simt|(?<![a-z])[sdc]gemm(?!.*tensorop)|scudnn|convolve_sgemm|(wgrad_alg0|dgrad)_engine|"
+    r"winograd"
 )
 
 MEMORY_BOUND = (
@@ -38,6 +44,9 @@ REARRANGING = (
     r"(?i)copy_kernel|CatArrayBatchedCopy|transpose|permute|nchwToNhwc|nhwcToNchw|contiguous|im2col|col2im"
 )
 """moves elements, and computes nothing"""
+
+CASTING = r"(?i)(Load|Store)WithCast|float\d+\w*_copy_kernel|half_copy_kernel"
+"""copies elements into another type"""
 
 KNOWN = Threshold("known", "kernels whose family the name tells", 0.5, "of the GPU time, from", "ours: most")
 

@@ -11,14 +11,20 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.costs import gpu_time
+from profiling_lab.rules.finding import LONGER, Abstain, Finding, Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import dense
+from profiling_lab.trace.columns import I64, dense
+from profiling_lab.trace.operation_classes import OperationClass
 
 SPREAD = Threshold("spread", "the slowest takes", 5, "times the mean, from", "nsys-ai: variability")
 MANY = Threshold("many", "launches of one kernel at one line", 20, "at least", "nsys-ai")
 SHARE = Threshold("share", "time beyond the median", 0.01, "of the GPU time, from", "ours: 10 ms of a second")
+OF_COMMUNICATION = (
+    "a collective lasts until the last rank has come: `profiling-lab ranks` over the traces of all ranks "
+    "says which one is late, and at which line"
+)
 REMEDY = "pad or bucket the shapes; look at what ran beside the slowest (`overlap`), and at the clocks"
 
 
@@ -37,19 +43,23 @@ def check(view: View) -> Verdict:
     np.maximum.at(slowest, key, duration[rows])
     spread = slowest * np.bincount(key) / np.maximum(total, 1)
     wild = np.isin(key, many[spread[many] >= view[SPREAD]])
+    # Collectives wait for the others, whatever their kernel and line: one finding is of all of them.
+    talks = view.classes[rows] == OperationClass.COMMUNICATION
+    beyond_of = np.zeros(len(duration), dtype=np.int64)
     findings = []
     for _, mine in grouped(rows[wild], key[wild]):
         took = duration[mine]
         median = int(np.median(took))
         beyond = np.maximum(took - median, 0)
-        if beyond.sum() < view[SHARE] * view.gpu_ns:
+        beyond_of[mine] = beyond
+        if view.classes[mine[0]] == OperationClass.COMMUNICATION or beyond.sum() < view[SHARE] * view.gpu_ns:
             continue
         name = view.operations.short_names[view.operations.name[mine[0]]]
         findings.append(
             view.finding(
                 f"{len(mine):,} launches of {name} take {ms(median)} in the median, and up to "
                 f"{ms(int(took.max()))}",
-                cost_ns=int(beyond.sum()),
+                cost_ns=gpu_time(view, mine, beyond),
                 cost_of="GPU time beyond the median",
                 place=view.place(int(view.operation_place[mine[0]])),
                 rows=mine,
@@ -58,7 +68,27 @@ def check(view: View) -> Verdict:
                 confidence="low",
             )
         )
-    return findings
+    return [*findings, *_of_communication(view, rows[wild & talks], beyond_of)]
+
+
+def _of_communication(view: View, rows: I64, beyond_of: I64) -> list[Finding]:
+    beyond = beyond_of[rows]
+    if not len(rows) or beyond.sum() < view[SHARE] * view.gpu_ns:
+        return []
+    took = view.operations.duration_ns[rows]
+    return [
+        view.finding(
+            f"{len(rows):,} communication kernels take very different times: {ms(int(beyond.sum()))} of "
+            f"{ms(int(took.sum()))} beyond the medians, up to {ms(int(took.max()))} for one",
+            cost_ns=gpu_time(view, rows, beyond),
+            cost_of="GPU time beyond the median",
+            place=view.hottest_line(rows, beyond),
+            rows=rows,
+            weight=beyond,
+            remedy=OF_COMMUNICATION,
+            confidence="low",
+        )
+    ]
 
 
 RULE = Rule(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.analysis.busy import Busy
+from profiling_lab.rules.costs import within_recording
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, OverheadKind
 
@@ -16,7 +16,7 @@ def full_queue_ns(view: View, process: int) -> int:
     """How long the host waited for room in the command buffer, as far as the file notes it."""
     overheads = view.trace.overheads
     rows = (overheads.kind == OverheadKind.COMMAND_BUFFER_FULL) & (overheads.process == process)
-    return Busy.of(overheads.start_ns[rows], overheads.end_ns[rows]).total_ns if rows.any() else 0
+    return within_recording(view, overheads.start_ns[rows], overheads.end_ns[rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines only rearrange memory: contiguous(), cat, transposes, changes of layout?
+"""Which lines only rearrange memory, or only change its type: contiguous(), cat, transposes, layouts, casts?
 
 Such kernels compute nothing; they are told by their names, copies within the GPU by their kind. A transpose
 that is followed by contiguous() copies; a view does not. Now and then the copy pays, where the next kernel
-would read badly many times. The cost is all their time.
+would read badly many times. Casts to another type (`aten::_to_copy`) are told apart: no layout saves them.
+The cost is all their time.
 """
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from profiling_lab import _analysis
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import Threshold, Verdict, ms, percent
-from profiling_lab.rules.kernel_families import KNOWN, REARRANGING, names_tell_little
+from profiling_lab.rules.costs import gpu_time
+from profiling_lab.rules.finding import Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.kernel_families import CASTING, KNOWN, REARRANGING, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
-from profiling_lab.rules.view import View
+from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace.attribution import BLEED_NS, Phase
+from profiling_lab.trace.columns import full
 
 SHARE = Threshold(
     "share", "rearranging at one line", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
@@ -24,34 +31,70 @@ REMEDY = (
     "instead of cat, drop contiguous() where nothing needs it"
 )
 
+OF_CASTS = (
+    "keep one type throughout: cast weights and inputs once before the loop, make tensors in the type that "
+    "is needed (dtype=), and let torch.autocast cover whole blocks instead of single operations"
+)
+COPYING = r"^aten::(_to_copy|clone|contiguous|cat|stack|pad|_reshape_copy)$"
+
 
 def check(view: View) -> Verdict:
-    duration = view.operations.duration_ns
     moves = view.kernels_named(REARRANGING) | view.named("memcpy DtoD")
-    findings = []
-    for number, mine in grouped(np.flatnonzero(moves), view.operation_place[moves]):
+    casts = moves & _casts(view)
+    findings = [
+        *_by_line(view, moves & ~casts, "kernels and copies only rearrange memory", REMEDY),
+        *_by_line(view, casts, "kernels only change the type of elements", OF_CASTS),
+    ]
+    return findings or names_tell_little(view) or ()
+
+
+def _by_line(view: View, counted: Mask, what: str, remedy: str) -> list[Finding]:
+    duration, findings = view.operations.duration_ns, []
+    for number, mine in grouped(np.flatnonzero(counted), view.operation_place[counted]):
         total_ns = int(duration[mine].sum())
         if total_ns < view[SHARE] * view.gpu_ns:
             continue
+        phases = set(view.attribution.phase[mine].tolist())
+        both = ", forward and backward" if {Phase.FORWARD, Phase.BACKWARD} <= phases else ""
         findings.append(
             view.finding(
-                f"{len(mine):,} kernels and copies only rearrange memory: {ms(total_ns)}, "
-                f"{percent(total_ns / view.gpu_ns)} of the GPU time, forward and backward",
-                cost_ns=total_ns,
+                f"{len(mine):,} {what}: {ms(total_ns)}, "
+                f"{percent(total_ns / view.gpu_ns)} of the GPU time{both}",
+                cost_ns=gpu_time(view, mine),
                 cost_of="GPU time of rearranging",
                 place=view.place(number),
                 rows=mine,
                 weight=duration[mine],
-                remedy=REMEDY,
+                remedy=remedy,
                 confidence="medium",
             )
         )
-    return findings or names_tell_little(view) or ()
+    return findings
+
+
+def _casts(view: View) -> Mask:
+    """Per operation, whether it is a kernel that copies elements into another type: it says so, or torch's
+    operator for it is around its launch, the nearest of those that copy.
+    """
+    named, ranges = view.kernels_named(CASTING), view.trace.ranges
+    copying = np.array([bool(re.match(COPYING, name)) for name in ranges.names] or [False])[ranges.name]
+    if not copying.any():
+        return named
+    rows = np.flatnonzero(ranges.domain == 0)
+    times = ranges.start_ns[rows], ranges.end_ns[rows], ranges.thread[rows]
+    nothing = np.empty(0, dtype=np.int64)
+    parent, _, _ = _analysis.contain(*times, nothing, nothing.astype(np.int32), BLEED_NS)
+    nearest = full(len(ranges) + 1, -1, np.int32)
+    nearest[rows] = np.append(rows, -1)[_analysis.nearest_marked(parent, copying[rows].astype(np.uint8))]
+    casts = np.array([*(name == "aten::_to_copy" for name in ranges.names), False])
+    name = np.append(ranges.name, np.int32(-1))[nearest[view.attribution.range]]
+    # With the types the same `_to_copy` changes the layout, and its kernel says that it does not cast.
+    return np.asarray(named | (view.kernels & casts[name] & ~view.kernels_named("nocast")))
 
 
 RULE = Rule(
     "layout_copies",
-    "Which lines only rearrange memory?",
+    "Which lines only rearrange memory or cast it?",
     (SHARE, KNOWN),
     check,
     __doc__ or "",

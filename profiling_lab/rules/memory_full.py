@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.memory import memory_peaks
+from profiling_lab.rules.costs import held
 from profiling_lab.rules.finding import Abstain, Threshold, Verdict, percent, where
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
@@ -40,7 +41,7 @@ def check(view: View) -> Verdict:
             continue
         rows = np.flatnonzero(view.calls_of(*ALLOCATES) & (view.calls.process == peak.process))
         rows = rows[np.argsort(view.calls.start_ns[rows], kind="stable")]
-        held_ns = view.calls.end_ns[rows] - view.calls.start_ns[rows]
+        stood = held(view, rows)
         last = np.searchsorted(view.calls.start_ns[rows], peak.at_ns, "right") - 1
         place = view.place(int(view.call_place[rows[last]])) if last >= 0 else None
         # Where the calls are not in the file, what ran at the peak has to show when it was.
@@ -50,12 +51,12 @@ def check(view: View) -> Verdict:
                 f"device {peak.device}{view.of_process(peak.process)} held {peak.peak_bytes:,} bytes at its "
                 f"peak, {percent(peak.peak_bytes / peak.total_bytes)} of all"
                 f"{where(place, '; this line allocated last')}",
-                cost_ns=int(held_ns.sum()),
+                cost_ns=stood.total_ns,
                 cost_of="host held in allocations and releases",
                 place=place,
                 table="calls" if len(rows) else "operations",
-                rows=rows if len(rows) else np.array([at]),
-                weight=held_ns if len(rows) else np.ones(1, dtype=np.int64),
+                rows=stood.calls if len(rows) else np.array([at]),
+                weight=stood.each_ns if len(rows) else np.ones(1, dtype=np.int64),
                 remedy=REMEDY,
             )
         )

@@ -2,7 +2,8 @@
 """Which asynchronous copies use pageable host memory? The driver stages those, and the host waits for it.
 
 Counted are asynchronous copies with pageable memory on either side; managed memory is not meant. The cost is
-the copy or its call, whichever took longer. Pinned memory makes the copy faster, and free of the host.
+the time in which nothing else runs on the GPU, and the idle time of the GPU that the call causes: never the
+wait for work that the GPU had before. Pinned memory makes the copy faster, and free of the host.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.copy_cost import COST_OF, copy_cost
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Verdict, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -35,19 +37,19 @@ def check(view: View) -> Verdict:
     rows = np.flatnonzero(view.copies & pageable & view.launched_by("Async"))
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
-        held_ns = np.maximum(view.call_ns(mine), operations.duration_ns[mine])
-        if held_ns.sum() < view[WORTH] * view.span_ns:
+        cost = copy_cost(view, mine)
+        if cost.total_ns < view[WORTH] * view.span_ns:
             continue
         size_bytes = int(operations.size_bytes[mine].sum())
         findings.append(
             view.finding(
                 what=f"{len(mine)} asynchronous copies of pageable memory, {size_bytes:,} bytes, took "
-                f"{ms(int(held_ns.sum()))}",
-                cost_ns=int(held_ns.sum()),
-                cost_of="copies and their calls, whichever took longer",
+                f"{ms(int(operations.duration_ns[mine].sum()))}: {cost}",
+                cost_ns=cost.total_ns,
+                cost_of=COST_OF,
                 place=view.place(number),
                 rows=mine,
-                weight=held_ns,
+                weight=cost.each_ns,
                 remedy=REMEDY,
             )
         )

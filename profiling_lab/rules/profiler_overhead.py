@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.busy import Busy
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import within_recording
 from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64, OverheadKind
+from profiling_lab.trace.columns import FARTHEST_NS, I64, OverheadKind
 
 NOTABLE = Threshold("notable", "overhead is worth a word", 0.05, "of the recording, from", "nsys-ai")
 CONTAMINATED = Threshold("contaminated", "times cannot be trusted", 0.15, "of the recording, from", "nsys-ai")
@@ -59,8 +60,14 @@ def _of_callbacks(view: View) -> tuple[str, I64, I64, int] | None:
     per_call = view.trace.recorder_facts.get("overhead_callback_ns", "")
     if not per_call.isdecimal() or not len(view.calls):
         return None
-    rows = np.arange(len(view.calls), dtype=np.int64)
-    return "calls", rows, view.calls.end_ns - view.calls.start_ns, int(per_call) * len(rows)
+    calls, each_ns = view.calls, min(int(per_call), FARTHEST_NS)
+    rows = np.arange(len(calls), dtype=np.int64)
+    # Threads pay side by side: what counts is the one that paid most.
+    cost_ns = max(
+        within_recording(view, calls.end_ns[mine], calls.end_ns[mine] + each_ns)
+        for _, mine in grouped(rows, calls.thread)
+    )
+    return "calls", rows, calls.end_ns - calls.start_ns, cost_ns
 
 
 def _of_stretches(view: View) -> tuple[str, I64, I64, int] | None:
@@ -72,7 +79,7 @@ def _of_stretches(view: View) -> tuple[str, I64, I64, int] | None:
     inside = (overheads.end_ns > began) & (overheads.start_ns < ended)
     rows = np.flatnonzero(inside & np.isin(overheads.kind, OF_THE_PROFILER))
     start_ns, end_ns = overheads.start_ns[rows].clip(began), overheads.end_ns[rows].clip(None, ended)
-    cost_ns = Busy.of(start_ns, end_ns).total_ns if len(rows) else 0
+    cost_ns = within_recording(view, overheads.start_ns[rows], overheads.end_ns[rows])
     return "overheads", rows, end_ns - start_ns, cost_ns
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.costs import held
 from profiling_lab.rules.finding import FROM_THE_START, Abstain, Threshold, Verdict, ms, percent
 from profiling_lab.rules.launch_queue import full_queue_ns, fullest_queue
 from profiling_lab.rules.rule import Rule
@@ -35,13 +36,14 @@ def check(view: View) -> Verdict:
         if len(known) < ENOUGH_FRAC * len(kernels) and not noted_ns:
             unknown += 1
             continue
-        call_ns = view.call_ns(known)
-        held = call_ns >= view[SLOW_CALL]
+        # The kernels of a graph share one call.
+        call, first = np.unique(view.attribution.call[known], return_index=True)
+        slow = view.call_ns(known[first]) >= view[SLOW_CALL]
+        stood, rows = held(view, call[slow]), known[first[slow]]
         fullest = 0 if noted_ns else fullest_queue(view, known)
-        waited_ns = noted_ns or (int(call_ns[held].sum()) if fullest >= view[QUEUE] else 0)
-        if not held.any() or waited_ns < view[FULL] * view.span_ns:
+        waited_ns = noted_ns or (stood.total_ns if fullest >= view[QUEUE] else 0)
+        if not len(stood.calls) or waited_ns < view[FULL] * view.span_ns:
             continue
-        rows = known[held]
         how = "as the driver noted" if noted_ns else f"with up to {fullest:,} launches waiting"
         findings.append(
             view.finding(
@@ -50,9 +52,9 @@ def check(view: View) -> Verdict:
                 f"{how}: the GPU is behind",
                 cost_ns=0,
                 cost_of="none for the GPU, only the host waits",
-                place=view.hottest_line(rows, call_ns[held]),
+                place=view.hottest_line(rows, stood.each_ns),
                 rows=rows,
-                weight=call_ns[held],
+                weight=stood.each_ns,
                 remedy=REMEDY,
                 confidence="high" if noted_ns else "medium",
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -45,7 +46,7 @@ def check(view: View) -> Verdict:
         view.finding(
             what=f"{percent(share)} of the GPU time computes forward again for checkpointing: {ms(total_ns)}"
             f" in {len(rows):,} operations{where(place, ', most of it on this line')}",
-            cost_ns=total_ns,
+            cost_ns=gpu_time(view, rows),
             cost_of="GPU time of the recomputation",
             place=place,
             rows=rows,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, Severity, Verdict
 from profiling_lab.rules.fold import folded
+from profiling_lab.rules.platform_words import in_words_of_the_platform
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.settings import Settings
 from profiling_lab.rules.steady import StartUp, steady_part
@@ -67,6 +68,8 @@ def run(
             verdict: Verdict = rule.check(view)
         except NotEnoughDataError as error:
             verdict = Abstain(str(error), LONGER)
+        if view.is_rocm:
+            verdict = in_words_of_the_platform(verdict)
         if isinstance(verdict, Abstain):
             abstained.append((rule.name, verdict))
         elif verdict:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Are there long runs of short kernels, whichever lines launch them? A CUDA graph replays a run at once.
 
-A run is a stretch of kernels on one stream, each short, with no long one between them. `tiny_kernels` asks
-the same of single lines; a run crosses lines, as a layer of many small operations does. The cost is the time
-in which the GPU idled inside of the runs: what replaying them without the host would win.
+A run is a stretch of kernels on one stream, each short, with no long one between them and no long gap: there
+the host did something that no graph replays. What a graph launches already is no run. `tiny_kernels` asks the
+same of single lines; a run crosses lines, as a layer of many small operations does. The cost is the time in
+which the GPU idled inside of the runs: what replaying them without the host would win.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, where
 from profiling_lab.rules.rule import Rule, Time
@@ -18,6 +20,7 @@ from profiling_lab.trace.columns import I64
 
 SHORT = Threshold("short", "a kernel", 10_000, "ns, less than", "TraceLens: 10 µs")
 RUN = Threshold("run", "kernels in a row", 20, "at least", "ours: a layer, not an accident")
+LONG = Threshold("long", "a gap that ends a run", 1_000_000, "ns, from", "ours: as gpu_gaps")
 SHARE = Threshold("share", "the GPU idles inside of runs", 0.02, "of the recording, from", "ours")
 REMEDY = (
     "capture the run: torch.compile(mode='reduce-overhead') or torch.cuda.graph; or fuse with torch.compile"
@@ -39,7 +42,9 @@ def check(view: View) -> Verdict:
             continue
         starts = np.array([operations.start_ns[run[0]] for run in runs], dtype=np.int64)
         ends = np.array([operations.end_ns[run[-1]] for run in runs], dtype=np.int64)
-        idle_ns = int(busy.idle_within(starts, ends).sum())
+        # Runs on several streams at the same time idle together.
+        together = Busy.of(starts, ends)
+        idle_ns = int(busy.idle_within(together.start_ns, together.end_ns).sum())
         if idle_ns < view[SHARE] * view.span_ns:
             continue
         mine = np.concatenate(runs)
@@ -64,15 +69,26 @@ def check(view: View) -> Verdict:
 
 def _runs(view: View, rows: I64) -> list[I64]:
     """The runs among the kernels of one stream, in time order."""
-    short = view.operations.duration_ns[rows] < view[SHORT]
-    turns = np.flatnonzero(np.diff(np.concatenate([[0], short.astype(np.int8), [0]]))).reshape(-1, 2)
-    return [rows[first:last] for first, last in turns.tolist() if last - first >= view[RUN]]
+    start_ns, end_ns = view.operations.start_ns[rows], view.operations.end_ns[rows]
+    short = end_ns - start_ns < view[SHORT]
+    paused = np.append(False, start_ns[1:] - end_ns[:-1] >= view[LONG])
+    # A run begins with a short kernel behind a long one or a long gap, and ends before the next of these.
+    begins = np.flatnonzero(short & (np.append(True, ~short[:-1]) | paused))
+    ends = np.flatnonzero(short & (np.append(~short[1:] | paused[1:], True))) + 1
+    runs = [rows[first:last] for first, last in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return [run for run in runs if _launches(view, run) >= view[RUN]]
+
+
+def _launches(view: View, kernels: I64) -> int:
+    """How many calls launched them: all kernels of a CUDA graph have one, those of unknown calls one each."""
+    call = view.attribution.call[kernels]
+    return len(np.unique(call[call >= 0])) + int((call < 0).sum())
 
 
 RULE = Rule(
     "short_runs",
     "Are there long runs of short kernels?",
-    (SHORT, RUN, SHARE),
+    (SHORT, RUN, LONG, SHARE),
     check,
     __doc__ or "",
     time=Time.IDLE,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import CONVOLUTION, KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
@@ -37,7 +38,7 @@ def check(view: View) -> Verdict:
         view.finding(
             f"convolutions take {ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, in "
             f"{len(rows):,} kernels{layouts}{where(place, '; most of it on this line')}",
-            cost_ns=total_ns,
+            cost_ns=gpu_time(view, rows),
             cost_of="GPU time of convolutions",
             place=place,
             rows=rows,

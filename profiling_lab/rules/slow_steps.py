@@ -29,7 +29,9 @@ def check(view: View) -> Verdict:
     findings = []
     for number, (process, device, rows) in enumerate(view.devices):
         mine = np.flatnonzero(steps.process == process)
-        starts, ends = steps.start_ns[mine], steps.end_ns[mine]
+        # A step that begins before the first operation counts from there on.
+        recorded = view.operations.start_ns.min(), view.operations.end_ns.max()
+        starts, ends = steps.start_ns[mine].clip(*recorded), steps.end_ns[mine].clip(*recorded)
         if len(mine) < view[ENOUGH]:
             continue
         wall_ns = ends - starts

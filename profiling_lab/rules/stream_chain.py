@@ -35,8 +35,9 @@ def check(view: View) -> Verdict:
         }
         total_ns = sum(times.values())
         counting = [ns for ns in times.values() if ns >= view[PART] * total_ns]
-        could_ns = total_ns - max(times.values(), default=0)
-        if len(counting) < 2 or total_ns - view.busy(kernels).total_ns >= view[BESIDE] * could_ns:
+        busiest_ns, together_ns = max(times.values(), default=0), view.busy(kernels).total_ns
+        could_ns = total_ns - busiest_ns
+        if len(counting) < 2 or total_ns - together_ns >= view[BESIDE] * could_ns:
             continue
         serial = True
         order = kernels[np.argsort(view.operations.start_ns[kernels], kind="stable")]
@@ -47,10 +48,10 @@ def check(view: View) -> Verdict:
         findings.append(
             view.finding(
                 f"{len(counting)} streams of device {device}{view.of_process(process)} run one after the "
-                f"other: side by side only {percent((total_ns - view.busy(kernels).total_ns) / could_ns)} of "
+                f"other: side by side only {percent((total_ns - together_ns) / could_ns)} of "
                 f"what could be; {len(waited):,} of {len(changes):,} changes of stream come after a wait for "
-                f"an event; at most {ms(could_ns)} could be hidden",
-                cost_ns=could_ns,
+                f"an event; at most {ms(together_ns - busiest_ns)} could be hidden",
+                cost_ns=together_ns - busiest_ns,
                 cost_of="kernels that could run beside the busiest stream",
                 place=view.hottest_line(waited, view.operations.duration_ns[waited]),
                 rows=waited,

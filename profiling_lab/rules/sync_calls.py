@@ -5,7 +5,8 @@ A wait on an event inside of a stream (cudaStreamWaitEvent) is none: it holds no
 
 Waits that read a value are `implicit_sync`'s. Those that end a blocking copy (`.to(device)`, `.cpu()`) are
 told apart: their remedy is that of the copy. A line is named if the GPU idled after its waits, or if they
-held the host for a good part of the recording. The cost is the idle time: the gap around the wait's end.
+held the host for a good part of the recording. The cost is the idle time in the gap around the wait's end,
+at most as long as the wait, and without what the host did there for reasons of its own, such as loading data.
 """
 
 from __future__ import annotations

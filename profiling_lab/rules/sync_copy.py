@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which copies between host and GPU are synchronous calls? The host stands still until they are done.
 
-Copies to the GPU of up to 64 KB return once they are staged and are left out. The cost is the host's time in
-the calls. torch itself always uses asynchronous calls: what shows here comes from other libraries, or from
-code of one's own.
+Copies to the GPU of up to 64 KB return once they are staged and are left out. The cost is what the GPU
+loses: idle time that the calls cause, and time in which only the copies run. torch itself always uses
+asynchronous calls: what shows here comes from other libraries, or from code of one's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check(view: View) -> Verdict:
     synchronous = view.launched_by(r"^(cuda|cu)Memcpy(?!.*Async)")
     rows = np.flatnonzero(host_side & ~small & synchronous)
     worth_ns = view[WORTH] * view.span_ns
-    findings = held_by(view, rows, worth_ns, "synchronous copies", "host held in the copy calls", REMEDY)
+    findings = held_by(view, rows, worth_ns, "synchronous copies", REMEDY)
     return findings or view.too_few_calls(host_side, "copies") or ()
 
 

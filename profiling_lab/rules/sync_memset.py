@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which memory sets are synchronous calls on pinned or managed memory? Only there does the host wait.
 
-A set of device memory is asynchronous to the host whatever the call's name. The cost is the host's time in
-the calls.
+A set of device memory is asynchronous to the host whatever the call's name. The cost is what the
+GPU loses: idle time that the calls cause, and time in which only the sets run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def check(view: View) -> Verdict:
         rows,
         worth_ns,
         "synchronous sets of pinned or managed memory",
-        "host held in the set calls",
         REMEDY,
     )
     return findings or view.too_few_calls(sets, "memory sets") or ()

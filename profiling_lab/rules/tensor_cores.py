@@ -13,10 +13,12 @@ import re
 
 import numpy as np
 
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import OPERATORS, Abstain, Confidence, Threshold, Verdict, ms, percent, where
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold(
     "share", "products without them", 0.05, "of the GPU time, at least", "ours: worth the change"
@@ -40,7 +42,9 @@ def check(view: View) -> Verdict:
     ]
     if capabilities and max(capabilities) < view[FIRST_CAPABILITY]:
         return ()
+    # Sharded models gather their weights inside of the same operators.
     products = view.kernels_named(MATRIX) | _launched_by_products(view)
+    products &= view.classes != OperationClass.COMMUNICATION
     if not products.any():
         if view.knows_python and any(name.startswith("aten::") for name in view.trace.ranges.names):
             return ()
@@ -62,7 +66,7 @@ def check(view: View) -> Verdict:
             f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are products and "
             f"convolutions without tensor cores, {len(rows):,} kernels"
             f"{where(place, ', most of it on this line')}",
-            cost_ns=without_ns,
+            cost_ns=gpu_time(view, rows),
             cost_of="GPU time of products without tensor cores",
             place=place,
             rows=rows,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lines launch many tiny kernels? A fused kernel or a CUDA graph needs fewer launches.
 
-A line counts with what it launched forward and in backward. The cost is the GPU time of these kernels and the
-short idle times of the GPU until the next of them was launched: fusing wins most of that.
+A line counts with what it launched forward and in backward; all kernels of a CUDA graph are one launch. The
+cost is the GPU time of these kernels and the short idle times of the GPU until the next of them was launched:
+fusing wins most of that. Calls that last long load code or wait for room in the queue: no launch costs that.
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import gpu_time, held
 from profiling_lab.rules.finding import Threshold, Verdict, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
+from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import I64
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
+SLOW_CALL = Threshold(
+    "slow_call", "calls that do more than launch last", 100_000, "ns, from", "HTA: 50-100 µs"
+)
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
 
@@ -27,17 +34,21 @@ def check(view: View) -> Verdict:
     rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
-        duration = operations.duration_ns[mine]
-        gpu_ns, launch_ns = int(duration.sum()), int(view.call_ns(mine).sum())
+        duration, launches = operations.duration_ns[mine], _launches(view, mine)
+        # Calls that load code or wait for room in the queue last long, and no fewer launches shorten them.
+        quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
+        gpu_ns, launch_ns = int(duration.sum()), held(view, quick).total_ns
         idle_ns = int(view.launching_idle_by_line[number]) if number >= 0 else 0
-        cost_ns = gpu_ns + idle_ns
-        if cost_ns < view[SHARE] * view.span_ns:
+        cost_ns = min(gpu_time(view, mine) + idle_ns, view.span_ns)
+        unknown = int((view.attribution.call[mine] < 0).sum())
+        if len(launches) + unknown < view[MANY] or cost_ns < view[SHARE] * view.span_ns:
             continue
+        backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
         findings.append(
             view.finding(
-                what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average, forward and "
-                f"backward: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} to launch them; the GPU idled "
-                f"{ms(idle_ns)} until the next of them came",
+                what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
+                f"{', forward and backward' if backward else ''}: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} "
+                f"to launch them; the GPU idled {ms(idle_ns)} until the next of them came",
                 cost_ns=cost_ns,
                 cost_of="GPU time, and idle time before their launches",
                 place=view.place(number),
@@ -49,10 +60,16 @@ def check(view: View) -> Verdict:
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()
 
 
+def _launches(view: View, kernels: I64) -> I64:
+    """The calls that launched these kernels, each once: all kernels of a CUDA graph have one."""
+    call = view.attribution.call[kernels]
+    return np.unique(call[call >= 0]).astype(np.int64)
+
+
 RULE = Rule(
     "tiny_kernels",
     "Which lines launch many tiny kernels?",
-    (SHORT, MANY, SHARE),
+    (SHORT, MANY, SLOW_CALL, SHARE),
     check,
     __doc__ or "",
     time=Time.IDLE,

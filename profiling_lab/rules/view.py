@@ -19,6 +19,7 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
+from profiling_lab.analysis.gaps.wait_cost import idle_by_waits, others_by_thread
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import (
@@ -47,6 +48,7 @@ from profiling_lab.trace.columns import (
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, are_any
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.operation_classes import device_tracks, operation_classes
+from profiling_lab.trace.platform import is_rocm
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
@@ -127,6 +129,11 @@ class View(LineNumbers):
         of = {int(p): np.flatnonzero(operations.process == p) for p in np.unique(operations.process)}
         return {p: self.busy(rows).filled(self.unknown(p)) for p, rows in of.items()}
 
+    @cached_property
+    def is_rocm(self) -> bool:
+        """The GPUs are AMD's."""
+        return is_rocm(self.trace)
+
     def unknown(self, process: int) -> Spans:
         """Stretches of a process in which nothing is idle because nothing is known: pauses of the recording,
         and what lies between the parts of a window.
@@ -150,8 +157,15 @@ class View(LineNumbers):
         cost = np.zeros(len(calls), dtype=np.int64)
         for process, busy in self.processes.items():
             rows = np.flatnonzero(waits & (calls.process == process))
-            cost[rows] = busy.gap_around(calls.start_ns[rows], calls.end_ns[rows])
+            cost[rows], _ = idle_by_waits(
+                busy, self.host_others, calls.thread[rows], calls.start_ns[rows], calls.end_ns[rows]
+            )
         return cost
+
+    @cached_property
+    def host_others(self) -> dict[int, Busy]:
+        """Per thread what it did that has findings of its own, such as loading data."""
+        return others_by_thread(self.trace)
 
     @cached_property
     def next_call(self) -> I64:
@@ -325,7 +339,20 @@ class View(LineNumbers):
             within = (start_ns[mine] >= began[its[0]]) & (start_ns[mine] < ended[its[-1]])
             inside += float(share[mine][within].sum())
             number += len(its)
-        return round(cost_ns * inside / number) if number else None
+        return min(round(cost_ns * inside / number), self._longest_step_ns) if number else None
+
+    @cached_property
+    def _longest_step_ns(self) -> int:
+        """From a step's begin to that of the next one in its process, or to the end of the recording: an
+        event of a step may reach back to before the first one.
+        """
+        steps, last = self.steps, int(self.operations.end_ns.max())
+        if steps is None:
+            return 0
+        until = np.maximum(steps.end_ns, last)
+        same = steps.process[1:] == steps.process[:-1]
+        until[:-1][same] = np.maximum(steps.start_ns[1:], steps.end_ns[:-1])[same]
+        return int((until - steps.start_ns).max())
 
     def _table(self, name: str) -> Operations | Calls | Ranges | Overheads:
         if name in ("operations", "calls"):

@@ -19,7 +19,11 @@ ENDINGS = (".sqlite", ".json", ".json.gz")
 
 def open_source(path: Path) -> Source:
     """Raises UnreadableInputError if there is no such file or it is no trace."""
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a folder on the way to it is denied, or the name is too long
+        raise UnreadableInputError(f"{path} cannot be read: {error.strerror}") from None
+    if is_folder:
         return SqliteSource(path)
     head = _head(path)
     if head.startswith(MAGIC):

@@ -62,6 +62,8 @@ class Tables(Protocol):
     @property
     def first_ns(self) -> int: ...
     @property
+    def gpus(self) -> tuple[Gpu, ...]: ...
+    @property
     def pids(self) -> tuple[int, ...]: ...
     @property
     def job_facts(self) -> Mapping[str, object]: ...
@@ -85,6 +87,14 @@ class Source(Protocol):
     def close(self) -> None:
         """Nothing stays open, unless a reader says otherwise."""
         return
+
+    @property
+    def is_cut(self) -> bool:
+        """The file ends before its data does."""
+        return False
+
+    def why_empty(self) -> str:
+        """Why it holds no GPU operation, where it holds none."""
 
     def operations(self) -> tuple[Operations, dict[str, int]]:
         """All GPU operations, and how many rows had to be repaired, by what was wrong with them."""

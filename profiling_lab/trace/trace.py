@@ -27,6 +27,7 @@ from profiling_lab.trace.columns import (
     rows_of,
 )
 from profiling_lab.trace.extras import Device, InputShapes, LaunchShapes
+from profiling_lab.trace.facts import Gpu
 from profiling_lab.trace.formats import open_source
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.process_ids import pid_of, tid_of
@@ -170,12 +171,7 @@ class Trace:
 
     def why_empty(self) -> str:
         """The sentence for a trace without any GPU operation."""
-        reasons: dict[Recorder, str] = {
-            "profiling_lab": "nothing ran on the GPU while it was recorded",
-            "nsys": "nothing ran on the GPU, or nsys ran without `--trace=cuda`",
-            "torch.profiler": "nothing ran on the GPU, or ProfilerActivity.CUDA was not among the activities",
-        }
-        return f"{self.path} holds no GPU operation: {reasons[self.recorder]}"
+        return f"{self.path} holds no GPU operation: {self.source.why_empty()}"
 
     @cached_property
     def pauses(self) -> Pauses:
@@ -207,6 +203,11 @@ class Trace:
     def devices(self) -> dict[tuple[int, int], Device]:
         """By (process number, CUDA ordinal) the GPUs that ran operations, as far as the file says."""
         return self.source.devices(device_tracks(self.operations)[1])
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs of the machine, as far as the file describes them."""
+        return self.source.gpus()
 
     @cached_property
     def first_ns(self) -> int:

@@ -122,8 +122,11 @@ def test_a_copy_that_the_window_cuts_does_not_tell_the_bandwidth(tmp_path: Path)
 
 
 def test_nothing_was_copied(tmp_path: Path) -> None:
-    with pytest.raises(NotEnoughDataError, match="no copy and no memory set"):
-        copies_of(TraceBuilder().launch("gemm", 10), tmp_path)
+    result = copies_of(TraceBuilder().launch("gemm", 10), tmp_path)
+    assert (result.rows, result.copies, result.total_ns) == ((), 0, 0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotEnoughDataError, match="no GPU operation"):
+        copies_of(TraceBuilder().call("cudaMalloc"), tmp_path / "empty")
 
 
 def test_memory_that_the_file_does_not_tell(tmp_path: Path) -> None:

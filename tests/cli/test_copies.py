@@ -65,8 +65,9 @@ def test_other_forms(recording: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_window_and_exit_codes(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["copies", str(recording), "--device", "0"]) == 0
     assert main(["copies", str(recording), "--device", "3"]) == 2
-    assert main(["copies", str(TraceBuilder().launch("a", 1).write(tmp_path / "none.sqlite"))]) == 3
-    assert "no copy and no memory set" in capsys.readouterr().err
+    assert main(["copies", str(TraceBuilder().launch("a", 1).write(tmp_path / "none.sqlite"))]) == 0
+    assert "0 copies of 0 B and 0 memory sets" in capsys.readouterr().out, "none is an answer, as with waits"
+    assert main(["copies", str(TraceBuilder().call("cudaMalloc").write(tmp_path / "empty.sqlite"))]) == 3
     with pytest.raises(SystemExit) as wrong:
         main(["copies", str(recording), "--peak", "-1"])
     assert wrong.value.code == 2

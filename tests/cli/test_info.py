@@ -39,3 +39,15 @@ def test_a_trace_without_gpu_work_is_described(tmp_path: Path, capsys: pytest.Ca
     path = TraceBuilder().call("cudaMalloc").write(tmp_path / "run.sqlite")
     assert main(["info", str(path)]) == 0
     assert "nothing ran on the GPU while it was recorded" in capsys.readouterr().out
+
+
+def test_a_trace_that_lost_its_gpu_events_is_described_and_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.json"
+    call = '{"ph": "X", "cat": "cuda_runtime", "name": "cudaMalloc", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
+    path.write_text(f'{{"traceEvents": [{call}, {call}, {call[:30]}')
+    assert main(["info", str(path)]) == 4
+    out = capsys.readouterr().out
+    assert "warning: the file is cut off after" in out and "behind 2 events" in out
+    assert "ProfilerActivity.CUDA was not" not in out

@@ -25,7 +25,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd="/", timeout=120
         )
-    assert (done.returncode, done.stderr) == (1, "profiling-lab lines: No space left on device\n")
+    assert (done.returncode, done.stderr) == (4, "profiling-lab lines: No space left on device\n")
 
 
 def test_a_closed_standard_output_is_one_sentence(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_closed_standard_output_is_one_sentence(tmp_path: Path) -> None:
         ["sh", "-c", command, sys.executable, str(trace)],
         stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd="/", timeout=120,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "profiling-lab lines: Bad file descriptor\n")
+    assert (done.returncode, done.stderr) == (4, "profiling-lab lines: Bad file descriptor\n")
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
@@ -86,3 +86,28 @@ def test_what_is_no_number_is_told_what_was_expected(
     assert end.value.code == 2
     assert "expected" in said or "invalid int value" in said
     assert "invalid _" not in said
+
+
+LONG = "x" * 300  # no file system has a file of this name: asking for it fails as a denied folder does
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["lines", LONG], 4),
+        (["info", f"{LONG}/run.sqlite"], 4),
+        (["check", LONG], 4),
+        (["ranks", LONG], 4),
+        (["ranks", "RUN", LONG], 4),
+        (["report", "RUN", "-o", LONG], 2),
+        (["report", "RUN", "-o", f"{LONG}/page.html"], 2),
+        (["export", "RUN", "--to", "speedscope", "-o", LONG], 2),
+    ],
+)
+def test_what_is_denied_is_no_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], status: int
+) -> None:
+    run = TraceBuilder().launch("k", 1000, stack="/app/a.py:3 f").write(tmp_path / "run.sqlite")
+    assert main([str(run) if word == "RUN" else word for word in command]) == status
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "File name too long" in err and ("cannot be read" in err or "cannot be written" in err)

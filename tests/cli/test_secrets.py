@@ -15,9 +15,6 @@ SECRET = "hf_abcdefghijklmnop"
 FORMATS = ("table", "json", "csv", "md")
 # Commands that read no trace of the user's, or write one.
 WITHOUT_A_TRACE = {
-    "attach",
-    "detach",
-    "status",
     "demo",
     "record",
     "recover",
@@ -25,6 +22,9 @@ WITHOUT_A_TRACE = {
     "rules",
     "doctor",
     "exercise",
+    "attach",
+    "detach",
+    "status",
 }
 IN_EVERY_FORMAT = (
     "lines",

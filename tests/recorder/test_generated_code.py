@@ -15,7 +15,7 @@ from recorder.program_lines import hide_the_driver
 from profiling_lab.analysis.lines import lines
 from profiling_lab.recording import generated_code
 from profiling_lab.recording.meta_names import GENERATED_CODE
-from profiling_lab.recording.origin_frames import with_origins
+from profiling_lab.recording.tables.origin_frames import with_origins
 from profiling_lab.trace import Trace
 
 # The compiled code below is nothing but opaque operators: there is no C++ to compile.

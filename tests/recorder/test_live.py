@@ -379,7 +379,7 @@ def test_another_user_is_refused(live: Callable[..., LiveJob]) -> None:
     os.chmod(public, 0o755)
     job = live(PROFILING_LAB_SOCKETS=str(public / "s"))
     code = (
-        "import sys; from profiling_lab.recording import control_socket as c; import os, socket\n"
+        "import sys; from profiling_lab.recording.live import control_socket as c; import os, socket\n"
         "from profiling_lab.errors import UsageError\n"
         "from profiling_lab import _recorder\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"

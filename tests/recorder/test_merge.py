@@ -17,8 +17,8 @@ import pytest
 from profiling_lab.analysis.gaps.gaps import gaps
 from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
-from profiling_lab.recording.merge import merge
-from profiling_lab.recording.merge_rules import (
+from profiling_lab.recording.merging.merge import merge
+from profiling_lab.recording.merging.rules import (
     BY_HAND,
     ONE_PER_FILE,
     ROW_BY_ROW,
@@ -26,7 +26,7 @@ from profiling_lab.recording.merge_rules import (
     Meaning,
     meaning,
 )
-from profiling_lab.recording.schema import NSYS_TABLES, PYREC_TABLES, column_names
+from profiling_lab.recording.tables.schema import NSYS_TABLES, PYREC_TABLES, column_names
 from profiling_lab.trace import Trace
 from profiling_lab.trace.window import Wanted, ranks
 
@@ -326,7 +326,7 @@ def test_every_column_is_thought_of() -> None:
 
 
 def test_large_tables_go_in_pieces(job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import profiling_lab.recording.merge as module
+    import profiling_lab.recording.merging.merge as module
 
     whole, pieces = tmp_path / "whole.sqlite", tmp_path / "pieces.sqlite"
     merge(job, whole)

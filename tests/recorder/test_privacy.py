@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from profiling_lab.recording.convert import convert
-from profiling_lab.recording.merge import merge
+from profiling_lab.recording.merging.merge import merge
 
 # Values that a program has at hand while it launches. Its code, names, files and NVTX texts are recorded.
 SECRETS = {

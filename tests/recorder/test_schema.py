@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from profiling_lab.recording.schema import NSYS_TABLES, create_table, enum_rows
 from profiling_lab.recording.spool import global_tid
+from profiling_lab.recording.tables.schema import NSYS_TABLES, create_table, enum_rows
 
 HERE = Path(__file__).resolve().parent
 

@@ -88,9 +88,10 @@ threads = [threading.Thread(target=launches) for _ in range(3)]
 while int(__import__("profiling_lab._recorder")._recorder.status()["sample_moments"]) < 20: pass
 from profiling_lab import _recorder
 _recorder.stop({})
-from profiling_lab.recording import convert, spool, range_tables
+from profiling_lab.recording import convert, spool
+from profiling_lab.recording.tables import ranges
 convert.convert(OUT + ".spool", OUT)
-spool.PIECE_ROWS = range_tables.PIECE_ROWS = 17
+spool.PIECE_ROWS = ranges.PIECE_ROWS = 17
 convert.convert(OUT + ".spool", OUT.replace("out", "pieces"))
 import sqlite3
 file = sqlite3.connect(OUT)

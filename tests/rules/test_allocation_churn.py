@@ -15,6 +15,7 @@ def training(allocations: int, *, early: bool = False, api: str = "cudaMalloc_v3
         builder.launch("k", 5_000)
         if (i < allocations) if early else (i >= 120 - allocations):
             builder.call(api, call_ns=100_000, stack="/app/model.py:5 f").gap(100_000)
+    builder.launch("k", 5_000)
     return builder
 
 

@@ -27,8 +27,8 @@ def copying() -> TraceBuilder:
 def full_queue(builder: TraceBuilder, length_ns: int) -> TraceBuilder:
     return builder.row(
         "CUPTI_ACTIVITY_KIND_OVERHEAD",
-        start=1_000_000,
-        end=1_000_000 + length_ns,
+        start=1_010_000,
+        end=1_010_000 + length_ns,
         globalTid=builder.tid(1),
         overheadType=OverheadKind.COMMAND_BUFFER_FULL,
     )

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
 from profiling_lab.rules.ddp_backend import RULE
+from profiling_lab.trace.nsys.source import SqliteSource
 
 STACK = (
     "/app/train.py:9 main > /site-packages/torch/nn/parallel/distributed.py:1643 "
@@ -40,3 +42,14 @@ def test_silent_with_nccl_and_without_ddp(judge: Judge) -> None:
 
 def test_abstains_where_nothing_tells_who_launched(judge: Judge) -> None:
     assert isinstance(judge(RULE, ddp("")), Abstain)
+
+
+@pytest.mark.parametrize("facts", [{"backend": "cuda:nccl,cpu:gloo"}, {"backend": "nccl"}, {"world_size": 1}])
+def test_silent_where_the_file_names_its_backend(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, facts: dict[str, object]
+) -> None:
+    monkeypatch.setattr(SqliteSource, "job_facts", lambda _: facts)
+    assert judge(RULE, ddp()) == ()
+    monkeypatch.setattr(SqliteSource, "job_facts", lambda _: {"backend": "gloo", "world_size": 2})
+    (finding,) = judge(RULE, ddp())
+    assert "runs over gloo" in finding.what

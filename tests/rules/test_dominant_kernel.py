@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
@@ -33,3 +34,24 @@ def test_silent_where_none_leads(judge: Judge) -> None:
 def test_abstains_on_a_handful_of_kernels(judge: Judge) -> None:
     verdict = judge(RULE, kernels(100_000, others=3))
     assert isinstance(verdict, Abstain) and "5 kernels are too few" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says", "not_this"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", "profiling-lab ranks", "tensor cores"),
+        (
+            "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>",
+            "on tensor cores already",
+            "bring",
+        ),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn", "on tensor cores already", "bring"),
+        ("volta_sgemm_128x64_nt", "bring it onto tensor cores", "already"),
+        ("void at::native::vectorized_elementwise_kernel<4>", "fuse it", "tensor cores"),
+        ("mine", "a better algorithm", "tensor cores"),
+    ],
+)
+def test_the_remedy_is_that_of_its_family(judge: Judge, kernel: str, says: str, not_this: str) -> None:
+    builder = kernels(7_000)
+    (finding,) = judge(RULE, builder.launch(kernel, 100_000))
+    assert says in finding.remedy and not_this not in finding.remedy

@@ -91,6 +91,22 @@ def test_every_cause_has_a_remedy_or_needs_none() -> None:
     assert {*REMEDIES, *needs_none} == set(Cause) and not needs_none & set(REMEDIES)
 
 
+def test_cuda_starting_up_is_no_allocation(judge: Judge) -> None:
+    """Uploading a model, then the first kernel: contexts and libraries are made in calls that allocate."""
+    builder = TraceBuilder()
+    builder.copy("HtoD", 10_000).call("cudaMalloc_v3020", call_ns=2_000_000).gap(2_000_000)
+    builder.copy("HtoD", 10_000).launch("k", 10_000)
+    builder.call("cudaFree_v3020", call_ns=90_000_000, stack="/app/a.py:3 first_product").gap(90_000_000)
+    for _ in range(3):
+        builder.launch("k", 10_000).call("cudaMalloc_v3020", call_ns=5_000_000, stack=STEP).gap(5_000_000)
+    builder.launch("k", 10_000)
+    found = {finding.what.split(": ")[1].split(",")[0]: finding for finding in judge(RULE, builder)}
+    start_up = next(f for what, f in found.items() if what.startswith("CUDA starting up"))
+    assert start_up.cost_ns == pytest.approx(90e6, rel=0.01) and "paid once" in start_up.remedy
+    grown = next(f for what, f in found.items() if what.startswith("allocation"))
+    assert grown.cost_ns == pytest.approx(15e6, rel=0.01) and grown.place.line == 9
+
+
 def pausing(stack: str, *, thread_beside: str = "", pause_ns: int = 10_000_000) -> TraceBuilder:
     """Launches with long pauses of the host; ten samples in each pause found it in `stack`."""
     builder = TraceBuilder()

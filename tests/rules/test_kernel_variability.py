@@ -37,3 +37,13 @@ def test_silent_where_launches_agree(judge: Judge) -> None:
 def test_abstains_where_no_kernel_is_launched_often(judge: Judge) -> None:
     verdict = judge(RULE, launches(*[10_000] * 5))
     assert isinstance(verdict, Abstain) and "20 times" in verdict.reason
+
+
+def test_collectives_are_one_finding_and_need_no_padding(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for line in (7, 8, 9):
+        for ns in (*[10_000] * 24, 200_000):
+            builder.launch(f"ncclDevKernel_AllReduce_{line}", ns, stack=f"/app/model.py:{line} f")
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == 3 * 190_000 and finding.events == 75
+    assert "ranks" in finding.remedy and "bucket" not in finding.remedy

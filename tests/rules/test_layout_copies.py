@@ -47,3 +47,29 @@ def test_silent_where_little_is_moved(judge: Judge) -> None:
 
 def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
     assert isinstance(judge(RULE, program("mine", 25_000, rest="other")), Abstain)
+
+
+CAST = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::T&)::"
+    "{lambda()#3}, std::array<char*, 2ul>, 4, at::native::memory::LoadWithCast<1>>"
+)
+UNNAMED = COPY.replace("_nocast", "")
+
+
+def test_casts_are_told_apart(judge: Judge) -> None:
+    (finding,) = judge(RULE, program(CAST, 25_000))
+    assert "5 kernels only change the type of elements" in finding.what and "backward" not in finding.what
+    assert "type" in finding.remedy and "channels_last" not in finding.remedy
+
+
+@pytest.mark.parametrize(("operator", "cast"), [("aten::_to_copy", True), ("aten::clone", False)])
+def test_an_operator_says_what_its_kernel_does_not(judge: Judge, operator: str, cast: bool) -> None:
+    builder = TraceBuilder()
+    for _ in range(5):
+        builder.launch(GEMM, 100_000, stack="/app/model.py:1 f")
+        began_ns = builder.now_ns
+        builder.launch(UNNAMED, 25_000, stack="/app/model.py:2 f")
+        builder.range(operator, began_ns - 200, builder.now_ns)
+        builder.range("aten::copy_", began_ns - 100, builder.now_ns - 100)
+    (finding,) = judge(RULE, builder)
+    assert ("change the type" in finding.what) == cast == ("channels_last" not in finding.remedy)

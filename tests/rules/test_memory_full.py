@@ -26,6 +26,7 @@ def holding(*events: tuple[int, int], total: int | None = 80 * GB) -> TraceBuild
             memKind=2,
             memoryOperationType=released,
         )
+    builder.launch("gemm", 100)
     if total is not None:
         builder.row("TARGET_INFO_GPU", vmId=0, id=0, name="Test GPU", totalMemory=total)
     return builder

@@ -36,3 +36,19 @@ def test_silent_where_the_gpu_never_waits(judge: Judge) -> None:
 
 def test_abstains_with_a_handful_of_kernels(judge: Judge) -> None:
     assert isinstance(judge(RULE, layer(5)), Abstain)
+
+
+def test_a_long_gap_ends_a_run_and_a_graph_is_none(judge: Judge) -> None:
+    """611 ms were claimed, of which one gap was 546."""
+    builder = TraceBuilder()
+    for i in range(60):
+        builder.launch("add", 2_000)
+        if i == 30:
+            builder.gap(3_000_000)
+    (finding,) = judge(RULE, builder)
+    assert finding.what.startswith("2 runs of 30 short kernels") and finding.cost_ns == 58 * 3_000
+    graphs = TraceBuilder()
+    for graph in range(10):
+        for kernel in range(30):
+            graphs.launch("add", 2_000, correlation=5_000 + graph, recorded=not kernel)
+    assert judge(RULE, graphs) == []

@@ -93,3 +93,23 @@ def test_reading_a_value_is_the_business_of_another_rule(judge: Judge) -> None:
 def test_abstains_without_calls(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("k", 1000, recorded=False))
     assert isinstance(verdict, Abstain) and "no API call" in verdict.reason
+
+
+def test_what_the_host_does_behind_a_wait_for_other_reasons_is_not_for_the_wait(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(4):
+        builder.launch("k", 2_000_000).call("cudaDeviceSynchronize_v3020", call_ns=1_998_000).gap(1_993_000)
+        loading_ns = builder.now_ns
+        builder.gap(5_000_000).range("DataLoader.__next__", loading_ns, builder.now_ns)
+        builder.gap(100_000)
+    (finding,) = judge(RULE, builder.launch("k", 2_000_000))
+    assert finding.cost_ns == 4 * 103_000, "20 ms of loading data are none of it"
+
+
+def test_a_wait_costs_at_most_what_it_lasted(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(4):
+        builder.launch("k", 2_000_000).call("cudaDeviceSynchronize_v3020", call_ns=1_998_000).gap(1_993_000)
+        builder.gap(50_000_000)
+    (finding,) = judge(RULE, builder.launch("k", 2_000_000))
+    assert finding.cost_ns == 4 * 1_998_000, "without it the host had come 2 ms earlier, not 50"

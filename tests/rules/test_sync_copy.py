@@ -11,14 +11,18 @@ from profiling_lab.rules.sync_copy import RULE
 API = "cudaMemcpy_v3020"
 
 
-def test_fires_and_adds_up_what_the_calls_took(judge: Judge) -> None:
-    builder = TraceBuilder().launch("k", 100_000)
+def test_fires_and_adds_up_what_the_gpu_loses(judge: Judge) -> None:
+    builder = TraceBuilder()
     for _ in range(2):
-        builder.copy("DtoH", 5_000, api=API, call_ns=60_000, stack="/app/a.py:3 f").gap(60_000)
-    builder.copy("HtoD", 9_000, api="cuMemcpyHtoD_v2", size_bytes=65_537, call_ns=10_000)
+        # The copy waits for the kernel, which costs nothing; then the GPU has nothing until the next launch.
+        builder.launch("k", 100_000).copy("DtoH", 5_000, api=API, call_ns=105_000, stack="/app/a.py:3 f")
+        builder.gap(104_000)
+    builder.copy("HtoD", 9_000, api="cuMemcpyHtoD_v2", size_bytes=65_537, call_ns=12_000).gap(10_000)
+    builder.launch("k", 1_000)
     finding, driver = judge(RULE, builder)[::-1]
-    assert (finding.cost_ns, finding.events, finding.place.line) == (120_000, 2, 3)
-    assert (driver.cost_ns, driver.place) == (10_000, None)
+    assert (finding.cost_ns, finding.events, finding.place.line) == (2 * (5_000 + 9_000), 2, 3)
+    assert "2 synchronous copies held the host for 0.210 ms" in finding.what
+    assert (driver.cost_ns, driver.place) == (9_000 + 9_000, None)
 
 
 def test_silent_on_small_uploads_asynchronous_calls_and_copies_on_the_gpu(judge: Judge) -> None:

@@ -13,8 +13,9 @@ import pytest
 from fuzz_chrome import ENGINE, MAIN, Event, document, event
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines import lines
-from profiling_lab.errors import UnreadableInputError
+from profiling_lab.errors import NotEnoughDataError, UnreadableInputError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.kineto import pieces as chrome_pieces
 from profiling_lab.trace.kineto.source import ChromeSource
@@ -280,3 +281,47 @@ def test_a_long_event_is_not_read_again_with_every_piece() -> None:
 def test_everything_torch_writes_is_read_without_repairs(path: Path) -> None:
     _, repairs = repaired(path, json.dumps(document()))
     assert not repairs
+
+
+def test_a_trace_cut_before_its_gpu_events_says_that_it_is_cut(path: Path) -> None:
+    """torch.profiler writes the GPU's events last: of a file cut to 60 % none may be left."""
+    host = [e for e in launches() if e["cat"] == "cuda_runtime"]
+    gpu = [e for e in launches() if e["cat"] == "kernel"]
+    whole = text(host + gpu)
+    cut = whole[: int(len(text(host)) * 0.6)]
+    path.write_text(cut)
+    trace = Trace.open(path)
+    assert not len(trace.operations) and len(trace.calls) == len(trace.calls) > 100
+    assert (
+        f"the file is cut off after {len(cut):,} bytes, behind {len(trace.calls)} events" in trace.why_empty()
+    )
+    assert (
+        trace.why_empty().removeprefix(f"{path} holds no GPU operation: ").startswith(info(trace).warnings[0])
+    )
+    with pytest.raises(NotEnoughDataError, match="is cut off"):
+        lines(trace, by="kernel")
+    path.write_bytes(gzip.compress(whole.encode())[:-1000])
+    assert "bytes (unpacked), behind" in info(Trace.open(path)).warnings[0]
+
+
+def test_a_second_trace_in_the_same_file_does_not_count(path: Path) -> None:
+    whole = text(launches())
+    for twice in (whole + whole, f"{whole}\n{whole}", json.dumps(launches()) * 2):
+        trace, repairs = repaired(path, twice)
+        assert len(trace.operations) == LAUNCHES and repairs == {"break: another trace follows": 1}
+    packed = gzip.compress(whole.encode())
+    trace, repairs = repaired(path, packed + packed)
+    assert len(trace.operations) == LAUNCHES and repairs == {"break: another trace follows": 1}
+
+
+@pytest.mark.parametrize(
+    ("category", "reason"),
+    [
+        ("mtia_ccp_events", "is an MTIA"),
+        ("cuda_profiler_range", "counters of CUPTI ranges"),
+        ("x", "Activity"),
+    ],
+)
+def test_why_there_are_no_gpu_events(path: Path, category: str, reason: str) -> None:
+    path.write_text(text([event("cpu_op", "aten::mm", 1, 2), event(category, "work", 3, 4)]))
+    assert reason in Trace.open(path).why_empty()

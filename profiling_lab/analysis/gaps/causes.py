@@ -23,6 +23,7 @@ class Cause(IntEnum):
     CUDA_CALL = Doing.CUDA_CALL
     WAIT = Doing.WAIT
     ALLOCATOR = Doing.ALLOCATOR
+    START_UP = Doing.START_UP
     CODE_LOADING = Doing.CODE_LOADING
     QUEUE_FULL = Doing.QUEUE_FULL
     COMPILATION = Doing.COMPILATION
@@ -45,6 +46,7 @@ CAUSES = {
     Cause.CUDA_CALL: "inside a CUDA call",
     Cause.WAIT: "a wait that returns",
     Cause.ALLOCATOR: "allocation",
+    Cause.START_UP: "CUDA starting up",
     Cause.CODE_LOADING: "loading GPU code",
     Cause.QUEUE_FULL: "launch queue full",
     Cause.COMPILATION: "torch.compile compiles",

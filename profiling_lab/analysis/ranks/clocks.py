@@ -89,13 +89,13 @@ def align(
 
 
 def ends_of(file: FileSummary) -> Ends:
-    """When the collectives that all must wait for ended, on the ranks of a file."""
+    """When the collectives that all leave together ended, on the ranks of a file."""
     return merged_by_name(
         [
             {
                 series: Spread.of(_rank(rank), found.number, found.end_ns)
                 for series, found in rank.collectives.series.items()
-                if series.is_together
+                if series.ends_together
             }
             for rank in file.ranks
         ]

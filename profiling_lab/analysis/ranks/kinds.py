@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # No rank can be done before the last has come. A broadcast's source need not wait for anybody.
+# In an all-to-all, which NCCL makes of a send and a receive per pair, each is done with its own part: they
+# all wait for the last to come, and leave at times of their own.
+_LEAVE_APART = frozenset({"AllToAll"})
 _TOGETHER = frozenset({"AllReduce", "ReduceScatter", "AllGather", "AllToAll", "Barrier"})
 
 
@@ -27,6 +30,11 @@ class Series:
     def is_together(self) -> bool:
         """Whether every rank waits for the last."""
         return self.kind in _TOGETHER
+
+    @property
+    def ends_together(self) -> bool:
+        """Whether all ranks leave at the same time, so that their clocks can be told by it."""
+        return self.is_together and self.kind not in _LEAVE_APART
 
     def __str__(self) -> str:
         return f"{self.kind} {self.group}".rstrip()

@@ -57,25 +57,31 @@ def read_file(path: str, options: Options) -> FileSummary:
 def files_of(paths: list[str]) -> list[str]:
     """The files meant: those given, and of a folder the traces in it, in the order of their numbers.
 
-    Raises UnreadableInputError for a path that does not exist, NotEnoughDataError for a folder without
-    traces.
+    Raises UnreadableInputError for a path that does not exist or is denied, NotEnoughDataError for a folder
+    without traces.
     """
     out: list[str] = []
     for given in paths:
-        path = Path(given)
-        if not path.exists():
-            raise UnreadableInputError(f"{given}: there is no such file or folder")
-        if not path.is_dir() or is_trace_name(path):
-            out.append(given)
-            continue
-        inside = [child for child in path.iterdir() if is_trace_name(child)]
-        if not inside:
-            reports = sum(child.suffix == ".nsys-rep" for child in path.iterdir())
-            convert = f": convert its {reports} nsys reports first (nsys export --type=sqlite)"
-            convert = convert if reports else ""
-            raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(ENDINGS)}){convert}")
-        out += [str(child) for child in sorted(inside, key=_natural)]
+        try:
+            out += _files_at(given)
+        except OSError as error:
+            raise UnreadableInputError(f"{given} cannot be read: {error.strerror}") from None
     return list(dict.fromkeys(out))
+
+
+def _files_at(given: str) -> list[str]:
+    path = Path(given)
+    if not path.exists():
+        raise UnreadableInputError(f"{given}: there is no such file or folder")
+    if not path.is_dir() or is_trace_name(path):
+        return [given]
+    inside = [child for child in path.iterdir() if is_trace_name(child)]
+    if not inside:
+        reports = sum(child.suffix == ".nsys-rep" for child in path.iterdir())
+        convert = f": convert its {reports} nsys reports first (nsys export --type=sqlite)"
+        convert = convert if reports else ""
+        raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(ENDINGS)}){convert}")
+    return [str(child) for child in sorted(inside, key=_natural)]
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -12,12 +12,11 @@ from profiling_lab.analysis.bottleneck import Bottleneck, Layer
 from profiling_lab.analysis.kernels.kernels import KernelRow
 from profiling_lab.errors import LabError
 from profiling_lab.exercises.answers import Answers
+from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import (
     Check,
     Exercise,
     Mistake,
-    Need,
-    Verdict,
     failed,
     not_checked,
     passed,
@@ -33,23 +32,27 @@ ALSO_RIGHT_FRAC = 0.5  # with so much of the largest one, another kernel or line
 NEAR_LINES = 8
 
 
-def grade(workspace: Path, answers: Answers) -> Verdict:
-    """All checks, in the order of the steps. An unusable recording leaves the findings unchecked."""
-    from profiling_lab.exercises.e17_python_backtrace import repair  # imports torch, which listing need not
-
+def findings(workspace: Path, answers: Answers) -> list[Check]:
+    """What the recording shows, in the order of the steps. An unusable one leaves the findings unchecked."""
     recording, found = _recording(workspace, answers)
     if found is None:
         reason = "there is no usable recording to check it against"
-        findings = [not_checked(name, reason) for name in ("layer", "kernel", "line", "share")]
+        checks = [not_checked(name, reason) for name in ("layer", "kernel", "line", "share")]
     else:
         truth = found.layers[0]
-        findings = [
+        checks = [
             _layer(answers, found, truth),
             _kernel(answers, found, truth),
             _line(answers, truth),
             _share(answers, truth),
         ]
-    return Verdict((recording, *findings, _explanation(answers), *repair.checks(workspace, answers)))
+    return [recording, *checks, _explanation(answers)]
+
+
+def repair(workspace: Path, answers: Answers) -> list[Check]:
+    from profiling_lab.exercises.e17_python_backtrace import repair  # imports torch, which listing need not
+
+    return repair.checks(workspace, answers)
 
 
 def _recording(workspace: Path, answers: Answers) -> tuple[Check, Bottleneck | None]:
@@ -167,16 +170,8 @@ def _line_of(text: str) -> int:
 
 
 EXERCISE = Exercise(
-    number=17,
-    slug="python-backtrace",
-    title="Python backtraces",
+    entry=entry("python-backtrace"),
     question="Which Python line launched the kernel that costs most?",
-    needs=(Need.GPU, Need.NSYS),
-    aliases=(
-        "05-advanced-nsight/ex01-python-backtrace",
-        "06-advanced-nsight/ex01-python-backtrace",
-        "ex01-python-backtrace",
-    ),
     starter=(
         "README.md",
         "train_model.py",
@@ -187,7 +182,11 @@ EXERCISE = Exercise(
         "answer.toml",
         "recorded",
     ),
-    grade=grade,
+    findings=findings,
+    repair=repair,
+    program=("train_model.py", "--epochs", "2"),
+    recording="recorded/demo_h200.sqlite",
+    rules=("dominant_line", "dominant_kernel", "tiny_kernels"),
     mistakes=(
         Mistake(
             "the layer with the most kernels of well-known names",

@@ -3,7 +3,7 @@
 
     python train_model.py --epochs 2
     python train_model.py --heavy loop
-    python train_model.py --device cpu --batch-size 4 --seq-len 32 --d-model 64 --num-layers 2
+    python train_model.py --batches 2          # without a GPU: small sizes, a second or two
 
 The data is made up, but it has a rule that can be learnt, so the loss must fall from one epoch to the next:
 a program that only looks as if it trained is not worth a profile. Every step is the same work. Nothing here
@@ -16,7 +16,7 @@ import time
 
 import torch
 import torch.nn as nn
-from model import HEAVY, TransformerWithHeavyLayer, layer_range
+from model import HEAVY, ON_GPU, TransformerWithHeavyLayer, layer_range
 from torch.utils.data import DataLoader, TensorDataset
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -70,12 +70,12 @@ def parse_arguments(argv=None):
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="by autocast, without loss scaling")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--seq-len", type=int, default=128)
-    parser.add_argument("--vocab-size", type=int, default=10000)
-    parser.add_argument("--d-model", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=32 if ON_GPU else 4)
+    parser.add_argument("--seq-len", type=int, default=128 if ON_GPU else 32)
+    parser.add_argument("--vocab-size", type=int, default=10000 if ON_GPU else 1000)
+    parser.add_argument("--d-model", type=int, default=512 if ON_GPU else 64)
     parser.add_argument("--nhead", type=int, default=8)
-    parser.add_argument("--num-layers", type=int, default=4)
+    parser.add_argument("--num-layers", type=int, default=4 if ON_GPU else 2)
     return parser.parse_args(argv)
 
 

@@ -39,6 +39,7 @@ _REPAIRS = {
     "lost_bytes": "bytes of events that are not JSON (left out)",
     "broken_root": "facts about the recording that are not JSON (left out)",
     "cut": "break: the file ends before its JSON does, what came later is lost",
+    "more_documents": "break: another trace follows in the same file (left out: it would count twice)",
 }
 _CUT_GZIP = "break: the gzip data is not complete, what came later is lost"
 _NO_UTF8 = "names that are not UTF-8 (shown with replacement characters)"
@@ -61,6 +62,10 @@ class ChromeEvents:
     facts: dict[str, Any]
     """members of the root object beside the events: deviceProperties, distributedInfo, ..."""
     repairs: dict[str, int] = field(default_factory=dict)
+    cut: str = ""
+    """where the file was cut off; '' if it is whole"""
+    others: dict[str, int] = field(default_factory=dict)
+    """events of categories that are in no table"""
 
     def __getitem__(self, kind: str) -> Table:
         return self.tables[kind]
@@ -76,7 +81,9 @@ def read_events(path: Path) -> ChromeEvents:
     """Read the file, whole or not. Raises UnreadableInputError if no event of torch.profiler is in it."""
     reader = _analysis.ChromeReader()
     pieces = Pieces(path)
+    size_bytes = 0
     for piece in pieces:
+        size_bytes += len(piece)
         reader.feed(piece)
     reader.finish()
 
@@ -101,7 +108,13 @@ def read_events(path: Path) -> ChromeEvents:
             table[column] += base_ns
     for table in moments:
         table["time_ns"] += base_ns
-    return ChromeEvents(tables, flows, memory, texts, *reader.threads(), facts, repairs)
+    cut = ""
+    if damage["cut"] or pieces.breaks_off:
+        events = sum(len(table["thread"]) for table in tables.values())
+        unpacked = " (unpacked)" if path.stat().st_size != size_bytes else ""
+        cut = f"the file is cut off after {size_bytes:,} bytes{unpacked}, behind {events:,} events"
+    others = reader.others()
+    return ChromeEvents(tables, flows, memory, texts, *reader.threads(), facts, repairs, cut, others)
 
 
 def _why_nothing(found_events: bool, damage: dict[str, int], pieces: Pieces) -> str:

@@ -10,6 +10,7 @@ from profiling_lab.trace.facts import OUR_METHOD, Recorded, TraceInfo, utc, whol
 from profiling_lab.trace.kineto.devices import gpu_of
 from profiling_lab.trace.kineto.events import ChromeEvents
 from profiling_lab.trace.kineto.flows import FlowAgreement, flow_agreement
+from profiling_lab.trace.platform import ROCM_METHOD, is_rocm
 from profiling_lab.trace.source import Tables
 from profiling_lab.trace.step_signs import PROFILER_STEP
 
@@ -48,12 +49,12 @@ def kineto_info(events: ChromeEvents, whole: Tables) -> TraceInfo:
             Recorded("steps", "steps", _steps(whole), "schedule=.. and profiler.step() after each step"),
         ),
         options=tuple(f"{name}=True" for name in _OPTIONS if events.facts.get(name) in (1, True)),
-        method=OUR_METHOD,
+        method=ROCM_METHOD if is_rocm(whole) else OUR_METHOD,
         ranks=(),
         events=None,
         recorder=(),
         overhead_ns=None,
-        warnings=_contradictions(arrows),
+        warnings=(*((events.cut,) if events.cut else ()), *_contradictions(arrows)),
     )
 
 

@@ -67,6 +67,15 @@ from profiling_lab.trace.source import Recorder, Source, Tables
 from profiling_lab.trace.stacks import StackBuilder, Stacks
 
 _MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
+_ELSEWHERE = (
+    ("mtia_", "its accelerator is an MTIA, whose events (mtia_...) are not read here"),
+    ("privateuse1_", "its accelerator is one of a plugin (privateuse1_...), whose events are not read here"),
+    (
+        "cuda_profiler_range",
+        "it holds counters of CUPTI ranges (profiler_metrics=[...]), with which torch.profiler records no "
+        "kernels: record without them",
+    ),
+)
 _EARLY = "GPU operations that begin before their launch (their times are kept)"
 _NOT_NESTED = "Python functions that overlap others without nesting (left out of the stacks)"
 
@@ -82,6 +91,20 @@ class ChromeSource(Source):
         self.threads = Registry()
         self.events: ChromeEvents = read_events(path)
         self._ids = Processes(self.events, self.processes, self.threads)
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self.events.cut)
+
+    def why_empty(self) -> str:
+        if self.events.cut:
+            return f"{self.events.cut}; torch.profiler writes the GPU's events last: copy or export it again"
+        known = [text for begin, text in _ELSEWHERE if any(o.startswith(begin) for o in self.events.others)]
+        return (
+            known[0]
+            if known
+            else "nothing ran on the GPU, or ProfilerActivity.CUDA was not among the activities"
+        )
 
     def operations(self) -> tuple[Operations, dict[str, int]]:
         table, calls = self.events["operations"], self.call_table().calls

@@ -58,7 +58,7 @@ def sqlite_info(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables)
 
 
 def _pairs(file: SqliteFile, table: str) -> dict[str, str]:
-    if not file.columns(table):
+    if not {"name", "value"} <= set(file.columns(table)):
         return {}
     rows = file.texts(f"SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM \"{table}\"")
     return {row[0]: row[1] for row in rows}
@@ -66,6 +66,14 @@ def _pairs(file: SqliteFile, table: str) -> dict[str, str]:
 
 def _number(file: SqliteFile, query: str) -> int:
     return int(file.integers(query, 1)[0][0])
+
+
+def _rows(file: SqliteFile, stem: str, where: str = "", *needs: str) -> int:
+    """The rows of a table that `where` chooses; 0 where the table or a column that it needs is missing."""
+    table = file.newest(stem)
+    if table is None or not set(needs) <= set(file.columns(table)):
+        return 0
+    return _number(file, f'SELECT count(*) FROM "{table}" {where}')
 
 
 def _started(file: SqliteFile) -> str:
@@ -97,7 +105,7 @@ def _driver(file: SqliteFile) -> str:
 def _processes(file: SqliteFile) -> tuple[str, ...]:
     if not {"globalPid", "name"} <= set(file.columns("PROCESSES")):
         table = file.newest(CALL_TABLE)
-        if table is None:
+        if table is None or "globalTid" not in file.columns(table):
             return ()
         pids = file.integers(f'SELECT DISTINCT (IFNULL(globalTid, 0) >> 24) & 16777215 FROM "{table}"', 1)[0]
         return tuple(f"pid {pid}" for pid in sorted(pids.tolist()))
@@ -110,7 +118,8 @@ def _overhead(file: SqliteFile) -> int | None:
     """Time of the profiler's own: flushes, instrumentation, resources; not the other kinds of overhead."""
     total = None
     for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
-        if columns := file.columns(table):
+        columns = file.columns(table)
+        if {"start", "end"} <= set(columns):
             where = "WHERE overheadType IN (3, 4, 5)" if "overheadType" in columns else ""
             # As reals: the times of a damaged file add up to more than an integer holds.
             taken = "CAST(IFNULL(sum(CAST(end AS REAL) - start), 0) AS INTEGER)"
@@ -132,9 +141,8 @@ def _warnings(file: SqliteFile) -> tuple[str, ...]:
 def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -> list[Recorded]:
     is_ours = whole.recorder == "profiling_lab"
 
-    def rows(stem: str, where: str = "") -> int:
-        table = file.newest(stem)
-        return 0 if table is None else _number(file, f'SELECT count(*) FROM "{table}" {where}')
+    def rows(stem: str) -> int:
+        return _rows(file, stem)
 
     def cuda(key: str, what: str, stem: str) -> Recorded:
         return Recorded(key, what, rows(f"CUPTI_ACTIVITY_KIND_{stem}"), "")
@@ -153,15 +161,18 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
             _switched("nvtx_state", "--no-nvtx", recorder_facts)
             or "torch.cuda.nvtx.range(...) in the program"
         )
-    api_where = f"WHERE eventClass <> {BACKTRACE_CLASS}"
+    # nsys hangs stacks on rows of their own; where rows have no class, all are calls.
+    backtraces = _rows(file, CALL_TABLE, f"WHERE eventClass = {BACKTRACE_CLASS}", "eventClass")
     chains = file.newest("CUDA_CALLCHAINS")
+    if chains is not None and "id" not in file.columns(chains):
+        chains = None
     return [
         Recorded("kernels", "kernels", rows("CUPTI_ACTIVITY_KIND_KERNEL"), no_cuda),
         cuda("copies", "copies", "MEMCPY"),
         cuda("sets", "memory sets", "MEMSET"),
         cuda("graphs", "CUDA graphs as a whole", "GRAPH_TRACE"),
         cuda("syncs", "synchronizations", "SYNCHRONIZATION"),
-        Recorded("calls", "CUDA API calls", rows("CUPTI_ACTIVITY_KIND_RUNTIME", api_where), no_cuda),
+        Recorded("calls", "CUDA API calls", rows(CALL_TABLE) - backtraces, no_cuda),
         *_stacks(file, recorder_facts),
         Recorded(
             "native_chains",
@@ -172,7 +183,7 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
         Recorded(
             "nvtx",
             "NVTX ranges",
-            rows("NVTX_EVENTS", "WHERE eventType IN (59, 60)"),
+            _rows(file, "NVTX_EVENTS", "WHERE eventType IN (59, 60)", "eventType"),
             nvtx,
         ),
         Recorded(
@@ -202,8 +213,8 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
 def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
     """Python stacks of API calls, and the numbers that join backward with forward."""
     if file.columns("PYREC_LAUNCH"):
-        stacks = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE stackId > 0")
-        linked = _number(file, "SELECT count(*) FROM PYREC_LAUNCH WHERE nodeSeq IS NOT NULL")
+        stacks = _rows(file, "PYREC_LAUNCH", "WHERE stackId > 0", "stackId")
+        linked = _rows(file, "PYREC_LAUNCH", "WHERE nodeSeq IS NOT NULL", "nodeSeq")
         return [
             Recorded(
                 "python_stacks",
@@ -225,11 +236,8 @@ def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
                 "a backward pass while recording",
             ),
         ]
-    table = file.newest("NVTX_EVENTS")
-    sequences = 0
-    if table is not None and "text" in file.columns(table):
-        where = "eventType IN (59, 60) AND text LIKE '%, seq = %'"
-        sequences = _number(file, f'SELECT count(*) FROM "{table}" WHERE {where}')
+    where = "WHERE eventType IN (59, 60) AND text LIKE '%, seq = %'"
+    sequences = _rows(file, "NVTX_EVENTS", where, "eventType", "text")
     return [
         _marks(file, "python_stacks", "Python stacks of API calls", BACKTRACE_SCHEMA, _PYTHON_FLAGS),
         _marks(file, "python_samples", "periodic Python stacks", SAMPLING_SCHEMA, "--python-sampling=true"),
@@ -251,7 +259,7 @@ def _gil_waits(whole: Tables) -> int:
 def _marks(file: SqliteFile, key: str, what: str, schema: str, flags: str) -> Recorded:
     """Python stacks in nsys' form; those that the export left without frames count as missing."""
     table = file.newest("NVTX_EVENTS")
-    if table is None:
+    if table is None or not {"eventType"} < set(file.columns(table)):
         return Recorded(key, what, 0, flags)
     payload, join = payload_sql(file, table)
     where = f"n.eventType = 34 AND {payload} LIKE '{{\"{schema}%'"

@@ -62,7 +62,8 @@ def payloads(file: SqliteFile) -> Payloads:
     table = file.newest("NVTX_EVENTS")
     schemas = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     nothing = np.empty(0, dtype=np.int64)
-    if table is None or "binaryData" not in file.columns(table) or not file.columns(schemas):
+    needed = {"start", "globalTid", "binaryData"}
+    if table is None or not needed <= set(file.columns(table)) or not file.columns(schemas):
         return Payloads(nothing, nothing, (), (), nothing, {})
     entries = file.texts(
         "SELECT CAST(schemaId AS TEXT), CAST(IFNULL(type, 0) AS TEXT), CAST(IFNULL(offset, 0) AS TEXT),"

@@ -78,7 +78,7 @@ def payload_sql(file: SqliteFile, table: str) -> tuple[str, str]:
 def marks_without_payload(file: SqliteFile, schema: str) -> int:
     """Stacks that were recorded under this schema and exported without their frames."""
     table = file.newest("NVTX_EVENTS")
-    if table is None or not {"domainId", "text"} <= set(file.columns(table)):
+    if table is None or not {"domainId", "text", "eventType"} <= set(file.columns(table)):
         return 0
     payload, join = payload_sql(file, table)
     query = (

@@ -44,7 +44,7 @@ def _python(
 ) -> tuple[_Rows, tuple[tuple[Frame, ...], ...]]:
     """Periodic stacks (--python-sampling=true)."""
     table = file.newest("NVTX_EVENTS")
-    if table is None:
+    if table is None or "globalTid" not in file.columns(table):
         return _nothing(), ()
     payload, join = payload_sql(file, table)
     columns, texts = file.coded_texts(

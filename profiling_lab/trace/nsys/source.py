@@ -84,6 +84,11 @@ class SqliteSource(Source):
     def close(self) -> None:
         self.file.close()
 
+    def why_empty(self) -> str:
+        if self.recorder == "profiling_lab":
+            return "nothing ran on the GPU while it was recorded"
+        return "nothing ran on the GPU, or nsys ran without `--trace=cuda`"
+
     @cached_property
     def _nvtx(self) -> NvtxRows:
         return read_nvtx(self.file, with_marks=not has_recorder_stacks(self.file))

@@ -20,6 +20,8 @@ from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
 
+_TIMES = ("start", "end")
+"""columns whose texts are no times unless they are whole numbers"""
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 65536
 PART = ":part"
@@ -211,6 +213,9 @@ class SqliteFile:
         terms = []
         for name, missing in wanted.items():
             known = f'CAST("{name}" AS INTEGER)' if name in have else "NULL"
+            if name in have and name in _TIMES:
+                # Of the text 13:25:29 SQLite would make 13.
+                known = f'CASE WHEN typeof("{name}") <> \'text\' OR "{name}" = {known} THEN {known} END'
             terms.append(f"IFNULL({known}, {missing})")
         where = f"WHERE ({where.removeprefix('WHERE ')}) AND {PART}" if where else f"WHERE {PART}"
         query = f'SELECT {", ".join(terms)} FROM "{table}" {where}'

@@ -319,3 +319,18 @@ def test_ranks_of_an_open_file(tmp_path: Path) -> None:
     job.slow_compute[0] = 1_000_000
     with Trace.open(job.write_one(tmp_path / "node.sqlite")) as trace:
         assert (ranks_in(trace).verdict.kind, ranks_in(trace).verdict.rank) == ("straggler", 0)
+
+
+def test_ranks_leave_an_all_to_all_at_times_of_their_own(tmp_path: Path) -> None:
+    """Matched by its ends the ranks blamed each other: who left later seemed to have come earlier."""
+    job = Job(ranks=2, steps=6, collectives=1, all_to_all={(0, step): 1_000_000 for step in range(6)})
+    job.slow_compute[1] = 3_000_000
+    result = compare(job.write_torch(tmp_path))
+    assert result.clocks.state == "wall"
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 1)
+    assert result.verdict.cost_ns == pytest.approx(3_000_000 - 5 / 6 * 1_000_000, rel=0.01)
+
+
+def test_all_to_alls_do_not_move_clocks(tmp_path: Path) -> None:
+    job = Job(ranks=2, steps=6, collectives=1, all_to_all={(0, step): 3_000_000 for step in range(6)})
+    assert compare(job.write_torch(tmp_path)).clocks.moved_ns == 0

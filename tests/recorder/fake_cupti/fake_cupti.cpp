@@ -414,12 +414,9 @@ PLAB_FAKE void fake_kernel_of_node(uint32_t correlation, uint64_t start, uint64_
                                    uint32_t stream, int grid, int block, uint64_t node) {
   KernelRecord r{};
   r.kind = static_cast<int>(ActivityKind::kConcurrentKernel);
-  r.cache_config = 0x10;
-  r.registers_per_thread = 32;
-  r.start = start, r.end = end;
-  r.context = 1, r.stream = stream;
-  r.grid[0] = grid, r.grid[1] = 2, r.grid[2] = 1;
-  r.block[0] = block, r.block[1] = 1, r.block[2] = 1;
+  r.cache_config = 0x10, r.registers_per_thread = 32;
+  r.start = start, r.end = end, r.context = 1, r.stream = stream;
+  r.grid[0] = grid, r.grid[1] = 2, r.grid[2] = 1, r.block[0] = block, r.block[1] = 1, r.block[2] = 1;
   r.static_shared = 16, r.dynamic_shared = 1024;
   r.correlation = correlation;
   {

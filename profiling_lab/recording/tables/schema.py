@@ -170,7 +170,7 @@ def column_names(name: str) -> tuple[str, ...]:
 
 def enum_rows() -> dict[str, list[tuple[int, str, str]]]:
     """nsys' ENUM_* tables: what the numbers in the other tables mean."""
-    text = (files("profiling_lab.recording") / "nsys_enums.json").read_text(encoding="utf-8")
+    text = (files("profiling_lab.recording.tables") / "nsys_enums.json").read_text(encoding="utf-8")
     return {
         table: [(int(i), name, label) for i, name, label in rows] for table, rows in json.loads(text).items()
     }

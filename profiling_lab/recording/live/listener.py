@@ -24,8 +24,9 @@ from collections import deque
 from typing import Any
 
 from profiling_lab.errors import LabError
-from profiling_lab.recording import control_socket, other_profilers, process_end
-from profiling_lab.recording.live_request import Request
+from profiling_lab.recording import other_profilers, process_end
+from profiling_lab.recording.live import control_socket
+from profiling_lab.recording.live.request import Request
 from profiling_lab.recording.meta_names import NOT_IN_THE_META_TABLE
 from profiling_lab.recording.recorder import Recorder
 from profiling_lab.recording.schedule import Phase

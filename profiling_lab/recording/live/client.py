@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from profiling_lab.errors import LabError, NotEnoughDataError, UsageError
-from profiling_lab.recording import control_socket
-from profiling_lab.recording.live_request import Request
+from profiling_lab.recording.live import control_socket
+from profiling_lab.recording.live.request import Request
 from profiling_lab.recording.summary import RecordingSummary, summarize
 
 _SECONDS_FOR_AN_ANSWER = 30.0

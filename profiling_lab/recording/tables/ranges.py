@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.recording import payload_tables
-from profiling_lab.recording.activity_tables import arrow_table, int64, null_where
 from profiling_lab.recording.cells import call_by_number
-from profiling_lab.recording.origin_frames import with_origins
 from profiling_lab.recording.spool import PIECE_ROWS, Records, Rows, Spool, global_tid
-from profiling_lab.recording.strings import NONE, StringTable
+from profiling_lab.recording.tables import payloads
+from profiling_lab.recording.tables.activity import arrow_table, int64, null_where
+from profiling_lab.recording.tables.origin_frames import with_origins
+from profiling_lab.recording.tables.strings import NONE, StringTable
 
 MARK, DOMAIN_CREATED = 34, 75
 
@@ -55,7 +55,7 @@ def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
     yield "PYREC_HOST_EVENT", _host_events(spool, strings)
     for piece in _events(spool, strings, nodes):
         yield "NVTX_EVENTS", piece
-    yield from payload_tables.build(spool, _stack_forms(spool)).items()
+    yield from payloads.build(spool, _stack_forms(spool)).items()
 
 
 def _host_events(spool: Spool, strings: StringTable) -> Any:
@@ -70,13 +70,13 @@ def _host_events(spool: Spool, strings: StringTable) -> Any:
     return arrow_table("PYREC_HOST_EVENT", columns, len(events))
 
 
-def _stack_forms(spool: Spool) -> list[payload_tables.StackForm]:
+def _stack_forms(spool: Spool) -> list[payloads.StackForm]:
     """The domains under which this file has stacks."""
     forms = []
     if np.any(spool.records["calls"]["stack"]):
-        forms.append(payload_tables.StackForm(STACK_SCHEMA, STACK_DOMAIN))
+        forms.append(payloads.StackForm(STACK_SCHEMA, STACK_DOMAIN))
     if len(spool.records["samples"]):
-        forms.append(payload_tables.StackForm(SAMPLE_SCHEMA, sample_domain(spool)))
+        forms.append(payloads.StackForm(SAMPLE_SCHEMA, sample_domain(spool)))
     return forms
 
 
@@ -178,7 +178,7 @@ def _ranges(spool: Spool, strings: StringTable, r: Records) -> Any:
         "endGlobalTid": null_where(global_tid(spool.process, int64(r["end_thread"])), r["end_thread"] == 0),
         "textId": null_where(text_ids, text_ids < 0),
         "domainId": int64(r["domain"]),
-        "binaryData": payload_tables.blobs(spool, r["data"]),
+        "binaryData": payloads.blobs(spool, r["data"]),
     }
     for number, name in _PAYLOADS.items():
         columns[name] = null_where(_payload(r["payload"], name), r["payload_type"] != number)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from profiling_lab.recording.schema import NSYS_TABLES, PYREC_TABLES, column_names
+from profiling_lab.recording.tables.schema import NSYS_TABLES, PYREC_TABLES, column_names
 
 
 class Meaning(Enum):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.recording.schema import NSYS_TABLES, column_names
 from profiling_lab.recording.spool import Spool
+from profiling_lab.recording.tables.schema import NSYS_TABLES, column_names
 
 _STATIC, _DYNAMIC = 1, 2  # types of a schema; 0 is an enumeration
 _UINT32, _UINT64, _INT32, _REGISTERED_STRING = 16, 18, 15, 80  # types of an entry

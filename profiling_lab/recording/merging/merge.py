@@ -17,15 +17,15 @@ from typing import Any
 from urllib.parse import quote
 
 from profiling_lab.errors import LabError, UsageError
-from profiling_lab.recording.merge_facts import (
+from profiling_lab.recording.merging.facts import (
     Part,
     check_one_job,
     merged_facts,
     new_pids,
     read_part,
 )
-from profiling_lab.recording.merge_rules import ROW_BY_ROW, SAME_ROWS_ONCE, Moved
-from profiling_lab.recording.schema import (
+from profiling_lab.recording.merging.rules import ROW_BY_ROW, SAME_ROWS_ONCE, Moved
+from profiling_lab.recording.tables.schema import (
     ALWAYS_WRITTEN,
     NSYS_TABLES,
     PYREC_TABLES,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
-from profiling_lab.recording.schema import NSYS_TABLES, PYREC_TABLES, column_names
+from profiling_lab.recording.tables.schema import NSYS_TABLES, PYREC_TABLES, column_names
 from profiling_lab.trace.nsys.sqlite_file import MAGIC, SqliteFile
 from profiling_lab.trace.process_ids import pid_of
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E28: where does the host wait for the GPU?"""

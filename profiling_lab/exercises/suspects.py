@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines that a recording puts under suspicion, with what the tables of profiling-lab say about each.
+
+An exercise says which operations of the GPU (or which waits of the host) count, and how much each; the rest
+is the same for all: sums by line, the names behind a line, and the number that the learner has to read off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+import numpy as np
+
+from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.syncs import syncs
+from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace import Trace
+from profiling_lab.trace.columns import I32, I64, MemoryKind
+
+Effect = Literal["share", "kernels", "waits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One line of the program."""
+
+    file: str
+    line: int
+    function: str
+    weight: float
+    effect: float
+    """what the table says for this line, as the exercise asks for it"""
+    names: Mapping[str, float]
+    """what stands behind the line (kernels, calls, kinds of memory), and with how much weight"""
+
+
+Find = Callable[[Trace], list[Suspect]]
+
+
+def operations(
+    chosen: Callable[[View], Mask],
+    *,
+    effect: Effect = "share",
+    weigh: Literal["time", "number"] = "time",
+    names: Literal["kernel", "memory"] = "kernel",
+) -> Find:
+    """Suspects by the GPU operations that `chosen` picks; the effect is a column of `lines`."""
+
+    def find(trace: Trace) -> list[Suspect]:
+        view = View(trace)
+        rows = np.flatnonzero(chosen(view) & (view.operation_place >= 0))
+        columns = trace.operations
+        weight = columns.duration_ns[rows] if weigh == "time" else np.ones(len(rows), dtype=np.int64)
+        if names == "memory":
+            texts = [MemoryKind(kind).name.lower() for kind in columns.source_memory[rows].tolist()]
+        else:
+            texts = [columns.names[name] for name in columns.name[rows].tolist()]
+        table = {
+            (row.file, row.line): 100 * row.share_frac if effect == "share" else float(row.kernels)
+            for row in lines(trace).rows
+        }
+        return _suspects(view, view.operation_place[rows], weight, texts, table)
+
+    return find
+
+
+def waits(trace: Trace) -> list[Suspect]:
+    """Suspects by how often the host waited for the GPU; the effect is that number, a column of `syncs`."""
+    found: dict[tuple[str, int], Suspect] = {}
+    for row in syncs(trace).rows:
+        frame = row.place.frame
+        if frame is None:
+            continue
+        key, number = (frame.file, frame.line), float(row.stats.count)
+        old = found.get(key)
+        before = old.names if old else {}
+        found[key] = Suspect(
+            PurePath(frame.file).name,
+            frame.line,
+            frame.function,
+            (old.weight if old else 0.0) + number,
+            (old.effect if old else 0.0) + number,
+            {**before, row.api: before.get(row.api, 0.0) + number},
+        )
+    return _ranked(list(found.values()))
+
+
+def _suspects(
+    view: View, place: I32, weight: I64, texts: list[str], table: Mapping[tuple[str, int], float]
+) -> list[Suspect]:
+    named: dict[int, dict[str, float]] = {}
+    for number, part, text in zip(place.tolist(), weight.tolist(), texts, strict=True):
+        of_line = named.setdefault(number, {})
+        of_line[text] = of_line.get(text, 0.0) + part
+    found = []
+    for number, of_line in named.items():
+        frame = view.place(number)
+        if frame is not None:
+            effect = table.get((frame.file, frame.line), 0.0)
+            file = PurePath(frame.file).name
+            found.append(Suspect(file, frame.line, frame.function, sum(of_line.values()), effect, of_line))
+    return _ranked(found)
+
+
+def _ranked(found: list[Suspect]) -> list[Suspect]:
+    return sorted(found, key=lambda each: (-each.weight, each.file, each.line))

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What copies cost that hold the host: what the GPU loses by them, and never the wait for its earlier work.
+
+The GPU loses the time in which only they run, which at best other work hides, and the idle time while the
+host is held and behind it, until the GPU has work again: freed from the call, the host would have launched
+that earlier, by as much as the call lasted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling_lab.analysis.busy import Busy
+from profiling_lab.analysis.gaps.wait_cost import idle_by_waits
+from profiling_lab.rules.finding import ms
+from profiling_lab.rules.host_waits import waits_at_once
+from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64
+
+COST_OF = "GPU idle because of them, and time in which only they run"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCost:
+    """Of the process that lost most."""
+
+    alone_ns: int
+    """nothing else ran on its GPUs"""
+    idle_ns: int
+    each_ns: I64
+    """per operation given, its part of both"""
+
+    @property
+    def total_ns(self) -> int:
+        return self.alone_ns + self.idle_ns
+
+    def __str__(self) -> str:
+        return (
+            f"for {ms(self.alone_ns)} nothing else ran on the GPU, and for {ms(self.idle_ns)} it idled "
+            "because the host was held"
+        )
+
+
+def copy_cost(view: View, rows: I64) -> CopyCost:
+    """`rows` are operations whose calls were recorded."""
+    operations, calls, call = view.operations, view.calls, view.attribution.call
+    each_ns, most = np.zeros(len(rows), dtype=np.int64), (0, 0)
+    counts = np.zeros(len(operations), dtype=bool)
+    counts[rows] = True
+    for process in np.unique(operations.process[rows]).tolist():
+        mine = np.flatnonzero(operations.process[rows] == process)
+        others = np.flatnonzero(~counts & (operations.process == process))
+        beside = view.busy(others)
+        start_ns, end_ns = operations.start_ns[rows[mine]], operations.end_ns[rows[mine]]
+        together = Busy.of(start_ns, end_ns)
+        alone_ns = together.total_ns - int(beside.busy_within(together.start_ns, together.end_ns).sum())
+        each_ns[mine] = end_ns - start_ns - beside.busy_within(start_ns, end_ns)
+        # Operations of one call, as those of a graph, hold the host once.
+        of, first = np.unique(call[rows[mine]], return_index=True)
+        wait = waits_at_once(view, of)
+        released = np.maximum(calls.end_ns[of], np.where(wait >= 0, np.append(calls.end_ns, 0)[wait], 0))
+        began = np.minimum(calls.start_ns[of], released)
+        idle_ns, all_idle_ns = idle_by_waits(
+            view.processes[process],
+            view.host_others,
+            calls.thread[of],
+            began,
+            released,
+            from_the_start=True,
+        )
+        each_ns[mine[first]] += idle_ns
+        most = max(most, (alone_ns, all_idle_ns), key=sum)
+    return CopyCost(*most, each_ns)

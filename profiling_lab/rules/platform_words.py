@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts in the words of ROCm: rules are written in those of CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from profiling_lab.rules.finding import Abstain, Verdict
+from profiling_lab.trace.platform import in_words_of_rocm
+
+
+def in_words_of_the_platform(verdict: Verdict) -> Verdict:
+    if isinstance(verdict, Abstain):
+        return Abstain(in_words_of_rocm(verdict.reason), in_words_of_rocm(verdict.to_record))
+    return [
+        replace(
+            finding,
+            what=in_words_of_rocm(finding.what),
+            cost_of=in_words_of_rocm(finding.cost_of),
+            remedy=in_words_of_rocm(finding.remedy),
+        )
+        for finding in verdict
+    ]
