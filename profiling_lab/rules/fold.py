@@ -55,7 +55,7 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
 
 def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     kept: list[Finding] = []
-    for cause in sorted(causes, key=lambda finding: rules[finding.rule].generic):
+    for cause in sorted(causes, key=lambda finding: _says_little(finding, rules)):
         first = next(
             (
                 i
@@ -79,6 +79,11 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
                 severity=more.severity,
             )
     return sorted(kept, key=lambda finding: (-finding.gain_ns, finding.rule))
+
+
+def _says_little(cause: Finding, rules: Mapping[str, Rule]) -> bool:
+    """Another cause at the same line says more; so does the rule that a piece of idle time is a matter of."""
+    return rules[cause.rule].generic or (cause.cause != cause.rule and cause.cause in rules)
 
 
 def _most_specific(symptoms: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:

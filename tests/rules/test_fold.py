@@ -88,6 +88,12 @@ def test_a_generic_cause_yields_at_one_line() -> None:
     assert told(found("tiny", 90, 4), found("waits", 60, 3)) == [("tiny", []), ("waits", [])]
 
 
+def test_idle_time_that_is_another_rules_matter_yields_to_any_rule_at_that_line() -> None:
+    idle = found("slow_math", 90, 3, cause="waits")  # of the same time as `layout`
+    assert told(idle, found("layout", 50, 3)) == [("layout", ["slow_math"])]
+    assert told(found("slow_math", 90, 3), found("layout", 50, 3)) == [("slow_math", ["layout"])]
+
+
 def test_two_of_one_rule_at_one_line_stay_two() -> None:
     assert told(found("waits", 9, 3), found("waits", 8, 3)) == [("waits", []), ("waits", [])]
 

@@ -16,6 +16,7 @@ from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.rules import RULES, Checked, run
+from profiling_lab.rules.finding import with_effects
 from profiling_lab.trace import Trace
 from profiling_lab.trace.platform import in_words_of_rocm
 
@@ -44,7 +45,7 @@ def trace_of(path: Path, prefix: str, gemm: str) -> Trace:
 
 def said(checked: Checked) -> str:
     """All that `check` says of it."""
-    texts = [f"{finding.what} {finding.remedy} {finding.cost_of}" for finding in checked.findings]
+    texts = [f"{finding.what} {finding.remedy} {finding.cost_of}" for finding in with_effects(checked.findings)]
     return "\n".join(texts + [f"{abstain.reason} {abstain.to_record}" for _, abstain in checked.abstained])
 
 

@@ -20,6 +20,7 @@ _OTHERS = (
     Doing.ALLOCATOR,
     Doing.START_UP,
     Doing.CODE_LOADING,
+    Doing.COMPILATION,
     Doing.PROFILER,
 )
 """what the host does behind a wait for reasons of its own, of which other rules have findings"""
