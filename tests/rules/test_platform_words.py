@@ -45,7 +45,8 @@ def trace_of(path: Path, prefix: str, gemm: str) -> Trace:
 
 def said(checked: Checked) -> str:
     """All that `check` says of it."""
-    texts = [f"{finding.what} {finding.remedy} {finding.cost_of}" for finding in with_effects(checked.findings)]
+    findings = with_effects(checked.findings)
+    texts = [f"{finding.what} {finding.remedy} {finding.cost_of}" for finding in findings]
     return "\n".join(texts + [f"{abstain.reason} {abstain.to_record}" for _, abstain in checked.abstained])
 
 
