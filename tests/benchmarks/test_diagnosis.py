@@ -19,7 +19,7 @@ from conftest import REPO
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.rules import RULES
-from profiling_lab.rules.gap_cause import WORDS
+from profiling_lab.rules.gap_words import WORDS
 
 if sys.version_info >= (3, 11):
     import tomllib

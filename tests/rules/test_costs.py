@@ -102,7 +102,7 @@ def test_no_cost_exceeds_what_it_is_charged_to(
         with Trace.open(path) as trace:
             if not len(trace.operations):
                 return
-            view, checked = View(trace), run(trace, RULES)
+            view, checked = View(trace), run(trace, RULES, whole=True)
             operations = trace.operations
             span_ns = int(operations.end_ns.max() - operations.start_ns.min())
             # A process' GPUs idle together, a device of it alone.

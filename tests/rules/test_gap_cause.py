@@ -8,7 +8,8 @@ from builders import Judge, TraceBuilder
 
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.rules import Abstain
-from profiling_lab.rules.gap_cause import REMEDIES, RULE
+from profiling_lab.rules.gap_cause import RULE
+from profiling_lab.rules.gap_words import REMEDIES
 from profiling_lab.trace.columns import OverheadKind
 
 STEP = "/app/train.py:9 step"
