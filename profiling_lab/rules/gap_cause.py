@@ -20,7 +20,7 @@ from profiling_lab.analysis.gaps.host_lines import HostLine, host_lines
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
-from profiling_lab.rules.gap_words import REMEDIES, WORDS
+from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES, WORDS
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
@@ -32,8 +32,6 @@ LONG = Threshold(
     "long", "plain code between two launches", 500_000, "ns, from", "ours: no launch takes so long"
 )
 
-_ENDED_BY_A_LAUNCH = (Cause.HOST_CODE, Cause.AFTER_WAIT, Cause.CUDA_CALL)
-
 
 def check(view: View) -> Verdict:
     pieces = view.gap_pieces
@@ -42,7 +40,7 @@ def check(view: View) -> Verdict:
         return ()
     told = np.isin(pieces.cause, [int(cause) for cause in REMEDIES])
     told &= pieces.device < len(view.devices)  # a window may hold a device that does nothing in it
-    told &= ~np.isin(pieces.cause, _ENDED_BY_A_LAUNCH) | (idle_ns >= view[LONG])
+    told &= ~np.isin(pieces.cause, ENDED_BY_A_LAUNCH) | (idle_ns >= view[LONG])
     groups = dict(grouped(np.flatnonzero(told), _group(view, pieces)[told]))
     worth = {
         key: rows for key, rows in groups.items() if idle_ns[rows].sum() >= 0.1 * view[SHARE] * view.span_ns
@@ -127,6 +125,5 @@ def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64,
     return operation, np.bincount(row, weights=waited_ns).astype(np.int64)
 
 
-RULE = Rule(
-    "gap_cause", "Why does the GPU idle?", (SHARE, UNKNOWN, LONG), check, __doc__ or "", time=Time.IDLE
-)
+_THRESHOLDS = (SHARE, UNKNOWN, LONG)
+RULE = Rule("gap_cause", "Why does the GPU idle?", _THRESHOLDS, check, __doc__ or "", time=Time.IDLE)

@@ -35,3 +35,6 @@ WORDS = {
     Cause.CODE_LOADING: "code_loading",
     Cause.WAIT: "sync_calls",
 }
+
+ENDED_BY_A_LAUNCH = (Cause.HOST_CODE, Cause.AFTER_WAIT, Cause.CUDA_CALL)
+"""these end with a launch, which is an idle time of its own kind where it is short"""
