@@ -344,7 +344,7 @@ def _finish(recorder: Recorder, script: str, output: Path) -> int:
         summary = recorder.stop()
     except LabError as error:
         _say(f"{error}; {_what_is_left(recorder)}")
-        return error.exit_code
+        return 1  # the arguments were right: it went wrong in the end
     except KeyboardInterrupt:
         _say(f"interrupted while writing; {_what_is_left(recorder)}")
         return 1

@@ -258,12 +258,9 @@ class Recorder:
                 # Not before the capture is whole: it imports for so long that a second Ctrl-C may hit it.
                 from profiling_lab.recording.convert import convert
 
-                try:
-                    done = convert(
-                        self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite
-                    )
-                except UsageError as error:  # the name was taken meanwhile
-                    raise LabError(str(error)) from error
+                done = convert(
+                    self.spool_path, self.path, facts, spool_file=spool_file, overwrite=self._overwrite
+                )
                 facts = done.meta
                 if done.unreadable:
                     self._reasons["capture"] = done.unreadable

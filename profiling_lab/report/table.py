@@ -119,6 +119,7 @@ _CELLS: dict[Unit, Callable[[Any], str]] = {
 
 
 _ROW = "row"
+_ANY_WIDTH = 100_000  # wider than any table
 _LEAST_TEXT = 16
 
 
@@ -138,7 +139,7 @@ def _write_text(report: Report, stream: TextIO) -> None:
     text = io.StringIO()
     console = Console(
         file=stream if on_terminal else text,
-        width=None if on_terminal else 100_000,
+        width=None if on_terminal else _ANY_WIDTH,
         highlight=False,
         emoji=False,
     )
@@ -158,6 +159,7 @@ def _print_table(console: Any, table: Table, fold: bool) -> None:
     """Print the rows, and below each its details over the whole width: in a column they would widen it, or
     be folded to bits in it.
     """
+    from rich.measure import Measurement
     from rich.padding import Padding
     from rich.segment import Segment, Segments
     from rich.text import Text
@@ -168,7 +170,7 @@ def _print_table(console: Any, table: Table, fold: bool) -> None:
 
     rich_table = _rich_table(table, fold)
     # A terminal that is too narrow for the numbers breaks lines, as it does anywhere else.
-    needed = sum(column.min_width or 0 for column in rich_table.columns) + 2 * len(rich_table.columns)
+    needed = Measurement.get(console, console.options.update(width=_ANY_WIDTH), rich_table).minimum
     options = console.options.update(width=max(console.width, needed))
     row = -1
     for line in console.render_lines(rich_table, options, pad=False):
@@ -176,7 +178,7 @@ def _print_table(console: Any, table: Table, fold: bool) -> None:
         if number > row:
             below(row)
             row = number
-        console.print(Segments([*line, Segment.line()]), end="")
+        console.print(Segments([*line, Segment.line()]), end="", crop=False)
     below(row)
 
 

@@ -13,7 +13,7 @@ from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.window import Wanted
 
 LONG_PAUSE_NS = 100_000_000
-ENOUGH_STEPS = 5
+ENOUGH_STEPS = 2
 """fewer steps do not tell which of them are usual"""
 LIKE_THE_REST_FRAC = 1.5
 """a step belongs to the start-up while it takes longer than so many times the median of the second half"""

@@ -43,6 +43,7 @@ PLAB_API int cuCtxSynchronize() {
   return failing;
 }
 PLAB_API int cuThreadExchangeStreamCaptureMode(int* other) {
+  if (blocking_capture == 2) return 1;  // an older driver
   const int before = mode;
   return mode = *other, *other = before, 0;
 }
@@ -146,6 +147,15 @@ def test_during_a_capture_only_streams_without_one_are_waited_for(
     run: Any, fake_cuda: dict[str, str], torch: str, blocking: int, waited: list[str]
 ) -> None:
     run(DRIVE + CAPTURES.format(torch=torch, blocking=blocking, waited=waited), env=fake_cuda)
+
+
+def test_a_driver_without_the_exemption_is_told(run: Any, fake_cuda: dict[str, str]) -> None:
+    code = """
+_recorder.captures_under_way = lambda: 1
+driver.fake_set(1, 1, 0, 0, 2)
+assert waited("another thread captures a CUDA graph, and the driver knows no exemption") == []
+"""
+    run(DRIVE + code, env=fake_cuda)
 
 
 PENDING = {

@@ -21,7 +21,7 @@ def test_every_test_that_is_named_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", page))
     written = {
         name
-        for folder in ("recorder", "trace")
+        for folder in ("recorder", "trace", "analysis")
         for file in (TESTS / folder).glob("test_*.py")
         for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
     }

@@ -19,6 +19,7 @@ EXERCISE = exercise(
     Question(operations(unfolding), planted=("Block.forward",), behind="kernel", size=SHARE),
     Goal(faster=2.0, steps=5, rounding=TF32),
     rules=(
+        "tensor_cores",
         "dominant_line",
         "tiny_kernels",
         "slow_convolution",
