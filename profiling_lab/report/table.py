@@ -159,7 +159,6 @@ def _print_table(console: Any, table: Table, fold: bool) -> None:
     """Print the rows, and below each its details over the whole width: in a column they would widen it, or
     be folded to bits in it.
     """
-    from rich.measure import Measurement
     from rich.padding import Padding
     from rich.segment import Segment, Segments
     from rich.text import Text
@@ -170,7 +169,8 @@ def _print_table(console: Any, table: Table, fold: bool) -> None:
 
     rich_table = _rich_table(table, fold)
     # A terminal that is too narrow for the numbers breaks lines, as it does anywhere else.
-    needed = Measurement.get(console, console.options.update(width=_ANY_WIDTH), rich_table).minimum
+    # Two cells between columns, and one that rich keeps behind the last.
+    needed = sum(column.min_width or 0 for column in rich_table.columns) + 2 * len(rich_table.columns) + 1
     options = console.options.update(width=max(console.width, needed))
     row = -1
     for line in console.render_lines(rich_table, options, pad=False):
