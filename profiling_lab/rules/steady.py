@@ -13,8 +13,8 @@ from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.window import Wanted
 
 LONG_PAUSE_NS = 100_000_000
-ENOUGH_STEPS = 2
-"""fewer steps do not tell which of them are usual"""
+FEWEST_STEPS, ENOUGH_STEPS = 2, 5
+"""fewer do not tell which are usual; the smaller number serves where most of a recording is start-up"""
 LIKE_THE_REST_FRAC = 1.5
 """a step belongs to the start-up while it takes longer than so many times the median of the second half"""
 MOST_FRAC = 0.5
@@ -53,6 +53,9 @@ def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | No
     first_ns = int(steps.start_ns[steps.number == number].min())
     before_ns = max(first_ns - int(trace.operations.start_ns.min()), 0)
     total = int(steps.number.max()) + 1
+    span_ns = int(trace.operations.end_ns.max() - trace.operations.start_ns.min())
+    if total < ENOUGH_STEPS and before_ns < MOST_FRAC * span_ns:
+        return trace, None
     return trace.windowed(Wanted(step=f"{number}:{total}", steps_by=steps_by)), StartUp(
         number, total, before_ns
     )
@@ -90,7 +93,7 @@ def _first_steady(steps: StepWindows) -> int | None:
     firsts = []
     for process in np.unique(steps.process).tolist():
         rows = np.flatnonzero(steps.process == process)
-        if len(rows) < ENOUGH_STEPS:
+        if len(rows) < FEWEST_STEPS:
             return None
         took_ns = steps.end_ns[rows] - steps.start_ns[rows]
         usual_ns = float(np.median(took_ns[len(rows) // 2 :]))

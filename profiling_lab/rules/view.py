@@ -360,7 +360,15 @@ class View(LineNumbers):
         return self.trace.overheads if name == "overheads" else self.trace.ranges
 
     def evidence(self, table: str, rows: npt.NDArray[np.integer], weight: I64) -> tuple[Event, ...]:
-        """The weightiest of `rows`; `weight` is per row given."""
-        start_ns = self._table(table).start_ns
+        """The weightiest of `rows`, as rows of the whole trace; `weight` is per row given."""
         heaviest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
+        start_ns = self._table(table).start_ns
+        if self.trace.window is not None and table != "overheads":
+            whole = self.trace.whole
+            columns: dict[str, tuple[npt.NDArray[np.intp], Operations | Calls | Ranges]] = {
+                "operations": (self.trace.operation_rows, whole.operations),
+                "calls": (self.trace.call_rows, whole.calls),
+                "ranges": (self.trace.range_rows, whole.ranges),
+            }
+            heaviest, start_ns = columns[table][0][heaviest], columns[table][1].start_ns
         return tuple(Event(table, row, int(start_ns[row])) for row in heaviest.tolist())

@@ -122,6 +122,11 @@ class Trace:
         return np.arange(len(self.operations))
 
     @property
+    def call_rows(self) -> npt.NDArray[np.intp]:
+        """Per call its row in the whole trace."""
+        return np.arange(len(self.calls))
+
+    @property
     def range_rows(self) -> npt.NDArray[np.intp]:
         """Per range its row in the whole trace."""
         return np.arange(len(self.ranges))
@@ -275,6 +280,10 @@ class WindowedTrace(Trace):
     @property
     def operation_rows(self) -> Rows:
         return self._operation_parts[0]
+
+    @property
+    def call_rows(self) -> Rows:
+        return self._call_rows[0]
 
     @property
     def range_rows(self) -> Rows:

@@ -59,7 +59,10 @@ def test_tables_are_those_of_the_verbs_to_the_nanosecond(
     envelope = verb(capsys, command, str(path))
     assert page.data[section]["data"] == envelope["data"]["rows"]
     assert page.data[section]["total_matched"] == envelope["data"]["total_matched"]
-    assert page.data["coverage"].items() <= envelope["coverage"].items()
+    covered = dict(page.data["coverage"])
+    if command == "check":
+        del covered["span_ns"]  # there that of the steady steps
+    assert covered.items() <= envelope["coverage"].items()
 
 
 def test_the_timeline_holds_every_event_to_the_nanosecond(recorded: tuple[Path, PageReader]) -> None:
