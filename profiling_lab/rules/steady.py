@@ -98,6 +98,8 @@ def _first_steady(steps: StepWindows) -> int | None:
         took_ns = steps.end_ns[rows] - steps.start_ns[rows]
         usual_ns = float(np.median(took_ns[len(rows) // 2 :]))
         slow = took_ns[: int(MOST_FRAC * len(rows))] > LIKE_THE_REST_FRAC * usual_ns
+        if len(rows) < ENOUGH_STEPS and not slow.any():
+            return None  # nothing says that the first is another than the rest
         # The first step that a trace tells apart is never taken: it may have begun before the recording.
         firsts.append(int(steps.number[rows[max(1, int(np.argmin(np.append(slow, False))))]]))
     return max(firsts)
