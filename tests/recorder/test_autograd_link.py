@@ -200,7 +200,7 @@ assert "torch" not in sys.modules
 with profiling_lab.record(OUT) as recorder:
     import torch
     waiting = [f for f in sys.meta_path if "profiling_lab" in type(f).__module__]
-    assert all(set(f.actions) <= {"torch._dynamo.callback"} for f in waiting)  # nobody waits for torch any more
+    assert all(set(f.actions) <= {"torch._dynamo.callback"} for f in waiting)  # not torch
     assert "exec_module" not in vars(torch.__spec__.loader)
     with launch_per_operator(fake): torch.ones(2, requires_grad=True).sin().sum().backward()
 assert recorder.summary.reasons == {}, recorder.summary
