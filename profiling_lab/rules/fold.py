@@ -4,8 +4,7 @@
 A rule says whether its cost is idle or busy time of the GPU, and whether it names a cause or only describes a
 symptom. A symptom is an effect of the causes of its kind once these explain enough of it. Two causes of one
 kind at one line are one: the one that would win more tells both, a generic one (Rule.generic) never a
-specific one. Of several symptoms of one kind that nothing
-explains, the most specific one speaks.
+specific one. Of several symptoms of one kind that nothing explains, the most specific one speaks.
 """
 
 from __future__ import annotations

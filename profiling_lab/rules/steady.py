@@ -33,7 +33,7 @@ class StartUp:
     """from the first GPU operation to the first steady step"""
 
     def __str__(self) -> str:
-        """`start-up: 5,126.8 ms before step 2 are left out; --whole looks at them too`"""
+        """`start-up: 5,126.8 ms before step 2 of 14 are left out; --whole looks there too`"""
         until = (
             "the last long pause" if self.first_step is None else f"step {self.first_step} of {self.steps}"
         )
