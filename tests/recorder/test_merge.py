@@ -260,7 +260,7 @@ def test_merged_files_are_merged_again(job: list[Path], tmp_path: Path) -> None:
         assert sorted(ranks(trace)[0]) == [0, 1, 2] and ranks(trace)[1]
 
 
-def test_what_is_no_job_is_refused(job: list[Path], tmp_path: Path, shared_data: Path) -> None:
+def test_what_is_no_job_is_refused(job: list[Path], tmp_path: Path, captures: Path) -> None:
     out = tmp_path / "job.sqlite"
     with pytest.raises(UsageError, match="expected two or more"):
         merge(job[:1], out)
@@ -274,7 +274,7 @@ def test_what_is_no_job_is_refused(job: list[Path], tmp_path: Path, shared_data:
     with pytest.raises(UnreadableInputError, match="is no SQLite file"):
         merge([job[0], tmp_path / "text.sqlite"], out)
     with pytest.raises(UsageError, match="was not recorded by profiling-lab"):
-        merge([job[0], shared_data / "nsys" / "fsdp_inference_2xh100.sqlite"], out)
+        merge([job[0], captures / "fsdp_inference_2xh100.sqlite"], out)
     assert not out.exists() and not list(tmp_path.glob("*.tmp"))
 
 

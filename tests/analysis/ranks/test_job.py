@@ -290,8 +290,8 @@ def test_without_collectives_the_durations_tell(tmp_path: Path) -> None:
     assert result.verdict.excess is not None and result.verdict.excess.line == SLOW_LINE
 
 
-def test_fsdp_inference_has_two_equal_ranks_that_copy(shared_data: Path) -> None:
-    result = compare([shared_data / "nsys/fsdp_inference_2xh100.sqlite"])
+def test_fsdp_inference_has_two_equal_ranks_that_copy(captures: Path) -> None:
+    result = compare([captures / "fsdp_inference_2xh100.sqlite"])
     assert [(row.rank, row.facts.pid, row.facts.device) for row in result.rows] == [(0, 111, 0), (1, 112, 1)]
     assert result.verdict.kind == "balanced" and result.verdict.imbalance < 1.01
     for row in result.rows:
