@@ -158,48 +158,56 @@ class Op:
 
     def __post_init__(self) -> None:
         op, name = overload(self.name), f"{NAMESPACE}::{self.name}"
-        save, backward = self._autograd()
-
-        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
-            outputs = output if isinstance(output, tuple) else (output,)
-            ctx.mark_non_differentiable(*outputs[self.results :])
-            save(ctx, inputs, outputs)
-
-        def dispatched_backward(ctx: Any, *grads: Tensor | None) -> Any:
-            return backward(ctx, *grads[: self.results])
-
+        setup_context, _, backward = self._autograd(op)
         torch.library.register_fake(name, self.fake)
-        torch.library.register_autograd(name, dispatched_backward, setup_context=setup_context)
+        torch.library.register_autograd(name, backward, setup_context=setup_context)
         torch.library.register_vmap(
             name, lambda info, dims, *args: self.vmap(op, info.batch_size, dims, args)
         )
         for device in ("cpu", "cuda"):
             LIBRARY.impl(self.name, self._autocast(device), f"Autocast{device.upper()}")
+        _, forward, backward = (self.keeping or self)._autograd(op)
         required = sum(str(argument.type) == "Tensor" for argument in op._schema.arguments)
-        way = choice(self.slug, required, op, kernel(self.name, self.calls_torch), self._plain_function())
-        object.__setattr__(self, "way", way)
+        plain = kernel(self.name, self.calls_torch)
+        with_gradient = plain_apply(f"profiling_lab_{self.name}", forward, backward)
+        object.__setattr__(self, "way", choice(self.slug, required, op, plain, with_gradient))
 
-    def _autograd(self) -> tuple[Function, Function]:
-        """save(ctx, arguments, results) and backward(ctx, a gradient of each result), for both ways."""
-        schema = overload(self.name)._schema
-        names = [a.name for a in schema.arguments] + [r.name or "result" for r in schema.returns]
+    def _autograd(self, called: Any) -> tuple[Function, Function, Function]:
+        """setup_context of dispatched calls, forward of plain ones, with the results of `called`, and backward."""
+        op, slope = overload(self.name), self.backward_op
+        arguments, returns, results = op._schema.arguments, op._schema.returns, self.results
+        names = [a.name for a in arguments] + [r.name or "result" for r in returns]
         chosen = itemgetter(*(names.index(name) for name in self.saved.split()))
-        tensors = sum("Tensor" in str(argument.type) for argument in schema.arguments)
-        no_gradients = (None,) * (len(schema.arguments) - tensors)
-        several, gradients, name = self.results > 1, self.backward, self.backward_op.name
-        dispatched, plain = overload(name), kernel(name, self.backward_op.calls_torch)
+        tensors = sum("Tensor" in str(argument.type) for argument in arguments)
+        no_gradients = (None,) * (len(arguments) - tensors)
+        run, is_one, several = kernel(self.name, self.calls_torch), len(returns) == 1, results > 1
+        own = 0 if len(called._schema.returns) == 1 else slice(results)
+        gradients, dispatched, plain = (
+            self.backward,
+            overload(slope.name),
+            kernel(slope.name, slope.calls_torch),
+        )
 
-        def save(ctx: Any, inputs: Arguments, outputs: Arguments) -> None:
-            ctx.to_save = chosen(inputs + outputs)  # what save_for_backward does
+        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
+            outputs = (output,) if is_one else output
+            ctx.mark_non_differentiable(*outputs[results:])
+            ctx.save_for_backward(*chosen(inputs + outputs))
+            ctx.options = inputs[tensors:]
+            ctx.set_materialize_grads(not several)
+
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            outputs = (run(*inputs),) if is_one else run(*inputs)
+            ctx.to_save = chosen(inputs + outputs)  # save_for_backward, which is Python and takes time
             ctx.options = inputs[tensors:]
             if several:
                 ctx.set_materialize_grads(False)
+            return outputs[own]
 
         def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
             call = plain if is_plain_backward(grads[0]) else dispatched
-            return gradients(call, ctx.saved_tensors, ctx.options, grads) + no_gradients
+            return gradients(call, ctx.saved_tensors, ctx.options, grads[:results]) + no_gradients
 
-        return save, backward
+        return setup_context, forward, backward
 
     def _autocast(self, device: str) -> Function:
         op, cast = overload(self.name), self.cast
@@ -210,16 +218,3 @@ class Op:
                 return op(*cast(dtype, args))
 
         return autocast
-
-    def _plain_function(self) -> Function:
-        source = self.keeping or self
-        run, (save, backward) = kernel(source.name, source.calls_torch), source._autograd()
-        runs_to_one, is_one = (len(overload(op.name)._schema.returns) == 1 for op in (source, self))
-        kept = 0 if is_one else slice(self.results)
-
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            outputs = (run(*inputs),) if runs_to_one else run(*inputs)
-            save(ctx, inputs, outputs)
-            return outputs[kept]
-
-        return plain_apply(f"profiling_lab_{self.name}", forward, backward)
