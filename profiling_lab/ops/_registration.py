@@ -173,11 +173,12 @@ class Op:
         object.__setattr__(self, "way", choice(self.slug, required, op, plain, with_gradient))
 
     def _autograd(self, called: Any) -> tuple[Function, Function, Function]:
-        """setup_context of dispatched calls, forward of plain ones, with the results of `called`, and backward."""
+        """setup_context of dispatched calls, forward of plain ones (results as of `called`), and backward."""
         op, slope = overload(self.name), self.backward_op
         arguments, returns, results = op._schema.arguments, op._schema.returns, self.results
         names = [a.name for a in arguments] + [r.name or "result" for r in returns]
-        chosen = itemgetter(*(names.index(name) for name in self.saved.split()))
+        at = [names.index(name) for name in self.saved.split()]
+        chosen = itemgetter(*at) if len(at) > 1 else itemgetter(slice(at[0], at[0] + 1))  # a tuple always
         tensors = sum("Tensor" in str(argument.type) for argument in arguments)
         no_gradients = (None,) * (len(arguments) - tensors)
         run, is_one, several = kernel(self.name, self.calls_torch), len(returns) == 1, results > 1
