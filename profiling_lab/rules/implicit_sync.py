@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines read a value from the GPU (.item(), .cpu(), nonzero, printing a tensor), and so wait for it?
+"""Which lines read a value from the GPU (.item(), .cpu(), nonzero, printing a tensor) and so synchronise
+with it?
 
-Recognised by what it does: a copy of a few bytes to the host, and a wait by the same thread right after it.
+The rule recognises a copy of a few bytes to the host, followed by a wait of the same thread.
 
 Such a line costs twice: the host waits until the GPU has caught up, and then the GPU idles until the host has
-launched again. The cost counts only the second, as that of `sync_calls`.
+launched new work. Only the idle time counts as the cost, as in `sync_calls`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def check(view: View) -> Verdict:
 
 RULE = Rule(
     "implicit_sync",
-    "Which lines read a value and so wait for the GPU?",
+    "Which lines read a value and so synchronise?",
     (TINY_COPY, IDLE, DENSITY),
     check,
     __doc__ or "",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts in the words of ROCm: rules are written in those of CUDA."""
+"""The texts of rules for AMD GPUs: CUDA terms are replaced by those of ROCm."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_the_slow_first_steps_are_left_out(part: Callable) -> None:
     assert kernels(trace) == [f"k{number}" for number in range(3, 8)]
     assert start_up is not None and (start_up.first_step, start_up.steps) == (3, 8)
     assert start_up.before_ns == pytest.approx(61 * MS, rel=0.01)
-    assert str(start_up).startswith("start-up: 61.0 ms before step 3 of 8 are left out; --whole")
+    assert str(start_up).startswith("start-up: 61.0 ms before step 3 of 8 excluded; --whole")
 
 
 def test_what_comes_before_the_first_step_is_left_out_too(part: Callable) -> None:
