@@ -43,7 +43,7 @@ def test_help_has_examples(tmp_path: Path) -> None:
 def test_dormant_takes_no_other_plan(tmp_path: Path, option: tuple[str, ...]) -> None:
     write(tmp_path, "print('ran')")
     done = run(tmp_path, "-m", "profiling_lab", "record", "--dormant", *option, "script.py")
-    assert done.code == 2 and "say to profiling-lab attach" in done.err and not done.out
+    assert done.code == 2 and "tell profiling-lab attach" in done.err and not done.out
 
 
 @pytest.mark.parametrize(("text", "code"), [("raise SystemExit(7)", 7), ("1 / 0", 1), ("print('ran')", 0)])

@@ -32,4 +32,7 @@ def test_silent_where_products_take_the_time(judge: Judge) -> None:
 
 def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
     verdict = judge(RULE, kernels(("my_kernel", 90_000), (ADD, 10_000)))
-    assert isinstance(verdict, Abstain) and "90.0 % of the GPU time have names of no known family" in verdict.reason
+    assert (
+        isinstance(verdict, Abstain)
+        and "90.0 % of the GPU time have names of no known family" in verdict.reason
+    )
