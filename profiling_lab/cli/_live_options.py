@@ -67,12 +67,12 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
         _say(f"dormant: profiling-lab attach {os.getpid()} --steps 5 records this process")
     except (LabError, OSError) as error:
         _say(f"this process cannot be attached to: {error}")
-    ending = run_script(
+    result = run_script(
         script, args.arguments, _recorder.python_stacks.hide_callers, _recorder.leave_out_this_thread
     )
     if listener is not None:
         listener.close()
-    return end_process(ending)
+    return end_process(result)
 
 
 def _say(line: str) -> None:

@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.doctor import examine, verdict
+    from profiling_lab.doctor import examine, summary
     from profiling_lab.doctor.table import doctor_report
     from profiling_lab.report.table import write
 
     checks = examine()
     write(doctor_report(checks), args.format)
-    return verdict(checks).exit_code
+    return summary(checks).exit_code

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from profiling_lab.cli import _trace_arguments as shared
 
 if TYPE_CHECKING:
-    from profiling_lab.exercises.exercise import Exercise, Verdict
+    from profiling_lab.exercises.exercise import Exercise, Grading
     from profiling_lab.report.table import Report
 
 HELP = "learn profiling with exercises that are graded from your own recording"
@@ -169,30 +169,30 @@ def _repair(args: argparse.Namespace) -> int:
     return _graded(args, workspace.check_repair)
 
 
-def _graded(args: argparse.Namespace, grade: Callable[[Path], tuple[Exercise, Verdict]]) -> int:
+def _graded(args: argparse.Namespace, grade: Callable[[Path], tuple[Exercise, Grading]]) -> int:
     from profiling_lab.exercises import progress
     from profiling_lab.report.table import write
 
     folder = progress.copy_for(args.copy)
-    exercise, verdict = grade(folder)
+    exercise, grading = grade(folder)
     if args.action == "check":
         copy = progress.load(folder).copies.get(exercise.slug)
         tries = (copy.checks if copy else 0) + 1
-        progress.note(folder, exercise.slug, checks=tries, passed=verdict.passed)
-    write(check_report(verdict, args.action), args.format)
+        progress.note(folder, exercise.slug, checks=tries, passed=grading.passed)
+    write(check_report(grading, args.action), args.format)
     if args.format == "table":
-        unknown = f"; {len(verdict.not_checked)} could not be checked here" if verdict.not_checked else ""
-        outcome = "passed" if verdict.passed else f"not yet: {len(verdict.failed)} checks failed"
+        unknown = f"; {len(grading.not_checked)} could not be checked here" if grading.not_checked else ""
+        outcome = "passed" if grading.passed else f"not yet: {len(grading.failed)} checks failed"
         print(f"\n{exercise.label}: {outcome}{unknown}")
-    return 0 if verdict.passed else 1
+    return 0 if grading.passed else 1
 
 
-def check_report(verdict: Verdict, action: str = "check") -> Report:
+def check_report(grading: Grading, action: str = "check") -> Report:
     """One row per check, in the order of the exercise's steps."""
     from profiling_lab.report.table import Column, Report, Table
 
     columns = (Column("check", "check"), Column("result", "result"), Column("message", ""))
-    rows = tuple((check.name, check.status.value, check.message) for check in verdict.checks)
+    rows = tuple((check.name, check.status.value, check.message) for check in grading.checks)
     return Report(f"exercise {action}", {}, (), Table(columns, rows, len(rows)), {})
 
 

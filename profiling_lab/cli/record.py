@@ -231,15 +231,15 @@ def _run_script(args: argparse.Namespace) -> int:
     recorder.start()
     be_quiet = report_every(args.status) if args.status else lambda: None
     with recorded_children(_plan(args), output) as reports:
-        ending = run_script(
+        result = run_script(
             script, args.arguments, _recorder.python_stacks.hide_callers, _recorder.leave_out_this_thread
         )
         be_quiet()
         failure = 0
-        if not ending.in_child:
+        if not result.in_child:
             failure = _finish(recorder, script.name, output)
             say_what_became_of_children(reports)
-    return end_process(ending) or failure
+    return end_process(result) or failure
 
 
 def _launch(program: str, args: argparse.Namespace) -> int:
@@ -248,7 +248,7 @@ def _launch(program: str, args: argparse.Namespace) -> int:
     from profiling_lab.cli._launch import run_program
     from profiling_lab.errors import UsageError
     from profiling_lab.recording import children
-    from profiling_lab.recording.run_script import Ending, end_process
+    from profiling_lab.recording.run_script import ScriptResult, end_process
     from profiling_lab.recording.signals import signal_number
 
     if args.no_children:
@@ -275,7 +275,7 @@ def _launch(program: str, args: argparse.Namespace) -> int:
             program, [args.script, *args.arguments], os.environ, open_or_close_windows
         )
         say_what_became_of_children(reports, args.script)
-    return end_process(Ending(code, interrupted))
+    return end_process(ScriptResult(code, interrupted))
 
 
 def _plan(args: argparse.Namespace) -> Plan | None:
@@ -302,11 +302,11 @@ def _plan(args: argparse.Namespace) -> Plan | None:
 def _output(args: argparse.Namespace, script: str) -> Path:
     """The output file of this process. With several ranks, a free name is chosen if the file exists."""
     from profiling_lab.recording import output_name
-    from profiling_lab.recording.place_in_job import place_in_job
+    from profiling_lab.recording.rank_in_job import rank_in_job
 
     if not args.output:
         stem = script.rsplit(".", 1)[-1] if args.is_module else Path(os.path.abspath(script)).stem
-        return output_name.free_name(output_name.with_rank(Path(f"{stem}.sqlite"), place_in_job()))
+        return output_name.free_name(output_name.with_rank(Path(f"{stem}.sqlite"), rank_in_job()))
     path, note = output_name.in_this_process(args.output, overwrite=args.overwrite)
     if note:
         _say(note)

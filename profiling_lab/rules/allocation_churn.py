@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import host_blocked
-from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.cuda_calls import CudaCall
@@ -31,7 +31,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations, calls = view.operations, view.calls
     allocates = view.calls_of(*ALLOCATES)
     if not len(calls):

@@ -16,7 +16,7 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.copy_cost import COST_OF, copy_cost
 from profiling_lab.rules.costs import host_blocked
-from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind
@@ -31,7 +31,7 @@ HELD = Threshold(
 REMEDY = "non_blocking=True needs pinned memory: tensor.pin_memory(), or DataLoader(pin_memory=True)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations, call = view.operations, view.attribution.call
     to_device = view.named("memcpy HtoD")
     if not to_device.any():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.gpu_gaps import LONG
 from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
 from profiling_lab.rules.rule import Rule, Time
@@ -34,7 +34,7 @@ OF_COPIES = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     findings: list[Finding] = []
     unknown: list[Abstain] = []
     for process, busy in view.processes.items():

@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
@@ -22,7 +22,7 @@ MOVES = ("memcpy PtoP", "memcpy DtoD", "memcpy DtoH", "memcpy HtoD")
 REMEDY = "use DistributedDataParallel with one process per GPU: torchrun --nproc-per-node"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     devices = Counter(process for process, _, _ in view.devices)
     several = [process for process, number in devices.items() if number >= view[DEVICES]]
     if not several:

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.finding import OPERATORS, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import FARTHEST_NS
@@ -25,7 +25,7 @@ _NEXT = re.compile(r"DataLoader.*__next__")
 _OPERATOR = re.compile(r"^(aten|autograd)::|^ProfilerStep#")
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     ranges = view.trace.ranges
     loading = [_NEXT.search(name) is not None for name in ranges.names]
     if not any(loading):

@@ -14,7 +14,7 @@ import re
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
@@ -26,7 +26,7 @@ FILE = "torch/nn/parallel/distributed.py"
 REMEDY = "torch.distributed.init_process_group('nccl') or 'cpu:gloo,cuda:nccl'"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     if (view.classes == OperationClass.COMMUNICATION).any():
         return ()
     backend, size = str(view.trace.job_facts.get("backend", "")), view.trace.job_facts.get("world_size")

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import (
     FUSED_ATTENTION,
     MEMORY_BOUND,
@@ -51,7 +51,7 @@ OF_FAMILIES = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     rows = np.flatnonzero(view.kernels)
     if len(rows) < view[ENOUGH]:

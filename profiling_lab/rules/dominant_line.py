@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
@@ -22,7 +22,7 @@ ENOUGH = Threshold("enough", "operations needed to compare shares", 20, "at leas
 REMEDY = "look at this line first: `profiling-lab kernels` shows its kernels"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     if len(operations) < view[ENOUGH]:
         return Abstain(f"{len(operations)} operations are too few to compare shares", LONGER)

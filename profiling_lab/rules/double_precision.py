@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -22,7 +22,7 @@ DOUBLE = r"f64f64|(?i:dgemm|_d884|d16816)|gem[mv]\w*<[^>]*\bdouble\b"
 REMEDY = "convert to float32 where the tensor is made (torch.from_numpy(a).float(), dtype=torch.float32)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
     double = np.flatnonzero(view.kernels_named(DOUBLE))
     findings = []

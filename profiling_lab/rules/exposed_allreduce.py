@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
@@ -25,7 +25,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     communicates = view.classes == OperationClass.COMMUNICATION
     if not communicates.any():
         return ()

@@ -97,7 +97,7 @@ class Abstain:
     """how to record what is missing: an option of profiling-lab, nsys or torch.profiler"""
 
 
-Verdict: TypeAlias = Sequence[Finding] | Abstain
+RuleResult: TypeAlias = Sequence[Finding] | Abstain
 
 
 # How to record what is missing, for data that several rules need.

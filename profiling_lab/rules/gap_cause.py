@@ -20,7 +20,7 @@ from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.host_lines import HostLine, host_lines
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES, WORDS
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -36,7 +36,7 @@ LONG = Threshold(
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     pieces = view.gap_pieces
     idle_ns = pieces.end_ns - pieces.start_ns
     if not idle_ns.sum():

@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.finding import LONGER, WORTH, Abstain, Threshold, Verdict, ms, where
+from profiling_lab.rules.finding import LONGER, WORTH, Abstain, RuleResult, Threshold, ms, where
 from profiling_lab.rules.profiler_overhead import OF_THE_PROFILER
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -23,7 +23,7 @@ LONG = Threshold("long", "a gap", 1_000_000, "ns, from", "nsys-ai: 1 ms (nsys: 5
 REMEDY = "`profiling-lab gaps` shows what the host did in each gap"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations, findings, several = view.operations, [], False
     for process, device, rows in view.devices:
         several |= len(rows) > 1

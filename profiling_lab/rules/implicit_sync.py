@@ -10,7 +10,7 @@ launched new work. Only the idle time counts as the cost, as in `sync_calls`.
 
 from __future__ import annotations
 
-from profiling_lab.rules.finding import Verdict
+from profiling_lab.rules.finding import RuleResult
 from profiling_lab.rules.host_waits import DENSITY, IDLE, TINY_COPY, reads_of_a_value, wait_findings
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -20,7 +20,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     to_host = view.named("memcpy DtoH")
     if not to_host.any():
         return ()

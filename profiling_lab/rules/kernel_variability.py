@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import LONGER, Abstain, Finding, Threshold, Verdict, ms
+from profiling_lab.rules.finding import LONGER, Abstain, Finding, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, dense
@@ -30,7 +30,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     rows = np.flatnonzero(view.kernels)
     duration = view.operations.duration_ns
     place = view.operation_place[rows].astype(np.int64) + 1

@@ -17,7 +17,7 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import CASTING, KNOWN, REARRANGING, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
@@ -40,7 +40,7 @@ OF_CASTS = (
 COPYING = r"^aten::(_to_copy|clone|contiguous|cat|stack|pad|_reshape_copy)$"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     moves = view.kernels_named(REARRANGING) | view.named("memcpy DtoD")
     casts = moves & _casts(view)
     findings = [

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiling_lab.errors import LabError, UsageError
-from profiling_lab.rules.finding import Abstain, Finding, Threshold, Verdict
+from profiling_lab.rules.finding import Abstain, Finding, RuleResult, Threshold
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 
@@ -42,20 +42,20 @@ def _sound(rule: Rule, path: Path) -> Rule:
     return replace(rule, check=_guarded(rule, path))
 
 
-def _guarded(rule: Rule, path: Path) -> Callable[[View], Verdict]:
+def _guarded(rule: Rule, path: Path) -> Callable[[View], RuleResult]:
     """A rule that fails, or returns None, must never count as 'nothing found'."""
 
-    def check(view: View) -> Verdict:
+    def check(view: View) -> RuleResult:
         try:
-            verdict = rule.check(view)
+            result = rule.check(view)
         except LabError:
             raise
         except Exception as error:
             raise UsageError(f"rule {rule.name} of {path} failed, {_what(error, path)}") from error
-        is_list = isinstance(verdict, tuple | list) and all(isinstance(each, Finding) for each in verdict)
-        if not is_list and not isinstance(verdict, Abstain):
-            raise UsageError(f"rule {rule.name} of {path} returned {verdict!r}; expected findings or Abstain")
-        return verdict
+        is_list = isinstance(result, tuple | list) and all(isinstance(each, Finding) for each in result)
+        if not is_list and not isinstance(result, Abstain):
+            raise UsageError(f"rule {rule.name} of {path} returned {result!r}; expected findings or Abstain")
+        return result
 
     return check
 

@@ -16,8 +16,8 @@ from profiling_lab.rules.finding import (
     WORTH,
     Abstain,
     Finding,
+    RuleResult,
     Threshold,
-    Verdict,
     ms,
     percent,
     where,
@@ -38,7 +38,7 @@ ENOUGH = Threshold("enough", "operations of a GPU", 60, "at least", "ours: two f
 REMEDY = "check what the host does before this line: data loading, synchronisation, many small kernels"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     devices = [rows for _, _, rows in view.devices if len(rows) >= view[ENOUGH]]
     if not devices:
         return Abstain(f"no GPU has {view[ENOUGH]:.0f} operations, too few to divide into parts", LONGER)

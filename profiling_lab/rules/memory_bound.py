@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -21,7 +21,7 @@ SHARE = Threshold("share", "memory-bound kernels", 0.3, "of the GPU time, from",
 REMEDY = "fuse them: torch.compile, or a fused op (layer_norm_gelu, a fused optimizer, SDPA)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
     memory = view.kernels_named(MEMORY_BOUND) & ~view.kernels_named(MATRIX)
     total_ns = int(duration[memory].sum())

@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab.analysis.memory import memory_peaks
 from profiling_lab.rules.costs import host_blocked
-from profiling_lab.rules.finding import Abstain, Threshold, Verdict, percent, where
+from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, percent, where
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.cuda_calls import CudaCall
@@ -23,7 +23,7 @@ ALLOCATES = (CudaCall.DEVICE_MEMORY, CudaCall.POOL_MEMORY)
 REMEDY = "smaller batches, activation checkpointing, a sharded optimizer (FSDP), or lower precision"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     peaks = memory_peaks(view.trace)
     if peaks is None:
         return Abstain(

@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.copy_cost import COST_OF, copy_cost
-from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Verdict, ms
+from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, RuleResult, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind
@@ -22,7 +22,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     known = (operations.source_memory != MemoryKind.UNKNOWN) | (
         operations.target_memory != MemoryKind.UNKNOWN

@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import within_recording
-from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import FARTHEST_NS, I64, OverheadKind
@@ -28,7 +28,7 @@ OF_THE_PROFILER = (
 REMEDY = "compare shares, not times; record less: no native backtraces, no sampling, fewer steps"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     noted = _of_callbacks(view) or _of_stretches(view)
     if noted is None:
         return Abstain(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.costs import host_blocked
-from profiling_lab.rules.finding import FROM_THE_START, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.launch_queue import full_queue_ns, fullest_queue
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import ENOUGH_FRAC, View
@@ -28,7 +28,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     findings, unknown = [], 0
     for process in view.processes:
         kernels = np.flatnonzero(view.kernels & (view.operations.process == process))

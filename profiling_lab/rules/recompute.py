@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
@@ -28,7 +28,7 @@ SHARE = Threshold(
 REMEDY = "checkpoint fewer layers if memory allows, or only cheap operations (selective checkpointing)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     stacks, found, duration = view.trace.stacks, view.attribution, view.operations.duration_ns
     if len(stacks) == 1:
         return Abstain("the trace has no Python stacks", STACKS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from profiling_lab.rules.finding import Threshold, Verdict
+from profiling_lab.rules.finding import RuleResult, Threshold
 from profiling_lab.rules.view import View
 
 
@@ -27,7 +27,7 @@ class Rule:
     """the name of the rule's file"""
     question: str
     thresholds: tuple[Threshold, ...]
-    check: Callable[[View], Verdict]
+    check: Callable[[View], RuleResult]
     about: str = ""
     """what it looks at, how it decides and how to read it: the docstring of its file"""
     time: Time = Time.OTHER

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, Severity, Verdict
+from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, RuleResult, Severity
 from profiling_lab.rules.fold import folded
 from profiling_lab.rules.platform_words import in_words_of_the_platform
 from profiling_lab.rules.rule import Rule, Time
@@ -64,15 +64,15 @@ def run(
     for rule in rules:
         view.settings = (settings or {}).get(rule.name, {})
         try:
-            verdict: Verdict = rule.check(view)
+            result: RuleResult = rule.check(view)
         except NotEnoughDataError as error:
-            verdict = Abstain(str(error), LONGER)
+            result = Abstain(str(error), LONGER)
         if view.is_rocm:
-            verdict = in_words_of_the_platform(verdict)
-        if isinstance(verdict, Abstain):
-            abstained.append((rule.name, verdict))
-        elif verdict:
-            findings += [_finished(finding, rule, view.span_ns) for finding in verdict]
+            result = in_words_of_the_platform(result)
+        if isinstance(result, Abstain):
+            abstained.append((rule.name, result))
+        elif result:
+            findings += [_finished(finding, rule, view.span_ns) for finding in result]
         else:
             silent.append(rule.name)
     left = folded(findings, {rule.name: rule for rule in rules})

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
@@ -31,7 +31,7 @@ OF_TOO_MANY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     copies = view.classes == OperationClass.HOST_TO_DEVICE
     if not copies.any():
         return ()

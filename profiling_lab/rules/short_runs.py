@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, where
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
@@ -27,7 +27,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations, findings, enough = view.operations, [], False
     for process, device, rows in view.devices:
         busy = view.busy(rows).filled(view.unknown(process))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import CONVOLUTION, KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -25,7 +25,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
     convolves = view.kernels_named(CONVOLUTION) | view.kernels_named(CONVERTS)
     rows = np.flatnonzero(convolves)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.steps import PARTS, part_times
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
@@ -21,7 +21,7 @@ ENOUGH = Threshold("enough", "steps needed for a median", 5, "at least", "ours")
 REMEDY = "`profiling-lab steps` lists all steps; look at a single one with `--step N`"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     steps = view.steps
     if steps is None or len(steps) < view[ENOUGH]:
         found = f"{len(steps)} steps are too few for a median" if steps else "no steps were found"

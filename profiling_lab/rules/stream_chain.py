@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import CALLS, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import CALLS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
@@ -24,7 +24,7 @@ WAITED = Threshold("waited", "changes of stream after a wait", 0.5, "of all, fro
 REMEDY = "record the event right after the needed work, and wait as late as possible; or use one stream"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     findings, serial = [], False
     follows = _launched_after_wait(view)
     for process, device, rows in view.devices:

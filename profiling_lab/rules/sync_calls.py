@@ -11,7 +11,7 @@ gap around the end of each wait, at most as long as the wait, without other host
 
 from __future__ import annotations
 
-from profiling_lab.rules.finding import CALLS, Abstain, Verdict
+from profiling_lab.rules.finding import CALLS, Abstain, RuleResult
 from profiling_lab.rules.host_waits import DENSITY, IDLE, ends_a_copy, other_waits, wait_findings
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -20,7 +20,7 @@ OF_COPIES = "copy with non_blocking=True and pinned memory (see pageable_copy)"
 REMEDY = "synchronise at most once per step: order work with streams and events, and read results later"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     if not len(view.calls):
         return Abstain("no CUDA API call was recorded", CALLS)
     waits = other_waits(view)

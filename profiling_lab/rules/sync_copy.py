@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.blocking_calls import blocking_calls
-from profiling_lab.rules.finding import WORTH, Threshold, Verdict
+from profiling_lab.rules.finding import WORTH, RuleResult, Threshold
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
@@ -19,7 +19,7 @@ SMALL = Threshold("small", "HtoD copies left out", 65536, "bytes, at most", "nsy
 REMEDY = "use the asynchronous call (cudaMemcpyAsync; in torch non_blocking=True with pinned memory)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     to_device = view.named("memcpy HtoD")
     host_side = to_device | view.named("memcpy DtoH", "memcpy HtoH", "memcpy HtoA", "memcpy AtoH")
     if not host_side.any():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.blocking_calls import blocking_calls
-from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Verdict
+from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, RuleResult
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind, OperationKind
@@ -19,7 +19,7 @@ HOST_VISIBLE = (MemoryKind.PINNED, MemoryKind.MANAGED, MemoryKind.MANAGED_STATIC
 REMEDY = "use cudaMemsetAsync on a stream"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     sets = operations.kind == OperationKind.SET
     if not sets.any():

@@ -15,7 +15,16 @@ import re
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import OPERATORS, Abstain, Confidence, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import (
+    OPERATORS,
+    Abstain,
+    Confidence,
+    RuleResult,
+    Threshold,
+    ms,
+    percent,
+    where,
+)
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
@@ -41,7 +50,7 @@ REMEDY = (
 BEFORE_AMPERE = "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler; sizes in multiples of 8"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     capabilities = [
         float(gpu.compute) for gpu in view.trace.source.gpus() if re.fullmatch(r"\d+\.\d+", gpu.compute)
     ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time, host_blocked
-from profiling_lab.rules.finding import Threshold, Verdict, ms
+from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
@@ -27,7 +27,7 @@ SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at leas
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     gpu_time_ns, count = view.kernels_by_line()
     candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))

@@ -19,7 +19,7 @@ def attach(folder: Path, *arguments: str) -> tuple[int, str]:
     ("arguments", "part"),
     [
         (("4194305", "--steps", "5"), "there is no process 4194305"),
-        (("OURS", "--steps", "5"), "waits for no recording: start it with"),
+        (("OURS", "--steps", "5"), "cannot be attached to: start it with"),
         (("OURS",), "one of the arguments --steps --seconds is required"),
         (("OURS", "--steps", "5", "--seconds", "2"), "not allowed with"),
         (("OURS", "--seconds", "0"), "a number of seconds above 0, not 0"),

@@ -82,4 +82,4 @@ def test_samples_that_contradict_each_other(tmp_path: Path) -> None:
     assert recorded.code == 2 and recorded.out == ""
     assert "--no-samples cannot be combined with --sample-python or --sample-hz" in recorded.err
     recorded = record(tmp_path, "--no-samples", "--sample-hz", "0", "script.py")
-    assert "a number of samples a second, not 0" in recorded.err
+    assert "a number of samples per second, not 0" in recorded.err

@@ -41,4 +41,4 @@ def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "s").symlink_to(tmp_path / "real")
     code, _, err = status(tmp_path)
-    assert code == 1 and "no folder to use" in err
+    assert code == 1 and "cannot be used" in err
