@@ -66,12 +66,12 @@ def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
     Use it as `with open_trace(args) as trace`. Raises what `Trace.open` and `Trace.windowed` raise.
     """
     from profiling_lab.trace import Trace
-    from profiling_lab.trace.window import Wanted
+    from profiling_lab.trace.window import WindowSelection
 
     trace = Trace.open(args.trace if path is None else path)
     try:
         return trace.windowed(
-            Wanted(
+            WindowSelection(
                 range=args.range,
                 step=args.step,
                 nvtx=args.nvtx,

@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.analysis.ranks.reading import files_of
     from profiling_lab.report.ranks import ranks_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.window import Wanted
+    from profiling_lab.trace.window import WindowSelection
 
-    window = Wanted(range=args.range, step=args.step, nvtx=args.nvtx, steps_by=args.steps_by)
+    window = WindowSelection(range=args.range, step=args.step, nvtx=args.nvtx, steps_by=args.steps_by)
     options = Options(args.steps_by, tuple(args.own), window or None)
     files = files_of(args.traces)
     with _pool(args.dask, args.jobs) as pool, _progress(len(files)) as done:

@@ -174,7 +174,7 @@ def _size(size: Size, answers: Answers, meant: Suspect) -> GradedCheck:
     if size.fits(given, meant.effect):
         return passed("size", f"{given:g}, recomputed {meant.effect:.1f}".replace(".0", ""))
     if size.effect == "share" and size.fits(100 * given, meant.effect):
-        return failed("size", "write a percentage, not a fraction")
+        return failed("size", "write the value in per cent, not as a fraction")
     return failed("size", f"this recording has another value: {size.what}")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.trace import Trace
 from profiling_lab.trace.step_windows import StepWindows, step_windows
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 LONG_PAUSE_NS = 100_000_000
 FEWEST_STEPS, ENOUGH_STEPS = 2, 5
@@ -54,7 +54,7 @@ def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | No
     span_ns = int(trace.operations.end_ns.max() - trace.operations.start_ns.min())
     if total < ENOUGH_STEPS and before_ns < MOST_FRAC * span_ns:
         return trace, None
-    return trace.windowed(Wanted(step=f"{number}:{total}", steps_by=steps_by)), StartUp(
+    return trace.windowed(WindowSelection(step=f"{number}:{total}", steps_by=steps_by)), StartUp(
         number, total, before_ns
     )
 
@@ -82,7 +82,7 @@ def _after_long_pauses(trace: Trace) -> tuple[Trace, StartUp | None]:
     after = operations.start_ns >= from_ns
     if int(operations.duration_ns[after].sum()) < MOST_FRAC * int(operations.duration_ns.sum()):
         return trace, None
-    part = trace.windowed(Wanted(range=f"{from_ns - trace.first_ns}ns:"))
+    part = trace.windowed(WindowSelection(range=f"{from_ns - trace.first_ns}ns:"))
     return part, StartUp(None, 0, from_ns - int(operations.start_ns.min()))
 
 

@@ -150,7 +150,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_gpu")
 def test_gpu_and_driver_are_named() -> None:
-    assert machine.check_driver() == ok("driver", "580.1, runs CUDA up to 13.0")
+    assert machine.check_driver() == ok("driver", "580.1, supports CUDA up to 13.0")
     assert machine.check_gpus() == ok("gpu", "1 x NVIDIA H200, compute capability 9.0, 140 GiB")
 
 
@@ -208,7 +208,7 @@ def test_cupti_versions(number: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "administrator", "status", "words"),
     [
-        pytest.param("RmProfilingAdminOnly: 0\n", False, Health.OK, "every user", id="open"),
+        pytest.param("RmProfilingAdminOnly: 0\n", False, Health.OK, "all users", id="open"),
         pytest.param("RmProfilingAdminOnly: 1\n", True, Health.OK, "this process is one", id="root"),
         pytest.param("RmProfilingAdminOnly: 1\n", False, Health.ABSENT, "ERR_NVGPUCTRPERM", id="closed"),
         pytest.param(None, False, Health.ABSENT, "cannot be read", id="no-driver"),

@@ -226,7 +226,7 @@ def test_repair_judges_the_program_alone(tmp_path: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert main(["exercise", "repair", str(folder)]) == 1
     shown = capsys.readouterr().out
-    assert "as it came" in shown and "recording" not in shown
+    assert "is unchanged" in shown and "recording" not in shown
     workspace.copy_solution(find("29"), folder)
     main(["exercise", "repair", str(folder)])
     assert "agree with double precision" in capsys.readouterr().out

@@ -28,7 +28,7 @@ from profiling_lab.recording.merging.rules import (
 )
 from profiling_lab.recording.tables.schema import NSYS_TABLES, PYREC_TABLES, column_names
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted, ranks
+from profiling_lab.trace.window import WindowSelection, ranks
 
 # Two ranks that both launch from layer(), and each from a function of its own.
 RANK = """
@@ -122,7 +122,7 @@ def test_all_verbs_read_it(job: list[Path], tmp_path: Path) -> None:
         assert ranks(trace)[1] and sorted(ranks(trace)[0]) == [0, 1]
         found = {row.function: row.kernels for row in lines(trace, own=(str(tmp_path),)).rows}
         assert found["layer"] == 11 and found["rank_0"] == 5 and found["rank_1"] == 6, found
-        one = trace.windowed(Wanted(ranks=(1,)))
+        one = trace.windowed(WindowSelection(ranks=(1,)))
         found = {row.function: row.kernels for row in lines(one, own=(str(tmp_path),)).rows}
         assert found["layer"] == 6 and "rank_0" not in found
         assert gaps(trace).coverage.gpu_ns > 0

@@ -13,7 +13,7 @@ from profiling_lab.rules import Finding, Rule, run
 from profiling_lab.rules.steady import StartUp, steady_part
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 MS = 1_000_000
 STEP = "/app/train.py:9 step"
@@ -113,7 +113,7 @@ def test_replays_of_a_graph_are_steps(part: Callable) -> None:
 def test_a_window_of_the_users_is_taken_as_it_is(tmp_path: Path) -> None:
     path = steps([50, 9, 2, 1, 1, 1, 1, 1]).write(tmp_path / "run.sqlite")
     with Trace.open(path) as trace:
-        part = trace.windowed(Wanted(step="0:8"))
+        part = trace.windowed(WindowSelection(step="0:8"))
         same, start_up = steady_part(part, None)
         assert same is part and start_up is None
 

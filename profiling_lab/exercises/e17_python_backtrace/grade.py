@@ -148,7 +148,7 @@ def _share(answers: Answers, truth: Layer) -> GradedCheck:
     if abs(given - actual * truth.forward_ns / truth.gpu_ns) <= SHARE_TOLERANCE:
         return failed("share", "that is only the forward part; add the layer's backward kernels")
     if abs(100 * given - actual) <= SHARE_TOLERANCE:
-        return failed("share", "write a percentage, not a fraction")
+        return failed("share", "write the value in per cent, not as a fraction")
     return failed("share", "not its share of all GPU time; sum all its lines, forward and backward")
 
 
