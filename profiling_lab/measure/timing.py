@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times variants of the same work against each other: interleaved, warm, behind a filled queue, L2 cold.
+"""Time variants of the same work against each other: interleaved, warm, with a full launch queue, cold L2.
 
 Absolute times move by several per cent from run to run with clocks and temperature, so only variants that
 took turns in one process are comparable. Hence there is no function that times one thing: `compare` times
@@ -55,7 +55,7 @@ class Timing:
 
 
 def ratio(numerator: Timing, denominator: Timing) -> float:
-    """How many times longer the first takes: the median over rounds of the two samples of a round.
+    """How many times longer the first takes: the median over rounds of the ratio of the samples of a round.
 
     Samples of one round share the clock and the temperature; the ratio of two medians would not use that.
     """
