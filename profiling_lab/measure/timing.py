@@ -139,7 +139,7 @@ def _synchronize() -> None:
 
 
 def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> None:
-    """By time, not by number: compilation, caches and clocks all settle with time. Every buffer is
+    """By time, not by number: compilation, caches and clocks all stabilise with time. Every buffer is
     touched.
     """
     end = time.perf_counter() + seconds
@@ -152,7 +152,7 @@ def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> Non
 
 
 def _order(names: list[str], round_number: int) -> list[str]:
-    """Each round starts with another variant, and every second round runs backwards: nobody always follows
+    """Each round starts with another variant, and every second round runs backwards: no variant always follows
     the same.
     """
     shift = round_number % len(names)
