@@ -152,8 +152,8 @@ def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> Non
 
 
 def _order(names: list[str], round_number: int) -> list[str]:
-    """Each round starts with another variant, and every second round runs backwards: no variant always follows
-    the same.
+    """Each round starts with another variant, and every second round runs backwards, so that no variant
+    always follows the same.
     """
     shift = round_number % len(names)
     turned = names[shift:] + names[:shift]
