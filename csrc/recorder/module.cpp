@@ -14,18 +14,17 @@
 #include <utility>
 #include <vector>
 
-#include "recorder/autograd_link.h"
-#include "recorder/capture_watch.h"
-#include "recorder/host_events.h"
-#include "recorder/kernel_names.h"
-#include "recorder/nvtx_ranges.h"
-#include "recorder/python_sampler.h"
-#include "recorder/python_stacks_module.h"
+#include "recorder/cupti/kernel_names.h"
+#include "recorder/cupti/stream_captures.h"
+#include "recorder/nvtx/ranges.h"
+#include "recorder/python/host_events.h"
+#include "recorder/python/sampler.h"
+#include "recorder/python/stacks_module.h"
 #include "recorder/session.h"
-#include "trace/spool.h"
+#include "recorder/spool/writer.h"
+#include "recorder/torch/autograd_link.h"
 
 namespace py = pybind11;
-namespace spool = plab::trace::spool;
 using namespace plab::recorder;
 
 namespace {
@@ -309,7 +308,7 @@ PYBIND11_MODULE(_recorder, m) {
       "close_window", [] { return Session::instance().close_window(); }, without_gil);
   m.def(
       "pause", [] { return Session::instance().pause(); }, without_gil);
-  m.def("captures_under_way", &capture_watch::under_way);
+  m.def("captures_under_way", &stream_captures::under_way);
   m.def("expect_nvtx", &nvtx_ranges::expect_recording);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });

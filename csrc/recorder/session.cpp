@@ -14,22 +14,23 @@
 #include <fstream>
 #include <new>
 
-#include "recorder/autograd_link.h"
-#include "recorder/clock.h"
-#include "recorder/host_events.h"
-#include "recorder/nvtx_ranges.h"
-#include "recorder/python_stacks.h"
-#include "recorder/signal_mask.h"
-#include "recorder/wait_calls.h"
+#include "recorder/cupti/synchronization.h"
+#include "recorder/nvtx/ranges.h"
+#include "recorder/python/host_events.h"
+#include "recorder/python/stacks.h"
+#include "recorder/system/clock.h"
+#include "recorder/system/signal_mask.h"
+#include "recorder/torch/autograd_link.h"
 
 namespace plab::recorder {
-
-namespace spool = trace::spool;
 
 namespace {
 
 constexpr int64_t kClockStepNs = 1'000'000;
 constexpr uint32_t kWarning = 2;
+
+// Pairs of both clocks tell afterwards whether somebody set the wall clock during the recording.
+spool::Clock clock_sample() noexcept { return {now_ns(), monotonic_ns()}; }
 
 }  // namespace
 
@@ -356,8 +357,8 @@ void Session::drain_launches() {
     call.node_name = node_name;
     call.return_value = event.return_value;
     call.flags = event.flags;
-    const auto wait = wait_calls::wait_of(domain, event.cbid);
-    const bool waits = wait != wait_calls::Wait::kNone;
+    const auto wait = synchronization::wait_of(domain, event.cbid);
+    const bool waits = wait != synchronization::Wait::kNone;
     if (waits) {
       syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation,
                         static_cast<uint32_t>(wait), spool::kNone, 0});
@@ -372,7 +373,7 @@ void Session::drain_launches() {
     launched_ = true;
     if (event.stack) ++calls_with_stack_;
     if (waits) ++waits_;
-    if (traced.launches && event.return_value == 0 && capture_watch::under_way() == 0)
+    if (traced.launches && event.return_value == 0 && stream_captures::under_way() == 0)
       cupti_.launched(call.correlation, call.start_ns);
   });
   stacks_.write_out();
