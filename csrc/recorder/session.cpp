@@ -125,7 +125,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   rings_.clear();
   node_names_.clear();
   last_clock_ = clock_sample();
-  writer_.append(spool::Kind::kClock, std::vector{last_clock_});
+  writer_.append(std::vector{last_clock_});
   ticks_.start();
 
   if (options.python_stacks) {
@@ -208,13 +208,13 @@ void Session::pause_locked() {
 void Session::begin_window(uint64_t start_ns, int64_t step) {
   std::lock_guard lock(windows_mutex_);
   windows_.push_back({start_ns, 0, step});
-  writer_.append(spool::Kind::kWindow, std::vector{windows_.back()});
+  writer_.append(std::vector{windows_.back()});
 }
 
 void Session::end_window() {
   std::lock_guard lock(windows_mutex_);
   windows_.back().end_ns = now_ns();
-  writer_.append(spool::Kind::kWindow, std::vector{windows_.back()});
+  writer_.append(std::vector{windows_.back()});
 }
 
 // A recording that never paused has no windows: everything is in it.
@@ -245,7 +245,7 @@ std::string Session::halt() {
   survive([this] { write_thread_names(); });
   if (nvtx_) survive([this] { nvtx_ranges::stop(writer_, keep_); });
   if (failures_) writer_.diagnostic(now_ns(), kWarning, "the recorder had no memory for some of its work");
-  survive([this] { writer_.append(spool::Kind::kClock, std::vector{clock_sample()}); });
+  survive([this] { writer_.append(std::vector{clock_sample()}); });
   state_ = State::kHalted;
   return "";
 }
@@ -309,7 +309,7 @@ void Session::keep_below_limit() {
 
 void Session::check_clock() {
   const spool::Clock clock = clock_sample();
-  writer_.append(spool::Kind::kClock, std::vector{clock});
+  writer_.append(std::vector{clock});
   const auto real = static_cast<int64_t>(clock.real_ns - last_clock_.real_ns);
   const auto monotonic = static_cast<int64_t>(clock.monotonic_ns - last_clock_.monotonic_ns);
   last_clock_ = clock;
@@ -349,7 +349,7 @@ void Session::drain_launches() {
     call.node_thread = event.node_thread;
     call.self_thread = event.self_thread;
     call.thread = ring.thread();
-    call.correlation = event.correlation;
+    call.correlation_id = event.correlation;
     const auto domain = event.flags & spool::kApiDriver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
     const CuptiClient::Call traced = cupti_.call_of(domain, event.cbid);
     call.name = traced.name;
@@ -360,7 +360,7 @@ void Session::drain_launches() {
     const auto wait = synchronization::wait_of(domain, event.cbid);
     const bool waits = wait != synchronization::Wait::kNone;
     if (waits) {
-      syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation,
+      syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation_id,
                         static_cast<uint32_t>(wait), spool::kNone, 0});
     }
     try {
@@ -374,12 +374,12 @@ void Session::drain_launches() {
     if (event.stack) ++calls_with_stack_;
     if (waits) ++waits_;
     if (traced.launches && event.return_value == 0 && stream_captures::under_way() == 0)
-      cupti_.launched(call.correlation, call.start_ns);
+      cupti_.launched(call.correlation_id, call.start_ns);
   });
   stacks_.write_out();
-  writer_.append(spool::Kind::kApiCall, calls_);
+  writer_.append(calls_);
   calls_.clear();
-  writer_.append(spool::Kind::kSync, syncs_);
+  writer_.append(syncs_);
   syncs_.clear();
 }
 
@@ -387,7 +387,7 @@ void Session::drain_samples() {
   if (samples_.empty()) samples_ = sampler_.take();
   for (const spool::Sample& sample : samples_) stacks_.use(sample.stack);
   stacks_.write_out();
-  writer_.append(spool::Kind::kSample, samples_);
+  writer_.append(samples_);
   samples_.clear();
 }
 
@@ -399,7 +399,7 @@ void Session::drain_host_events() {
     kept.push_back({event.start_ns, event.end_ns, event.thread, event.stack, writer_.intern(event.text), 0});
   }
   stacks_.write_out();
-  writer_.append(spool::Kind::kHostEvent, kept);
+  writer_.append(kept);
 }
 
 // ---- facts ----
@@ -420,7 +420,7 @@ void Session::write_thread_names() {
     const auto thread = static_cast<uint32_t>(std::strtoul(task.path().filename().c_str(), nullptr, 10));
     threads.push_back({thread, writer_.intern(name)});
   }
-  writer_.append(spool::Kind::kThread, threads);
+  writer_.append(threads);
 }
 
 std::map<std::string, std::string> Session::statistics() {

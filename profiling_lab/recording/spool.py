@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture file in memory: one structured array per kind of record (csrc/recorder/spool/writer.h names the fields)."""
+"""A capture file in memory: one structured array per kind of record of csrc/recorder/spool/records.h."""
 
 from __future__ import annotations
 

@@ -86,103 +86,177 @@ struct Record {
   int kind;
 };
 
-struct KernelRecord {  // CUpti_ActivityKernel5 to 10 agree up to here
+// Each list below, F(type, name, CUPTI's name), makes a record and the proof of its layout. A name is that of
+// the field of recorder/spool/records.h which takes the value over.
+
+// CUpti_ActivityKernel5 to 10 agree up to here. cache_configs: requested in its low half, executed in its
+// high one.
+#define PLAB_CUPTI_KERNEL(F)                                                  \
+  F(uint8_t, cache_configs, cacheConfig)                                      \
+  F(uint8_t, shared_memory_config, sharedMemoryConfig)                        \
+  F(uint16_t, registers_per_thread, registersPerThread)                       \
+  F(int, partitioned_global_cache_requested, partitionedGlobalCacheRequested) \
+  F(int, partitioned_global_cache_executed, partitionedGlobalCacheExecuted)   \
+  F(uint64_t, start_ns, start)                                                \
+  F(uint64_t, end_ns, end)                                                    \
+  F(uint64_t, completed, completed)                                           \
+  F(uint32_t, device_id, deviceId)                                            \
+  F(uint32_t, context_id, contextId)                                          \
+  F(uint32_t, stream_id, streamId)                                            \
+  F(int32_t, grid_x, gridX)                                                   \
+  F(int32_t, grid_y, gridY)                                                   \
+  F(int32_t, grid_z, gridZ)                                                   \
+  F(int32_t, block_x, blockX)                                                 \
+  F(int32_t, block_y, blockY)                                                 \
+  F(int32_t, block_z, blockZ)                                                 \
+  F(int32_t, static_shared_memory, staticSharedMemory)                        \
+  F(int32_t, dynamic_shared_memory, dynamicSharedMemory)                      \
+  F(uint32_t, local_memory_per_thread, localMemoryPerThread)                  \
+  F(uint32_t, local_memory_total, localMemoryTotal)                           \
+  F(uint32_t, correlation_id, correlationId)                                  \
+  F(int64_t, grid_id, gridId)                                                 \
+  F(const char*, name, name)                                                  \
+  F(void*, reserved, reserved0)                                               \
+  F(uint64_t, queued, queued)                                                 \
+  F(uint64_t, submitted, submitted)                                           \
+  F(uint8_t, launch_type, launchType)                                         \
+  F(uint8_t, is_carveout_requested, isSharedMemoryCarveoutRequested)          \
+  F(uint8_t, carveout_requested, sharedMemoryCarveoutRequested)               \
+  F(uint8_t, carveout_padding, padding)                                       \
+  F(uint32_t, shared_memory_executed, sharedMemoryExecuted)                   \
+  F(uint64_t, graph_node_id, graphNodeId)                                     \
+  F(int, shared_memory_limit_config, shmemLimitConfig)                        \
+  F(uint32_t, graph_id, graphId)
+// Follows KernelRecord from Kernel8 on.
+#define PLAB_CUPTI_KERNEL_CLUSTER(F)                              \
+  F(void*, access_policy_window, pAccessPolicyWindow)             \
+  F(uint32_t, channel_id, channelID)                              \
+  F(int, channel_type, channelType)                               \
+  F(uint32_t, cluster_x, clusterX)                                \
+  F(uint32_t, cluster_y, clusterY)                                \
+  F(uint32_t, cluster_z, clusterZ)                                \
+  F(uint32_t, cluster_scheduling_policy, clusterSchedulingPolicy) \
+  F(uint64_t, local_memory_total, localMemoryTotal_v2)
+// Follows KernelClusterRecord from Kernel9 on.
+#define PLAB_CUPTI_KERNEL_OCCUPANCY(F)                             \
+  F(uint32_t, max_potential_cluster_size, maxPotentialClusterSize) \
+  F(uint32_t, max_active_clusters, maxActiveClusters)
+#define PLAB_CUPTI_MEMCPY(F)                                \
+  F(uint8_t, copy_kind, copyKind)                           \
+  F(uint8_t, src_kind, srcKind)                             \
+  F(uint8_t, dst_kind, dstKind)                             \
+  F(uint8_t, flags, flags)                                  \
+  F(uint64_t, bytes, bytes)                                 \
+  F(uint64_t, start_ns, start)                              \
+  F(uint64_t, end_ns, end)                                  \
+  F(uint32_t, device_id, deviceId)                          \
+  F(uint32_t, context_id, contextId)                        \
+  F(uint32_t, stream_id, streamId)                          \
+  F(uint32_t, correlation_id, correlationId)                \
+  F(uint32_t, runtime_correlation_id, runtimeCorrelationId) \
+  F(uint32_t, reserved_pad, pad)                            \
+  F(void*, reserved, reserved0)                             \
+  F(uint64_t, graph_node_id, graphNodeId)
+#define PLAB_CUPTI_MEMCPY_PEER(F)            \
+  F(uint8_t, copy_kind, copyKind)            \
+  F(uint8_t, src_kind, srcKind)              \
+  F(uint8_t, dst_kind, dstKind)              \
+  F(uint8_t, flags, flags)                   \
+  F(uint64_t, bytes, bytes)                  \
+  F(uint64_t, start_ns, start)               \
+  F(uint64_t, end_ns, end)                   \
+  F(uint32_t, device_id, deviceId)           \
+  F(uint32_t, context_id, contextId)         \
+  F(uint32_t, stream_id, streamId)           \
+  F(uint32_t, src_device_id, srcDeviceId)    \
+  F(uint32_t, src_context_id, srcContextId)  \
+  F(uint32_t, dst_device_id, dstDeviceId)    \
+  F(uint32_t, dst_context_id, dstContextId)  \
+  F(uint32_t, correlation_id, correlationId) \
+  F(void*, reserved, reserved0)              \
+  F(uint64_t, graph_node_id, graphNodeId)
+#define PLAB_CUPTI_MEMSET(F)                 \
+  F(uint32_t, value, value)                  \
+  F(uint64_t, bytes, bytes)                  \
+  F(uint64_t, start_ns, start)               \
+  F(uint64_t, end_ns, end)                   \
+  F(uint32_t, device_id, deviceId)           \
+  F(uint32_t, context_id, contextId)         \
+  F(uint32_t, stream_id, streamId)           \
+  F(uint32_t, correlation_id, correlationId) \
+  F(uint16_t, flags, flags)                  \
+  F(uint16_t, mem_kind, memoryKind)          \
+  F(uint32_t, reserved_pad, pad)             \
+  F(void*, reserved, reserved0)              \
+  F(uint64_t, graph_node_id, graphNodeId)
+#define PLAB_CUPTI_OVERHEAD(F)                    \
+  F(int, overhead_kind, overheadKind)             \
+  F(int, object_kind, objectKind)                 \
+  F(uint32_t, process, objectId.pt.processId)     \
+  F(uint32_t, thread, objectId.pt.threadId)       \
+  F(uint32_t, object_rest, objectId.dcs.streamId) \
+  F(uint64_t, start_ns, start)                    \
+  F(uint64_t, end_ns, end)
+#define PLAB_CUPTI_GRAPH_TRACE(F)            \
+  F(uint32_t, correlation_id, correlationId) \
+  F(uint64_t, start_ns, start)               \
+  F(uint64_t, end_ns, end)                   \
+  F(uint32_t, device_id, deviceId)           \
+  F(uint32_t, graph_id, graphId)             \
+  F(uint32_t, context_id, contextId)         \
+  F(uint32_t, stream_id, streamId)
+#define PLAB_CUPTI_CONTEXT(F)              \
+  F(uint32_t, context_id, contextId)       \
+  F(uint32_t, device_id, deviceId)         \
+  F(uint16_t, compute_api, computeApiKind) \
+  F(uint16_t, null_stream_id, nullStreamId)
+#define PLAB_CUPTI_STREAM(F)         \
+  F(uint32_t, context_id, contextId) \
+  F(uint32_t, stream_id, streamId)   \
+  F(uint32_t, priority, priority)    \
+  F(int, flag, flag)                 \
+  F(uint32_t, correlation_id, correlationId)
+
+#define PLAB_MEMBER(type, name, theirs) type name;
+struct KernelRecord {
   int kind;
-  uint8_t cache_config;
-  uint8_t shared_memory_config;
-  uint16_t registers_per_thread;
-  int partitioned_cache[2];
-  uint64_t start, end, completed;
-  uint32_t device, context, stream;
-  int32_t grid[3];
-  int32_t block[3];
-  int32_t static_shared, dynamic_shared;
-  uint32_t local_per_thread, local_total;
-  uint32_t correlation;
-  int64_t grid_id;
-  const char* name;
-  void* reserved;
-  uint64_t queued, submitted;
-  uint8_t launch_type;
-  uint8_t carveout[3];
-  uint32_t shared_executed;
-  uint64_t graph_node;
-  int shared_limit_config;
-  uint32_t graph;
+  PLAB_CUPTI_KERNEL(PLAB_MEMBER)
 };
-
-struct KernelClusterTail {  // follows KernelRecord from Kernel8 on
-  void* access_policy;
-  uint32_t channel;
-  int channel_type;
-  uint32_t cluster[3];
-  uint32_t cluster_scheduling;
-  uint64_t local_total;
-  uint32_t max_potential_cluster;  // from Kernel9 on
-  uint32_t max_active_clusters;
+struct KernelClusterRecord {
+  PLAB_CUPTI_KERNEL_CLUSTER(PLAB_MEMBER)
 };
-
+struct KernelOccupancyRecord {
+  PLAB_CUPTI_KERNEL_OCCUPANCY(PLAB_MEMBER)
+};
 struct MemcpyRecord {
   int kind;
-  uint8_t copy_kind, source_kind, destination_kind, flags;
-  uint64_t bytes, start, end;
-  uint32_t device, context, stream;
-  uint32_t correlation, runtime_correlation;
-  uint32_t pad;
-  void* reserved;
-  uint64_t graph_node;
+  PLAB_CUPTI_MEMCPY(PLAB_MEMBER)
 };
-
 struct MemcpyPeerRecord {
   int kind;
-  uint8_t copy_kind, source_kind, destination_kind, flags;
-  uint64_t bytes, start, end;
-  uint32_t device, context, stream;
-  uint32_t source_device, source_context, destination_device, destination_context;
-  uint32_t correlation;
-  void* reserved;
-  uint64_t graph_node;
+  PLAB_CUPTI_MEMCPY_PEER(PLAB_MEMBER)
 };
-
 struct MemsetRecord {
   int kind;
-  uint32_t value;
-  uint64_t bytes, start, end;
-  uint32_t device, context, stream;
-  uint32_t correlation;
-  uint16_t flags, memory_kind;
-  uint32_t pad;
-  void* reserved;
-  uint64_t graph_node;
+  PLAB_CUPTI_MEMSET(PLAB_MEMBER)
 };
-
 struct OverheadRecord {
   int kind;
-  int overhead_kind;
-  int object_kind;
-  uint32_t process, thread, pad;
-  uint64_t start, end;
+  PLAB_CUPTI_OVERHEAD(PLAB_MEMBER)
 };
-
 struct GraphTraceRecord {
   int kind;
-  uint32_t correlation;
-  uint64_t start, end;
-  uint32_t device, graph, context, stream;
+  PLAB_CUPTI_GRAPH_TRACE(PLAB_MEMBER)
 };
-
 struct ContextRecord {
   int kind;
-  uint32_t context, device;
-  uint16_t api, null_stream;
+  PLAB_CUPTI_CONTEXT(PLAB_MEMBER)
 };
-
 struct StreamRecord {
   int kind;
-  uint32_t context, stream, priority;
-  int flag;
-  uint32_t correlation;
+  PLAB_CUPTI_STREAM(PLAB_MEMBER)
 };
+#undef PLAB_MEMBER
 
 using SubscriberHandle = struct OpaqueSubscriber*;
 using CallbackFunction = void (*)(void* userdata, Domain domain, uint32_t cbid, const void* data);

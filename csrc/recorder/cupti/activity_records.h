@@ -46,9 +46,10 @@ class ActivityDecoder {
 
  private:
   void add_kernel(const cupti::KernelRecord& record);
-  void add_copy(const cupti::MemcpyRecord& record);
-  void add_peer_copy(const cupti::MemcpyPeerRecord& record);
-  bool has_time(uint32_t correlation, uint64_t start, uint64_t end);
+  template <class Record>
+  void add_copy(const Record& record);
+  template <class Record>
+  bool has_time(const Record& record);
   uint32_t name(const char* text);
 
   const cupti::Functions& functions_;

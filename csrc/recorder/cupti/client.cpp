@@ -225,7 +225,7 @@ void CuptiClient::collect() {
   }
   if (decoder_.newest().correlation != newest) captures_at_last_record_ = stream_captures::begun();
   decoder_.write_out();
-  writer_.append(spool::Kind::kGraphNode, graph_nodes_.take());
+  writer_.append(graph_nodes_.take());
   buffers_.keep_ahead();
 }
 

@@ -8,6 +8,7 @@
 #if CUPTI_API_VERSION >= 130000 && CUPTI_API_VERSION < 130200
 
 #include <type_traits>
+#include <utility>
 
 #include "recorder/cupti/abi.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 #define SAME_OFFSET(ours, our_field, theirs, their_field) \
   static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field))
-#define PREFIX_OF(ours, theirs) static_assert(sizeof(ours) <= sizeof(theirs))
 
 static_assert(kSuccess == CUPTI_SUCCESS && kMaxLimitReached == CUPTI_ERROR_MAX_LIMIT_REACHED);
 static_assert(kNotInitialized == CUPTI_ERROR_NOT_INITIALIZED && kUnknown == CUPTI_ERROR_UNKNOWN);
@@ -56,69 +56,30 @@ SAME_OFFSET(ResourceData, descriptor, CUpti_ResourceData, resourceDescriptor);
 SAME_OFFSET(GraphData, node, CUpti_GraphData, node);
 SAME_OFFSET(GraphData, original_node, CUpti_GraphData, originalNode);
 
-using Kernel = CUpti_ActivityKernel9;
-PREFIX_OF(KernelRecord, Kernel);
-SAME_OFFSET(KernelRecord, cache_config, Kernel, cacheConfig);
-SAME_OFFSET(KernelRecord, registers_per_thread, Kernel, registersPerThread);
-SAME_OFFSET(KernelRecord, start, Kernel, start);
-SAME_OFFSET(KernelRecord, device, Kernel, deviceId);
-SAME_OFFSET(KernelRecord, stream, Kernel, streamId);
-SAME_OFFSET(KernelRecord, grid, Kernel, gridX);
-SAME_OFFSET(KernelRecord, block, Kernel, blockX);
-SAME_OFFSET(KernelRecord, static_shared, Kernel, staticSharedMemory);
-SAME_OFFSET(KernelRecord, local_per_thread, Kernel, localMemoryPerThread);
-SAME_OFFSET(KernelRecord, correlation, Kernel, correlationId);
-SAME_OFFSET(KernelRecord, grid_id, Kernel, gridId);
-SAME_OFFSET(KernelRecord, name, Kernel, name);
-SAME_OFFSET(KernelRecord, launch_type, Kernel, launchType);
-SAME_OFFSET(KernelRecord, shared_executed, Kernel, sharedMemoryExecuted);
-SAME_OFFSET(KernelRecord, graph_node, Kernel, graphNodeId);
-SAME_OFFSET(KernelRecord, shared_limit_config, Kernel, shmemLimitConfig);
-SAME_OFFSET(KernelRecord, graph, Kernel, graphId);
-#define SAME_TAIL(our_field, their_field)                                        \
-  static_assert(sizeof(KernelRecord) + offsetof(KernelClusterTail, our_field) == \
-                offsetof(Kernel, their_field))
-SAME_TAIL(access_policy, pAccessPolicyWindow);
-SAME_TAIL(cluster, clusterX);
-SAME_TAIL(cluster_scheduling, clusterSchedulingPolicy);
-SAME_TAIL(local_total, localMemoryTotal_v2);
-SAME_TAIL(max_potential_cluster, maxPotentialClusterSize);
-SAME_TAIL(max_active_clusters, maxActiveClusters);
-
-PREFIX_OF(MemcpyRecord, CUpti_ActivityMemcpy5);
-SAME_OFFSET(MemcpyRecord, copy_kind, CUpti_ActivityMemcpy5, copyKind);
-SAME_OFFSET(MemcpyRecord, bytes, CUpti_ActivityMemcpy5, bytes);
-SAME_OFFSET(MemcpyRecord, device, CUpti_ActivityMemcpy5, deviceId);
-SAME_OFFSET(MemcpyRecord, correlation, CUpti_ActivityMemcpy5, correlationId);
-SAME_OFFSET(MemcpyRecord, graph_node, CUpti_ActivityMemcpy5, graphNodeId);
-PREFIX_OF(MemcpyPeerRecord, CUpti_ActivityMemcpyPtoP4);
-SAME_OFFSET(MemcpyPeerRecord, source_device, CUpti_ActivityMemcpyPtoP4, srcDeviceId);
-SAME_OFFSET(MemcpyPeerRecord, destination_context, CUpti_ActivityMemcpyPtoP4, dstContextId);
-SAME_OFFSET(MemcpyPeerRecord, correlation, CUpti_ActivityMemcpyPtoP4, correlationId);
-SAME_OFFSET(MemcpyPeerRecord, graph_node, CUpti_ActivityMemcpyPtoP4, graphNodeId);
-PREFIX_OF(MemsetRecord, CUpti_ActivityMemset4);
-SAME_OFFSET(MemsetRecord, value, CUpti_ActivityMemset4, value);
-SAME_OFFSET(MemsetRecord, bytes, CUpti_ActivityMemset4, bytes);
-SAME_OFFSET(MemsetRecord, correlation, CUpti_ActivityMemset4, correlationId);
-SAME_OFFSET(MemsetRecord, memory_kind, CUpti_ActivityMemset4, memoryKind);
-SAME_OFFSET(MemsetRecord, graph_node, CUpti_ActivityMemset4, graphNodeId);
-PREFIX_OF(OverheadRecord, CUpti_ActivityOverhead);
-SAME_OFFSET(OverheadRecord, overhead_kind, CUpti_ActivityOverhead, overheadKind);
-SAME_OFFSET(OverheadRecord, process, CUpti_ActivityOverhead, objectId);
-SAME_OFFSET(OverheadRecord, start, CUpti_ActivityOverhead, start);
-static_assert(offsetof(CUpti_ActivityObjectKindId, pt.threadId) == 4);
+// Every field of every record: where it is and how large. `start`: bytes of theirs before ours begins.
+#define SAME_FIELD(type, name, theirs)                                       \
+  static_assert(kStart + offsetof(Ours, name) == offsetof(Theirs, theirs) && \
+                sizeof(Ours::name) == sizeof(std::declval<Theirs>().theirs));
+#define SAME_RECORD(Record, TheirRecord, FIELDS, start)     \
+  namespace Record##_layout {                               \
+    using Ours = Record;                                    \
+    using Theirs = TheirRecord;                             \
+    constexpr size_t kStart = start;                        \
+    static_assert(kStart + sizeof(Ours) <= sizeof(Theirs)); \
+    FIELDS(SAME_FIELD)                                      \
+  }
+SAME_RECORD(KernelRecord, CUpti_ActivityKernel9, PLAB_CUPTI_KERNEL, 0)
+SAME_RECORD(KernelClusterRecord, CUpti_ActivityKernel9, PLAB_CUPTI_KERNEL_CLUSTER, sizeof(KernelRecord))
+SAME_RECORD(KernelOccupancyRecord, CUpti_ActivityKernel9, PLAB_CUPTI_KERNEL_OCCUPANCY,
+            sizeof(KernelRecord) + sizeof(KernelClusterRecord))
+SAME_RECORD(MemcpyRecord, CUpti_ActivityMemcpy5, PLAB_CUPTI_MEMCPY, 0)
+SAME_RECORD(MemcpyPeerRecord, CUpti_ActivityMemcpyPtoP4, PLAB_CUPTI_MEMCPY_PEER, 0)
+SAME_RECORD(MemsetRecord, CUpti_ActivityMemset4, PLAB_CUPTI_MEMSET, 0)
+SAME_RECORD(OverheadRecord, CUpti_ActivityOverhead, PLAB_CUPTI_OVERHEAD, 0)
+SAME_RECORD(GraphTraceRecord, CUpti_ActivityGraphTrace2, PLAB_CUPTI_GRAPH_TRACE, 0)
+SAME_RECORD(ContextRecord, CUpti_ActivityContext3, PLAB_CUPTI_CONTEXT, 0)
+SAME_RECORD(StreamRecord, CUpti_ActivityStream, PLAB_CUPTI_STREAM, 0)
 static_assert(kObjectThread == CUPTI_ACTIVITY_OBJECT_THREAD);
-PREFIX_OF(GraphTraceRecord, CUpti_ActivityGraphTrace2);
-SAME_OFFSET(GraphTraceRecord, correlation, CUpti_ActivityGraphTrace2, correlationId);
-SAME_OFFSET(GraphTraceRecord, start, CUpti_ActivityGraphTrace2, start);
-SAME_OFFSET(GraphTraceRecord, device, CUpti_ActivityGraphTrace2, deviceId);
-SAME_OFFSET(GraphTraceRecord, stream, CUpti_ActivityGraphTrace2, streamId);
-PREFIX_OF(ContextRecord, CUpti_ActivityContext3);
-SAME_OFFSET(ContextRecord, device, CUpti_ActivityContext3, deviceId);
-SAME_OFFSET(ContextRecord, null_stream, CUpti_ActivityContext3, nullStreamId);
-PREFIX_OF(StreamRecord, CUpti_ActivityStream);
-SAME_OFFSET(StreamRecord, priority, CUpti_ActivityStream, priority);
-SAME_OFFSET(StreamRecord, flag, CUpti_ActivityStream, flag);
 
 // Every function of ours takes as many bytes of arguments, in the same order, as theirs: compared by type
 // after enums and opaque pointers are brought to one form.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "recorder/cupti/library.h"
-#include "recorder/spool/writer.h"
+#include "recorder/spool/records.h"
 
 namespace plab::recorder {
 

@@ -12,7 +12,7 @@
 #include "recorder/cupti/stream_captures.h"
 #include "recorder/cupti/synchronization.h"
 #include "recorder/python/stacks.h"
-#include "recorder/spool/writer.h"
+#include "recorder/spool/records.h"
 #include "recorder/system/tick_clock.h"
 #include "recorder/torch/autograd_link.h"
 #include "trace/cuda_calls.h"

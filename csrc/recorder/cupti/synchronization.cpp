@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "recorder/spool/writer.h"
+#include "recorder/spool/records.h"
 #include "trace/cuda_calls.h"
 
 namespace plab::recorder::synchronization {

@@ -61,13 +61,13 @@ void write_labels(spool::Writer& writer, const std::vector<Label>& labels) {
     row.text = text_id(writer, label.text);
     row.color = row.data = spool::kNone;
   }
-  writer.append(spool::Kind::kRange, rows);
+  writer.append(rows);
 }
 
 void write_threads(spool::Writer& writer, const std::vector<std::pair<uint32_t, std::string>>& threads) {
   std::vector<spool::Thread> rows;
   for (const auto& [thread, text] : threads) rows.push_back({thread, writer.intern(text)});
-  writer.append(spool::Kind::kThread, rows);
+  writer.append(rows);
 }
 
 void write_schemas(spool::Writer& writer, const std::vector<Schema>& given) {
@@ -82,8 +82,8 @@ void write_schemas(spool::Writer& writer, const std::vector<Schema>& given) {
       entries.back().description = text_id(writer, entry.description);
     }
   }
-  writer.append(spool::Kind::kSchema, schemas);
-  writer.append(spool::Kind::kSchemaEntry, entries);
+  writer.append(schemas);
+  writer.append(entries);
 }
 
 void write_resources(spool::Writer& writer, const std::vector<Resource>& given) {
@@ -92,7 +92,7 @@ void write_resources(spool::Writer& writer, const std::vector<Resource>& given) 
     rows.push_back(resource.facts);
     rows.back().name = text_id(writer, resource.name);
   }
-  writer.append(spool::Kind::kResource, rows);
+  writer.append(rows);
 }
 
 }  // namespace

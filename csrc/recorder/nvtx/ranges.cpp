@@ -123,7 +123,7 @@ void write(spool::Writer& writer, const std::vector<Event>& events) try {
     ranges.back().text = event.text.empty() ? spool::kNone : writer.intern(event.text);
     ranges.back().data = event.data.empty() ? spool::kNone : writer.intern(hexadecimal(event.data));
   }
-  writer.append(spool::Kind::kRange, ranges);
+  writer.append(ranges);
   handed_over += events.size();
 } catch (...) {
   lost_events += events.size();

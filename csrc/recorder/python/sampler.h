@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "recorder/spool/writer.h"
+#include "recorder/spool/records.h"
 
 namespace plab::recorder {
 

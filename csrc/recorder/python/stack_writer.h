@@ -34,7 +34,7 @@ class StackWriter {
   }
 
   void write_out() {
-    writer_.append(spool::Kind::kStackNode, nodes_);
+    writer_.append(nodes_);
     count_ += nodes_.size();
     nodes_.clear();
   }

@@ -8,13 +8,6 @@ namespace plab::recorder::spool {
 namespace {
 
 static_assert(sizeof(Header) == 16 && sizeof(BlockHeader) == 16);
-static_assert(sizeof(ApiCall) == 80 && sizeof(Kernel) == 144 && sizeof(Copy) == 80 && sizeof(Set) == 56);
-static_assert(sizeof(Sync) == 40 && sizeof(Graph) == 40 && sizeof(Overhead) == 24 &&
-              sizeof(GraphNode) == 24 && sizeof(Range) == 72);
-static_assert(sizeof(Sample) == 16 && sizeof(Schema) == 48 && sizeof(SchemaEntry) == 56 &&
-              sizeof(Resource) == 24);
-static_assert(sizeof(StackNode) == 32 && sizeof(Thread) == 8 && sizeof(Clock) == 16 &&
-              sizeof(Diagnostic) == 16);
 
 // CRC-32C, eight bytes at a time, by the processor where it can: in tables it was nearly half of what writing
 // a launch cost.
@@ -79,48 +72,11 @@ size_t record_bytes(Kind kind) {
     case Kind::kMeta:
     case Kind::kStrings:
       return 1;
-    case Kind::kApiCall:
-      return sizeof(ApiCall);
-    case Kind::kKernel:
-      return sizeof(Kernel);
-    case Kind::kCopy:
-      return sizeof(Copy);
-    case Kind::kSet:
-      return sizeof(Set);
-    case Kind::kSync:
-      return sizeof(Sync);
-    case Kind::kGraph:
-      return sizeof(Graph);
-    case Kind::kOverhead:
-      return sizeof(Overhead);
-    case Kind::kContext:
-      return sizeof(Context);
-    case Kind::kStream:
-      return sizeof(Stream);
-    case Kind::kRange:
-      return sizeof(Range);
-    case Kind::kStackNode:
-      return sizeof(StackNode);
-    case Kind::kThread:
-      return sizeof(Thread);
-    case Kind::kClock:
-      return sizeof(Clock);
-    case Kind::kDiagnostic:
-      return sizeof(Diagnostic);
-    case Kind::kWindow:
-      return sizeof(Window);
-    case Kind::kSample:
-      return sizeof(Sample);
-    case Kind::kSchema:
-      return sizeof(Schema);
-    case Kind::kSchemaEntry:
-      return sizeof(SchemaEntry);
-    case Kind::kResource:
-      return sizeof(Resource);
-    case Kind::kGraphNode:
-      return sizeof(GraphNode);
-    case Kind::kHostEvent:
-      return sizeof(HostEvent);
+#define PLAB_BYTES(number, Record, key) \
+  case Kind::k##Record:                 \
+    return sizeof(Record);
+      PLAB_SPOOL_RECORDS(PLAB_BYTES)
+#undef PLAB_BYTES
   }
   return 0;
 }

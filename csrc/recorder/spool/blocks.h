@@ -5,12 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "recorder/spool/writer.h"
+#include "recorder/spool/records.h"
 
 namespace plab::recorder::spool {
 
 inline constexpr uint32_t kMagic = 0x4c534c50;             // "PLSL"
 inline constexpr size_t kLargestBlock = size_t{64} << 20;  // a reader can trust a length only within bounds
+
+struct BlockHeader {
+  uint32_t magic;
+  uint16_t kind, record_bytes;
+  uint32_t payload_bytes, crc;
+};
 
 // Over the header's other fields and the payload: a damaged kind or size must not pass either.
 uint32_t block_crc(const BlockHeader& header, const void* payload);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "recorder/spool/reader.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +11,6 @@
 #include <stdexcept>
 
 #include "recorder/spool/blocks.h"
-#include "recorder/spool/writer.h"
 
 namespace plab::recorder::spool {
 namespace {

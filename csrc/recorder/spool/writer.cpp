@@ -108,7 +108,7 @@ void Writer::meta(std::string_view name, std::string_view value) noexcept try {
 }
 
 void Writer::diagnostic(uint64_t time_ns, uint32_t severity, std::string_view text) noexcept try {
-  append(Kind::kDiagnostic, std::vector{Diagnostic{time_ns, severity, intern(text)}});
+  append(std::vector{Diagnostic{time_ns, severity, intern(text)}});
 } catch (...) {
   ++bytes_lost_;
 }

@@ -125,11 +125,11 @@ def _gpus(spool: Spool) -> dict[str, Any]:
 
 def _contexts(spool: Spool) -> Any:
     contexts = spool.records["contexts"]
-    _, first = np.unique(contexts["context"], return_index=True)
+    _, first = np.unique(contexts["context_id"], return_index=True)
     c = contexts[first]
     columns = {
-        "nullStreamId": int64(c["null_stream"]), "hwId": 0, "vmId": 1, "processId": spool.process,
-        "deviceId": int64(c["device"]), "contextId": int64(c["context"]), "isGreenContext": 0,
+        "nullStreamId": int64(c["null_stream_id"]), "hwId": 0, "vmId": 1, "processId": spool.process,
+        "deviceId": int64(c["device_id"]), "contextId": int64(c["context_id"]), "isGreenContext": 0,
     }  # fmt: skip
     return arrow_table("TARGET_INFO_CUDA_CONTEXT_INFO", columns, len(c))
 
@@ -137,12 +137,12 @@ def _contexts(spool: Spool) -> Any:
 def _streams(spool: Spool) -> Any:
     """Streams that CUPTI told about, and those it did not (they existed before) but that had work."""
     known = {
-        (int(s["context"]), int(s["stream"])): (int(s["priority"]), int(s["flag"]))
+        (int(s["context_id"]), int(s["stream_id"])): (int(s["priority"]), int(s["flag"]))
         for s in spool.records["streams"]
     }
     for kind in ("kernels", "copies", "sets", "graphs"):
         work = spool.records[kind]
-        for context, stream in set(zip(work["context"].tolist(), work["stream"].tolist(), strict=True)):
+        for context, stream in set(zip(work["context_id"].tolist(), work["stream_id"].tolist(), strict=True)):
             known.setdefault((context, stream), (0, _UNKNOWN_STREAM_TYPE))
     rows = [
         {"streamId": stream, "hwId": 0, "vmId": 1, "processId": spool.process, "contextId": context,
