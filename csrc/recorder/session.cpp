@@ -14,7 +14,6 @@
 #include <fstream>
 #include <new>
 
-#include "recorder/cupti/synchronization.h"
 #include "recorder/nvtx/ranges.h"
 #include "recorder/python/host_events.h"
 #include "recorder/python/stacks.h"
@@ -350,18 +349,16 @@ void Session::drain_launches() {
     call.self_thread = event.self_thread;
     call.thread = ring.thread();
     call.correlation_id = event.correlation;
-    const auto domain = event.flags & spool::kApiDriver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
-    const CuptiClient::Call traced = cupti_.call_of(domain, event.cbid);
+    const CuptiClient::Call traced = cupti_.call_of(event);
     call.name = traced.name;
     call.stack = event.stack;
     call.node_name = node_name;
     call.return_value = event.return_value;
     call.flags = event.flags;
-    const auto wait = synchronization::wait_of(domain, event.cbid);
-    const bool waits = wait != synchronization::Wait::kNone;
+    const bool waits = traced.wait != synchronization::Wait::kNone;
     if (waits) {
       syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation_id,
-                        static_cast<uint32_t>(wait), spool::kNone, 0});
+                        static_cast<uint32_t>(traced.wait), spool::kNone, 0});
     }
     try {
       calls_.push_back(call);

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "recorder/cupti/synchronization.h"
 #include "recorder/system/clock.h"
 #include "recorder/system/signal_mask.h"
 
@@ -138,7 +137,8 @@ void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   synchronization::start(&functions_);
   for (const auto& call : traced_) {
     const bool launches = launch_callbacks::classify(call.name) == launch_callbacks::CallClass::kLaunch;
-    calls_[call_key(call.domain, call.cbid)] = {writer_.intern(call.name), launches};
+    calls_[call_key(call.domain, call.cbid)] = {writer_.intern(call.name), launches,
+                                                synchronization::classify(call.name)};
     synchronization::add(call.domain, call.cbid, call.name);
   }
   captures_ = stream_captures::start(functions_);
@@ -229,9 +229,10 @@ void CuptiClient::collect() {
   buffers_.keep_ahead();
 }
 
-CuptiClient::Call CuptiClient::call_of(cupti::Domain domain, uint32_t cbid) const {
-  const auto found = calls_.find(call_key(domain, cbid));
-  return found == calls_.end() ? Call{spool::kNone, false} : found->second;
+CuptiClient::Call CuptiClient::call_of(const LaunchEvent& event) const {
+  const auto domain = event.flags & spool::kApiDriver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
+  const auto found = calls_.find(call_key(domain, event.cbid));
+  return found == calls_.end() ? Call{spool::kNone, false, synchronization::Wait::kNone} : found->second;
 }
 
 void CuptiClient::launched(uint32_t correlation, uint64_t time_ns) noexcept {

@@ -16,6 +16,7 @@
 #include "recorder/cupti/launch_ring.h"
 #include "recorder/cupti/library.h"
 #include "recorder/cupti/stream_captures.h"
+#include "recorder/cupti/synchronization.h"
 #include "recorder/spool/writer.h"
 
 namespace plab::recorder {
@@ -53,9 +54,10 @@ class CuptiClient {
   struct Call {
     uint32_t name;  // a string
     bool launches;  // a kernel
+    synchronization::Wait wait;
   };
   // A traced call.
-  Call call_of(cupti::Domain domain, uint32_t cbid) const;
+  Call call_of(const LaunchEvent& event) const;
   // Thread: the consumer. This call launched a kernel.
   void launched(uint32_t correlation, uint64_t time_ns) noexcept;
   // After stop() and the last collect(), for which CUPTI was asked for all it has: says in the file from when

@@ -50,12 +50,8 @@ void add(cupti::Domain domain, uint32_t cbid, const std::string& name) {
       static_cast<uint8_t>(static_cast<uint8_t>(classify(name)) | (own ? kOwnDefaultStream : 0));
 }
 
-Wait wait_of(cupti::Domain domain, uint32_t cbid) noexcept {
-  return static_cast<Wait>(call_at(domain, cbid) & kWaitBits);
-}
-
 uint32_t stream_of(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& call) noexcept {
-  const Wait wait = wait_of(domain, cbid);
+  const auto wait = static_cast<Wait>(call_at(domain, cbid) & kWaitBits);
   if (wait != Wait::kStream && wait != Wait::kStreamForEvent) return spool::kNone;
   const cupti::Functions* functions = library.load(std::memory_order_relaxed);
   if (!functions->GetStreamIdEx || !call.function_params) return spool::kNone;

@@ -24,9 +24,6 @@ Wait classify(const std::string& name);
 void start(const cupti::Functions* functions);
 void add(cupti::Domain domain, uint32_t cbid, const std::string& name);
 
-// What add() said of this call. Thread: any.
-Wait wait_of(cupti::Domain domain, uint32_t cbid) noexcept;
-
 // CUPTI's number of the stream that the call names as its first argument; spool::kNone if it names none.
 // Thread: any, in the callback of the call.
 uint32_t stream_of(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& call) noexcept;

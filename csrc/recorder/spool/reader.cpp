@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 
-#include "recorder/spool/blocks.h"
+#include "recorder/spool/crc32c.h"
 
 namespace plab::recorder::spool {
 namespace {
@@ -97,7 +98,8 @@ class Reader {
     if (!take_header(at)) return false;
     payload_.resize(header_.payload_bytes);
     if (read_at(at + sizeof header_, payload_.data(), payload_.size()) == payload_.size() &&
-        block_crc(header_, payload_.data()) == header_.crc) {
+        crc32c(payload_.data(), payload_.size(), crc32c(&header_, offsetof(BlockHeader, crc))) ==
+            header_.crc) {
       return true;
     }
     spend(block_bytes());

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The records of a capture file: each field is declared here and nowhere else.
+// The format of a capture file: its blocks, and its records, of which each field is declared here alone.
+//
+// A file is a sequence of blocks, BlockHeader and payload. A payload is an array of one of the records, or,
+// for kMeta and kStrings, a sequence of entries; that of strings begins with the number of its first, so that
+// a lost block shifts no names. Strings are written before the records that name them, and a later kMeta
+// entry or stack node replaces an earlier one of the same key.
 //
 // One list per record, F(type, name), makes the struct, its column types in numpy (module.cpp) and what it
 // takes over from CUPTI's record of the same thing (cupti/abi.h), field by field of the same name. The names
@@ -19,10 +24,22 @@ namespace plab::recorder::spool {
 inline constexpr uint32_t kFormatVersion = 3;
 inline constexpr uint32_t kNone = 0xffffffffu;
 
+inline constexpr uint32_t kMagic = 0x4c534c50;             // "PLSL"
+inline constexpr size_t kLargestBlock = size_t{64} << 20;  // a reader can trust a length only within bounds
+
+struct BlockHeader {
+  uint32_t magic;
+  uint16_t kind, record_bytes;
+  uint32_t payload_bytes;
+  uint32_t crc;  // over the fields before it and the payload: a damaged kind or size must not pass either
+};
+static_assert(sizeof(BlockHeader) == 16);
+
 struct Header {
   uint32_t version, process;
   uint64_t start_ns;  // time zero of the recording
 };
+static_assert(sizeof(Header) == 16);
 
 #define PLAB_SPOOL_MEMBER(type, name) type name;
 #define PLAB_SPOOL_SIZE(type, name) +sizeof(type)
@@ -347,6 +364,22 @@ inline constexpr Kind kKindOf{};
   inline constexpr Kind kKindOf<Record> = Kind::k##Record;
 PLAB_SPOOL_RECORDS(PLAB_SPOOL_KIND_OF)
 
+// The size of a record of this kind, 1 for text; 0: there is no such kind.
+constexpr size_t record_bytes(Kind kind) {
+  switch (kind) {
+    case Kind::kHeader:
+      return sizeof(Header);
+    case Kind::kMeta:
+    case Kind::kStrings:
+      return 1;
+#define PLAB_SPOOL_BYTES(number, Record, key) \
+  case Kind::k##Record:                       \
+    return sizeof(Record);
+      PLAB_SPOOL_RECORDS(PLAB_SPOOL_BYTES)
+  }
+  return 0;
+}
+
 #undef PLAB_SPOOL_MEMBER
 #undef PLAB_SPOOL_SIZE
 #undef PLAB_SPOOL_VISIT
@@ -354,5 +387,6 @@ PLAB_SPOOL_RECORDS(PLAB_SPOOL_KIND_OF)
 #undef PLAB_SPOOL_RECORD
 #undef PLAB_SPOOL_KIND
 #undef PLAB_SPOOL_KIND_OF
+#undef PLAB_SPOOL_BYTES
 
 }  // namespace plab::recorder::spool

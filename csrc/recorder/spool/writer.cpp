@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
-#include "recorder/spool/blocks.h"
+#include "recorder/spool/crc32c.h"
 
 namespace plab::recorder::spool {
 namespace {
@@ -143,7 +144,7 @@ void Writer::write_block(Kind kind, size_t record_bytes, const void* data, size_
   }
   BlockHeader header{kMagic, static_cast<uint16_t>(kind), static_cast<uint16_t>(record_bytes),
                      static_cast<uint32_t>(bytes), 0};
-  header.crc = block_crc(header, data);
+  header.crc = crc32c(data, bytes, crc32c(&header, offsetof(BlockHeader, crc)));
   std::array<iovec, 2> parts{iovec{&header, sizeof header}, iovec{const_cast<void*>(data), bytes}};
   for (size_t first = 0; first < parts.size();) {
     const ssize_t done = ::writev(file, &parts[first], static_cast<int>(parts.size() - first));

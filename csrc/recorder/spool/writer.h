@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the recorder's capture file: append-only; whenever the writer dies, and whatever is damaged, every
+// Writes a capture file (records.h): append-only; whenever the writer dies, and whatever is damaged, every
 // whole block can be read.
-//
-// A file is a sequence of blocks {magic, kind, record size, payload size, CRC-32C} + payload (blocks.h). A
-// payload is an array of one of the records (records.h), or, for kMeta and kStrings, a sequence of entries;
-// that of strings begins with the number of its first, so that a lost block shifts no names. Strings are
-// written before the records that name them, and a later kMeta entry or stack node replaces an earlier one of
-// the same key.
 #pragma once
 
 #include <cstddef>

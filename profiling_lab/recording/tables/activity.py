@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.recording.spool import Records, Rows, Spool, global_tid, pieces
+from profiling_lab.recording.spool import NONE, Records, Rows, Spool, StringTable, global_tid, pieces
 from profiling_lab.recording.tables.schema import column_names
-from profiling_lab.recording.tables.strings import NONE, StringTable
 
 # CUPTI's numbers -> nsys' numbers (its ENUM_* tables).
 _MEMORY_KIND_UNKNOWN = 7

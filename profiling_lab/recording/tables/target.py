@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
-from profiling_lab.recording.spool import VIRTUAL_MACHINE, Rows, Spool, global_tid
+from profiling_lab.recording.spool import VIRTUAL_MACHINE, Rows, Spool, StringTable, global_tid
 from profiling_lab.recording.tables.activity import arrow_table, int64, null_where
 from profiling_lab.recording.tables.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
-from profiling_lab.recording.tables.strings import StringTable
 from profiling_lab.recording.windows import OPEN_END, windows
 
 _THREAD_PRIORITY = 20

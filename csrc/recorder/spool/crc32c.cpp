@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "recorder/spool/blocks.h"
+#include "recorder/spool/crc32c.h"
 
 #include <array>
 #include <cstring>
@@ -7,10 +7,7 @@
 namespace plab::recorder::spool {
 namespace {
 
-static_assert(sizeof(Header) == 16 && sizeof(BlockHeader) == 16);
-
-// CRC-32C, eight bytes at a time, by the processor where it can: in tables it was nearly half of what writing
-// a launch cost.
+// Eight bytes at a time. By tables it was nearly half of what writing a launch cost.
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr CrcTables make_crc_tables() {
@@ -53,32 +50,12 @@ __attribute__((target("sse4.2"))) uint32_t crc_by_processor(uint32_t crc, const 
   return crc;
 }
 
-uint32_t crc32c(const void* data, size_t bytes, uint32_t so_far = 0) {
+}  // namespace
+
+uint32_t crc32c(const void* data, size_t bytes, uint32_t so_far) {
   static const bool known = __builtin_cpu_supports("sse4.2");
   const auto* p = static_cast<const uint8_t*>(data);
   return ~(known ? crc_by_processor(~so_far, p, bytes) : crc_by_tables(~so_far, p, bytes));
-}
-
-}  // namespace
-
-uint32_t block_crc(const BlockHeader& header, const void* payload) {
-  return crc32c(payload, header.payload_bytes, crc32c(&header, offsetof(BlockHeader, crc)));
-}
-
-size_t record_bytes(Kind kind) {
-  switch (kind) {
-    case Kind::kHeader:
-      return sizeof(Header);
-    case Kind::kMeta:
-    case Kind::kStrings:
-      return 1;
-#define PLAB_BYTES(number, Record, key) \
-  case Kind::k##Record:                 \
-    return sizeof(Record);
-      PLAB_SPOOL_RECORDS(PLAB_BYTES)
-#undef PLAB_BYTES
-  }
-  return 0;
 }
 
 }  // namespace plab::recorder::spool
