@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ranges and marks of a recording: a stack of open ranges per thread and domain, and what is finished.
 //
-// Nothing here knows how NVTX calls arrive; nvtx_injection.cpp turns those into the calls below.
+// Nothing here knows how NVTX calls arrive; injection.cpp turns those into the calls below.
 #pragma once
 
 #include <cstdint>
