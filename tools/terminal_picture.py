@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the output of a command as a picture of a terminal, so that README shows what a person sees.
 
-    python docs/terminal_picture.py "profiling-lab demo" < output.txt > docs/demo.svg
+    python tools/terminal_picture.py "profiling-lab demo" < output.txt > docs/demo.svg
 
 The text is what the command printed; nothing is added but the prompt.
 """

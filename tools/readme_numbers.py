@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write README's figures from benchmarks/results, so that none of them is typed by hand.
 
-python docs/readme_numbers.py            # rewrites the block between the two marks in README.md
-python docs/readme_numbers.py --check    # exit code 1 if the block is not what the results say
+python tools/readme_numbers.py            # rewrites the block between the two marks in README.md
+python tools/readme_numbers.py --check    # exit code 1 if the block is not what the results say
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-BEGIN, END = "<!-- figures: docs/readme_numbers.py -->", "<!-- end of figures -->"
+BEGIN, END = "<!-- figures: tools/readme_numbers.py -->", "<!-- end of figures -->"
 
 Line = dict[str, Any]
 

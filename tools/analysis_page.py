@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill docs/analysis.md with what its commands really print, so that no example in it is typed by hand.
 
-python docs/analysis_page.py            # runs every command of the page and rewrites what it printed
-python docs/analysis_page.py --check    # exit code 1 if the page is not what the commands print
+python tools/analysis_page.py            # runs every command of the page and rewrites what it printed
+python tools/analysis_page.py --check    # exit code 1 if the page is not what the commands print
 
 A command stands in a mark of its own above the block that it fills, with files that `examples` makes:
 
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-PAGE = Path(__file__).with_name("analysis.md")
+PAGE = REPO / "docs" / "analysis.md"
 RECORDED = "exercises/e17_python_backtrace/recorded"
 WIDTH = 140
 _BLOCK = re.compile(r"<!-- prints: (?P<command>.+?) -->\n```text\n.*?\n?```\n", re.DOTALL)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the figures and charts of the attention ops' pages from benchmarks/results: none is typed by hand.
 
-python docs/attention_numbers.py            # rewrites the blocks between the marks
-python docs/attention_numbers.py --check    # exit code 1 if a block is not what the results say
+python tools/attention_numbers.py            # rewrites the blocks between the marks
+python tools/attention_numbers.py --check    # exit code 1 if a block is not what the results say
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attention_targets import targets
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
 OPS = REPO / "csrc" / "ops"
-BEGIN, END = "<!-- figures: docs/attention_numbers.py -->", "<!-- end of figures -->"
+BEGIN, END = "<!-- figures: tools/attention_numbers.py -->", "<!-- end of figures -->"
 BASE = "sdpa-cudnn"
 
 Line = dict[str, Any]
@@ -292,7 +292,7 @@ def main() -> int:
             page.write_text(wanted[page])
     if "--check" in sys.argv and stale:
         pages = ", ".join(str(page.relative_to(REPO)) for page in stale)
-        sys.stderr.write(f"{pages}: run python docs/attention_numbers.py\n")
+        sys.stderr.write(f"{pages}: run python tools/attention_numbers.py\n")
         return 1
     return 0
 
