@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 STEPS_IN_A_WINDOW = 3
 WARM_UP_STEPS = 1
 PAUSED_CALL_S = 70e-9
-"""of one CUDA call while CUPTI is attached and all off: 0 to 140 ns, measured (csrc/recorder/README.md)"""
+"""of one CUDA call while CUPTI is attached and all off: 0 to 140 ns, measured (docs/notebook/recorder.md)"""
 _PAUSED_STEPS_FIRST, _PAUSED_STEPS_BETWEEN = 20, 5  # fewer are no measure of a step
 _PAUSED_STEPS_KEPT = _WINDOWS_KEPT = 64
 _FIRST_TRANSITION_S, _FIRST_SHARE = 0.05, 0.2  # of the first window, before anything was measured
