@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the figures of small calls in docs/notebook/small_calls.md from benchmarks/results: none is typed by hand.
+"""Write the figures in docs/notebook/small_calls.md from benchmarks/results: none is typed by hand.
 
 python tools/small_calls_numbers.py            # rewrites the block between the marks
 python tools/small_calls_numbers.py --check    # exit code 1 if the block is not what the results say

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the output of a command as a picture of a terminal, so that README shows what a person sees.
+"""Draw what `profiling-lab demo` printed as a picture of a terminal, in the colours in which it prints.
 
-    python tools/terminal_picture.py "profiling-lab demo" < output.txt > docs/demo.svg
+    profiling-lab demo > docs/demo.txt; python tools/terminal_picture.py < docs/demo.txt > docs/demo.svg
 
-The text is what the command printed; nothing is added but the prompt.
+Nothing is added but the prompt.
 """
 
 from __future__ import annotations
@@ -11,33 +11,40 @@ from __future__ import annotations
 import io
 import re
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-# What a reader's eye should find first; the command itself prints plain text where it is piped.
-EMPHASIS = (
-    (r"Conclusion: .*", "bold green"),
-    (r"[\w.]+\.py:[\w.()]+(?: line \d+)?", "cyan"),
-    (r"\b\d+\.\d+ %", "bold yellow"),
-    (r"(?m)^(?:Recorded|Cost|Next):", "bold"),
-    (r"(?m)^(?:Top CUDA kernels|GPU time by line).*$", "bold"),
-)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from profiling_lab.demo.story import emphasised
+
+COMMAND = "profiling-lab demo"
+_TABLE_TITLES = re.compile(r"line +function +")
+_TABLE_ROW = re.compile(r"[\w.]+:\d+ {2,}")
+
+
+def shown(line: str) -> Text:
+    """A line of what the demo printed, as its terminal shows it: the table's writer makes its titles bold."""
+    if _TABLE_TITLES.match(line):
+        return Text(line, style="bold")
+    return Text(line) if _TABLE_ROW.match(line) else emphasised(line)
+
+
+def drawing(output: str) -> str:
+    lines = output.rstrip().splitlines()
+    console = Console(record=True, width=max(80, *(len(line) + 1 for line in lines)), file=io.StringIO())
+    console.print(Text.assemble(("$ ", "bold green"), (COMMAND, "bold")))
+    for line in lines:
+        console.print(shown(line))
+    drawn = console.export_svg(title=COMMAND, theme=MONOKAI, unique_id="demo")
+    return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # no font from the network
 
 
 def main() -> int:
-    command, output = sys.argv[1], sys.stdin.read().rstrip()
-    width = max(len(line) for line in output.splitlines()) + 1
-    console = Console(record=True, width=max(80, width), file=io.StringIO())
-    console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
-    text = Text(output)
-    for pattern, style in EMPHASIS:
-        text.highlight_regex(pattern, style)
-    console.print(text)
-    drawing = console.export_svg(title=command, theme=MONOKAI)
-    drawing = re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL)  # no font from the network
-    sys.stdout.write(drawing)
+    sys.stdout.write(drawing(sys.stdin.read()))
     return 0
 
 
