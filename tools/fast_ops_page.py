@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from analysis_page import with_prints
+from benchmark_tables import RESULTS, Line, base, table
 from loss_curves import Panel, drawing
-from readme_numbers import RESULTS, Line, base, table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fast_ops.md"
 FOLDER = PAGE.with_suffix("")
@@ -96,7 +96,7 @@ def _case(line: Line) -> tuple[str, str]:
 
 
 def _base(lines: list[Line], name: str) -> str:
-    return base(lines, name).replace("(benchmarks/", "(../benchmarks/")
+    return base(lines, name).replace("(results:", "(../benchmarks/results/")
 
 
 def panels() -> list[Panel]:
