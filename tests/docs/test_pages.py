@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every page is short, and every link of every page leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+NOTEBOOK = REPO / "docs" / "notebook"
+LINES_AT_MOST = 150
+
+MANUAL = sorted(
+    page
+    for folder in ("csrc", "docs")
+    for page in (REPO / folder).rglob("*.md")
+    if NOTEBOOK not in page.parents
+)
+EXERCISES = (REPO / "profiling_lab" / "exercises").rglob("*.md")
+PAGES = [*MANUAL, *sorted(NOTEBOOK.glob("*.md")), *sorted(REPO.glob("*.md")), *sorted(EXERCISES),
+         *sorted((REPO / "tests").rglob("*.md"))]  # fmt: skip
+PAGES = [page for page in PAGES if ".pytest_cache" not in page.parts]
+
+
+def relative(page: Path) -> str:
+    return page.relative_to(REPO).as_posix()
+
+
+def prose(page: Path) -> str:
+    """The page without its examples."""
+    return re.sub(r"(?ms)^```.*?^```$|`[^`\n]*`", "", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings, as GitHub and the documentation site call them."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    return {
+        re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in re.findall(r"(?m)^#+ (.+)$", text)
+    }
+
+
+@pytest.mark.parametrize("page", MANUAL, ids=relative)
+def test_a_page_of_the_manual_is_short(page: Path) -> None:
+    assert len(page.read_text().splitlines()) <= LINES_AT_MOST, "what was tried goes to docs/notebook"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http", "api/", "../api/")):
+            continue
+        name, _, anchor = target.partition("#")
+        to = (page.parent / name).resolve() if name else page
+        assert to.exists(), target
+        if anchor and to.suffix == ".md":
+            assert anchor in anchors(to), target
