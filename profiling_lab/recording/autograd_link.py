@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,15 +19,17 @@ from typing import Any
 from profiling_lab.errors import LabError
 from profiling_lab.recording import torch_import
 
-PATIENCE_S = 2.0
-"""so long the user's `import torch` may wait for what takes milliseconds and needs nothing but a processor;
-a calibration that takes longer all the same is finished beside the program, which may launch meanwhile"""
+# What takes milliseconds is waited for at most so long; on a machine without a free core it is then finished
+# beside the program.
+IMPORT_PATIENCE_S = 0.3  # within the user's `import torch`
+START_PATIENCE_S = 10.0  # where a recording starts and torch is there: its first backward shall be linked
 
 
 def link_when_imported() -> Callable[[], None]:
     """Link now if torch is there, else right after its import. Returns how to give that up."""
     linking = _Linking()
-    no_import = torch_import.when_imported(linking.begin)
+    patience_s = START_PATIENCE_S if "torch" in sys.modules else IMPORT_PATIENCE_S
+    no_import = torch_import.when_imported(partial(linking.begin, patience_s=patience_s))
 
     def give_up() -> None:
         no_import()
@@ -50,7 +53,7 @@ class _Linking:
     def __init__(self) -> None:
         self.wanted = True
 
-    def begin(self, torch: Any, patience_s: float | None = None) -> None:
+    def begin(self, torch: Any, patience_s: float) -> None:
         """Learn this torch's nodes; negative patience has no end. autograd_state() tells how it went."""
         from profiling_lab import _recorder
 
@@ -59,7 +62,7 @@ class _Linking:
         with contextlib.suppress(RuntimeError):
             if not _recorder.attach_autograd():
                 done = _begin_thread(partial(self._calibrate, torch))
-                done.acquire(timeout=PATIENCE_S if patience_s is None else patience_s)
+                done.acquire(timeout=patience_s)
 
     def _calibrate(self, torch: Any) -> None:
         from profiling_lab import _recorder

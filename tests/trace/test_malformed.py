@@ -144,6 +144,8 @@ def unreadable_log(path: Path) -> None:
 def test_one_sentence_and_exit_code_4(
     tmp_path: Path, make: Callable[[Path], None], says: str, verb: str
 ) -> None:
+    if make is unreadable_log and verb != "info":
+        pytest.skip("SQLite itself tries for ten seconds: once is enough")
     path = tmp_path / "t.sqlite"
     make(path)
     code, out, err = run(path, verb)
