@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "recorder/cupti_abi.h"
+#include "recorder/cupti/abi.h"
 
 using namespace plab::recorder::cupti;
 

@@ -23,6 +23,16 @@ MAY_INCLUDE = {
     "ops": {"ops", "cuda", "torch_abi"},
 }
 
+# The folders of csrc/recorder, the lowest first; what stands beside them may include them all.
+RECORDER_MAY_INCLUDE: dict[str, set[str]] = {
+    "system": set(),
+    "spool": {"system"},
+    "torch": {"system"},
+    "nvtx": {"spool", "system"},
+    "python": {"spool", "system"},
+    "cupti": {"python", "spool", "system", "torch"},
+}
+
 # The lowest packages first; a package may import itself, what it names here, and profiling_lab.errors.
 MAY_IMPORT = {
     "trace": {"_analysis"},
@@ -75,6 +85,15 @@ def test_includes_follow_the_layers(path: Path) -> None:
             continue
         target = name.split("/")[0] if "/" in name else layer
         assert target in MAY_INCLUDE[layer], f"{layer} may not include {name}"
+        part = path.relative_to(REPO / "csrc").parts[1]
+        if layer == target == "recorder" and part in RECORDER_MAY_INCLUDE:
+            allowed = RECORDER_MAY_INCLUDE[part] | {part}
+            assert name.split("/")[1] in allowed, f"recorder/{part} may not include {name}"
+
+
+def test_every_folder_of_the_recorder_has_its_line() -> None:
+    folders = {p.name for p in (REPO / "csrc" / "recorder").iterdir() if p.is_dir()}
+    assert folders == set(RECORDER_MAY_INCLUDE)
 
 
 @pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
@@ -85,12 +104,14 @@ def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
         n in {"Python.h", "frameobject.h"} or n.startswith(("pybind11/", "internal/")) for n in names
     )
     if uses_python:
-        allowed = where.endswith("module.cpp") or where.startswith("recorder/python_")
-        assert allowed, "Python headers belong into *module.cpp and recorder/python_* alone"
+        allowed = where.endswith("module.cpp") or where.startswith("recorder/python/")
+        assert allowed, "Python headers belong into *module.cpp and recorder/python/ alone"
     if any(n.startswith(("torch/", "ATen/", "c10/")) for n in names):
         assert where == "torch_abi/conformance.cpp", "torch's headers are only for the conformance check"
     if any(n.startswith("cupti") for n in names):
-        assert where.startswith("recorder/"), "CUPTI belongs to the recorder"
+        assert where == "recorder/cupti/conformance.cpp", "CUPTI's headers are only for the conformance check"
+    if "recorder/cupti/abi.h" in names:
+        assert where.startswith("recorder/cupti/"), "CUPTI's declarations belong into recorder/cupti/ alone"
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -163,6 +184,9 @@ def test_no_folder_is_a_heap() -> None:
     for folder, count in Counter(path.parent for path in PYTHON if path.stem != "__init__").items():
         is_list = folder.name in LISTS_OF_ONE_KIND
         assert is_list or count <= MOST_MODULES, f"{folder.relative_to(REPO)} has {count} modules"
+    modules = {(path.parent, path.stem) for path in CPP}  # a .h and a .cpp of one name are one
+    for folder, count in Counter(folder for folder, _ in modules).items():
+        assert count <= MOST_MODULES, f"{folder.relative_to(REPO)} has {count} modules"
 
 
 def test_every_package_has_its_line_in_the_matrix() -> None:

@@ -14,18 +14,17 @@
 #include <utility>
 #include <vector>
 
-#include "recorder/autograd_link.h"
-#include "recorder/capture_watch.h"
-#include "recorder/host_events.h"
-#include "recorder/kernel_names.h"
-#include "recorder/nvtx_ranges.h"
-#include "recorder/python_sampler.h"
-#include "recorder/python_stacks_module.h"
+#include "recorder/cupti/kernel_names.h"
+#include "recorder/cupti/stream_captures.h"
+#include "recorder/nvtx/ranges.h"
+#include "recorder/python/host_events.h"
+#include "recorder/python/sampler.h"
+#include "recorder/python/stacks_module.h"
 #include "recorder/session.h"
-#include "trace/spool.h"
+#include "recorder/spool/reader.h"
+#include "recorder/torch/autograd_link.h"
 
 namespace py = pybind11;
-namespace spool = plab::trace::spool;
 using namespace plab::recorder;
 
 namespace {
@@ -184,52 +183,29 @@ bool calibrate_functions(const NodeFacts& user, const NodeFacts& function) {
   return autograd_link::calibrate_functions(sample(user), sample(function));
 }
 
-// The records of one kind as a structured array that takes their memory over.
-template <class T>
-py::object records(spool::Contents& contents, spool::Kind kind) {
-  auto owned = std::make_unique<std::vector<char>>(std::move(contents.records[kind]));
-  const auto count = static_cast<py::ssize_t>(owned->size() / sizeof(T));
-  const auto* const first = reinterpret_cast<const T*>(owned->data());
-  const py::capsule owner(owned.get(), [](void* memory) { delete static_cast<std::vector<char>*>(memory); });
-  owned.release();
-  return py::array_t<T>(count, first, owner);
+// The columns of a record as numpy names them. Imports numpy, so not before it is needed: the module is
+// loaded before the user's script runs.
+template <class Record>
+py::dtype dtype_of() {
+  py::list names, formats, offsets;
+  Record::each_field([&]<class Type>(const std::string& name, size_t offset, std::type_identity<Type>) {
+    if (name == "pad") return;
+    names.append(name);
+    formats.append(py::dtype::of<Type>());
+    offsets.append(offset);
+  });
+  return py::dtype(names, formats, offsets, sizeof(Record));
 }
 
-// Imports numpy, so not before it is needed: the module is loaded before the user's script runs.
-void name_the_columns() {
-  static bool named = false;
-  if (std::exchange(named, true)) return;
-  using namespace spool;
-  PYBIND11_NUMPY_DTYPE(ApiCall, start_ns, end_ns, peek_seq, node_seq, node_thread, self_thread, thread,
-                       correlation, name, stack, node_name, return_value, flags);
-  PYBIND11_NUMPY_DTYPE(spool::Kernel, start_ns, end_ns, local_total, graph_node, grid_id, device, context,
-                       stream, correlation, name, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                       static_shared, dynamic_shared, local_per_thread, shared_executed, graph, registers,
-                       launch_type, cache_config, shared_limit, cluster_x, cluster_y, cluster_z,
-                       cluster_scheduling, max_potential_cluster, max_active_clusters);
-  PYBIND11_NUMPY_DTYPE(Copy, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation,
-                       copy_kind, source_kind, destination_kind, source_device, source_context,
-                       destination_device, destination_context, count);
-  PYBIND11_NUMPY_DTYPE(Set, start_ns, end_ns, bytes, graph_node, device, context, stream, correlation, value,
-                       memory_kind);
-  PYBIND11_NUMPY_DTYPE(Sync, start_ns, end_ns, context, stream, correlation, type, event);
-  PYBIND11_NUMPY_DTYPE(Graph, start_ns, end_ns, device, context, stream, correlation, graph);
-  PYBIND11_NUMPY_DTYPE(spool::GraphNode, node, original, correlation);
-  PYBIND11_NUMPY_DTYPE(Overhead, start_ns, end_ns, kind, thread);
-  PYBIND11_NUMPY_DTYPE(Context, context, device, null_stream);
-  PYBIND11_NUMPY_DTYPE(Stream, context, stream, priority, flag);
-  PYBIND11_NUMPY_DTYPE(Range, start_ns, end_ns, range_id, payload, type, domain, thread, end_thread, text,
-                       registered, category, color, payload_type, data);
-  PYBIND11_NUMPY_DTYPE(spool::StackNode, id, parent, file, function, line, first_line, depth);
-  PYBIND11_NUMPY_DTYPE(Thread, thread, name);
-  PYBIND11_NUMPY_DTYPE(Sample, time_ns, thread, stack);
-  PYBIND11_NUMPY_DTYPE(HostEvent, start_ns, end_ns, thread, stack, text);
-  PYBIND11_NUMPY_DTYPE(spool::Schema, id, bytes, flags, alignment, domain, name, type, entries);
-  PYBIND11_NUMPY_DTYPE(SchemaEntry, schema, kind, flags, detail, offset, domain, index, name, description);
-  PYBIND11_NUMPY_DTYPE(Resource, identifier, type, domain, name);
-  PYBIND11_NUMPY_DTYPE(Clock, real_ns, monotonic_ns);
-  PYBIND11_NUMPY_DTYPE(Diagnostic, time_ns, severity, text);
-  PYBIND11_NUMPY_DTYPE(Window, start_ns, end_ns, step);
+// The records of one kind as a structured array that takes their memory over.
+template <class Record>
+py::array records(spool::Contents& contents) {
+  auto owned = std::make_unique<std::vector<char>>(std::move(contents.records[spool::kKindOf<Record>]));
+  const auto count = static_cast<py::ssize_t>(owned->size() / sizeof(Record));
+  const char* const first = owned->data();
+  const py::capsule owner(owned.get(), [](void* memory) { delete static_cast<std::vector<char>*>(memory); });
+  owned.release();
+  return py::array(dtype_of<Record>(), count, first, owner);
 }
 
 py::str decoded(const std::string& text) {
@@ -238,7 +214,6 @@ py::str decoded(const std::string& text) {
 }
 
 py::dict read_spool(const py::handle& name, int file) {
-  name_the_columns();
   const std::string path = path_of(name);
   spool::Contents contents;
   {
@@ -256,28 +231,9 @@ py::dict read_spool(const py::handle& name, int file) {
   out["meta"] = meta;
   out["unreadable_bytes"] = contents.unreadable_bytes;
   out["unreadable_places"] = contents.unreadable_places;
-  using spool::Kind;
-  out["calls"] = records<spool::ApiCall>(contents, Kind::kApiCall);
-  out["kernels"] = records<spool::Kernel>(contents, Kind::kKernel);
-  out["copies"] = records<spool::Copy>(contents, Kind::kCopy);
-  out["sets"] = records<spool::Set>(contents, Kind::kSet);
-  out["syncs"] = records<spool::Sync>(contents, Kind::kSync);
-  out["graphs"] = records<spool::Graph>(contents, Kind::kGraph);
-  out["graph_nodes"] = records<spool::GraphNode>(contents, Kind::kGraphNode);
-  out["overheads"] = records<spool::Overhead>(contents, Kind::kOverhead);
-  out["contexts"] = records<spool::Context>(contents, Kind::kContext);
-  out["streams"] = records<spool::Stream>(contents, Kind::kStream);
-  out["ranges"] = records<spool::Range>(contents, Kind::kRange);
-  out["stack_nodes"] = records<spool::StackNode>(contents, Kind::kStackNode);
-  out["samples"] = records<spool::Sample>(contents, Kind::kSample);
-  out["host_events"] = records<spool::HostEvent>(contents, Kind::kHostEvent);
-  out["schemas"] = records<spool::Schema>(contents, Kind::kSchema);
-  out["schema_entries"] = records<spool::SchemaEntry>(contents, Kind::kSchemaEntry);
-  out["resources"] = records<spool::Resource>(contents, Kind::kResource);
-  out["threads"] = records<spool::Thread>(contents, Kind::kThread);
-  out["clocks"] = records<spool::Clock>(contents, Kind::kClock);
-  out["windows"] = records<spool::Window>(contents, Kind::kWindow);
-  out["diagnostics"] = records<spool::Diagnostic>(contents, Kind::kDiagnostic);
+#define PLAB_PUT(number, Record, key) out[key] = records<spool::Record>(contents);
+  PLAB_SPOOL_RECORDS(PLAB_PUT)
+#undef PLAB_PUT
   return out;
 }
 
@@ -309,7 +265,7 @@ PYBIND11_MODULE(_recorder, m) {
       "close_window", [] { return Session::instance().close_window(); }, without_gil);
   m.def(
       "pause", [] { return Session::instance().pause(); }, without_gil);
-  m.def("captures_under_way", &capture_watch::under_way);
+  m.def("captures_under_way", &stream_captures::under_way);
   m.def("expect_nvtx", &nvtx_ranges::expect_recording);
   m.def("watch_ranges", &watch_ranges, py::arg("name"), py::arg("call"));
   m.def("recording", [] { return Session::instance().recording(); });
@@ -329,7 +285,6 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("detach_autograd", &autograd_link::detach);
   m.def("give_up_autograd", &autograd_link::give_up, py::arg("reason"));
   m.def("logical_thread", &autograd_link::current_thread);
-  m.def("peek_sequence", &autograd_link::peek_sequence);
   m.def("calibrate", &calibrate, py::arg("nodes"));
   m.def("calibrate_functions", &calibrate_functions, py::arg("user"), py::arg("function"));
   m.def("autograd_state", &autograd_link::state);

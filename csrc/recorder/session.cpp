@@ -14,22 +14,22 @@
 #include <fstream>
 #include <new>
 
-#include "recorder/autograd_link.h"
-#include "recorder/clock.h"
-#include "recorder/host_events.h"
-#include "recorder/nvtx_ranges.h"
-#include "recorder/python_stacks.h"
-#include "recorder/signal_mask.h"
-#include "recorder/wait_calls.h"
+#include "recorder/nvtx/ranges.h"
+#include "recorder/python/host_events.h"
+#include "recorder/python/stacks.h"
+#include "recorder/system/clock.h"
+#include "recorder/system/signal_mask.h"
+#include "recorder/torch/autograd_link.h"
 
 namespace plab::recorder {
-
-namespace spool = trace::spool;
 
 namespace {
 
 constexpr int64_t kClockStepNs = 1'000'000;
 constexpr uint32_t kWarning = 2;
+
+// Pairs of both clocks tell afterwards whether somebody set the wall clock during the recording.
+spool::Clock clock_sample() noexcept { return {now_ns(), monotonic_ns()}; }
 
 }  // namespace
 
@@ -124,7 +124,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   rings_.clear();
   node_names_.clear();
   last_clock_ = clock_sample();
-  writer_.append(spool::Kind::kClock, std::vector{last_clock_});
+  writer_.append(std::vector{last_clock_});
   ticks_.start();
 
   if (options.python_stacks) {
@@ -207,13 +207,13 @@ void Session::pause_locked() {
 void Session::begin_window(uint64_t start_ns, int64_t step) {
   std::lock_guard lock(windows_mutex_);
   windows_.push_back({start_ns, 0, step});
-  writer_.append(spool::Kind::kWindow, std::vector{windows_.back()});
+  writer_.append(std::vector{windows_.back()});
 }
 
 void Session::end_window() {
   std::lock_guard lock(windows_mutex_);
   windows_.back().end_ns = now_ns();
-  writer_.append(spool::Kind::kWindow, std::vector{windows_.back()});
+  writer_.append(std::vector{windows_.back()});
 }
 
 // A recording that never paused has no windows: everything is in it.
@@ -244,7 +244,7 @@ std::string Session::halt() {
   survive([this] { write_thread_names(); });
   if (nvtx_) survive([this] { nvtx_ranges::stop(writer_, keep_); });
   if (failures_) writer_.diagnostic(now_ns(), kWarning, "the recorder had no memory for some of its work");
-  survive([this] { writer_.append(spool::Kind::kClock, std::vector{clock_sample()}); });
+  survive([this] { writer_.append(std::vector{clock_sample()}); });
   state_ = State::kHalted;
   return "";
 }
@@ -308,7 +308,7 @@ void Session::keep_below_limit() {
 
 void Session::check_clock() {
   const spool::Clock clock = clock_sample();
-  writer_.append(spool::Kind::kClock, std::vector{clock});
+  writer_.append(std::vector{clock});
   const auto real = static_cast<int64_t>(clock.real_ns - last_clock_.real_ns);
   const auto monotonic = static_cast<int64_t>(clock.monotonic_ns - last_clock_.monotonic_ns);
   last_clock_ = clock;
@@ -348,19 +348,17 @@ void Session::drain_launches() {
     call.node_thread = event.node_thread;
     call.self_thread = event.self_thread;
     call.thread = ring.thread();
-    call.correlation = event.correlation;
-    const auto domain = event.flags & spool::kApiDriver ? cupti::Domain::kDriver : cupti::Domain::kRuntime;
-    const CuptiClient::Call traced = cupti_.call_of(domain, event.cbid);
+    call.correlation_id = event.correlation;
+    const CuptiClient::Call traced = cupti_.call_of(event);
     call.name = traced.name;
     call.stack = event.stack;
     call.node_name = node_name;
     call.return_value = event.return_value;
     call.flags = event.flags;
-    const auto wait = wait_calls::wait_of(domain, event.cbid);
-    const bool waits = wait != wait_calls::Wait::kNone;
+    const bool waits = traced.wait != synchronization::Wait::kNone;
     if (waits) {
-      syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation,
-                        static_cast<uint32_t>(wait), spool::kNone, 0});
+      syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation_id,
+                        static_cast<uint32_t>(traced.wait), spool::kNone, 0});
     }
     try {
       calls_.push_back(call);
@@ -372,13 +370,13 @@ void Session::drain_launches() {
     launched_ = true;
     if (event.stack) ++calls_with_stack_;
     if (waits) ++waits_;
-    if (traced.launches && event.return_value == 0 && capture_watch::under_way() == 0)
-      cupti_.launched(call.correlation, call.start_ns);
+    if (traced.launches && event.return_value == 0 && stream_captures::under_way() == 0)
+      cupti_.launched(call.correlation_id, call.start_ns);
   });
   stacks_.write_out();
-  writer_.append(spool::Kind::kApiCall, calls_);
+  writer_.append(calls_);
   calls_.clear();
-  writer_.append(spool::Kind::kSync, syncs_);
+  writer_.append(syncs_);
   syncs_.clear();
 }
 
@@ -386,7 +384,7 @@ void Session::drain_samples() {
   if (samples_.empty()) samples_ = sampler_.take();
   for (const spool::Sample& sample : samples_) stacks_.use(sample.stack);
   stacks_.write_out();
-  writer_.append(spool::Kind::kSample, samples_);
+  writer_.append(samples_);
   samples_.clear();
 }
 
@@ -398,7 +396,7 @@ void Session::drain_host_events() {
     kept.push_back({event.start_ns, event.end_ns, event.thread, event.stack, writer_.intern(event.text), 0});
   }
   stacks_.write_out();
-  writer_.append(spool::Kind::kHostEvent, kept);
+  writer_.append(kept);
 }
 
 // ---- facts ----
@@ -419,7 +417,7 @@ void Session::write_thread_names() {
     const auto thread = static_cast<uint32_t>(std::strtoul(task.path().filename().c_str(), nullptr, 10));
     threads.push_back({thread, writer_.intern(name)});
   }
-  writer_.append(spool::Kind::kThread, threads);
+  writer_.append(threads);
 }
 
 std::map<std::string, std::string> Session::statistics() {

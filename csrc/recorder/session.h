@@ -17,13 +17,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "recorder/cupti_client.h"
-#include "recorder/launch_ring.h"
-#include "recorder/nvtx_ranges.h"
-#include "recorder/python_sampler.h"
-#include "recorder/stack_writer.h"
-#include "recorder/tick_clock.h"
-#include "trace/spool.h"
+#include "recorder/cupti/client.h"
+#include "recorder/cupti/launch_ring.h"
+#include "recorder/nvtx/ranges.h"
+#include "recorder/python/sampler.h"
+#include "recorder/python/stack_writer.h"
+#include "recorder/spool/writer.h"
+#include "recorder/system/tick_clock.h"
 
 namespace plab::recorder {
 
@@ -114,15 +114,15 @@ class Session {
   std::mutex counting_;  // what statistics() reads and the consumer writes; never held into CUPTI
   std::atomic<State> state_{State::kIdle};
 
-  trace::spool::Writer writer_;
+  spool::Writer writer_;
   CuptiClient cupti_{writer_};
   LaunchRings rings_;
   StackWriter stacks_{writer_};
   PythonSampler sampler_;
   std::unordered_map<const void*, uint32_t> node_names_;
-  std::vector<trace::spool::ApiCall> calls_;
-  std::vector<trace::spool::Sync> syncs_;
-  std::vector<trace::spool::Sample> samples_;
+  std::vector<spool::ApiCall> calls_;
+  std::vector<spool::Sync> syncs_;
+  std::vector<spool::Sample> samples_;
   TickTimeline ticks_;
 
   std::thread consumer_;
@@ -131,7 +131,7 @@ class Session {
   bool stopping_ = false;
   std::atomic<uint64_t> failures_{0};
   uint32_t flush_period_ms_ = 1000, drain_period_ms_ = 20;
-  trace::spool::Clock last_clock_{};
+  spool::Clock last_clock_{};
 
   bool gpu_ = false, nvtx_ = false, python_ = false, sampling_ = false;
   std::atomic<bool> armed_{false}, open_{false};  // CUPTI works; in a window
@@ -140,7 +140,7 @@ class Session {
   uint64_t most_bytes_ = 0, start_ns_ = 0;
 
   std::mutex windows_mutex_;
-  std::vector<trace::spool::Window> windows_;  // all of them: a range may end long after many
+  std::vector<spool::Window> windows_;  // all of them: a range may end long after many
   uint64_t recorded_calls_ = 0, calls_with_stack_ = 0, waits_ = 0;
 };
 

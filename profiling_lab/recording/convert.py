@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from profiling_lab.errors import LabError, UnreadableInputError, UsageError
 from profiling_lab.recording import spool_file as files
-from profiling_lab.recording.spool import Rows, Spool
+from profiling_lab.recording.spool import Rows, Spool, StringTable
 from profiling_lab.recording.tables import activity, ranges, target
 from profiling_lab.recording.tables.schema import (
     ALWAYS_WRITTEN,
@@ -23,7 +23,6 @@ from profiling_lab.recording.tables.schema import (
     create_table,
     enum_rows,
 )
-from profiling_lab.recording.tables.strings import StringTable
 from profiling_lab.recording.windows import keep_what_was_recorded
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture file in memory: one structured array per kind of record (csrc/trace/spool.h names the fields)."""
+"""A capture file in memory: one structured array per kind of record of csrc/recorder/spool/records.h."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ import numpy.typing as npt
 from profiling_lab.errors import LabError, UnreadableInputError
 
 Records = npt.NDArray[Any]
+Ids = npt.NDArray[np.int64]
 Rows = tuple[str, Any]
 """the name of a table and some rows for it"""
+
+NONE = 0xFFFFFFFF
+"""a field's "no value" (csrc/recorder/spool/records.h)"""
 
 PIECE_ROWS = 200_000
 """so many rows are made and written at a time: memory must hold the capture, and not much more"""
@@ -89,3 +93,35 @@ def pieces(records: Records) -> Iterator[Records]:
 def global_tid(process: int, thread: Any) -> Any:
     """nsys' serialised id of a thread: 24 bits each for process and thread."""
     return VIRTUAL_MACHINE | (process << 24) | thread
+
+
+class StringTable:
+    """The rows of StringIds, as far as other tables use them: text -> id, from 1 by first use."""
+
+    def __init__(self, spool_strings: list[str]) -> None:
+        self._spool = spool_strings
+        self._ids: dict[str, int] = {}
+
+    def id(self, text: str) -> int:
+        """The id of a text, new if it was not seen before."""
+        return self._ids.setdefault(text, len(self._ids) + 1)
+
+    def text(self, spool_id: int) -> str:
+        """The text behind a spool id; "" where there is none."""
+        return self._spool[spool_id] if spool_id < len(self._spool) else ""
+
+    def ids(self, spool_ids: npt.NDArray[Any]) -> Ids:
+        """StringIds ids for a column of spool ids; -1 where a row has no string."""
+        distinct, inverse = np.unique(spool_ids, return_inverse=True)
+        mapped = [self.id(self._spool[i]) if i < len(self._spool) else -1 for i in distinct.tolist()]
+        return np.asarray(mapped, dtype=np.int64)[inverse.reshape(-1)]
+
+    def build(self) -> Iterator[Rows]:
+        """The rows of StringIds as an Arrow table."""
+        import pyarrow as pa
+
+        columns = {
+            "id": pa.array(range(1, len(self._ids) + 1), pa.int64()),
+            "value": pa.array(self._ids, pa.string()),
+        }
+        yield "StringIds", pa.table(columns)

@@ -143,7 +143,7 @@ def _lock(file: int, kind: int) -> bool | None:
 
 
 def _process(file: int) -> int:
-    """The process that a capture file names in its first block (csrc/trace/spool.h), 0 if it names none."""
+    """The process that a capture file names in its first block (csrc/recorder/spool/records.h), or 0."""
     with contextlib.suppress(OSError):
         block = os.pread(file, 24, 0)
         if len(block) == 24 and block[:4] == b"PLSL":

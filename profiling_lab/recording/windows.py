@@ -37,10 +37,10 @@ def keep_what_was_recorded(spool: Spool) -> None:
     records = spool.records
     calls = records["calls"]
     records["calls"] = calls[_overlaps(starts, ends, calls["start_ns"], calls["start_ns"])]
-    kept = records["calls"]["correlation"]
+    kept = records["calls"]["correlation_id"]
     for kind in ("kernels", "copies", "sets", "syncs", "graphs"):
         work = records[kind]
-        of_a_call = np.isin(work["correlation"], kept)
+        of_a_call = np.isin(work["correlation_id"], kept)
         records[kind] = work[of_a_call | _overlaps(starts, ends, work["start_ns"], work["end_ns"])]
     for kind in ("overheads", "host_events"):
         rows = records[kind]

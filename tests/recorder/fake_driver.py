@@ -31,11 +31,13 @@ class Fake:
             "fake_call": (number, u32, number),
             "fake_enter": (number, u32),
             "fake_exit": (number, u32, u32, number),
+            "fake_numbered": (number,),
             "fake_fail": (text, number),
             "fake_other_subscriber": (text,),
         }.items():
             getattr(self.library, name).argtypes = arguments
         self.library.fake_slowest_launch.argtypes = (u64,)
+        self.library.fake_numbered.restype = text
         self.library.fake_api_calls.restype = self.library.fake_slowest_launch.restype = u64
 
     def __getattr__(self, name: str) -> Any:

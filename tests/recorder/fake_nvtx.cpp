@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <iterator>
 
-#include "recorder/nvtx_abi.h"
+#include "recorder/nvtx/abi.h"
 
 using namespace plab::recorder::nvtx;
 

@@ -5,9 +5,9 @@
 #include <tuple>
 #include <vector>
 
-#include "recorder/python_sampler.h"
-#include "recorder/python_stacks.h"
-#include "recorder/python_stacks_module.h"
+#include "recorder/python/sampler.h"
+#include "recorder/python/stacks.h"
+#include "recorder/python/stacks_module.h"
 
 namespace {
 

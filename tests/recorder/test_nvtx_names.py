@@ -255,7 +255,7 @@ def test_our_nvtx_declarations_agree_with_the_headers(tmp_path: Path) -> None:
         '#include "nvtx3/nvToolsExtCuda.h"',
         '#include "nvtx3/nvToolsExtCudaRt.h"',
         '#include "nvtx3/nvToolsExtPayload.h"',
-        '#include "recorder/nvtx_abi.h"',
+        '#include "recorder/nvtx/abi.h"',
         "using namespace plab::recorder::nvtx;",
     ]
     source.write_text("\n".join([*lines, *(f"static_assert({check});" for check in checks)]))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-SOURCES = REPO / "csrc" / "recorder"
+SOURCES = REPO / "csrc" / "recorder" / "python"
 SHAPES = Path(__file__).with_name("python_stack_shapes.py")
 SAMPLES = Path(__file__).with_name("python_samples.py")
 START = """
@@ -26,10 +26,9 @@ except RuntimeError as error:
 """
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.13t")  # t: built without a GIL
 
-C_SOURCES = sorted(SOURCES.glob("python_*.c"))
+C_SOURCES = sorted(SOURCES.glob("*.c"))
 CPP_SOURCES = [
-    *sorted(SOURCES.glob("python_*.cpp")),
-    *(SOURCES / name for name in ("code_lines.cpp", "stack_trie.cpp", "thread_stacks.cpp")),
+    *sorted(SOURCES.glob("*.cpp")),
     Path(__file__).with_name("stacks_only.cpp"),
 ]
 

@@ -54,7 +54,7 @@ def test_every_prefix_of_a_capture_can_be_read(spool: Path, tmp_path: Path) -> N
 def kernel_names(path: Path) -> list[str]:
     contents = _recorder.read_spool(str(path))
     texts = dict(enumerate(contents["strings"]))
-    return [texts.get(i, "") for i in contents["kernels"]["name"].tolist()]
+    return [texts.get(i, "") for i in contents["kernels"]["mangled_name"].tolist()]
 
 
 @pytest.mark.parametrize("where", [0, 4, 8, 9, 12, 16, -1], ids=str)

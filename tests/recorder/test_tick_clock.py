@@ -133,7 +133,8 @@ print(recorder.summary.meta["call_clock"])
 def test_another_rate_of_the_counter_is_learned(tmp_path: Path) -> None:
     """As after a virtual machine has moved to another host; the clock is the test's own."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
-    sources = [Path(__file__).with_name("tick_rates.cpp"), REPO / "csrc" / "recorder" / "tick_clock.cpp"]
+    clock = REPO / "csrc" / "recorder" / "system" / "tick_clock.cpp"
+    sources = [Path(__file__).with_name("tick_rates.cpp"), clock]
     program = tmp_path / "tick_rates"
     flags = ["-std=c++20", "-O1", f"-I{REPO / 'csrc'}", "-o", str(program)]
     subprocess.run([compiler, *map(str, sources), *flags], check=True)

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "recorder/tick_clock.h"
+#include "recorder/system/tick_clock.h"
 
 using plab::recorder::TickTimeline;
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.recording.spool import Records, Rows, Spool, global_tid, pieces
+from profiling_lab.recording.spool import NONE, Records, Rows, Spool, StringTable, global_tid, pieces
 from profiling_lab.recording.tables.schema import column_names
-from profiling_lab.recording.tables.strings import NONE, StringTable
 
 # CUPTI's numbers -> nsys' numbers (its ENUM_* tables).
 _MEMORY_KIND_UNKNOWN = 7
@@ -68,18 +67,29 @@ def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
     yield "PYREC_GRAPH_NODE", _graph_nodes(spool)
 
 
-def _work(spool: Spool, records: Records) -> dict[str, Any]:
-    """The columns that all GPU work has."""
-    return {
-        "start": spool.since_start(records["start_ns"]),
-        "end": spool.since_start(records["end_ns"]),
-        "deviceId": int64(records["device"]),
-        "contextId": int64(records["context"]),
-        "greenContextId": 0,
-        "streamId": int64(records["stream"]),
-        "correlationId": int64(records["correlation"]),
-        "globalPid": spool.global_pid,
-    }
+def _column(field: str) -> str:
+    """The column of a field of a record: correlation_id -> correlationId."""
+    first, *rest = field.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _same_named(table: str, records: Records) -> dict[str, Any]:
+    """Every field of the records (csrc/recorder/spool/records.h) that `table` has a column for, as it is."""
+    fields = {_column(field): field for field in records.dtype.names or ()}
+    return {column: int64(records[fields[column]]) for column in column_names(table) if column in fields}
+
+
+def _times(spool: Spool, records: Records) -> dict[str, Any]:
+    return {"start": spool.since_start(records["start_ns"]), "end": spool.since_start(records["end_ns"])}
+
+
+def _work(spool: Spool, table: str, records: Records, columns: dict[str, Any]) -> Any:
+    """A table of GPU work: its fields as they are, but for those that `columns` has."""
+    known = _same_named(table, records) | _times(spool, records)
+    known |= {"greenContextId": 0, "globalPid": spool.global_pid}
+    if "graphNodeId" in known:
+        known["graphNodeId"] = _null_if_zero(records["graph_node_id"])
+    return arrow_table(table, known | columns, len(records))
 
 
 def _null_if_zero(values: npt.NDArray[Any]) -> Any:
@@ -89,39 +99,22 @@ def _null_if_zero(values: npt.NDArray[Any]) -> Any:
 def _kernels(spool: Spool, strings: StringTable, k: Records) -> Any:
     from profiling_lab import _recorder
 
-    names, inverse = np.unique(k["name"], return_inverse=True)
+    names, inverse = np.unique(k["mangled_name"], return_inverse=True)
     mangled = [strings.text(i) for i in names.tolist()]
     demangled = [_recorder.demangle(name) for name in mangled]
 
     def ids(texts: list[str]) -> npt.NDArray[np.int64]:
         return np.asarray([strings.id(text) for text in texts], dtype=np.int64)[inverse.reshape(-1)]
 
-    columns = _work(spool, k) | {
+    columns = {
         "demangledName": ids(demangled),
         "shortName": ids([_recorder.short_name(name) for name in demangled]),
         "mangledName": ids(mangled),
         "launchType": int64(k["launch_type"]) + 1,
-        "cacheConfig": int64(k["cache_config"]),
-        "registersPerThread": int64(k["registers"]),
-        "staticSharedMemory": int64(k["static_shared"]),
-        "dynamicSharedMemory": int64(k["dynamic_shared"]),
-        "localMemoryPerThread": int64(k["local_per_thread"]),
-        "localMemoryTotal": int64(k["local_total"]),
-        "gridId": int64(k["grid_id"]),
-        "sharedMemoryExecuted": int64(k["shared_executed"]),
-        "graphNodeId": _null_if_zero(k["graph_node"]),
-        "sharedMemoryLimitConfig": int64(k["shared_limit"]),
-        "graphId": _null_if_zero(k["graph"]),
-        "clusterSchedulingPolicy": int64(k["cluster_scheduling"]),
-        "maxPotentialClusterSize": int64(k["max_potential_cluster"]),
-        "maxActiveClusters": int64(k["max_active_clusters"]),
+        "graphId": _null_if_zero(k["graph_id"]),
         "tensorSizeMinusOneElements": "[]",
     }
-    for axis in "xyz":
-        columns[f"grid{axis.upper()}"] = int64(k[f"grid_{axis}"])
-        columns[f"block{axis.upper()}"] = int64(k[f"block_{axis}"])
-        columns[f"cluster{axis.upper()}"] = int64(k[f"cluster_{axis}"])
-    return arrow_table("CUPTI_ACTIVITY_KIND_KERNEL", columns, len(k))
+    return _work(spool, "CUPTI_ACTIVITY_KIND_KERNEL", k, columns)
 
 
 def _memory_kind(cupti: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -129,47 +122,28 @@ def _memory_kind(cupti: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def _copies(spool: Spool, _: StringTable, c: Records) -> Any:
-    columns = _work(spool, c) | {
-        "bytes": int64(c["bytes"]),
-        "copyKind": int64(c["copy_kind"]),
-        "srcKind": _memory_kind(c["source_kind"]),
-        "dstKind": _memory_kind(c["destination_kind"]),
-        "graphNodeId": _null_if_zero(c["graph_node"]),
-        "copyCount": int64(c["count"]),
-    }
-    for ours, theirs in {"source": "src", "destination": "dst"}.items():
-        for what in ("device", "context"):
-            values = c[f"{ours}_{what}"]
-            columns[f"{theirs}{what.capitalize()}Id"] = null_where(int64(values), values == NONE)
-    return arrow_table("CUPTI_ACTIVITY_KIND_MEMCPY", columns, len(c))
+    columns = {"srcKind": _memory_kind(c["src_kind"]), "dstKind": _memory_kind(c["dst_kind"])}
+    for field in ("src_device_id", "src_context_id", "dst_device_id", "dst_context_id"):
+        columns[_column(field)] = null_where(int64(c[field]), c[field] == NONE)
+    return _work(spool, "CUPTI_ACTIVITY_KIND_MEMCPY", c, columns)
 
 
 def _sets(spool: Spool, _: StringTable, s: Records) -> Any:
-    columns = _work(spool, s) | {
-        "value": int64(s["value"]),
-        "bytes": int64(s["bytes"]),
-        "graphNodeId": _null_if_zero(s["graph_node"]),
-        "memKind": _memory_kind(s["memory_kind"]),
-    }
-    return arrow_table("CUPTI_ACTIVITY_KIND_MEMSET", columns, len(s))
+    return _work(spool, "CUPTI_ACTIVITY_KIND_MEMSET", s, {"memKind": _memory_kind(s["mem_kind"])})
 
 
 def _graphs(spool: Spool, _: StringTable, g: Records) -> Any:
-    columns = _work(spool, g) | {"graphId": int64(g["graph"]), "graphExecId": int64(g["graph"])}
-    return arrow_table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, len(g))
+    return _work(spool, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", g, {"graphExecId": int64(g["graph_id"])})
 
 
 def _calls(spool: Spool, strings: StringTable, c: Records) -> Any:
+    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
     columns = {
-        "start": spool.since_start(c["start_ns"]),
-        "end": spool.since_start(c["end_ns"]),
         "eventClass": int64(c["flags"] & API_DRIVER),
         "globalTid": global_tid(spool.process, int64(c["thread"])),
-        "correlationId": int64(c["correlation"]),
         "nameId": strings.ids(c["name"]),
-        "returnValue": int64(c["return_value"]),
     }
-    return arrow_table("CUPTI_ACTIVITY_KIND_RUNTIME", columns, len(c))
+    return arrow_table(table, _same_named(table, c) | _times(spool, c) | columns, len(c))
 
 
 def _launches(spool: Spool, strings: StringTable, c: Records) -> Any:
@@ -178,7 +152,7 @@ def _launches(spool: Spool, strings: StringTable, c: Records) -> Any:
     node_name = strings.ids(c["node_name"])
     columns = {
         "globalTid": global_tid(spool.process, int64(c["thread"])),
-        "correlationId": int64(c["correlation"]),
+        "correlationId": int64(c["correlation_id"]),
         "stackId": int64(c["stack"]),
         "peekSeq": null_where(int64(c["peek_seq"]), unlinked),
         "nodeSeq": null_where(int64(c["node_seq"]), forward),
@@ -192,19 +166,11 @@ def _launches(spool: Spool, strings: StringTable, c: Records) -> Any:
 def _syncs(spool: Spool) -> Any:
     s = spool.records["syncs"]
     s = s[np.argsort(s["start_ns"], kind="stable")]
-    device_of = {int(c["context"]): int(c["device"]) for c in spool.records["contexts"]}
-    columns = {
-        "start": spool.since_start(s["start_ns"]),
-        "end": spool.since_start(s["end_ns"]),
-        "deviceId": np.asarray([device_of.get(c, 0) for c in s["context"].tolist()], dtype=np.int64),
-        "contextId": int64(s["context"]),
-        "streamId": int64(s["stream"]),
-        "correlationId": int64(s["correlation"]),
-        "globalPid": spool.global_pid,
-        "syncType": int64(s["type"]),
-        "eventId": int64(s["event"]),
-    }
-    return arrow_table("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns, len(s))
+    device_of = {int(c["context_id"]): int(c["device_id"]) for c in spool.records["contexts"]}
+    devices = [device_of.get(context, 0) for context in s["context_id"].tolist()]
+    columns = {"deviceId": np.asarray(devices, dtype=np.int64), "globalPid": spool.global_pid}
+    table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+    return arrow_table(table, _same_named(table, s) | _times(spool, s) | columns, len(s))
 
 
 def _graph_nodes(spool: Spool) -> Any:
@@ -212,9 +178,9 @@ def _graph_nodes(spool: Spool) -> Any:
     original.
     """
     rows = spool.records["graph_nodes"]
-    original = dict(zip(rows["node"].tolist(), rows["original"].tolist(), strict=True))
-    made_by = dict(zip(rows["node"].tolist(), rows["correlation"].tolist(), strict=True))
-    recorded = set(spool.records["calls"]["correlation"].tolist())
+    original = dict(zip(rows["graph_node_id"].tolist(), rows["original"].tolist(), strict=True))
+    made_by = dict(zip(rows["graph_node_id"].tolist(), rows["correlation_id"].tolist(), strict=True))
+    recorded = set(spool.records["calls"]["correlation_id"].tolist())
     nodes, calls = [], []
     first_of: dict[int, int] = {}
     for node in original:
@@ -236,11 +202,10 @@ def _graph_nodes(spool: Spool) -> Any:
 
 
 def _overheads(spool: Spool, strings: StringTable, o: Records) -> Any:
-    kinds = [_OVERHEAD_TYPE.get(kind, 1) for kind in o["kind"].tolist()]
+    kinds = [_OVERHEAD_TYPE.get(kind, 1) for kind in o["overhead_kind"].tolist()]
     labels = {kind: strings.id(text) for kind, text in _OVERHEAD_TEXT.items() if kind in kinds}
     columns = {
-        "start": spool.since_start(o["start_ns"]),
-        "end": spool.since_start(o["end_ns"]),
+        **_times(spool, o),
         "eventClass": _OVERHEAD_EVENT_CLASS,
         "globalTid": global_tid(spool.process, int64(o["thread"])),
         "nameId": np.asarray([labels[kind] for kind in kinds], dtype=np.int64),

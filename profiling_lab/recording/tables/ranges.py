@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.recording.cells import call_by_number
-from profiling_lab.recording.spool import PIECE_ROWS, Records, Rows, Spool, global_tid
+from profiling_lab.recording.spool import NONE, PIECE_ROWS, Records, Rows, Spool, StringTable, global_tid
 from profiling_lab.recording.tables import payloads
 from profiling_lab.recording.tables.activity import arrow_table, int64, null_where
 from profiling_lab.recording.tables.origin_frames import with_origins
-from profiling_lab.recording.tables.strings import NONE, StringTable
 
 MARK, DOMAIN_CREATED = 34, 75
 

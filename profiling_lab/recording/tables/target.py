@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
-from profiling_lab.recording.spool import VIRTUAL_MACHINE, Rows, Spool, global_tid
+from profiling_lab.recording.spool import VIRTUAL_MACHINE, Rows, Spool, StringTable, global_tid
 from profiling_lab.recording.tables.activity import arrow_table, int64, null_where
 from profiling_lab.recording.tables.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
-from profiling_lab.recording.tables.strings import StringTable
 from profiling_lab.recording.windows import OPEN_END, windows
 
 _THREAD_PRIORITY = 20
@@ -125,11 +124,11 @@ def _gpus(spool: Spool) -> dict[str, Any]:
 
 def _contexts(spool: Spool) -> Any:
     contexts = spool.records["contexts"]
-    _, first = np.unique(contexts["context"], return_index=True)
+    _, first = np.unique(contexts["context_id"], return_index=True)
     c = contexts[first]
     columns = {
-        "nullStreamId": int64(c["null_stream"]), "hwId": 0, "vmId": 1, "processId": spool.process,
-        "deviceId": int64(c["device"]), "contextId": int64(c["context"]), "isGreenContext": 0,
+        "nullStreamId": int64(c["null_stream_id"]), "hwId": 0, "vmId": 1, "processId": spool.process,
+        "deviceId": int64(c["device_id"]), "contextId": int64(c["context_id"]), "isGreenContext": 0,
     }  # fmt: skip
     return arrow_table("TARGET_INFO_CUDA_CONTEXT_INFO", columns, len(c))
 
@@ -137,12 +136,12 @@ def _contexts(spool: Spool) -> Any:
 def _streams(spool: Spool) -> Any:
     """Streams that CUPTI told about, and those it did not (they existed before) but that had work."""
     known = {
-        (int(s["context"]), int(s["stream"])): (int(s["priority"]), int(s["flag"]))
+        (int(s["context_id"]), int(s["stream_id"])): (int(s["priority"]), int(s["flag"]))
         for s in spool.records["streams"]
     }
     for kind in ("kernels", "copies", "sets", "graphs"):
         work = spool.records[kind]
-        for context, stream in set(zip(work["context"].tolist(), work["stream"].tolist(), strict=True)):
+        for context, stream in set(zip(work["context_id"].tolist(), work["stream_id"].tolist(), strict=True)):
             known.setdefault((context, stream), (0, _UNKNOWN_STREAM_TYPE))
     rows = [
         {"streamId": stream, "hwId": 0, "vmId": 1, "processId": spool.process, "contextId": context,

@@ -20,10 +20,11 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "recorder/cupti_abi.h"
+#include "recorder/cupti/abi.h"
 
 using namespace plab::recorder::cupti;
 
@@ -52,6 +53,11 @@ const std::map<std::pair<int, uint32_t>, const char*> kNames = {
     {{1, 527}, "cuLaunchHostFunc"},
 };
 
+struct KernelTail {
+  KernelClusterRecord cluster;
+  KernelOccupancyRecord occupancy;
+};
+
 struct State {
   std::mutex mutex;
   uint32_t version = 130000;
@@ -75,7 +81,8 @@ State state;
 Result entered(const char* function) {
   std::lock_guard lock(state.mutex);
   ++state.api_calls;
-  const auto found = state.failures.find(std::string_view(function));  // without memory of its own: CUPTI is C
+  const auto found =
+      state.failures.find(std::string_view(function));  // without memory of its own: CUPTI is C
   return found == state.failures.end() ? kSuccess : found->second;
 }
 
@@ -414,22 +421,22 @@ PLAB_FAKE void fake_kernel_of_node(uint32_t correlation, uint64_t start, uint64_
                                    uint32_t stream, int grid, int block, uint64_t node) {
   KernelRecord r{};
   r.kind = static_cast<int>(ActivityKind::kConcurrentKernel);
-  r.cache_config = 0x10, r.registers_per_thread = 32;
-  r.start = start, r.end = end, r.context = 1, r.stream = stream;
-  r.grid[0] = grid, r.grid[1] = 2, r.grid[2] = 1, r.block[0] = block, r.block[1] = 1, r.block[2] = 1;
-  r.static_shared = 16, r.dynamic_shared = 1024;
-  r.correlation = correlation;
+  r.cache_configs = 0x10, r.registers_per_thread = 32;
+  r.start_ns = start, r.end_ns = end, r.context_id = 1, r.stream_id = stream;
+  r.grid_x = grid, r.grid_y = 2, r.grid_z = 1, r.block_x = block, r.block_y = 1, r.block_z = 1;
+  r.static_shared_memory = 16, r.dynamic_shared_memory = 1024;
+  r.correlation_id = correlation;
   {
     std::lock_guard lock(state.mutex);
     if (state.names.empty() || state.names.back() != name) state.names.emplace_back(name);
     r.name = state.names.back().c_str();
   }
-  r.shared_executed = 32768;
-  r.graph_node = node;
-  KernelClusterTail tail{};
-  tail.cluster[0] = 2, tail.cluster[1] = tail.cluster[2] = 1;
-  tail.cluster_scheduling = 1;
-  tail.local_total = uint64_t{5} << 32;
+  r.shared_memory_executed = 32768;
+  r.graph_node_id = node;
+  KernelTail tail{};
+  tail.cluster.cluster_x = 2, tail.cluster.cluster_y = tail.cluster.cluster_z = 1;
+  tail.cluster.cluster_scheduling_policy = 1;
+  tail.cluster.local_memory_total = uint64_t{5} << 32;
   put(&r, sizeof r, &tail, sizeof tail);
 }
 PLAB_FAKE void fake_kernel(uint32_t correlation, uint64_t start, uint64_t end, const char* name,
@@ -450,18 +457,18 @@ PLAB_FAKE void fake_memcpy(uint32_t correlation, uint64_t start, uint64_t end, u
   MemcpyRecord r{};
   r.kind = static_cast<int>(ActivityKind::kMemcpy);
   r.copy_kind = static_cast<uint8_t>(copy_kind);
-  r.source_kind = 2, r.destination_kind = 3;
-  r.bytes = bytes, r.start = start, r.end = end;
-  r.context = 1, r.stream = 7, r.correlation = correlation;
+  r.src_kind = 2, r.dst_kind = 3;
+  r.bytes = bytes, r.start_ns = start, r.end_ns = end;
+  r.context_id = 1, r.stream_id = 7, r.correlation_id = correlation;
   put(&r, sizeof r);
 }
 PLAB_FAKE void fake_peer_copy(uint32_t correlation, uint64_t start, uint64_t end, uint64_t bytes) {
   MemcpyPeerRecord r{};
   r.kind = static_cast<int>(ActivityKind::kMemcpyPeer);
-  r.copy_kind = 10, r.source_kind = r.destination_kind = 3;
-  r.bytes = bytes, r.start = start, r.end = end;
-  r.context = 1, r.stream = 7, r.correlation = correlation;
-  r.source_device = 0, r.source_context = 1, r.destination_device = 1, r.destination_context = 2;
+  r.copy_kind = 10, r.src_kind = r.dst_kind = 3;
+  r.bytes = bytes, r.start_ns = start, r.end_ns = end;
+  r.context_id = 1, r.stream_id = 7, r.correlation_id = correlation;
+  r.src_device_id = 0, r.src_context_id = 1, r.dst_device_id = 1, r.dst_context_id = 2;
   {
     std::lock_guard lock(state.mutex);
     state.kinds.insert(r.kind);  // CUPTI delivers these with MEMCPY
@@ -472,15 +479,70 @@ PLAB_FAKE void fake_memset(uint32_t correlation, uint64_t start, uint64_t end, u
                            uint32_t value) {
   MemsetRecord r{};
   r.kind = static_cast<int>(ActivityKind::kMemset);
-  r.value = value, r.bytes = bytes, r.start = start, r.end = end;
-  r.context = 1, r.stream = 7, r.correlation = correlation, r.memory_kind = 3;
+  r.value = value, r.bytes = bytes, r.start_ns = start, r.end_ns = end;
+  r.context_id = 1, r.stream_id = 7, r.correlation_id = correlation, r.mem_kind = 3;
   put(&r, sizeof r);
 }
 PLAB_FAKE void fake_graph(uint32_t correlation, uint64_t start, uint64_t end, uint32_t graph) {
   GraphTraceRecord r{};
   r.kind = static_cast<int>(ActivityKind::kGraphTrace);
-  r.correlation = correlation, r.start = start, r.end = end, r.graph = graph, r.context = 1, r.stream = 7;
+  r.correlation_id = correlation, r.start_ns = start, r.end_ns = end, r.graph_id = graph, r.context_id = 1,
+  r.stream_id = 7;
   put(&r, sizeof r);
+}
+// A record of this kind in which every field has a number of its own. Returns which: "bytes=5 start_ns=6
+// ...".
+PLAB_FAKE const char* fake_numbered(int kind) {
+  static std::string numbers;
+  numbers.clear();
+  int last = 1;
+  KernelRecord kernel{};
+  KernelTail tail{};
+  MemcpyRecord copy{};
+  MemcpyPeerRecord peer{};
+  MemsetRecord set{};
+  GraphTraceRecord graph{};
+  const auto number = [&]<class Type>(Type& field, const char* name) {
+    if constexpr (!std::is_pointer_v<Type>) {
+      field = static_cast<Type>(++last);
+      numbers += std::string(name) + "=" + std::to_string(last) + " ";
+    }
+  };
+#define PLAB_NUMBER(type, name, theirs) number(record.name, #name);
+#define PLAB_NUMBER_ALL(into, FIELDS) \
+  {                                   \
+    auto& record = into;              \
+    FIELDS(PLAB_NUMBER)               \
+  }
+  kernel.kind = copy.kind = peer.kind = set.kind = graph.kind = kind;
+  kernel.name = "numbered";
+  switch (static_cast<ActivityKind>(kind)) {
+    case ActivityKind::kConcurrentKernel:
+      PLAB_NUMBER_ALL(kernel, PLAB_CUPTI_KERNEL)
+      PLAB_NUMBER_ALL(tail.cluster, PLAB_CUPTI_KERNEL_CLUSTER)
+      PLAB_NUMBER_ALL(tail.occupancy, PLAB_CUPTI_KERNEL_OCCUPANCY)
+      put(&kernel, sizeof kernel, &tail, sizeof tail);
+      break;
+    case ActivityKind::kMemcpy:
+      PLAB_NUMBER_ALL(copy, PLAB_CUPTI_MEMCPY)
+      put(&copy, sizeof copy);
+      break;
+    case ActivityKind::kMemcpyPeer:
+      PLAB_NUMBER_ALL(peer, PLAB_CUPTI_MEMCPY_PEER) {
+        std::lock_guard lock(state.mutex);
+        state.kinds.insert(kind);  // CUPTI delivers these with MEMCPY
+      }
+      put(&peer, sizeof peer);
+      break;
+    case ActivityKind::kMemset:
+      PLAB_NUMBER_ALL(set, PLAB_CUPTI_MEMSET)
+      put(&set, sizeof set);
+      break;
+    default:
+      PLAB_NUMBER_ALL(graph, PLAB_CUPTI_GRAPH_TRACE)
+      put(&graph, sizeof graph);
+  }
+  return numbers.c_str();
 }
 PLAB_FAKE void fake_unknown_record() {
   const Record r{9999};

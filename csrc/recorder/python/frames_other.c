@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CPython newer than the frame layouts known here: recordings work, without Python stacks.
+#include "recorder/python/frames.h"
+
+#if PY_VERSION_HEX >= 0x030F0000
+
+const char* plab_frames_unusable(void) {
+  return "Python " PY_VERSION " is newer than the frame layouts known to this version of profiling_lab";
+}
+
+int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
+  (void)thread, (void)frames, (void)room;
+  *truncated = 0;
+  return 0;
+}
+
+#else
+typedef int plab_known_python;  // ISO C wants something in every file
+#endif

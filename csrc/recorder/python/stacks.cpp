@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder/python/stacks.h"
+
+#include <Python.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "recorder/python/code.h"
+#include "recorder/python/frames.h"
+#include "recorder/python/self_test.h"
+#include "recorder/python/stack_trie.h"
+#include "recorder/python/thread_stacks.h"
+
+namespace plab::recorder {
+namespace {
+
+// From 3.12 on the interpreter tells when a code object dies. Before, an address may silently come to mean
+// another code object, so its content is compared at every sight until the object is pinned: kept alive by a
+// reference that is taken while the GIL is held.
+constexpr bool kDeathsAreTold = PY_VERSION_HEX >= 0x030C0000;
+
+struct Known {
+  uint32_t code;
+  uint64_t content;
+  bool pinned;
+};
+
+// Lock order: the GIL may be held when `mutex` is taken, never the other way round.
+struct Shared {
+  std::mutex mutex;
+  StackTrie trie;
+  std::unordered_map<const PyCodeObject*, Known> by_address;
+  PyInterpreterState* interpreter = nullptr;
+  uint32_t truncation_code = StackTrie::kNoCode;
+};
+
+std::atomic<Shared*> g_active{nullptr};  // null: captures are off
+Shared* g_shared = nullptr;              // lives on after stop(), and into the next start()
+std::atomic<uint32_t> g_epoch{1};        // moves on when an address may have lost its meaning
+std::atomic<bool> g_pin_requested{false};
+std::atomic<uint64_t> g_truncated{0}, g_foreign{0}, g_failed{0};
+// The frames that launched the user's script, outermost first, and their thread. What they execute is kept
+// alive, so that no other code can come to have its address; a launcher that was replaced stays readable.
+struct Launcher {
+  uint64_t thread = 0;
+  std::vector<const PyCodeObject*> code;
+};
+std::atomic<const Launcher*> g_launcher{nullptr};
+
+// How many of the outermost frames are the launcher's. A greenlet has none of them, on whatever thread: its
+// chain of frames begins with its own function.
+int launcher_frames(PyThreadState* thread, const PlabFrame* frames, int count) {
+  const Launcher* launcher = g_launcher.load(std::memory_order_acquire);
+  if (launcher == nullptr || PyThreadState_GetID(thread) != launcher->thread) return 0;
+  const int most = std::min(count, static_cast<int>(launcher->code.size()));
+  int found = 0;
+  while (found < most && frames[count - 1 - found].code == launcher->code[found]) ++found;
+  return found;
+}
+
+// GIL held. Pins what the running frames of all threads execute: these objects are alive for certain.
+void pin_running_code(Shared& shared) {
+  std::vector<PlabFrame> frames(python_stacks::kMaxDepth);
+  for (PyThreadState* thread = PyInterpreterState_ThreadHead(shared.interpreter); thread != nullptr;
+       thread = PyThreadState_Next(thread)) {
+    int truncated = 0;
+    const int count = plab_walk_frames(thread, frames.data(), python_stacks::kMaxDepth, &truncated);
+    const std::lock_guard lock(shared.mutex);
+    for (int i = 0; i < count; ++i) {
+      const auto known = shared.by_address.find(frames[i].code);
+      if (known == shared.by_address.end() || known->second.pinned) continue;
+      if (known->second.content != python_code::content(frames[i].code)) continue;
+      Py_INCREF(const_cast<PyCodeObject*>(frames[i].code));
+      known->second.pinned = true;
+    }
+  }
+}
+
+// A pending call of the interpreter: runs on the main thread, between two instructions, with the GIL.
+int pin_when_asked(void*) {
+  g_pin_requested = false;
+  if (Shared* shared = g_active.load()) {
+    try {
+      pin_running_code(*shared);
+    } catch (...) {
+      g_failed.fetch_add(1, std::memory_order_relaxed);  // out of memory: contents stay compared
+    }
+  }
+  return 0;
+}
+
+// Which code is at this address? Mutex held, by a thread that executes it.
+Known identify(Shared& shared, const PyCodeObject* code) {
+  const auto known = shared.by_address.find(code);
+  const bool trusted = known != shared.by_address.end() && (kDeathsAreTold || known->second.pinned);
+  if (trusted) return known->second;
+  const uint64_t content = python_code::content(code);
+  if (known != shared.by_address.end() && known->second.content == content) return known->second;
+  uint32_t id = shared.trie.find_code(content);
+  if (id == StackTrie::kNoCode) {
+    id = shared.trie.add_code(content, python_code::file(code), python_code::function(code),
+                              python_code::first_line(code));
+  }
+  return shared.by_address[code] = {id, content, false};
+}
+
+ResolvedFrame resolve_frame(Shared& shared, StackId parent, const PlabFrame& frame) {
+  if (!python_code::is_code(frame.code)) return {parent, false};  // the interpreter's own frame
+  const std::lock_guard lock(shared.mutex);
+  if (g_active.load(std::memory_order_relaxed) == nullptr) return {parent, false};
+  const Known known = identify(shared, frame.code);
+  StackId node = shared.trie.find(parent, known.code, frame.offset);
+  if (node == 0) {
+    node = shared.trie.add(parent, known.code, frame.offset, python_code::line(frame.code, frame.offset));
+  }
+  return {node, kDeathsAreTold || known.pinned};
+}
+
+StackId truncation_node(Shared& shared) {
+  const std::lock_guard lock(shared.mutex);
+  if (shared.truncation_code == StackTrie::kNoCode) {
+    shared.truncation_code = shared.trie.add_code(0, "", "<truncated>", 0);
+  }
+  const StackId known = shared.trie.find(0, shared.truncation_code, 0);
+  return known != 0 ? known : shared.trie.add(0, shared.truncation_code, 0, 0);
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+int g_watcher = -1;
+
+// GIL held; `code` is alive for the last time. Must not touch its reference count.
+int on_code_event(PyCodeEvent event, PyCodeObject* code) {
+  Shared* shared = g_active.load();
+  if (event != PY_CODE_EVENT_DESTROY || shared == nullptr) return 0;
+  const std::lock_guard lock(shared->mutex);
+  if (shared->by_address.erase(code) != 0) g_epoch.fetch_add(1);
+  return 0;
+}
+
+bool watch_code(std::string* why_not) {
+  if (g_watcher >= 0) return true;  // a forked child has its parent's
+  g_watcher = PyCode_AddWatcher(on_code_event);
+  if (g_watcher >= 0) return true;
+  PyErr_Clear();
+  *why_not = "all eight code watchers of the interpreter are taken by other tools";
+  return false;
+}
+
+void unwatch_code() {
+  if (g_watcher >= 0 && PyCode_ClearWatcher(g_watcher) != 0) PyErr_Clear();
+  g_watcher = -1;
+}
+#else
+bool watch_code(std::string*) { return true; }
+void unwatch_code() {}
+#endif
+
+}  // namespace
+
+namespace python_stacks {
+
+bool start(std::string* why_not) {
+  if (g_active.load() != nullptr) return true;
+  if (const char* reason = plab_frames_unusable()) return *why_not = reason, false;
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    return *why_not = "stacks are taken in the main interpreter only", false;
+  }
+  if (!python_stacks_self_test(why_not)) return false;
+  if (!watch_code(why_not)) return false;
+  if (g_shared == nullptr) {
+    g_shared = new Shared;
+    g_shared->interpreter = PyInterpreterState_Main();
+  }
+  g_epoch.fetch_add(1);
+  g_active.store(g_shared);
+  return true;
+}
+
+StackId capture() noexcept {
+  if (g_active.load(std::memory_order_relaxed) == nullptr) return 0;
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr) return 0;
+  ThreadStacks* mine = this_thread_stacks();
+  return mine == nullptr ? 0 : capture_of(thread, *mine);
+}
+
+StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
+  Shared* shared = g_active.load(std::memory_order_acquire);
+  if (shared == nullptr) return 0;
+  if (PyThreadState_GetInterpreter(thread) != shared->interpreter) {
+    g_foreign.fetch_add(1, std::memory_order_relaxed);
+    return 0;
+  }
+  const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
+  int truncated = 0;
+  int count = plab_walk_frames(thread, memory.frames, kMaxDepth, &truncated);
+  if (!truncated) count -= launcher_frames(thread, memory.frames, count);  // else they were not reached
+  bool unpinned = false;
+  StackId stack = 0;
+  try {
+    const StackId root = truncated ? truncation_node(*shared) : 0;
+    stack = memory.find(count, root, epoch, [&](StackId parent, const PlabFrame& frame) {
+      const ResolvedFrame found = resolve_frame(*shared, parent, frame);
+      unpinned |= !found.lasting;
+      return found;
+    });
+  } catch (...) {
+    g_failed.fetch_add(1, std::memory_order_relaxed);
+    return 0;
+  }
+  // Stopped meanwhile: the stack may be incomplete.
+  if (g_active.load(std::memory_order_relaxed) != shared) return 0;
+  if (truncated) g_truncated.fetch_add(1, std::memory_order_relaxed);
+  // The main thread pins at its next chance; whether this thread holds the GIL by luck cannot be known here.
+  if (!kDeathsAreTold && unpinned && !g_pin_requested.exchange(true)) {
+    if (Py_AddPendingCall(pin_when_asked, nullptr) != 0) g_pin_requested = false;  // the queue is full
+  }
+  return stack;
+}
+
+void hide_callers() {
+  std::vector<PlabFrame> frames(kMaxDepth);
+  int truncated = 0;
+  const int count = plab_walk_frames(PyThreadState_Get(), frames.data(), kMaxDepth, &truncated);
+  if (truncated) return;
+  auto launcher = std::make_unique<Launcher>();
+  launcher->thread = PyThreadState_GetID(PyThreadState_Get());
+  for (int i = count - 1; i >= 0; --i) {
+    Py_INCREF(const_cast<PyCodeObject*>(frames[i].code));
+    launcher->code.push_back(frames[i].code);
+  }
+  g_launcher.store(launcher.release(), std::memory_order_release);
+}
+
+void resolve() {
+  Shared* shared = g_active.load();
+  if (!kDeathsAreTold && shared != nullptr) pin_running_code(*shared);
+}
+
+Losses losses() { return {g_truncated.load(), g_foreign.load(), g_failed.load()}; }
+
+size_t node_count() {
+  if (g_shared == nullptr) return 0;
+  const std::lock_guard lock(g_shared->mutex);
+  return g_shared->trie.node_count();
+}
+
+StackNode node(StackId id) {
+  const std::lock_guard lock(g_shared->mutex);
+  return g_shared->trie.node(id);
+}
+
+size_t string_count() {
+  if (g_shared == nullptr) return 0;
+  const std::lock_guard lock(g_shared->mutex);
+  return g_shared->trie.string_count();
+}
+
+const std::string& string(uint32_t index) {
+  const std::lock_guard lock(g_shared->mutex);
+  return g_shared->trie.string(index);
+}
+
+void stop() {
+  Shared* shared = g_active.exchange(nullptr);
+  if (shared == nullptr) return;
+  unwatch_code();
+  std::unordered_map<const PyCodeObject*, Known> forgotten;
+  {
+    const std::lock_guard lock(shared->mutex);
+    forgotten.swap(shared->by_address);
+    g_epoch.fetch_add(1);
+  }
+  for (const auto& [code, known] : forgotten) {
+    if (known.pinned) Py_DECREF(const_cast<PyCodeObject*>(code));
+  }
+}
+
+void after_fork_child() noexcept {
+  g_active.store(nullptr);
+  g_shared = nullptr;  // leaked: the parent's threads may have held its lock
+  g_epoch.fetch_add(1);
+  g_pin_requested = false;
+}
+
+}  // namespace python_stacks
+}  // namespace plab::recorder

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder/python/thread_stacks.h"
+
+#include <new>
+
+namespace plab::recorder {
+namespace {
+
+// Plain thread-locals beside the owner: reading them needs no guard, also after the owner is gone.
+thread_local ThreadStacks* t_stacks = nullptr;
+thread_local bool t_ended = false;
+
+struct Owner {
+  ~Owner() {
+    t_ended = true;  // other destructors of this thread may still call CUDA
+    delete t_stacks;
+    t_stacks = nullptr;
+  }
+};
+
+ThreadStacks* make() noexcept {
+  if (t_ended) return nullptr;
+  try {
+    static thread_local Owner owner;
+    (void)owner;
+    t_stacks = new ThreadStacks;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  return t_stacks;
+}
+
+}  // namespace
+
+ThreadStacks* this_thread_stacks() noexcept { return t_stacks != nullptr ? t_stacks : make(); }
+
+}  // namespace plab::recorder
