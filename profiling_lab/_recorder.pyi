@@ -91,9 +91,6 @@ def give_up_autograd(reason: str) -> None:
 def logical_thread() -> int:
     """The calling thread's id in autograd's numbering; 0 before attach_autograd()."""
 
-def peek_sequence() -> int:
-    """The number that the next autograd node of this thread will get."""
-
 def calibrate(nodes: list[tuple[int, int, int]]) -> str:
     """Learn a node's layout from (id(grad_fn), _sequence_nr(), logical_thread() of its maker) of four nodes.
 

@@ -206,7 +206,6 @@ std::string attach() {
 }
 
 uint64_t current_thread() { return link.thread ? link.thread() : 0; }
-uint64_t peek_sequence() { return link.peek ? link.peek() : 0; }
 
 std::string calibrate(const std::vector<Sample>& samples) {
   if (!link.current_node) return set_state("torch is not imported");

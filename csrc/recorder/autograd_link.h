@@ -36,7 +36,6 @@ std::string attach();
 
 // The calling thread's logical id (at::RecordFunction::currentThreadId); attach() must have succeeded.
 uint64_t current_thread();
-uint64_t peek_sequence();
 
 // Learns where a node keeps its sequence number and thread. Returns "" (the link is on) or one sentence.
 std::string calibrate(const std::vector<Sample>& samples);

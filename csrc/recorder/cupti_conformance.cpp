@@ -127,7 +127,7 @@ struct Plain {
   using type = T;
 };
 template <class T>
-  requires std::is_enum_v<T>
+requires std::is_enum_v<T>
 struct Plain<T> {
   using type = int;
 };

@@ -329,7 +329,6 @@ PYBIND11_MODULE(_recorder, m) {
   m.def("detach_autograd", &autograd_link::detach);
   m.def("give_up_autograd", &autograd_link::give_up, py::arg("reason"));
   m.def("logical_thread", &autograd_link::current_thread);
-  m.def("peek_sequence", &autograd_link::peek_sequence);
   m.def("calibrate", &calibrate, py::arg("nodes"));
   m.def("calibrate_functions", &calibrate_functions, py::arg("user"), py::arg("function"));
   m.def("autograd_state", &autograd_link::state);

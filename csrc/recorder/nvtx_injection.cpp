@@ -294,8 +294,9 @@ bool fill_extension(nvtx::ExtensionInfo& info) {
   set(nvtx::kRangePushPayload, [](Handle d, Data p, size_t n) { return push(d, Payloads{p, n}); });
   set(nvtx::kRangePopPayload, [](Handle d, Data p, size_t n) { return pop(d, Payloads{p, n}); });
   set(nvtx::kRangeStartPayload, [](Handle d, Data p, size_t n) { return range_start(d, Payloads{p, n}); });
-  set(nvtx::kRangeEndPayload,
-      [](Handle d, uint64_t id, Data p, size_t n) { range_end(d, id, Payloads{p, n}); });
+  set(nvtx::kRangeEndPayload, [](Handle d, uint64_t id, Data p, size_t n) {
+    range_end(d, id, Payloads{p, n});
+  });
   return true;
 }
 

@@ -23,7 +23,7 @@ constexpr uint64_t kForgetEvery = 4096;  // moments
 
 std::atomic<PythonSampler*> g_active{nullptr};
 std::atomic<uint64_t> g_left_out{0};  // the state of a thread that is not sampled
-std::atomic<bool> g_queued{false};  // our pending call waits for the main thread
+std::atomic<bool> g_queued{false};    // our pending call waits for the main thread
 
 // The system's number of a thread, 0 if it is not known.
 uint32_t number_of(PyThreadState* thread) {
