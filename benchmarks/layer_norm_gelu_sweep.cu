@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "cuda/launch.h"
-#include "ops/layer_norm_gelu/backward.cuh"
-#include "ops/layer_norm_gelu/forward.cuh"
-#include "ops/layer_norm_gelu/launch_plan.cuh"
+#include "ops/layer_norm_gelu/portable/backward.cuh"
+#include "ops/layer_norm_gelu/portable/forward.cuh"
+#include "ops/layer_norm_gelu/portable/launch.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 namespace {
@@ -24,9 +24,12 @@ struct Entry {
   int64_t (*partial_rows)(const BackwardParams&, int waves, bool interleaved);
 };
 
-/// units = 0: not possible.
+using portable::fits;
+using portable::plan_grid;
+
+/// Without a kernel where Config cannot do such rows.
 template <class Config, auto kKernel>
-Launch plan(int64_t rows, int64_t cols, int resident_threads, int waves, bool interleaved) {
+Plan plan(int64_t rows, int64_t cols, int resident_threads, int waves, bool interleaved) {
   using Tile = typename Config::Tile;
   constexpr int kBlocks = Config::Group::kBlocks, kRows = Config::kRowsAtATime;
   constexpr int kLanes = Config::Group::kLanes;
@@ -34,7 +37,7 @@ Launch plan(int64_t rows, int64_t cols, int resident_threads, int waves, bool in
   const int64_t threads = cols / (Tile::kElements * kBlocks);
   if (Config::Group::kIsWarp ? threads != kLanes : (threads <= 32 || threads > kMaxThreadsPerRow)) return {};
   if (threads * kRows > resident_threads || !fits<Config>(static_cast<int>(threads))) return {};
-  return plan_launch<Config, kKernel>(rows, cols, static_cast<int>(threads), waves, interleaved);
+  return plan_grid<Config, kKernel>(rows, cols, static_cast<int>(threads), waves, interleaved);
 }
 
 template <class Config>
@@ -47,28 +50,28 @@ constexpr auto kForwardKernel = [] {
 
 template <class Config>
 bool run_forward(const ForwardParams& params, int waves, bool interleaved, cudaStream_t stream) {
-  Launch launch = plan<Config, kForwardKernel<Config>>(
+  const Plan grid = plan<Config, kForwardKernel<Config>>(
       params.rows, params.cols, Config::kMaxBlock * Config::kMinBlocks, waves, interleaved);
-  if (launch.units == 0) return false;
-  launch.order.groups_ahead /= 2;
-  start<Config>(kForwardKernel<Config>, launch, params, stream);
-  return true;
+  if (grid.kernel != nullptr) portable::launch(grid, params, stream);
+  return grid.kernel != nullptr;
 }
 
 template <class Config>
-Launch plan_backward(const BackwardParams& params, int waves, bool interleaved) {
-  return plan<Config, backward_kernel<Config>>(params.rows, params.cols, Config::kResidentThreads, waves,
-                                               interleaved);
+Plan plan_backward(const BackwardParams& params, int waves, bool interleaved) {
+  Plan grid = plan<Config, backward_kernel<Config>>(params.rows, params.cols, Config::kResidentThreads, waves,
+                                                    interleaved);
+  grid.workspace_rows = grid.blocks / Config::Group::kBlocks;
+  return grid;
 }
 
 template <class Config>
 bool run_backward(const BackwardParams& params, int waves, bool interleaved, cudaStream_t stream) {
-  const Launch launch = plan_backward<Config>(params, waves, interleaved);
-  if (launch.units == 0) return false;
-  start<Config>(backward_kernel<Config>, launch, params, stream);
+  const Plan grid = plan_backward<Config>(params, waves, interleaved);
+  if (grid.kernel == nullptr) return false;
+  portable::launch(grid, params, stream);
   add_partials_kernel<Element, 32><<<static_cast<int>(cuda::ceil_div<int64_t>(2 * params.cols, 32)),
                                      params.cols <= kManyColumns ? 1024 : 256, 0, stream>>>(
-      static_cast<const float*>(params.partial), launch.units, params.cols,
+      static_cast<const float*>(params.partial), grid.workspace_rows, params.cols,
       static_cast<Element*>(params.dweight), static_cast<Element*>(params.dbias));
   PLAB_CHECK_LAUNCH();
   return true;
@@ -107,7 +110,7 @@ void add_backward(std::vector<Entry>& entries) {
                          std::to_string(kStages) + (kOverlap ? ", overlap" : ""),
                      nullptr, &run_backward<Config>,
                      [](const BackwardParams& p, int waves, bool interleaved) -> int64_t {
-                       return plan_backward<Config>(p, waves, interleaved).units;
+                       return plan_backward<Config>(p, waves, interleaved).workspace_rows;
                      }});
 }
 
@@ -220,7 +223,7 @@ int64_t sweep_forward(int i, int waves, int interleaved, const void* x, const vo
   });
 }
 
-/// With partial = null: the rows of scratch it needs, 0 where not possible. Else as sweep_forward.
+/// With partial = null: the rows of workspace it needs, 0 where not possible. Else as sweep_forward.
 int64_t sweep_backward(int i, int waves, int interleaved, const void* dy, const void* x, const void* weight,
                        const void* bias, const void* mean, const void* rstd, void* dx, void* dweight,
                        void* dbias, void* partial, int64_t rows, int64_t cols, void* stream) {

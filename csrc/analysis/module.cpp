@@ -25,7 +25,7 @@ namespace py = pybind11;
 namespace plab::analysis {
 void add_chrome_reader(py::module_& m);  // chrome_module.cpp
 void add_text_codes(py::module_& m);     // text_module.cpp
-}
+}  // namespace plab::analysis
 
 using plab::trace::Column;
 

@@ -92,7 +92,7 @@ inline int multiprocessors() { return device_attribute<cudaDevAttrMultiProcessor
 /// Largest dynamic shared memory a block may ask for.
 inline int max_shared_bytes() { return device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>(); }
 
-/// Blocks of one kernel that fit a multiprocessor at once. Asked once per device and block size, for which
+/// Blocks of one kernel that fit an SM at once. Asked once per device and block size, for which
 /// `shared_bytes` is always the same; the first call also lets the kernel use as much dynamic shared memory
 /// as a block can have.
 template <auto kKernel>

@@ -19,33 +19,9 @@ __device__ __forceinline__ void warp_sum(float (&v)[kValues]) {
   }
 }
 
-/// The threads that share a row are one warp; a block holds several rows and never waits as a whole.
-class WarpGroup {
- public:
-  static constexpr bool kIsWarp = true;
-  struct Storage {};
-
-  __device__ explicit WarpGroup(Storage&) {}
-  __device__ int rank() const { return static_cast<int>(threadIdx.x) % kWarpSize; }
-  __device__ int size() const { return kWarpSize; }
-  /// Groups in the whole grid, and which one this is.
-  __device__ int count() const { return static_cast<int>(gridDim.x * (blockDim.x / kWarpSize)); }
-  __device__ int index() const {
-    return static_cast<int>(blockIdx.x * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize);
-  }
-  /// Exactly one group of each block does.
-  __device__ bool leads() const { return threadIdx.x < kWarpSize; }
-
-  template <int kValues>
-  __device__ void sum(float (&v)[kValues]) {
-    warp_sum(v);
-  }
-};
-
 /// The threads that share a row are a whole block, a multiple of 32 of at most 1024.
 class BlockGroup {
  public:
-  static constexpr bool kIsWarp = false;
   static constexpr int kMaxValues = 2;
   /// Two buffers: a thread may still read the sums of one reduction while another writes those of the next.
   /// Nobody can be two reductions ahead, because the barrier in between waits for every reader. So one
@@ -60,9 +36,6 @@ class BlockGroup {
   }
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
-  __device__ int count() const { return static_cast<int>(gridDim.x); }
-  __device__ int index() const { return static_cast<int>(blockIdx.x); }
-  __device__ bool leads() const { return true; }
 
   template <int kValues>
   __device__ void sum(float (&v)[kValues]) {
@@ -77,8 +50,8 @@ class BlockGroup {
     const int slot = lane & (slots_ - 1);
 #pragma unroll
     for (int k = 0; k < kValues; ++k) v[k] = slot < warps ? storage_.partial[buffer_][k][slot] : 0.0f;
-    for (int offset = slots_ / 2; offset > 0;
-         offset /= 2) {  // every run of slots_ lanes holds all the warps' sums
+    // Every run of slots_ lanes holds all the warps' sums.
+    for (int offset = slots_ / 2; offset > 0; offset /= 2) {
 #pragma unroll
       for (int k = 0; k < kValues; ++k) v[k] += __shfl_xor_sync(kAllLanes, v[k], offset);
     }

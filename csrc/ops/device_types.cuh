@@ -11,7 +11,7 @@
 namespace plab::ops {
 
 template <class Function>
-void dispatch_device(ElementType type, Function&& function) {
+decltype(auto) dispatch_device(ElementType type, Function&& function) {
   switch (type) {
     case ElementType::kFloat32:
       return function(Tag<float>{});

@@ -27,13 +27,16 @@ using DeviceGuardHandle = DeviceGuardOpaque*;
 using StreamGuardHandle = StreamGuardOpaque*;
 
 using ErrorCode = int32_t;  // 0 is success
-using StackValue =
-    uint64_t;  // one argument or result of a boxed call: a number, or a pointer to what it owns
+// One argument or result of a boxed call: a number, or a pointer to what it owns.
+using StackValue = uint64_t;
 using BoxedKernel = void (*)(StackValue* stack, uint64_t arguments, uint64_t results);
 using RangeBody = void (*)(int64_t begin, int64_t end, void* context);
 
 // Packed as torch packs its versions: major, minor, patch, each one byte from the top.
 constexpr uint64_t kTorchFloor = (2ull << 56) | (10ull << 48);
+
+// The formatter takes the stars of these tables for products.
+// clang-format off
 
 // X(return type, name, parameters). These exist in torch 2.10 and later: without one of them nothing is
 // registered.
@@ -54,7 +57,7 @@ constexpr uint64_t kTorchFloor = (2ull << 56) | (10ull << 48);
   X(int32_t, aoti_torch_dtype_bool, ())                                                               \
   X(int32_t, aoti_torch_dtype_complex64, ())                                                          \
   X(int32_t, aoti_torch_dtype_complex128, ())                                                         \
-  X(ErrorCode, aoti_torch_new_tensor_handle, (TensorHandle tensor, TensorHandle * result))            \
+  X(ErrorCode, aoti_torch_new_tensor_handle, (TensorHandle tensor, TensorHandle* result))             \
   X(ErrorCode, aoti_torch_delete_tensor_object, (TensorHandle tensor))                                \
   X(ErrorCode, aoti_torch_get_dim, (TensorHandle tensor, int64_t* result))                            \
   X(ErrorCode, aoti_torch_get_numel, (TensorHandle tensor, int64_t* result))                          \
@@ -102,7 +105,9 @@ constexpr uint64_t kTorchFloor = (2ull << 56) | (10ull << 48);
     (void* stream, int32_t device_index, StreamGuardHandle* result))                      \
   X(ErrorCode, aoti_torch_delete_cuda_stream_guard, (StreamGuardHandle guard))            \
   X(const char*, torch_exception_get_what_without_backtrace, ())                          \
-  X(ErrorCode, torch_delete_stable_ivalue, (StackValue * value))
+  X(ErrorCode, torch_delete_stable_ivalue, (StackValue* value))
+
+// clang-format on
 
 #define PLAB_TORCH_POINTER(result, name, parameters) result(*name) parameters = nullptr;
 struct Functions {

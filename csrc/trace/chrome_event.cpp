@@ -8,7 +8,7 @@ constexpr char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c
 
 struct Field {
   std::string_view name;
-  JsonValue ChromeEvent::* value;
+  JsonValue ChromeEvent::*value;
 };
 
 constexpr Field kMembers[] = {

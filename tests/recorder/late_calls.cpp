@@ -36,7 +36,8 @@ std::atomic<const char*> starved{nullptr};  // the thread of this name gets no m
 std::atomic<int> refused{0};
 std::atomic<unsigned> hold_us{0};
 std::atomic<bool> holding{false};
-__attribute__((tls_model("initial-exec"))) thread_local int hold_at = 0;  // this thread's so manieth next malloc
+// Which of this thread's next mallocs is held, counted from 1; 0: none.
+__attribute__((tls_model("initial-exec"))) thread_local int hold_at = 0;
 
 }  // namespace
 

@@ -28,7 +28,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint
                : "memory");
 }
 
-// Waits until the phase with this parity has completed. The instruction itself suspends the thread for a while.
+// Waits until the phase with this parity has completed. The instruction itself suspends the thread for a
+// while.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -41,23 +42,24 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
       : "memory");
 }
 
-// One box of a tensor (column, row, head, batch) into shared memory; elements outside the tensor arrive as zeros,
-// and the barrier always counts the whole box.
-__device__ __forceinline__ void tma_load_4d(uint32_t smem, const CUtensorMap* map, uint32_t barrier, int column,
-                                            int row, int head, int batch) {
+// One box of a tensor (column, row, head, batch) into shared memory; elements outside the tensor arrive as
+// zeros, and the barrier always counts the whole box.
+__device__ __forceinline__ void tma_load_4d(uint32_t smem, const CUtensorMap* map, uint32_t barrier,
+                                            int column, int row, int head, int batch) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6}], "
       "[%2];" ::"r"(smem),
       "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
 
 // The same for a matrix (column, row).
-__device__ __forceinline__ void tma_load_2d(uint32_t smem, const CUtensorMap* map, uint32_t barrier, int column,
-                                            int row) {
+__device__ __forceinline__ void tma_load_2d(uint32_t smem, const CUtensorMap* map, uint32_t barrier,
+                                            int column, int row) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          smem),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+      "[%2];" ::"r"(smem),
       "l"(map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
 }
@@ -66,7 +68,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Orders this thread's ordinary shared-memory accesses before later ones of the asynchronous proxy (TMA, wgmma).
+// Orders this thread's ordinary shared-memory accesses before later ones of the asynchronous proxy (TMA,
+// wgmma).
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -78,12 +81,6 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
 
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Four consecutive fp32 additions in global memory, without their results (sm_90).
-__device__ __forceinline__ void reduce_add_4(float* global, float a, float b, float c, float d) {
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(a), "f"(b), "f"(c), "f"(d)
-               : "memory");
 }
 
 // Moves registers between warpgroups; every warp of the warpgroup executes it (sm_90a).

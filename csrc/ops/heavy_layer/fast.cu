@@ -219,18 +219,4 @@ void launch_sum_chunks(const TanhBackwardParams& params, cudaStream_t stream) {
   });
 }
 
-bool fuses_product([[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t d,
-                   [[maybe_unused]] ElementType type, [[maybe_unused]] bool tf32) {
-#ifdef PLAB_HAS_SM90A
-  constexpr int64_t kTile = 128;
-  const int64_t bytes = d * (type == ElementType::kFloat32 ? 4 : 2);
-  const int64_t tiles = cuda::ceil_div(rows, kTile) * cuda::ceil_div(d, kTile);
-  return (type != ElementType::kFloat32 || tf32) && bytes % 16 == 0 && tiles <= cuda::multiprocessors() &&
-         cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
-         cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
-#else
-  return false;
-#endif
-}
-
 }  // namespace plab::ops

@@ -33,7 +33,7 @@ class Fork {
   bool is_split_ = false;
 };
 
-/// Whether a product of two d x d matrices has fewer tiles than the current device has multiprocessors.
+/// Whether a product of two d x d matrices has fewer tiles than the current device has SMs.
 bool leaves_gpu_idle(int64_t d);
 
 }  // namespace plab::ops

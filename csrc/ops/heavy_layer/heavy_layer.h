@@ -30,17 +30,6 @@ struct BiasTanhParams {
   ElementType type;
 };
 
-// Y = tanh(X M + b), with M given as its transpose.
-struct ProductTanhParams {
-  const void* x;
-  const void* m_transposed;
-  const void* b;
-  void* y;
-  int64_t rows, d;
-  ElementType type;   // fp32 is multiplied as TF32
-  bool follows_fold;  // the launch before was launch_fold(), under whose end this one may start
-};
-
 // G = dY (1 - Y^2), and db, the sum of G over the rows. g_is_transposed: g is d x rows.
 struct TanhBackwardParams {
   const void* dy;
@@ -51,56 +40,6 @@ struct TanhBackwardParams {
   int64_t rows, d;
   ElementType type;
   bool g_is_transposed = false;  // CUDA and fp32 only
-};
-
-// 16-bit problems that kernels of our own serve (fuses_product), in either form. Operands start at multiples
-// of 16 bytes.
-
-// W23 = W2 W3, and the transpose of M = W1 W23.
-struct FoldParams {
-  const void* w1;
-  const void* w2;
-  const void* w3;
-  void* w23;
-  void* m_transposed;
-  int64_t d;
-  ElementType type;
-};
-
-// H1 = X W1, H2 = H1 W2 and, where y is not null, Y = tanh(H2 W3 + b).
-struct ChainParams {
-  const void* x;
-  const void* w1;
-  const void* w2;
-  const void* w3;
-  const void* b;
-  void* h1;
-  void* h2;
-  void* y;
-  int64_t rows, d;
-  ElementType type;
-};
-
-// A backward after G. What the forward has made: folded W23 and M, which may lie as its transpose; of the
-// chain H1 and H2. `own`: folded dM = X^T G, which is there, and a place of d x d; of the chain two of rows x
-// d.
-struct OwnBackwardParams {
-  const void* x;
-  const void* w1;
-  const void* w2;
-  const void* w3;
-  const void* g;
-  const void* made[2];
-  bool m_is_transposed;
-  void* own[2];
-  const float* partial;  // as in TanhBackwardParams: sums that make db
-  void* dx;
-  void* dw1;
-  void* dw2;
-  void* dw3;
-  void* db;
-  int64_t rows, d;
-  ElementType type;
 };
 
 // C = A B of d x d matrices in fp32.
@@ -127,19 +66,9 @@ void tanh_backward_cpu(const TanhBackwardParams& params);
 void launch_heavy_layer_slow(const HeavyLayerSlowParams& params, cudaStream_t stream);
 void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream);
 
-// Whether this GPU and this problem are better served by one kernel for the product, the bias and tanh than
-// by torch's product and launch_bias_tanh. The data's addresses need only be known for the launch.
-bool fuses_product(int64_t rows, int64_t d, ElementType type, bool tf32);
-void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream);
 // For float32 that is multiplied as such; operands start at multiples of 16 bytes.
 bool fits_square_product(int64_t d);
 void launch_square_product(const SquareProductParams& params, cudaStream_t stream);
-// Whether the launches below serve it.
-bool has_small_products(int64_t rows, int64_t d, ElementType type);
-void launch_fold(const FoldParams& params, cudaStream_t stream);
-void launch_folded_backward(const OwnBackwardParams& params, cudaStream_t stream);
-void launch_chain(const ChainParams& params, cudaStream_t stream);
-void launch_chain_backward(const OwnBackwardParams& params, cudaStream_t stream);
 // G, and db or, where there is a place for them, its partial sums, which launch_sum_chunks adds up.
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream);
 void launch_sum_chunks(const TanhBackwardParams& params, cudaStream_t stream);

@@ -10,6 +10,9 @@
 
 #include "ops/heavy_layer/heavy_layer.h"
 #include "ops/op.h"
+#ifdef PLAB_HAS_SM90A
+#include "ops/heavy_layer/sm90/sm90.h"
+#endif
 
 namespace plab::ops::heavy {
 

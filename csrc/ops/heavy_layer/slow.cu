@@ -5,9 +5,10 @@
 //
 // Mapping   one block per row; the threads of a block share out the d columns of each of the three products.
 // Bytes     what it must move: (2 rows d + 3 d^2 + d) elements. What it moves through L2: 3 d^2 elements per
-// row. Flops     6 rows d^2 + 2 rows d, on the ordinary fp32 units. Roof      at rows 4096, d 512, fp32: 6.4
-// GFLOP over 19 MB, so compute: 0.1 ms at 67 TFLOP/s. This kernel needs some
-//           hundred times that, waiting for one load at a time.
+//           row.
+// Flops     6 rows d^2 + 2 rows d, on the ordinary fp32 units.
+// Roof      at rows 4096, d 512, fp32: 6.4 GFLOP over 19 MB, so compute: 0.1 ms at 67 TFLOP/s. This kernel
+//           needs some hundred times that, waiting for one load at a time.
 // Contract  contiguous, rows > 0, 0 < d <= kSlowMaxWidth; checked in heavy_layer.cpp.
 #include "cuda/launch.h"
 #include "cuda/vec.cuh"
@@ -54,8 +55,7 @@ __device__ void row_times_matrix(const float* in, const Element* __restrict__ w,
 template <class Element>
 __global__ void __launch_bounds__(kThreads) heavy_layer_slow_kernel(const HeavyLayerSlowParams p) {
   // DEFECT(4): shared memory for the widest row there may ever be, whatever d is. 48 KB a block let only four
-  // blocks of kThreads threads onto a multiprocessor, so few warps are there to hide the latency of
-  // DEFECT(3).
+  // blocks of kThreads threads onto an SM, so few warps are there to hide the latency of DEFECT(3).
   __shared__ float buffer[2][kSlowMaxWidth];
   // DEFECT(1): one row per block. All three matrices are read again for every row: no tile of rows shares
   // them.

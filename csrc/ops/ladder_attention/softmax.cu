@@ -3,8 +3,7 @@
 //
 // Mapping   one warp per row.
 // Bytes     a row is read for its maximum, for its sum and for its probabilities, and written once: 16 bytes
-// a
-//           score, from L2 where the row is short enough to have stayed there.
+//           a score, from L2 where the row is short enough to have stayed there.
 // Roof      memory.
 // Contract  ladder_attention.h; keys > 0.
 #include "cuda/reduce.cuh"

@@ -1,44 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two entries, and the sum of the blocks' sums.
-#include "ops/layer_norm_gelu/backward.cuh"
-#include "ops/layer_norm_gelu/by_element.h"
-#include "ops/layer_norm_gelu/launch_plan.cuh"
-#include "ops/layer_norm_gelu/long_rows.h"
-#include "ops/layer_norm_gelu/wide_rows.h"
+// Which kernel serves a problem, and its launch. Portable kernels for rows that fit a block, clusters of
+// blocks for longer ones where the GPU has them, portable kernels again for what is left.
+#include "cuda/launch.h"
+#include "ops/device_types.cuh"
+#include "ops/layer_norm_gelu/layer_norm_gelu.h"
+#include "ops/layer_norm_gelu/portable/epilogue.cuh"
+#include "ops/layer_norm_gelu/portable/launch.cuh"
+#ifdef PLAB_HAS_SM90A
+#include "ops/layer_norm_gelu/sm90/sm90.h"
+#endif
 
 namespace plab::ops::layer_norm_gelu {
 namespace {
 
-/// Rows of partial sums that the launch fills, or 0; without `launch` only their number is found out.
-int64_t launch_rows(const BackwardParams& params, bool launch, cudaStream_t stream) {
-  if (params.rows == 0) return 0;
-  int64_t partial_rows = 0;
-  dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
-    partial_rows = launch_backward_of<Element>(params, launch, stream);
+Plan plan_forward(const ForwardParams& params) {
+  if (params.rows == 0) return {};
+  return dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
+    Plan plan = portable::plan_forward<Element>(params);
+#ifdef PLAB_HAS_SM90A
+    if (plan.kernel == nullptr) plan = sm90::plan_forward(params);
+#endif
+    return plan.kernel != nullptr ? plan : portable::plan_forward_long<Element>(params);
   });
-  return partial_rows;
 }
 
-}  // namespace
-
-void launch_forward(const ForwardParams& params, cudaStream_t stream) {
-  if (params.rows == 0) return;
-  dispatch_device(params.element,
-                  [&]<class Element>(Tag<Element>) { launch_forward_of<Element>(params, stream); });
-}
-
-int64_t backward_partial_rows_cuda(const BackwardParams& params) {
-  return launch_backward_few(params, false, nullptr) ? 0 : launch_rows(params, false, nullptr);
-}
-
-void launch_backward(const BackwardParams& params, cudaStream_t stream) {
-  if (launch_backward_few(params, true, stream)) return;
-  const int64_t partial_rows = launch_rows(params, true, stream);
-  if (partial_rows == 0 && params.rows > 0) return;  // dweight and dbias are written
-  // Without rows this writes the zeros that an empty sum is.
-  dispatch_element_and_form(params.element, params.form, [&]<class Element, GeluForm>() {
+/// dweight and dbias from the blocks' sums; without any, the zeros that an empty sum is.
+void launch_add_partials(const BackwardParams& params, int64_t partial_rows, cudaStream_t stream) {
+  dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
     const auto add = [&]<int kColumns>(int threads) {
-      cudaLaunchAttribute early{};  // on its way while the kernel above still runs
+      cudaLaunchAttribute early{};  // programmatic dependent launch, while the kernel above still runs
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       early.val.programmaticStreamSerializationAllowed = 1;
       cudaLaunchConfig_t config{};
@@ -58,6 +48,31 @@ void launch_backward(const BackwardParams& params, cudaStream_t stream) {
       add.template operator()<32>(params.cols <= kManyColumns ? 1024 : 256);
     }
   });
+}
+
+}  // namespace
+
+void launch_forward(const ForwardParams& params, cudaStream_t stream) {
+  const Plan plan = plan_forward(params);
+  if (plan.kernel != nullptr) portable::launch(plan, params, stream);
+}
+
+Plan plan_backward(const BackwardParams& params) {
+  if (params.rows == 0) return {};
+  Plan plan;
+#ifdef PLAB_HAS_SM90A
+  plan = sm90::plan_backward(params);
+  if (plan.kernel != nullptr) return plan;
+#endif
+  return dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
+    plan = portable::plan_backward<Element>(params);
+    return plan.kernel != nullptr ? plan : portable::plan_backward_long<Element>(params);
+  });
+}
+
+void launch_backward(const Plan& plan, const BackwardParams& params, cudaStream_t stream) {
+  if (plan.kernel != nullptr) portable::launch(plan, params, stream);
+  if (plan.workspace_rows > 0 || params.rows == 0) launch_add_partials(params, plan.workspace_rows, stream);
 }
 
 }  // namespace plab::ops::layer_norm_gelu

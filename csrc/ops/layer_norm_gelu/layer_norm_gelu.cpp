@@ -212,7 +212,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, c
     params.dsum = dsum_rows->tensor.data();
     params.dsum_row_stride = dsum_rows->stride;
   }
-  const auto with_scratch = [&](int64_t partial_rows, auto&& run) {
+  const auto with_workspace = [&](int64_t partial_rows, auto&& run) {
     params.partial_rows = partial_rows;
     if (partial_rows == 0) return run();
     Tensor partial = empty(std::array{partial_rows, 2 * problem.cols}, problem.statistics, x.device());
@@ -220,13 +220,14 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, c
     run();
   };
   if (x.device().is_cpu()) {
-    with_scratch(layer_norm_gelu::backward_partial_rows_cpu(params),
-                 [&] { layer_norm_gelu::backward_cpu(params); });
+    with_workspace(layer_norm_gelu::backward_workspace_rows_cpu(params),
+                   [&] { layer_norm_gelu::backward_cpu(params); });
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(x);
-    with_scratch(layer_norm_gelu::backward_partial_rows_cuda(params),
-                 [&] { layer_norm_gelu::launch_backward(params, scope.stream()); });
+    const layer_norm_gelu::Plan plan = layer_norm_gelu::plan_backward(params);
+    with_workspace(plan.workspace_rows,
+                   [&] { layer_norm_gelu::launch_backward(plan, params, scope.stream()); });
 #endif
   }
   return {std::move(dx), std::move(dweight), std::move(dbias)};

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
 #include "cuda/types.h"
 #include "ops/element_type.h"
@@ -48,8 +49,8 @@ struct BackwardParams {
   void* dx;
   void* dweight;
   void* dbias;
-  /// Scratch: `partial_rows` rows of 2 * cols sums (dweight's, then dbias's), of the type of mean; contents
-  /// irrelevant.
+  /// Workspace: `partial_rows` rows of 2 * cols sums (dweight's, then dbias's), of the type of mean. Need not
+  /// be initialised.
   void* partial;
   int64_t partial_rows;
   int64_t rows;
@@ -61,16 +62,35 @@ struct BackwardParams {
   ElementType element;
 };
 
-/// Rows of scratch that the backward wants; 0: none, of few rows dweight and dbias are written at once. The
-/// sums over all rows are made per piece of the work and then added in a fixed order: they have the same bits
-/// in every run.
-int64_t backward_partial_rows_cpu(const BackwardParams& params);
-int64_t backward_partial_rows_cuda(const BackwardParams& params);
+/// Which rows a group of threads has, and in which order.
+struct RowOrder {
+  int64_t rows_per_group;
+  bool interleaved;      // group g has rows g, g + groups, ... instead of a run
+  int64_t groups_ahead;  // the group that will be started so many groups later is likely to start next
+  float inverse_cols;
+};
 
+/// What a CUDA launch is going to be, decided before anything runs.
+struct Plan {
+  const void* kernel = nullptr;  // null: no rows, or rows that the kernels of this folder do not serve
+  int64_t blocks = 0;
+  int threads = 0;  // of a block
+  int shared_bytes = 0;
+  int cluster = 0;  // blocks of a cluster; 0: the kernel knows of none
+  /// The kernel's argument after the params: the order of its rows, 1 / cols alone, or none.
+  std::variant<std::monostate, RowOrder, float> argument;
+  int64_t workspace_rows = 0;  // what BackwardParams::partial must have
+};
+
+/// dweight and dbias: the sums over all rows are made per piece of the work (in the workspace) and then added
+/// in a fixed order, so they have the same bits in every run. No workspace is needed for a few rows.
+int64_t backward_workspace_rows_cpu(const BackwardParams& params);
 void forward_cpu(const ForwardParams& params);
 void backward_cpu(const BackwardParams& params);
 
+/// Needs params.partial for the launch only.
+Plan plan_backward(const BackwardParams& params);
 void launch_forward(const ForwardParams& params, cudaStream_t stream);
-void launch_backward(const BackwardParams& params, cudaStream_t stream);
+void launch_backward(const Plan& plan, const BackwardParams& params, cudaStream_t stream);
 
 }  // namespace plab::ops::layer_norm_gelu

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keeps the host from launching and says itself when: garbage collections, compilations by torch.compile.
+// What keeps the host from launching and says itself when: garbage collections, compilations by
+// torch.compile.
 //
 // Python calls began() and ended() with the GIL, from gc.callbacks and torch._dynamo.callback. Both are C
 // functions there, so that the innermost frame is the one that caused the pause.

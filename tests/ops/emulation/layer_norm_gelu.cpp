@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the kernels of layer_norm_gelu on the CPU and prints, for each case, the relative errors against
 // double:
-// "<case>\t<y>\t<dx>\t<dweight>\t<dbias>\t<y near zero>", the last the largest absolute error of results
-// below 1/8.
+//
+//     <case>\t<y>\t<dx>\t<dweight>\t<dbias>\t<y near zero>
+//
+// The last is the largest absolute error of results below 1/8.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,8 +12,8 @@
 #include <random>
 
 #include "cuda_on_cpu.h"
-#include "ops/layer_norm_gelu/backward.cuh"
-#include "ops/layer_norm_gelu/forward.cuh"
+#include "ops/layer_norm_gelu/portable/backward.cuh"
+#include "ops/layer_norm_gelu/portable/forward.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 

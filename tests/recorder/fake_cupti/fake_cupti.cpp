@@ -81,8 +81,7 @@ State state;
 Result entered(const char* function) {
   std::lock_guard lock(state.mutex);
   ++state.api_calls;
-  const auto found =
-      state.failures.find(std::string_view(function));  // without memory of its own: CUPTI is C
+  const auto found = state.failures.find(std::string_view(function));  // no memory of its own: CUPTI is C
   return found == state.failures.end() ? kSuccess : found->second;
 }
 

@@ -4,7 +4,7 @@
 //
 // Mapping   a block makes a tile of 128 x 128: one warp copies (TMA), two warpgroups multiply 64 rows each.
 //           A stage is 128 bytes of depth of both operands, a step of wgmma 32 of them, whatever the type.
-// Bytes     2 rows d + d^2 elements.     Flops  2 rows d^2.     Roof  what one multiprocessor takes from L2.
+// Bytes     2 rows d + d^2 elements.     Flops  2 rows d^2.     Roof  what one SM takes from L2.
 // Contract  fuses_product() said yes; 16-byte aligned operands.
 #include <cstdint>
 
@@ -14,8 +14,8 @@
 #include "cuda/ptx/wgmma_tf32.cuh"
 #include "cuda/vec.cuh"
 #include "ops/device_types.cuh"
-#include "ops/heavy_layer/heavy_layer.h"
 #include "ops/heavy_layer/sm90/matrix_map.h"
+#include "ops/heavy_layer/sm90/sm90.h"
 #include "ops/heavy_layer/sm90/store_pairs.cuh"
 #include "ops/heavy_layer/tanh.cuh"
 
@@ -118,6 +118,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 }  // namespace
+
+bool fuses_product(int64_t rows, int64_t d, ElementType type, bool tf32) {
+  const int64_t bytes = d * (type == ElementType::kFloat32 ? 4 : 2);
+  const int64_t tiles = cuda::ceil_div<int64_t>(rows, kTile) * cuda::ceil_div<int64_t>(d, kTile);
+  return (type != ElementType::kFloat32 || tf32) && bytes % 16 == 0 && tiles <= cuda::multiprocessors() &&
+         cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
+         cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
+}
 
 void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream) {
   const Maps maps{matrix_map(params.x, params.rows, params.d, params.type, kTile),

@@ -3,7 +3,7 @@
 // library: a product of 512 x 512 matrices is over in two microseconds, less than launches lie apart.
 //
 // Mapping   a block makes a tile: one warp copies (TMA), each warpgroup multiplies 64 rows (wgmma). Two share
-//           a multiprocessor, so that one starts or ends while the other multiplies.
+//           an SM, so that one starts or ends while the other multiplies.
 // Bytes     each operand once per tile across it, from L2.     Flops  2 rows columns depth.
 // Roof      latency: of the launch, of the first copy, of the sums that depend on each other.
 // Contract  operands and rows start at multiples of 16 bytes. A launch after another one of these may start

@@ -5,9 +5,8 @@
 //
 //     folded, forward     W23 = W2 W3
 //                         M^T = W23^T W1^T                              (then product_tanh)
-//             backward    (before: G = dY (1 - Y^2) and partial sums of db by tanh_backward; dM = X^T G,
-//             which
-//                         is deep and not small, by the library)
+//             backward    (before: G = dY (1 - Y^2) and partial sums of db by tanh_backward;
+//                         dM = X^T G, which is deep and not small, by the library)
 //                         T = W1^T dM    dW1 = dM W23^T    db           beside these two, on another
 //                         dW2 = T W3^T   dW3 = W2^T T                   stream, dX = G M^T
 //     chain,  forward     H1 = X W1, H2 = H1 W2, Y = tanh(H2 W3 + b)
@@ -22,8 +21,8 @@
 
 #include "ops/device_types.cuh"
 #include "ops/heavy_layer/fork.h"
-#include "ops/heavy_layer/heavy_layer.h"
 #include "ops/heavy_layer/sm90/products.cuh"
+#include "ops/heavy_layer/sm90/sm90.h"
 
 namespace plab::ops {
 

@@ -160,7 +160,7 @@ void forward_cpu(const ForwardParams& params) {
   });
 }
 
-int64_t backward_partial_rows_cpu(const BackwardParams& params) {
+int64_t backward_workspace_rows_cpu(const BackwardParams& params) {
   const int64_t grain = row_grain(params.cols);
   const int64_t pieces = (params.rows + grain - 1) / grain;
   return pieces < kMaxPieces ? pieces : kMaxPieces;

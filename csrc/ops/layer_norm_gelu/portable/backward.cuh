@@ -11,17 +11,16 @@
 // Bytes     rows * (3 d e + 8), e = bytes per element, and 16 d per block for the sums (L2).
 // Flops     about 40 per element.
 // Roof      memory: an H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md counts
-// ours. Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a
-// vector.
+//           ours.
+// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
 #pragma once
 
 #include "cuda/math.cuh"
 #include "cuda/pair_sum.cuh"
 #include "cuda/ptx/dependent_launch.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
-#include "ops/layer_norm_gelu/row_ring.cuh"
-#include "ops/layer_norm_gelu/row_tile.cuh"
-#include "ops/layer_norm_gelu/weights.cuh"
+#include "ops/layer_norm_gelu/portable/epilogue.cuh"
+#include "ops/layer_norm_gelu/portable/load.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 
@@ -57,47 +56,6 @@ struct BackwardConfig {
     return rings > kSumBytes ? rings : kSumBytes;
   }
 };
-
-/// Adds what the block's warps have, where each has rows of its own; true in the threads that hold the sum.
-template <class Config>
-__device__ bool add_warps(typename Config::Tile::Floats& sums, float* shared) {
-  using Tile = typename Config::Tile;
-  if constexpr (!Config::Group::kIsWarp) return true;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  __syncthreads();  // rings and weights, or the sums of the call before, are no longer read
-#pragma unroll
-  for (int e = 0; e < Tile::kElements; ++e)
-    shared[(warp * Tile::kElements + e) * 32 + lane] = sums[e / Tile::kVecSize][e % Tile::kVecSize];
-  __syncthreads();
-  if (warp != 0) return false;
-#pragma unroll
-  for (int e = 0; e < Tile::kElements; ++e) {
-    for (int w = 1; w < Config::kWarps; ++w)
-      sums[e / Tile::kVecSize][e % Tile::kVecSize] += shared[(w * Tile::kElements + e) * 32 + lane];
-  }
-  return true;
-}
-
-/// Writes this thread's columns: `row` has an element, or an fp32, for each column of the matrix.
-template <class Tile, class Out>
-__device__ void store_sums(const Tile& tile, const typename Tile::Floats& sums, Out* row) {
-#pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) {
-    if constexpr (Tile::kAccess != Access::kScalar && std::is_same_v<Out, float>) {
-#pragma unroll
-      for (int j = 0; j < Tile::kVecSize; j += 4) {
-        if (tile.owns(i, 0))
-          *reinterpret_cast<float4*>(row + tile.column(i, j)) =
-              make_float4(sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]);
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < Tile::kVecSize; ++j) {
-        if (tile.owns(i, j)) row[tile.column(i, j)] = cuda::from_float<Out>(sums[i][j]);
-      }
-    }
-  }
-}
 
 /// The blocks of a group write one row of params.partial.
 template <class Config>
@@ -298,40 +256,5 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   store(dbias, params.dbias, params.cols);
   group.finish();
 }
-
-/// Adds the blocks' sums: column by column, always in the same order.
-/// Mapping: a block has kColumns columns; a warp reads 32 / kColumns rows at a time, the warps take turns,
-/// then the sums of all are added. Few columns a block where a row has few: there must be blocks enough.
-/// Bytes: partial_rows * 8 d, from L2.
-template <class Element, int kColumns>
-__global__ void __launch_bounds__(1024) add_partials_kernel(const float* partial, int64_t partial_rows,
-                                                            int64_t cols, Element* dweight, Element* dbias) {
-  constexpr int kRowsOfWarp = 32 / kColumns;
-  static __shared__ float sums[32 * kRowsOfWarp][kColumns + 1];
-  const int at = threadIdx.x % kColumns, first = threadIdx.x / kColumns, step = blockDim.x / kColumns;
-  const int64_t width = 2 * cols;
-  const int64_t column = blockIdx.x * int64_t{kColumns} + at;
-  cuda::ptx::wait_for_previous_grid();
-  float sum = 0.0f;
-  if (column < width) {
-#pragma unroll 8
-    for (int64_t row = first; row < partial_rows; row += step) sum += __ldcg(partial + row * width + column);
-  }
-  sums[first][at] = sum;
-  for (int half = step / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (first < half) sums[first][at] += sums[first + half][at];
-  }
-  if (first != 0 || column >= width) return;
-  if (column < cols) {
-    dweight[column] = cuda::from_float<Element>(sums[0][at]);
-  } else {
-    dbias[column - cols] = cuda::from_float<Element>(sums[0][at]);
-  }
-}
-
-/// Columns and threads of its blocks, by the number of columns alone: the order of the additions depends on
-/// nothing else.
-constexpr int64_t kFewColumns = 2048, kManyColumns = 4096;
 
 }  // namespace plab::ops::layer_norm_gelu

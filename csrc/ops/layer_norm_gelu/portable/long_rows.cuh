@@ -1,40 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm_gelu for rows longer than registers hold.
-// Mapping   one block of 512 threads per row, one element per thread and step; persistent grid.
+// layer_norm_gelu for rows that nothing else serves: longer than registers hold, or long and not aligned.
+// Right first.
+//
+// Mapping   one block of 512 threads per row, one element per thread and step; a persistent kernel.
 // Bytes     forward: X read three times (mean, variance, result), backward: X and dY twice; L2 serves all but
-// the first where
-//           a row per multiprocessor fits it.      Flops as in forward.cuh and backward.cuh, the backward's
-//           gradient twice.
+//           the first where a row per SM fits it.
+// Flops     as in forward.cuh and backward.cuh, the backward's gradient twice.
 // Roof      L2 bandwidth, and the latency of a pass that is bound by its barrier for few rows.
 // Contract  layer_norm_gelu.h; no alignment, any number of columns.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#pragma once
 
-#include "cuda/launch.h"
 #include "cuda/math.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/vec.cuh"
-#include "ops/layer_norm_gelu/long_rows.h"
-#include "ops/layer_norm_gelu/wide_rows.h"
+#include "ops/layer_norm_gelu/layer_norm_gelu.h"
 
 namespace plab::ops::layer_norm_gelu {
-namespace {
 
-constexpr int kThreads = 512;
-constexpr int kBlocksPerMultiprocessor = 2;
+constexpr int kLongThreads = 512;
+constexpr int kLongBlocksPerSm = 2;
 
 /// Sum of f(column) over the row, in every thread.
 template <class Function>
 __device__ __forceinline__ float row_sum(cuda::BlockGroup& group, int64_t cols, Function&& f) {
   float sum[1] = {0.0f};
 #pragma unroll 4
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) sum[0] += f(c);
+  for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) sum[0] += f(c);
   group.sum(sum);
   return sum[0];
 }
 
 template <class Element, GeluForm kForm>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLongThreads)
     forward_long_kernel(const __grid_constant__ ForwardParams params) {
   static __shared__ cuda::BlockGroup::Storage storage;
   cuda::BlockGroup group(storage);
@@ -49,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
       const Element* residual =
           static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
       Element* sum = static_cast<Element*>(params.sum) + row * cols;
-      for (int64_t c = threadIdx.x; c < cols; c += kThreads)
+      for (int64_t c = threadIdx.x; c < cols; c += kLongThreads)
         sum[c] = cuda::from_float<Element>(cuda::to_float(x[c]) + cuda::to_float(residual[c]));
       x = sum;
     }
@@ -66,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
       static_cast<float*>(params.rstd)[row] = rstd;
     }
 #pragma unroll 4
-    for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+    for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) {
       const float b = bias != nullptr ? cuda::to_float(bias[c]) : 0.0f;
       const float z = fmaf(centred(c) * rstd, cuda::to_float(weight[c]), b);
       y[c] = cuda::from_float<Element>(cuda::gelu<Element, kForm>(z));
@@ -75,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Element, GeluForm kForm>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLongThreads)
     backward_long_kernel(const __grid_constant__ BackwardParams params) {
   static __shared__ cuda::BlockGroup::Storage storage;
   cuda::BlockGroup group(storage);
@@ -103,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
            cuda::gelu_derivative<Element, kForm>(fmaf(h, cuda::to_float(weight[c]), b));
     };
     float sums[2] = {0.0f, 0.0f};
-    for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+    for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) {
       float h, dz;
       gradient(c, h, dz);
       dweight[c] = fmaf(dz, h, first ? 0.0f : dweight[c]);
@@ -114,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     group.sum(sums);
     const float mean_dh = sums[0] * inverse_cols, mean_dh_h = sums[1] * inverse_cols;
-    for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+    for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) {
       float h, dz;
       gradient(c, h, dz);
       const float elsewhere = dsum != nullptr ? cuda::to_float(dsum[c]) : 0.0f;
@@ -123,43 +120,5 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 }
-
-}  // namespace
-
-template <class Element, GeluForm kForm>
-void launch_forward_long(const ForwardParams& params, cudaStream_t stream) {
-  const int blocks = static_cast<int>(long_blocks(params.rows));
-  forward_long_kernel<Element, kForm><<<blocks, kThreads, 0, stream>>>(params);
-  PLAB_CHECK_LAUNCH();
-}
-
-int64_t long_blocks(int64_t rows) {
-  const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) * kBlocksPerMultiprocessor;
-  return cuda::cut_rows(rows, resident, 1).groups;
-}
-
-template <class Element, GeluForm kForm>
-void launch_backward_long(const BackwardParams& params, cudaStream_t stream) {
-  backward_long_kernel<Element, kForm>
-      <<<static_cast<int>(long_blocks(params.rows)), kThreads, 0, stream>>>(params);
-  PLAB_CHECK_LAUNCH();
-}
-
-#define PLAB_INSTANTIATE(Element, kForm)                                                 \
-  template void launch_forward_long<Element, kForm>(const ForwardParams&, cudaStream_t); \
-  template void launch_backward_long<Element, kForm>(const BackwardParams&, cudaStream_t);
-PLAB_INSTANTIATE(float, GeluForm::kErf)
-PLAB_INSTANTIATE(float, GeluForm::kTanh)
-PLAB_INSTANTIATE(__nv_bfloat16, GeluForm::kErf)
-PLAB_INSTANTIATE(__nv_bfloat16, GeluForm::kTanh)
-PLAB_INSTANTIATE(__half, GeluForm::kErf)
-PLAB_INSTANTIATE(__half, GeluForm::kTanh)
-#undef PLAB_INSTANTIATE
-
-#ifndef PLAB_HAS_SM90A  // else they are in sm90
-bool launch_forward_wide(const ForwardParams&, cudaStream_t) { return false; }
-int64_t launch_backward_wide(const BackwardParams&, bool, cudaStream_t) { return 0; }
-bool launch_backward_few(const BackwardParams&, bool, cudaStream_t) { return false; }
-#endif
 
 }  // namespace plab::ops::layer_norm_gelu

@@ -4,26 +4,25 @@
 //
 // Mapping   a group of threads per row: a warp, a block, or a cluster of blocks. Two kernels read X once.
 //           forward_kernel: the next rows come through shared memory, and the sums of row k + 1 are on their
-//           way while row k is finished, so nobody waits for the slowest warp. forward_direct_kernel: a row
-//           straight into registers; other blocks fill the wait.
+//           way while row k is finished, so no thread waits for the slowest warp. forward_direct_kernel: a
+//           row straight into registers; other blocks fill the wait.
 // Bytes     rows * (2 d e + 8), e = bytes per element, twice that with a residual; W and B once per block
-// (L2). Flops     about 30 per element. Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves
-// 28 instruction slots for each;
+//           (L2).
+// Flops     about 30 per element.
+// Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each;
 //           README.md counts ours.
 // Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
 #pragma once
 
-#include "cuda/math.cuh"
 #include "cuda/pair_sum.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
-#include "ops/layer_norm_gelu/moments.cuh"
-#include "ops/layer_norm_gelu/row_ring.cuh"
-#include "ops/layer_norm_gelu/row_tile.cuh"
-#include "ops/layer_norm_gelu/weights.cuh"
+#include "ops/layer_norm_gelu/portable/epilogue.cuh"
+#include "ops/layer_norm_gelu/portable/load.cuh"
+#include "ops/layer_norm_gelu/portable/statistics.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 
-/// kResidentThreads threads shall fit a multiprocessor together: it caps the registers of each at 65536 /
+/// kResidentThreads threads must fit an SM together, which caps the registers of each at 65536 /
 /// kResidentThreads. kStages: rows in the ring, 0 for forward_direct_kernel.
 template <class Tile_, class Group_, int kResidentThreads_, Weights kWeights_, int kStages_, GeluForm kForm_,
           bool kResidual_ = false>
@@ -57,114 +56,6 @@ struct ForwardConfig {
     return weight_bytes(threads_per_row) + (kResidual ? 2 : 1) * Ring::shared_bytes(threads);
   }
 };
-
-/// With these the normalised element is (x - centre) * slope + offset; slope is rstd but for slope_rest,
-/// which fp32 adds. `centred` false: centre is 0.
-struct RowStatistics {
-  float mean, rstd, centre, slope, slope_rest, offset;
-  bool centred;
-};
-
-/// Hands in this thread's share of the row's first sums. With a residual, it is first added to the row, in
-/// the ring and in `sum`.
-template <class Config, class Rows>
-__device__ __forceinline__ typename Config::Group::Ticket post_first_sums(
-    const typename Config::Tile& tile, typename Config::Group& group, Rows& ring, const Rows& residual,
-    RingSlot slot, float inverse_cols, typename Config::Element* sum, bool has_row = true) {
-  typename Config::FirstPass sums(Config::kTwoPasses ? inverse_cols : 0.0f);
-#pragma unroll
-  for (int i = 0; i < Config::Tile::kVecs; ++i) {
-    cuda::Vec<typename Config::Element> vec = ring.vec(slot, i);
-    if constexpr (Config::kResidual) {
-      vec = cuda::add(vec, residual.vec(slot, i));
-      ring.put(slot, i, vec);
-      if (has_row) tile.store_packed(sum, i, vec);
-    }
-    sums.add(tile, i, vec);
-  }
-  return group.post(sums.warp_sum());
-}
-
-/// All threads of the group have the same sums and take the same branch.
-template <class Config, class Rows>
-__device__ __forceinline__ RowStatistics statistics(const typename Config::Tile& tile,
-                                                    typename Config::Group& group,
-                                                    const typename Config::Group::Ticket& ticket,
-                                                    const Rows& ring, RingSlot slot, float inverse_cols,
-                                                    float eps) {
-  using Tile = typename Config::Tile;
-  float mean, squares;
-  group.collect(ticket, mean, squares);
-  if constexpr (!Config::kTwoPasses) {
-    mean *= inverse_cols;
-    const float variance = fmaf(-mean, mean, squares * inverse_cols);
-    bool near =
-        mean * mean <= Config::kOnePassLimit * variance;  // false for NaN too: either path passes it on
-    if constexpr (Config::Group::kLanes < cuda::kWarpSize) near = __all_sync(cuda::kAllLanes, near);
-    if (near) {
-      const float rstd = cuda::accurate_rsqrt(variance + eps);
-      return {mean, rstd, 0.0f, rstd, 0.0f, -mean * rstd, false};
-    }
-  }
-  // What the centred row still sums to is the rounding error of its mean; far from zero that error shows, and
-  // so it does in results near zero.
-  Moments<Tile> centred(mean);
-#pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));
-  float rest, rest_squares;
-  group.collect(group.post(centred.warp_sum()), rest, rest_squares);
-  rest *= inverse_cols;
-  const float variance = fmaxf(fmaf(-rest, rest, rest_squares * inverse_cols), 0.0f) + eps;
-  const float slope = rsqrtf(variance), slope_rest = cuda::rsqrt_rest(variance, slope);
-  const float rstd = slope + slope_rest;
-  if constexpr (Config::kTwoPasses) return {mean + rest, rstd, mean, slope, slope_rest, -rest * rstd, true};
-  return {mean + rest, rstd, mean, rstd, 0.0f, -rest * rstd, true};
-}
-
-/// y of this thread's vector i.
-template <class Config, bool kCentred>
-__device__ __forceinline__ void finish_vec(const typename Config::Tile& tile,
-                                           const cuda::Vec<typename Config::Element>& vec, int i,
-                                           const RowStatistics& s,
-                                           const float (&weight)[Config::Tile::kVecSize],
-                                           const float (&bias)[Config::Tile::kVecSize],
-                                           typename Config::Element* y) {
-  float f[Config::Tile::kVecSize];
-  cuda::unpack(vec, f);
-#pragma unroll
-  for (int j = 0; j < Config::Tile::kVecSize; ++j) {
-    const float x = kCentred ? f[j] - s.centre : f[j];
-    const float h = fmaf(x, s.slope, Config::kTwoPasses ? fmaf(x, s.slope_rest, s.offset) : s.offset);
-    f[j] = cuda::gelu<typename Config::Element, Config::kForm>(fmaf(h, weight[j], bias[j]));
-  }
-  tile.store_vec(y, i, f);
-}
-
-/// y of this thread's elements. 16-bit rows far from zero are rare: their path is short code instead of fast
-/// code.
-template <class Config, class Rows>
-__device__ __forceinline__ void finish_row(const typename Config::Tile& tile, const Rows& ring, RingSlot slot,
-                                           const RowStatistics& s,
-                                           const typename Config::WeightsOfRow& weights,
-                                           typename Config::Element* y) {
-  using Tile = typename Config::Tile;
-  constexpr int kFarUnroll = std::is_same_v<Rows, RowInRegisters<Tile>> ? Tile::kVecs : 1;
-  constexpr bool kMayBeFar = sizeof(typename Config::Element) == 2;
-  float weight[Tile::kVecSize], bias[Tile::kVecSize];
-  if (kMayBeFar && s.centred) {
-#pragma unroll kFarUnroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
-      weights.reload(i, weight, bias);
-      finish_vec<Config, true>(tile, ring.vec(slot, i), i, s, weight, bias, y);
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) {
-    weights.get(i, weight, bias);
-    finish_vec<Config, !kMayBeFar>(tile, ring.vec(slot, i), i, s, weight, bias, y);
-  }
-}
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
@@ -250,7 +141,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   group.finish();
 }
 
-/// Calls kRows rows, or as many as there are, into L2, where whoever reads them soon will find them.
+/// Prefetches kRows rows, or as many as there are, into L2, for the block that will read them soon.
 template <int kRows, class Element>
 __device__ __forceinline__ void prefetch_rows(const Element* first, int64_t available, int64_t cols,
                                               int64_t stride) {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which configuration of the backward kernel serves which rows; measured by
+// benchmarks/layer_norm_gelu_sweep.py. Compiled once for each element type, as forward.cu is.
+#include "ops/layer_norm_gelu/portable/backward.cuh"
+#include "ops/layer_norm_gelu/portable/launch.cuh"
+#include "ops/layer_norm_gelu/portable/long_rows.cuh"
+
+namespace plab::ops::layer_norm_gelu::portable {
+namespace {
+
+template <class Element, GeluForm kForm, bool kResidual>
+Plan plan_backward_typed(const BackwardParams& params) {
+  const RowSplit split = split_backward_row<Element>(params.rows, params.cols, is_aligned<Element>(params));
+  if (split.vecs == 0) return {};
+  constexpr bool k16Bit = sizeof(Element) == 2;
+  const auto with_tile = [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) -> Plan {
+    const auto with = [&]<int kResident, int kStages, bool kOverlap, bool kInterleaved>() {
+      using Config = BackwardConfig<Tile, Group, kResident, kWarpsPerBlock, Weights::kShared, kStages,
+                                    kOverlap, kForm, kResidual>;
+      return plan_backward_grid<Config, backward_kernel<Config>>(params, split.threads, kInterleaved);
+    };
+    if constexpr (Tile::kAccess != Access::kExact && kResidual) {
+      return {};  // left to the kernel for long rows
+    } else if constexpr (Tile::kAccess != Access::kExact) {
+      constexpr int kStages = k16Bit ? 3 : 2;
+      return with.template operator()<512, kStages, false, false>();
+    } else if constexpr (Tile::kElements > 16) {
+      return with.template operator()<512, 3, false, true>();
+    } else if constexpr (k16Bit && Group::kIsWarp) {
+      return with.template operator()<512, 3, true, true>();
+    } else if constexpr (k16Bit) {
+      return with.template operator()<640, 3, false, false>();
+    } else {
+      Plan plan;
+      if (!Group::kIsWarp && split.threads > 256 && split.threads < 512)
+        plan = with.template operator()<512, 3, true, true>();
+      if (plan.kernel == nullptr) plan = with.template operator()<640, 2, false, true>();
+      return plan;
+    }
+  };
+  if constexpr (k16Bit) {
+    return dispatch_tile<Element, 2, 3, 1>(split, with_tile);
+  } else {
+    return dispatch_tile<Element, 4, 6, 2, 1>(split, with_tile);
+  }
+}
+
+}  // namespace
+
+template <class Element>
+Plan plan_backward(const BackwardParams& params) {
+  return dispatch_form(params.form, [&]<GeluForm kForm>() {
+    return params.dsum != nullptr ? plan_backward_typed<Element, kForm, true>(params)
+                                  : plan_backward_typed<Element, kForm, false>(params);
+  });
+}
+
+/// Each block adds up its own row of the workspace.
+template <class Element>
+Plan plan_backward_long(const BackwardParams& params) {
+  return dispatch_form(params.form, [&]<GeluForm kForm>() {
+    Plan plan = plan_long_grid(reinterpret_cast<const void*>(backward_long_kernel<Element, kForm>),
+                               params.rows, kLongThreads, kLongBlocksPerSm);
+    plan.workspace_rows = plan.blocks;
+    return plan;
+  });
+}
+
+template Plan plan_backward<PLAB_ELEMENT>(const BackwardParams& params);
+template Plan plan_backward_long<PLAB_ELEMENT>(const BackwardParams& params);
+
+}  // namespace plab::ops::layer_norm_gelu::portable

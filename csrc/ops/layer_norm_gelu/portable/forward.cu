@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which configuration of the forward kernels serves which rows; measured by
+// benchmarks/layer_norm_gelu_sweep.py. The kernels are most of what nvcc compiles, so this file is compiled
+// once for each element type, PLAB_ELEMENT, side by side.
+#include "ops/layer_norm_gelu/portable/forward.cuh"
+#include "ops/layer_norm_gelu/portable/launch.cuh"
+#include "ops/layer_norm_gelu/portable/long_rows.cuh"
+
+namespace plab::ops::layer_norm_gelu::portable {
+namespace {
+
+/// Threads and columns of rows that half a warp has. A thread of 16-bit rows with more than kManyColumnsEach
+/// columns has 64 of them where that comes out even.
+constexpr int kHalfWarp = 16, k48Columns = 48 / 8;
+constexpr int64_t kManyColumnsEach = 8192;
+
+/// Vectors per thread, the best first: 32 columns, or 24, 16, 8.
+template <class Element>
+RowSplit split_forward_row(int64_t cols, bool aligned) {
+  constexpr bool k16Bit = sizeof(Element) == 2;
+  constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
+  if (aligned && cols == 32 * kHalfWarp) return {kHalfWarp, k32Columns, Access::kExact};
+  if (k16Bit && aligned && cols == 48 * kHalfWarp) return {kHalfWarp, k48Columns, Access::kExact};
+  if (k16Bit && aligned && cols > kManyColumnsEach && cols <= 2 * kManyColumnsEach && cols % 2048 == 0)
+    return {static_cast<int>(cols / 64), 2 * k32Columns, Access::kExact};
+  if constexpr (k16Bit) return split_row(cols, 8, {4, 3, 2, 1}, aligned);
+  return split_row(cols, 4, {8, 6, 4, 2, 1}, aligned);
+}
+
+/// A row straight into registers. Each group has one row, so that the hardware hands out rows in the order of
+/// memory to whoever is free, and prefetches into L2 the row of the group that will be started when half of
+/// those that run have ended. Of short rows, a few: starting a block costs too.
+template <class Tile, class Group, GeluForm kForm, bool kResidual>
+Plan plan_forward_direct(const ForwardParams& params, int threads_per_row) {
+  constexpr int kResident = Tile::kElements > 48 ? 512 : Group::kIsWarp && Tile::kElements >= 32 ? 768 : 1024;
+  constexpr int kAsManyAsRows = 1 << 24;  // waves
+  using Config = ForwardConfig<Tile, Group, kResident, Weights::kCached, 0, kForm, kResidual>;
+  return plan_grid<Config, forward_direct_kernel<Config>>(params.rows, params.cols, threads_per_row,
+                                                          Config::kOneRow ? kAsManyAsRows : 16, false);
+}
+
+template <class Element, GeluForm kForm, bool kResidual>
+Plan plan_forward_typed(const ForwardParams& params) {
+  const RowSplit split = split_forward_row<Element>(params.cols, is_aligned<Element>(params));
+  constexpr bool k16Bit = sizeof(Element) == 2;
+  constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
+  const auto direct = [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
+    return plan_forward_direct<Tile, Group, kForm, kResidual>(params, split.threads);
+  };
+  if (split.threads == kHalfWarp) {
+    using HalfWarp = cuda::LanePairSum<kHalfWarp>;
+    if constexpr (k16Bit) {
+      if (split.vecs > k32Columns)
+        return direct(Tag<RowTile<Element, k48Columns, Access::kExact, kHalfWarp>>{}, Tag<HalfWarp>{});
+    }
+    return direct(Tag<RowTile<Element, k32Columns, Access::kExact, kHalfWarp>>{}, Tag<HalfWarp>{});
+  }
+  if constexpr (k16Bit) {
+    if (split.vecs > k32Columns)
+      return direct(Tag<RowTile<Element, 2 * k32Columns, Access::kExact>>{}, Tag<cuda::BlockPairSum>{});
+  }
+  if (split.vecs == 0) return {};
+  if constexpr (k16Bit) {
+    return dispatch_tile<Element, 4, 3, 2, 1>(split, direct);
+  } else {
+    return dispatch_tile<Element, 8, 6, 4, 2, 1>(split, direct);
+  }
+}
+
+}  // namespace
+
+template <class Element>
+Plan plan_forward(const ForwardParams& params) {
+  return dispatch_form(params.form, [&]<GeluForm kForm>() {
+    return params.residual != nullptr ? plan_forward_typed<Element, kForm, true>(params)
+                                      : plan_forward_typed<Element, kForm, false>(params);
+  });
+}
+
+template <class Element>
+Plan plan_forward_long(const ForwardParams& params) {
+  return dispatch_form(params.form, [&]<GeluForm kForm>() {
+    return plan_long_grid(reinterpret_cast<const void*>(forward_long_kernel<Element, kForm>), params.rows,
+                          kLongThreads, kLongBlocksPerSm);
+  });
+}
+
+template Plan plan_forward<PLAB_ELEMENT>(const ForwardParams& params);
+template Plan plan_forward_long<PLAB_ELEMENT>(const ForwardParams& params);
+
+}  // namespace plab::ops::layer_norm_gelu::portable

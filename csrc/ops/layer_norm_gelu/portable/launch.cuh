@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this folder gives, plans for kernels that run on every GPU from sm_80 on, and what plans are made of:
+// from run-time facts (element type, GELU form, number of columns) to compile-time types, and from those to a
+// grid.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+#include "cuda/launch.h"
+#include "cuda/pair_sum.cuh"
+#include "ops/device_types.cuh"
+#include "ops/layer_norm_gelu/layer_norm_gelu.h"
+#include "ops/layer_norm_gelu/portable/load.cuh"
+
+namespace plab::ops::layer_norm_gelu::portable {
+
+/// Without a kernel where a row does not fit a block (forward.cu, backward.cu).
+template <class Element>
+Plan plan_forward(const ForwardParams& params);
+template <class Element>
+Plan plan_backward(const BackwardParams& params);
+/// Any row.
+template <class Element>
+Plan plan_forward_long(const ForwardParams& params);
+template <class Element>
+Plan plan_backward_long(const BackwardParams& params);
+
+template <auto kValue>
+using Constant = std::integral_constant<decltype(kValue), kValue>;
+
+/// Whether every row of every matrix starts at a multiple of 16 bytes.
+inline bool is_aligned(std::initializer_list<const void*> pointers,
+                       std::initializer_list<int64_t> row_strides, int element_bytes) {
+  uint64_t bits = 0;
+  for (const void* pointer : pointers) bits |= reinterpret_cast<uint64_t>(pointer);
+  for (const int64_t stride : row_strides) bits |= static_cast<uint64_t>(stride * element_bytes);
+  return bits % cuda::kVecBytes == 0;
+}
+template <class Element>
+bool is_aligned(const ForwardParams& p) {
+  return is_aligned({p.x, p.weight, p.bias, p.y, p.residual, p.sum},
+                    {p.x_row_stride, p.residual_row_stride, p.cols}, sizeof(Element));
+}
+template <class Element>
+bool is_aligned(const BackwardParams& p) {
+  return is_aligned({p.dy, p.x, p.weight, p.bias, p.dx, p.dsum},
+                    {p.dy_row_stride, p.x_row_stride, p.dsum_row_stride, p.cols}, sizeof(Element));
+}
+
+/// How a row is split among the threads that share it.
+struct RowSplit {
+  int threads;  // per row, a multiple of 32; 32 means that a warp has the row to itself
+  int vecs;     // 16-byte vectors per thread; 0: the row is too long for a block
+  Access access;
+};
+
+/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
+/// first; kVector ones exist for 1 and the first choice, kScalar ones for 1. `aligned`: every row of every
+/// tensor starts at a multiple of 16 bytes.
+inline RowSplit split_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned) {
+  const auto warps_of = [](int64_t threads) { return static_cast<int>((threads + 31) / 32 * 32); };
+  const int64_t vecs_per_row = (cols + vec_size - 1) / vec_size;
+  if (aligned && cols % vec_size == 0) {
+    for (const int vecs : choices) {
+      const int64_t threads = vecs_per_row / vecs;
+      if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow)
+        return {static_cast<int>(threads), vecs, Access::kExact};
+    }
+    if (vecs_per_row <= 32) return {32, 1, Access::kVector};
+    const int most = *choices.begin();
+    if (vecs_per_row <= most * kMaxThreadsPerRow)
+      return {warps_of((vecs_per_row + most - 1) / most), most, Access::kVector};
+  } else if (vecs_per_row <= kMaxThreadsPerRow) {
+    return {warps_of(vecs_per_row), 1, Access::kScalar};
+  }
+  return {kMaxThreadsPerRow, 0, Access::kScalar};
+}
+
+/// function.operator()<kForm>()
+template <class Function>
+Plan dispatch_form(GeluForm form, Function&& function) {
+  if (form == GeluForm::kErf) return function.template operator()<GeluForm::kErf>();
+  return function.template operator()<GeluForm::kTanh>();
+}
+
+/// function(Tag<Tile>, Tag<Group>) for a split whose row fits a block (split.vecs > 0). kChoices as in
+/// split_row.
+template <class Element, int kFirst, int... kOthers, class Function>
+Plan dispatch_tile(const RowSplit& split, Function&& function) {
+  const auto with_vecs = [&]<int kVecs, Access kAccess>() -> Plan {
+    using Tile = RowTile<Element, kVecs, kAccess>;
+    if (split.threads == cuda::kWarpSize) return function(Tag<Tile>{}, Tag<cuda::WarpPairSum>{});
+    return function(Tag<Tile>{}, Tag<cuda::BlockPairSum>{});
+  };
+  if (split.access == Access::kScalar) return with_vecs.template operator()<1, Access::kScalar>();
+  if (split.access == Access::kVector) {
+    if (split.vecs == 1) return with_vecs.template operator()<1, Access::kVector>();
+    return with_vecs.template operator()<kFirst, Access::kVector>();
+  }
+  Plan plan;
+  const auto if_exact = [&]<int kVecs>(Constant<kVecs>) {
+    if (split.vecs == kVecs) plan = with_vecs.template operator()<kVecs, Access::kExact>();
+  };
+  if_exact(Constant<kFirst>{});
+  (if_exact(Constant<kOthers>{}), ...);
+  return plan;
+}
+
+/// Whether a block of Config can be had at all.
+template <class Config>
+bool fits(int threads_per_row) {
+  constexpr int kRows = Config::kRowsAtATime;
+  constexpr int kStatic = sizeof(typename Config::Group::Storage);
+  return Config::shared_bytes(threads_per_row, kRows * threads_per_row) + kStatic <= cuda::max_shared_bytes();
+}
+
+/// Blocks or clusters that the GPU has room for at once. Clusters do not fill it: their blocks need
+/// neighbours.
+template <class Config, auto kKernel>
+int64_t resident_units(int threads, int shared_bytes) {
+  const int blocks = cuda::blocks_per_multiprocessor<kKernel>(threads, shared_bytes);
+  if constexpr (Config::Group::kBlocks == 1) {
+    return static_cast<int64_t>(cuda::multiprocessors()) * blocks;
+  } else {
+    static std::array<std::array<std::atomic<int>, 33>, cuda::kMaxDevices> cached{};
+    std::atomic<int>& slot = cached[cuda::current_device()][threads / 32];
+    int known = slot.load(std::memory_order_relaxed);
+    if (known == 0) {
+      constexpr unsigned kBlocks = Config::Group::kBlocks;
+      cudaLaunchAttribute cluster{};
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {kBlocks, 1, 1};
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(kBlocks);
+      config.blockDim = dim3(static_cast<unsigned>(threads));
+      config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+      config.attrs = &cluster;
+      config.numAttrs = 1;
+      PLAB_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&known, kKernel, &config));
+      if (known == 0)
+        throw Error("a cluster of blocks of " + std::to_string(threads) + " threads does not fit");
+      slot.store(known, std::memory_order_relaxed);
+    }
+    return known;
+  }
+}
+
+/// `threads_per_row`: of one block. `waves`: times as many groups as are resident at once; 0: no more blocks
+/// than SMs.
+template <class Config, auto kKernel>
+Plan plan_grid(int64_t rows, int64_t cols, int threads_per_row, int waves, bool interleaved) {
+  constexpr int kRows = Config::kRowsAtATime, kBlocks = Config::Group::kBlocks;
+  const int threads = kRows * threads_per_row, shared_bytes = Config::shared_bytes(threads_per_row, threads);
+  int64_t units = resident_units<Config, kKernel>(threads, shared_bytes);
+  if (waves == 0 && units > cuda::multiprocessors()) units = cuda::multiprocessors();
+  const int64_t resident = units * kRows;
+  const cuda::RowRuns runs = cuda::cut_rows(rows, resident, waves == 0 ? 1 : waves);
+  Plan plan;
+  plan.kernel = reinterpret_cast<const void*>(kKernel);
+  plan.blocks = cuda::ceil_div<int64_t>(runs.groups, kRows) * kBlocks;
+  plan.threads = threads;
+  plan.shared_bytes = shared_bytes;
+  plan.cluster = kBlocks > 1 ? kBlocks : 0;
+  plan.argument = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
+  return plan;
+}
+
+/// Of so few rows every thread has as little as possible.
+constexpr int64_t kFewRows = 8;
+
+/// Of the backward. Vectors per thread, the best first: 16 columns, or 24, 8 and 4.
+template <class Element>
+RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
+  if (rows <= kFewRows) {
+    const RowSplit split = split_row(cols, cuda::kVecSize<Element>, {1, 2}, aligned);
+    if (split.access == Access::kExact) return split;
+  }
+  if constexpr (sizeof(Element) == 2) return split_row(cols, 8, {2, 3, 1}, aligned);
+  return split_row(cols, 4, {4, 6, 2, 1}, aligned);
+}
+
+/// Up to so many rows one block does all, and needs no second kernel.
+constexpr int64_t kRowsOfOneBlock = 1;
+
+/// Of the backward; without a kernel where shared memory does not suffice. Each block costs 16 d bytes for
+/// its sums: one wave, and of few rows only one block an SM. A single block, or cluster, writes dweight and
+/// dbias itself; of several each has a row of the workspace.
+template <class Config, auto kKernel>
+Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool interleaved) {
+  using Group = typename Config::Group;
+  if (!fits<Config>(threads_per_row)) return {};
+  const int waves = params.rows < 4 * cuda::multiprocessors() ? 0 : 1;
+  Plan plan = plan_grid<Config, kKernel>(params.rows, params.cols, threads_per_row, waves, interleaved);
+  if (params.rows <= kRowsOfOneBlock && !Group::kIsWarp) {
+    plan.blocks = Group::kBlocks;
+    std::get<RowOrder>(plan.argument).rows_per_group = params.rows;
+  }
+  plan.workspace_rows = plan.blocks == Group::kBlocks ? 0 : plan.blocks / Group::kBlocks;
+  return plan;
+}
+
+/// For the kernels of long_rows.cuh.
+inline Plan plan_long_grid(const void* kernel, int64_t rows, int threads, int blocks_per_sm) {
+  const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) * blocks_per_sm;
+  Plan plan;
+  plan.kernel = kernel;
+  plan.blocks = cuda::cut_rows(rows, resident, 1).groups;
+  plan.threads = threads;
+  return plan;
+}
+
+/// Any plan that has a kernel.
+template <class Params>
+void launch(Plan plan, Params params, cudaStream_t stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(plan.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(plan.shared_bytes);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = plan.cluster > 0 ? 1 : 0;
+  void* arguments[] = {&params, std::visit([](auto& argument) -> void* { return &argument; }, plan.argument)};
+  PLAB_CUDA_CHECK(cudaLaunchKernelExC(&config, plan.kernel, arguments));
+}
+
+}  // namespace plab::ops::layer_norm_gelu::portable

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mean and rstd of a row: a thread's share of the sums, posted to the others that share the row, collected,
+// and corrected by a second pass where one would cancel.
+#pragma once
+
+#include "cuda/math.cuh"
+#include "cuda/pair_sum.cuh"
+#include "ops/layer_norm_gelu/portable/load.cuh"
+
+namespace plab::ops::layer_norm_gelu {
+
+/// Of x / d, whose sum is the mean; no row of finite elements overflows.
+template <class Tile>
+class MeanShare {
+ public:
+  __device__ explicit MeanShare(float inverse_cols) : inverse_cols_(inverse_cols) {}
+  __device__ __forceinline__ void add(const Tile& tile, int i, cuda::Vec<typename Tile::Element> vec) {
+    tile.each(i, vec, [&](float x) { sum_ = fmaf(x, inverse_cols_, sum_); });
+  }
+  /// As warp_pair_sum returns it, beside a zero.
+  __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum<Tile::kLanes>(sum_, 0.0f); }
+
+ private:
+  float inverse_cols_, sum_ = 0.0f;
+};
+
+/// Of x - centre and of its square.
+template <class Tile>
+class Moments {
+ public:
+  __device__ explicit Moments(float centre) : centre_(centre) {}
+  __device__ __forceinline__ void add(const Tile& tile, int i, cuda::Vec<typename Tile::Element> vec) {
+    tile.each(i, vec, [&](float element) {
+      const float x = element - centre_;
+      sum_ += x;
+      squares_ = fmaf(x, x, squares_);
+    });
+  }
+  /// As warp_pair_sum returns it.
+  __device__ __forceinline__ float warp_sum() const {
+    return cuda::warp_pair_sum<Tile::kLanes>(sum_, squares_);
+  }
+
+ private:
+  float centre_, sum_ = 0.0f, squares_ = 0.0f;
+};
+
+/// With these the normalised element is (x - centre) * slope + offset; slope is rstd but for slope_rest,
+/// which fp32 adds. `centred` false: centre is 0.
+struct RowStatistics {
+  float mean, rstd, centre, slope, slope_rest, offset;
+  bool centred;
+};
+
+/// Hands in this thread's share of the row's first sums. With a residual, it is first added to the row, in
+/// the ring and in `sum`.
+template <class Config, class Rows>
+__device__ __forceinline__ typename Config::Group::Ticket post_first_sums(
+    const typename Config::Tile& tile, typename Config::Group& group, Rows& ring, const Rows& residual,
+    RingSlot slot, float inverse_cols, typename Config::Element* sum, bool has_row = true) {
+  typename Config::FirstPass sums(Config::kTwoPasses ? inverse_cols : 0.0f);
+#pragma unroll
+  for (int i = 0; i < Config::Tile::kVecs; ++i) {
+    cuda::Vec<typename Config::Element> vec = ring.vec(slot, i);
+    if constexpr (Config::kResidual) {
+      vec = cuda::add(vec, residual.vec(slot, i));
+      ring.put(slot, i, vec);
+      if (has_row) tile.store_packed(sum, i, vec);
+    }
+    sums.add(tile, i, vec);
+  }
+  return group.post(sums.warp_sum());
+}
+
+/// All threads of the group have the same sums and take the same branch.
+template <class Config, class Rows>
+__device__ __forceinline__ RowStatistics statistics(const typename Config::Tile& tile,
+                                                    typename Config::Group& group,
+                                                    const typename Config::Group::Ticket& ticket,
+                                                    const Rows& ring, RingSlot slot, float inverse_cols,
+                                                    float eps) {
+  using Tile = typename Config::Tile;
+  float mean, squares;
+  group.collect(ticket, mean, squares);
+  if constexpr (!Config::kTwoPasses) {
+    mean *= inverse_cols;
+    const float variance = fmaf(-mean, mean, squares * inverse_cols);
+    bool near =
+        mean * mean <= Config::kOnePassLimit * variance;  // false for NaN too: either path passes it on
+    if constexpr (Config::Group::kLanes < cuda::kWarpSize) near = __all_sync(cuda::kAllLanes, near);
+    if (near) {
+      const float rstd = cuda::accurate_rsqrt(variance + eps);
+      return {mean, rstd, 0.0f, rstd, 0.0f, -mean * rstd, false};
+    }
+  }
+  // What the centred row still sums to is the rounding error of its mean; far from zero that error shows, and
+  // so it does in results near zero.
+  Moments<Tile> centred(mean);
+#pragma unroll
+  for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));
+  float rest, rest_squares;
+  group.collect(group.post(centred.warp_sum()), rest, rest_squares);
+  rest *= inverse_cols;
+  const float variance = fmaxf(fmaf(-rest, rest, rest_squares * inverse_cols), 0.0f) + eps;
+  const float slope = rsqrtf(variance), slope_rest = cuda::rsqrt_rest(variance, slope);
+  const float rstd = slope + slope_rest;
+  if constexpr (Config::kTwoPasses) return {mean + rest, rstd, mean, slope, slope_rest, -rest * rstd, true};
+  return {mean + rest, rstd, mean, rstd, 0.0f, -rest * rstd, true};
+}
+
+}  // namespace plab::ops::layer_norm_gelu
