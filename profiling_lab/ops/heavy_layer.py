@@ -8,7 +8,7 @@ With Z = X W1 W2 W3 + b and G = dY (1 - Y^2), row by row of X:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -19,11 +19,6 @@ from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
 
 Implementation = Literal["slow", "loop", "fast"]
 _IMPLEMENTATIONS = get_args(Implementation)
-
-_SLOW = registration.overload("heavy_layer_slow")
-_FAST = registration.overload("heavy_layer_fast")
-_FAST_KEEPING = registration.overload("heavy_layer_fast_keeping")
-_BACKWARD = registration.overload("heavy_layer_backward")
 
 
 def heavy_layer(
@@ -45,19 +40,11 @@ def heavy_layer(
     Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """
-    if implementation == "fast" or implementation == "slow":
-        route = registration.route(x, w1, w2, w3, b)
-        if route == registration.DISPATCHED:
-            registration.check_call("heavy_layer", x, w1, w2, w3, b)
-        inputs: tuple[Any, ...] = (x, w1, w2, w3, b)
-        op = _SLOW
-        if implementation == "fast":
-            op, inputs = _FAST, (*inputs, x.dtype is torch.float32 and _tf32_is_allowed())
-        if route == registration.PLAIN_WITH_GRADIENT:
-            return cast(Tensor, _apply(op, *inputs))
-        if route == registration.PLAIN:
-            return cast(Tensor, registration.below_autograd(op, *inputs))
-        return cast(Tensor, op(*inputs))
+    if implementation == "fast":
+        way = _FAST.way(x, w1, w2, w3, b)
+        return cast(Tensor, way(x, w1, w2, w3, b, x.dtype is torch.float32 and _tf32_is_allowed()))
+    if implementation == "slow":
+        return cast(Tensor, _SLOW.way(x, w1, w2, w3, b)(x, w1, w2, w3, b))
     if implementation != "loop":
         raise ValueError(
             f"heavy_layer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
@@ -108,7 +95,7 @@ def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
         raise ValueError(f"heavy_layer: b has shape {list(b.shape)} but x has last dimension {d}")
 
 
-# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors.
+# The ops
 
 
 def _forward_fake(
@@ -146,82 +133,26 @@ def _keeping_fake(
     return y, w1.new_empty(w1.shape), m
 
 
-# Autograd. Y is saved, not Z: the slope of tanh follows from it. A plain call keeps two products too, W2 W3
-# and W1 W2 W3 or, of the chain, X W1 and X W1 W2; under torch.compile the backward makes them again.
+def _gradients(saved: tuple[Tensor, ...], options: tuple[Any, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
+    """`saved` are the inputs, y, whose slope follows from it, and maybe what the forward kept."""
+    return cast(tuple[Tensor, ...], _backward(dy, *saved[:6], *(options or (False,)), *saved[6:]))
 
 
-def _gradients(saved: tuple[Tensor, ...], options: Sequence[bool], dy: Tensor) -> tuple[Tensor, ...]:
-    """For x, w1, w2, w3 and b; `saved` are these, y, and maybe what the forward kept."""
-    arguments = (dy, *saved[:6], *(options or (False,)), *saved[6:])
-    if registration.is_plain_backward(dy):
-        return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, *arguments))
-    return cast(tuple[Tensor, ...], _BACKWARD(*arguments))
-
-
-class _HeavyLayer(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    @staticmethod
-    def forward(ctx: Any, op: Any, *inputs: Any) -> Tensor:
-        if op is _FAST:
-            y, *kept = registration.below_autograd(_FAST_KEEPING, *inputs)
-        else:
-            y, kept = registration.below_autograd(op, *inputs), []
-        ctx.save_for_backward(*inputs[:5], y, *kept)
-        ctx.options = inputs[5:]
-        return cast(Tensor, y)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
-
-
-_apply = registration.plain_apply(_HeavyLayer)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:5], output)
-    ctx.options = inputs[5:]
-
-
-def _setup_keeping_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*inputs[:5], *output)
-    ctx.options = inputs[5:]
-
-
-def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    return *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
-
-
-# vmap. A batch of x is just more rows; a batch of weights is so many separate calls.
-
-
-def _vmap_rule(op: Any) -> Any:
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        if in_dims[0] is not None and all(dim is None for dim in in_dims[1:]):
-            return op(args[0].movedim(in_dims[0], 0), *args[1:]), 0
-        calls = (
-            [a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)]
-            for i in range(info.batch_size)
-        )
-        return torch.stack([op(*call) for call in calls]), 0
-
-    return rule
-
-
-torch.library.register_fake("profiling_lab::heavy_layer_backward", _backward_fake)
-registration.refuse_double_backward("heavy_layer_backward", "heavy_layer")
-for _name in ("heavy_layer_slow", "heavy_layer_fast"):
-    torch.library.register_fake(f"profiling_lab::{_name}", _forward_fake)
-    torch.library.register_autograd(f"profiling_lab::{_name}", _backward, setup_context=_setup_context)
-    torch.library.register_vmap(f"profiling_lab::{_name}", _vmap_rule(registration.overload(_name)))
-    registration.register_autocast(_name, registration.cast_all)
-
-
-torch.library.register_fake("profiling_lab::heavy_layer_fast_keeping", _keeping_fake)
-torch.library.register_autograd(
-    "profiling_lab::heavy_layer_fast_keeping", _backward, setup_context=_setup_keeping_context
+# A plain call keeps two products for its backward, W2 W3 and W1 W2 W3 or, of the chain, X W1 and X W1 W2;
+# under torch.compile the backward makes them again.
+_declared = partial(registration.Op, slug="heavy_layer", backward=_gradients, calls_torch=True)
+_backward = registration.backward_op("heavy_layer_backward", "heavy_layer", _backward_fake, calls_torch=True)
+_KEEPING = _declared(name="heavy_layer_fast_keeping", fake=_keeping_fake, saved="x w1 w2 w3 b y kept1 kept2")
+_FAST = _declared(
+    name="heavy_layer_fast",
+    fake=_forward_fake,
+    saved="x w1 w2 w3 b result",
+    vmap=registration.more_rows(0),
+    keeping=_KEEPING,
 )
-registration.register_autocast("heavy_layer_fast_keeping", registration.cast_all)
+_SLOW = _declared(
+    name="heavy_layer_slow", fake=_forward_fake, saved="x w1 w2 w3 b result", vmap=registration.more_rows(0)
+)
 
 
 class HeavyLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
