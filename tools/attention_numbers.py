@@ -277,7 +277,7 @@ def pictures() -> dict[Path, str]:
 
 PAGES = {
     REPO / "docs" / "notebook" / "attention.md": attention,
-    REPO / "csrc" / "ops" / "ladder_attention" / "README.md": ladder,
+    REPO / "docs" / "notebook" / "ladder_attention.md": ladder,
 }
 
 
