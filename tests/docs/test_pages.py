@@ -57,3 +57,27 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert to.exists(), target
         if anchor and to.suffix == ".md":
             assert anchor in anchors(to), target
+
+
+NAMED_FILE = re.compile(r"`(?!Python\.h`)([\w./-]+\.(?:cpp|h|c|cu|cuh|py|toml|yml|jsonl|sqlite))`")
+ROOTS = ("csrc", "profiling_lab", "tests", "benchmarks", "tools")
+
+
+@pytest.mark.parametrize("page", [*MANUAL, REPO / "README.md", REPO / "CONTRIBUTING.md"], ids=relative)
+def test_files_that_are_named_exist(page: Path) -> None:
+    """A path from the root, or from the page's folder as the maps of csrc have them."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    for name in NAMED_FILE.findall(text):
+        if name.split("/")[0] in ROOTS:
+            assert (REPO / name).exists(), name
+        elif page.is_relative_to(REPO / "csrc") and Path(name).suffix in (".cpp", ".h", ".c", ".cu", ".cuh"):
+            near = (
+                page.parent / name,
+                REPO / "csrc" / name,
+                page.parent.parent / name,
+                REPO / "csrc" / "ops" / name,
+            )
+            somewhere = (REPO / "csrc").rglob(name) if "/" not in name else ()
+            assert any(path.exists() for path in near) or any(somewhere), name
+        elif page.is_relative_to(REPO / "csrc") and name.startswith("test_"):
+            assert any((REPO / "tests").rglob(name)), name
