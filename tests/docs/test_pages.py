@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,24 @@ def test_files_that_are_named_exist(page: Path) -> None:
             assert any(path.exists() for path in near) or any(somewhere), name
         elif page.is_relative_to(REPO / "csrc") and name.startswith("test_"):
             assert any((REPO / "tests").rglob(name)), name
+
+
+SCRIPTS_OWN = {"--epochs", "--lr", "--nproc-per-node"}  # of the programs that are recorded
+
+
+def test_options_in_examples_exist() -> None:
+    for page in [*MANUAL, REPO / "README.md"]:
+        for name, rest in re.findall(r"(?m)^(?:    |\$ )?profiling-lab ([a-z]+)([^#\n]*)", page.read_text()):
+            parser = argparse.ArgumentParser()
+            import_module(f"profiling_lab.cli.{name}").add_arguments(parser)
+            known = {option for action in options_of(parser) for option in action.option_strings}
+            named = set(re.findall(r"(?<= )--[a-z][a-z-]*", rest))
+            assert named <= known | SCRIPTS_OWN, f"{relative(page)}: profiling-lab {name}{rest}"
+
+
+def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from options_of(one)
