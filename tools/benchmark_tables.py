@@ -88,10 +88,10 @@ def recorder_overhead() -> list[str]:
     rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
     rows = [row for row in rows if not row[0].startswith("CUPTI: ")]
     text = (
-        "What recording costs, as a ratio to the same step without it, with its 95 % interval. The "
-        "command, CUPTI alone and nsys: whole processes in turns with one that no tool touched, and with "
-        "another such, which shows how far that can tell; the others: in turns in one process, "
-        "`recorder: everything` beside its own pauses. `loop` is bound by the host: 3,572 CUDA calls in "
+        "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
+        "CUPTI alone and nsys: whole processes, in turns with a plain one. The row `plain, another process` "
+        "compares two plain processes: smaller differences mean nothing. The other rows: in turns in one "
+        "process; `recorder: everything` beside its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
         "32 ms, 43 ms on the machine of the whole processes. "
         f"{base(lines, 'recorder_overhead')}:"
     )
@@ -167,9 +167,9 @@ def analysis_throughput() -> list[str]:
             rows.append((command, file, f"{events / 1e6:.1f}", f"{time:.1f} s", f"{memory / 1e9:.1f} GB",
                          "; ".join(others) or "-"))  # fmt: skip
     text = (
-        f"Analysis, whole processes on two cores ({lines[-1]['case']['cpu']}, {lines[-1]['date'][:10]}, "
-        "[lines](results:analysis_throughput.jsonl)). The peers answer times by kernel or, "
-        "pandas, by line, from the same file:"
+        f"Whole processes on two cores ({lines[-1]['case']['cpu']}, {lines[-1]['date'][:10]}, "
+        "[lines](results:analysis_throughput.jsonl)). The peers compute times by kernel from the same file; "
+        "pandas also by line:"
     )
     return [text, "", *table(("command", "file", "million events", "time", "memory", "peers"), rows)]
 
