@@ -33,6 +33,9 @@ RECORDER_MAY_INCLUDE: dict[str, set[str]] = {
     "cupti": {"python", "spool", "system", "torch"},
 }
 
+# Folders of an op that hold one implementation each.
+PATHS = ("cpu", "sm80", "sm90")
+
 # The lowest packages first; a package may import itself, what it names here, and profiling_lab.errors.
 MAY_IMPORT = {
     "trace": {"_analysis"},
@@ -94,6 +97,29 @@ def test_includes_follow_the_layers(path: Path) -> None:
 def test_every_folder_of_the_recorder_has_its_line() -> None:
     folders = {p.name for p in (REPO / "csrc" / "recorder").iterdir() if p.is_dir()}
     assert folders == set(RECORDER_MAY_INCLUDE)
+
+
+def includes_of_other_paths(where: str, names: list[str]) -> list[str]:
+    """What a file of one of an op's paths (ops/<op>/cpu, sm80, sm90) includes from another one."""
+    op, _, rest = where.removeprefix("ops/").partition("/")
+    own = rest.split("/")[0]
+    others = [f"ops/{op}/{path}/" for path in PATHS if path != own]
+    return [name for name in names if own in PATHS and name.startswith(tuple(others))]
+
+
+@pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
+def test_paths_of_an_op_share_only_what_lies_above_them(path: Path) -> None:
+    """The portable path runs where sm90's code is not built, and each is the other's oracle."""
+    where = path.relative_to(REPO / "csrc").as_posix()
+    assert not includes_of_other_paths(where, [name for name, _ in includes(path)])
+
+
+def test_the_rule_of_paths_finds_what_it_forbids() -> None:
+    softmax = "ops/attention/sm90/softmax.cuh"
+    assert includes_of_other_paths("ops/attention/sm80/fwd_kernel.cuh", ["cstdint", softmax]) == [softmax]
+    assert includes_of_other_paths("ops/attention/cpu/launch.h", [softmax]) == [softmax]
+    assert includes_of_other_paths("ops/attention/dispatch.cu", [softmax]) == []
+    assert includes_of_other_paths("ops/attention/sm90/launch.cu", [softmax, "ops/attention/plan.h"]) == []
 
 
 @pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
