@@ -102,7 +102,7 @@ def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
     assert report["disturbed"] >= 1000
     assert report["disturbed_differences"] == []
     assert report["sub_interpreter"] in ("counted and left out", "the line that entered it", "not available")
-    assert all(nanoseconds < 5000 for nanoseconds in report["cost_ns"].values())
+    assert all(nanoseconds < 50_000 for nanoseconds in report["cost_ns"].values())
     check_samples(python, tmp_path)
     if free:
         check_without_the_lock(python, tmp_path)
