@@ -140,6 +140,14 @@ def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
         assert where.startswith("recorder/cupti/"), "CUPTI's declarations belong into recorder/cupti/ alone"
 
 
+def test_portable_kernels_do_not_need_hoppers() -> None:
+    """An op's portable/ runs where sm90/ is not built; sm90/ may use portable/."""
+    for path in CPP:
+        where = path.relative_to(REPO / "csrc").parts
+        wrong = [name for name, _ in includes(path) if "sm90" in name.split("/")]
+        assert not ("portable" in where and wrong), f"{'/'.join(where)} includes {wrong}"
+
+
 def imported_modules(path: Path) -> set[str]:
     """The modules of profiling_lab that a module imports, wherever the import stands: `trace.columns`.
 

@@ -153,13 +153,17 @@ Plan plan_forward_long(const ForwardParams& params) {
   });
 }
 
+/// For fp32 shared memory has no room for three rows.
+template <class Tile, class Group, GeluForm kForm, bool kResidual,
+          bool k16Bit = sizeof(typename Tile::Element) == 2>
+using LongBackward = BackwardConfig<Tile, Group, 512, kWarpsPerBlock, Weights::kShared, k16Bit ? 3 : 2,
+                                    k16Bit, kForm, kResidual>;
+
 template <class Element, GeluForm kForm, bool kResidual>
 Plan plan_backward_long(const BackwardParams& params) {
   using Tile = RowTile<Element, 16 / cuda::kVecSize<Element>, Access::kExact>;
-  constexpr bool k16Bit = sizeof(Element) == 2;  // for fp32 there is no room for three rows
   return with_cluster<Tile>(params.cols, [&]<class Group>(Tag<Group>, int threads) {
-    using Config = BackwardConfig<Tile, Group, 512, kWarpsPerBlock, Weights::kShared, k16Bit ? 3 : 2, k16Bit,
-                                  kForm, kResidual>;
+    using Config = LongBackward<Tile, Group, kForm, kResidual>;
     return portable::plan_backward_grid<Config, backward_kernel<Config>>(params, threads, true);
   });
 }
