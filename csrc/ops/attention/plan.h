@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 typedef struct CUstream_st* cudaStream_t;  // as in the CUDA headers, which a build without CUDA lacks
@@ -53,23 +54,23 @@ class Plan {
 
   // Kernels run in the order in which they are added. An empty grid is none.
   void add(const KernelLaunch<Params>& one) {
-    if (one.blocks > 0) launches_[count_++] = one;
+    if (one.blocks > 0) launches_.at(count_++) = one;
   }
   void append(const Plan& other) {
-    for (int i = 0; i < other.count_; ++i) add(other.launches_[i]);
+    for (size_t i = 0; i < other.count_; ++i) add(other.launches_[i]);
     workspace.tile_counter |= other.workspace.tile_counter;
     workspace.row_statistics |= other.workspace.row_statistics;
     workspace.dq_accum_floats += other.workspace.dq_accum_floats;
   }
   void run(const Params& params, cudaStream_t stream) const {
-    for (int i = 0; i < count_; ++i) launches_[i].launch(launches_[i], params, stream);
+    for (size_t i = 0; i < count_; ++i) launches_[i].launch(launches_[i], params, stream);
   }
 
  private:
-  static constexpr int kMost =
-      8;  // a backward with cu_seqlens and a sink: three tails, two statistics, three kernels
+  // A backward with cu_seqlens and a sink: three tails, two kernels of statistics, three of its own.
+  static constexpr size_t kMost = 8;
   std::array<KernelLaunch<Params>, kMost> launches_;
-  int count_ = 0;
+  size_t count_ = 0;
 };
 
 }  // namespace plab::ops::attention
