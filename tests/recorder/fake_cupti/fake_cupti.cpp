@@ -20,18 +20,15 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "recorder/cupti/abi.h"
+#include "records.h"
 
 using namespace plab::recorder::cupti;
 
 namespace {
-
-constexpr size_t kKernelBytes = 216, kMemcpyBytes = 96, kMemcpyPeerBytes = 96, kMemsetBytes = 88,
-                 kGraphBytes = 56, kContextBytes = 32, kStreamBytes = 24, kUnknownBytes = 64;
 
 const std::map<std::pair<int, uint32_t>, const char*> kNames = {
     {{2, 20}, "cudaMalloc_v3020"},
@@ -51,11 +48,6 @@ const std::map<std::pair<int, uint32_t>, const char*> kNames = {
     {{1, 307}, "cuLaunchKernel"},
     {{1, 652}, "cuLaunchKernelEx"},
     {{1, 527}, "cuLaunchHostFunc"},
-};
-
-struct KernelTail {
-  KernelClusterRecord cluster;
-  KernelOccupancyRecord occupancy;
 };
 
 struct State {
@@ -81,29 +73,9 @@ State state;
 Result entered(const char* function) {
   std::lock_guard lock(state.mutex);
   ++state.api_calls;
-  const auto found = state.failures.find(std::string_view(function));  // no memory of its own: CUPTI is C
+  // Looked up without memory of its own: CUPTI is C.
+  const auto found = state.failures.find(std::string_view(function));
   return found == state.failures.end() ? kSuccess : found->second;
-}
-
-size_t bytes_of(int kind) {
-  switch (static_cast<ActivityKind>(kind)) {
-    case ActivityKind::kConcurrentKernel:
-      return kKernelBytes;
-    case ActivityKind::kMemcpy:
-      return kMemcpyBytes;
-    case ActivityKind::kMemcpyPeer:
-      return kMemcpyPeerBytes;
-    case ActivityKind::kMemset:
-      return kMemsetBytes;
-    case ActivityKind::kGraphTrace:
-      return kGraphBytes;
-    case ActivityKind::kContext:
-      return kContextBytes;
-    case ActivityKind::kStream:
-      return kStreamBytes;
-    default:
-      return kUnknownBytes;
-  }
 }
 
 void put(const void* record, size_t known_bytes, const void* tail = nullptr, size_t tail_bytes = 0) {
@@ -489,59 +461,16 @@ PLAB_FAKE void fake_graph(uint32_t correlation, uint64_t start, uint64_t end, ui
   r.stream_id = 7;
   put(&r, sizeof r);
 }
-// A record of this kind in which every field has a number of its own. Returns which: "bytes=5 start_ns=6
-// ...".
+// A record of this kind with a number of its own in every field. Returns which: "bytes=5 start_ns=6 ...".
 PLAB_FAKE const char* fake_numbered(int kind) {
-  static std::string numbers;
-  numbers.clear();
-  int last = 1;
-  KernelRecord kernel{};
-  KernelTail tail{};
-  MemcpyRecord copy{};
-  MemcpyPeerRecord peer{};
-  MemsetRecord set{};
-  GraphTraceRecord graph{};
-  const auto number = [&]<class Type>(Type& field, const char* name) {
-    if constexpr (!std::is_pointer_v<Type>) {
-      field = static_cast<Type>(++last);
-      numbers += std::string(name) + "=" + std::to_string(last) + " ";
-    }
-  };
-#define PLAB_NUMBER(type, name, theirs) number(record.name, #name);
-#define PLAB_NUMBER_ALL(into, FIELDS) \
-  {                                   \
-    auto& record = into;              \
-    FIELDS(PLAB_NUMBER)               \
+  static Numbered made;
+  made = numbered(static_cast<ActivityKind>(kind));
+  {
+    std::lock_guard lock(state.mutex);
+    state.kinds.insert(kind);  // CUPTI delivers copies between devices with MEMCPY
   }
-  kernel.kind = copy.kind = peer.kind = set.kind = graph.kind = kind;
-  kernel.name = "numbered";
-  switch (static_cast<ActivityKind>(kind)) {
-    case ActivityKind::kConcurrentKernel:
-      PLAB_NUMBER_ALL(kernel, PLAB_CUPTI_KERNEL)
-      PLAB_NUMBER_ALL(tail.cluster, PLAB_CUPTI_KERNEL_CLUSTER)
-      PLAB_NUMBER_ALL(tail.occupancy, PLAB_CUPTI_KERNEL_OCCUPANCY)
-      put(&kernel, sizeof kernel, &tail, sizeof tail);
-      break;
-    case ActivityKind::kMemcpy:
-      PLAB_NUMBER_ALL(copy, PLAB_CUPTI_MEMCPY)
-      put(&copy, sizeof copy);
-      break;
-    case ActivityKind::kMemcpyPeer:
-      PLAB_NUMBER_ALL(peer, PLAB_CUPTI_MEMCPY_PEER) {
-        std::lock_guard lock(state.mutex);
-        state.kinds.insert(kind);  // CUPTI delivers these with MEMCPY
-      }
-      put(&peer, sizeof peer);
-      break;
-    case ActivityKind::kMemset:
-      PLAB_NUMBER_ALL(set, PLAB_CUPTI_MEMSET)
-      put(&set, sizeof set);
-      break;
-    default:
-      PLAB_NUMBER_ALL(graph, PLAB_CUPTI_GRAPH_TRACE)
-      put(&graph, sizeof graph);
-  }
-  return numbers.c_str();
+  put(made.record.data(), made.record.size());
+  return made.numbers.c_str();
 }
 PLAB_FAKE void fake_unknown_record() {
   const Record r{9999};
