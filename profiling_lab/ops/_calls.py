@@ -22,12 +22,13 @@ Function = Callable[..., Any]
 # Looked up once: each dot costs a thirtieth of a microsecond, which small problems feel. Of all that traces,
 # only Dynamo is not a dispatch mode.
 _HAS_CUDA_KERNELS = _load.has_cuda_kernels()
-_PLAIN_CLASSES = frozenset((Tensor, torch.nn.Parameter))
+_are_plain = frozenset((Tensor, torch.nn.Parameter, type(None))).issuperset
 _is_compiling = torch.compiler.is_dynamo_compiling
 _has_transforms = torch._C._are_functorch_transforms_active
 _has_autocast = torch._C._is_any_autocast_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _has_gradients = torch.is_grad_enabled
+_need_gradients = torch._C._any_requires_grad
 _forward_ad = torch.autograd.forward_ad
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
@@ -71,39 +72,32 @@ def choice(slug: str, required: int, dispatched: Any, plain: Any, with_gradient:
         return dispatched
 
     def way(*tensors: Tensor | None) -> Any:
-        if _is_compiling() or _has_transforms() or _has_autocast() or _dispatch_modes():
+        if (
+            _is_compiling()
+            or _has_transforms()
+            or _has_autocast()
+            or _dispatch_modes()
+            or _forward_ad._current_level >= 0
+            or not _are_plain(map(type, tensors))
+        ):
             return checked(tensors)
-        if getattr(_forward_ad, "_current_level", -1) >= 0:
-            return checked(tensors)
-        wanted = plain
-        for tensor in tensors:
-            if tensor is None:
-                continue
-            if type(tensor) not in _PLAIN_CLASSES:
-                return checked(tensors)
-            if wanted is plain and tensor.requires_grad:
-                wanted = with_gradient
         first = tensors[0]
         if first is None or not ((first.is_cuda and _HAS_CUDA_KERNELS) or first.is_cpu):
             return checked(tensors)
-        return wanted if wanted is plain or _has_gradients() else plain
+        return with_gradient if _has_gradients() and _need_gradients(*tensors) else plain
 
     return way
 
 
-def backward_choice(dispatched: Function, plain: Function) -> Function:
-    """The function of (a result's gradient, ...) that calls the backward op as it may be called.
+def is_plain_backward(dy: Any) -> bool:
+    """Whether the backward of a plain call, given dy, may call the backward op plainly too.
 
     With gradients wanted here too, the dispatcher's autograd says that there is no second derivative. Shorter
     than `choice`: it runs on the engine's thread, whose core has slept and knows nothing of our code.
     """
-
-    def call(dy: Tensor, *rest: Any) -> Any:
-        if _has_gradients() or _is_compiling() or _has_transforms() or _dispatch_modes():
-            return dispatched(dy, *rest)
-        return plain(dy, *rest) if type(dy) is Tensor and not dy.is_meta else dispatched(dy, *rest)
-
-    return call
+    if _has_gradients() or _is_compiling() or _has_transforms() or _dispatch_modes():
+        return False
+    return type(dy) is Tensor and not dy.is_meta
 
 
 def plain_apply(name: str, forward: Function, backward: Function) -> Function:
@@ -130,7 +124,7 @@ def check(slug: str, tensors: list[Any]) -> None:
         )
     if device not in ("cpu", "cuda", "meta"):
         raise ValueError(f"{slug} runs on the CPU and on CUDA, but x is on {device}")
-    if torch.compiler.is_compiling() or getattr(_forward_ad, "_current_level", -1) < 0:
+    if torch.compiler.is_compiling() or _forward_ad._current_level < 0:
         return
     # Torch offers custom ops no hook for forward mode and would return a tangent of zeros.
     if any(_forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):

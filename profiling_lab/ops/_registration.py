@@ -19,8 +19,8 @@ from profiling_lab.ops._calls import (
     LIBRARY,
     NAMESPACE,
     Function,
-    backward_choice,
     choice,
+    is_plain_backward,
     kernel,
     overload,
     plain_apply,
@@ -45,6 +45,16 @@ def cast_all(dtype: torch.dtype, args: Arguments) -> Arguments:
         return value
 
     return tuple(cast(value) for value in args)
+
+
+def check_alike(slug: str, x: Tensor, **others: Tensor) -> None:
+    """check_alike of csrc/torch_abi/check.h, in its words, for fakes, which never reach it."""
+    for name, tensor in others.items():
+        if tensor.device != x.device:
+            raise ValueError(f"{slug}: {name} is on {tensor.device} but x is on {x.device}")
+        if tensor.dtype != x.dtype:
+            theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
+            raise ValueError(f"{slug}: {name} has dtype {theirs} but x has dtype {ours}")
 
 
 # Rules for vmap
@@ -90,22 +100,28 @@ def larger_batch(op: Function, size: int, dims: Dims, args: Arguments) -> tuple[
 # Declarations
 
 
-def backward_op(name: str, slug: str, fake: Function, calls_torch: bool = False) -> Function:
-    """Declares an op that computes gradients, and returns the function that calls it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardOp:
+    """An op that computes gradients. Backward through it is an error; otherwise gradients lose terms."""
 
-    Its first argument is a result's gradient. name, slug, fake and calls_torch are as in Op. Backward through
-    it is an error; otherwise terms of the gradient vanish.
-    """
+    name: str
+    slug: str
+    fake: Function
+    calls_torch: bool = False
+    """These four are as in Op."""
 
-    def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
-        del ctx, inputs, output
+    def __post_init__(self) -> None:
+        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
+            del ctx, inputs, output
 
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(f"{slug} is not twice differentiable: its backward has no gradient of its own")
+        def backward(ctx: Any, *grads: Any) -> Any:
+            raise RuntimeError(
+                f"{self.slug} is not twice differentiable: its backward has no gradient of its own"
+            )
 
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake)
-    torch.library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=setup_context)
-    return backward_choice(overload(name), kernel(name, calls_torch))
+        name = f"{NAMESPACE}::{self.name}"
+        torch.library.register_fake(name, self.fake)
+        torch.library.register_autograd(name, backward, setup_context=setup_context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +136,17 @@ class Op:
     """fake(arguments): results without data, for torch.compile, torch.export and meta tensors."""
     saved: str
     """What backward needs, by the schema's names of arguments and results; "result" is one without a name."""
+    backward_op: BackwardOp
     backward: Callable[..., tuple[Tensor | None, ...]]
-    """backward(saved, options, a gradient of each result or None): the gradients of the tensors, from the
-    first on as far as there are any. options are the arguments behind the tensors."""
+    """backward(call, saved, options, grads): a gradient or None for each tensor. `call` calls backward_op;
+    options are the arguments behind the tensors; grads is a gradient or None for each result."""
     results: int = 1
     """So many results are for the caller; what follows is for backward, and a plain call may leave it out."""
     cast: Callable[[torch.dtype, Arguments], Arguments] = cast_all
     """cast(autocast's dtype, arguments): the arguments under autocast."""
     vmap: Function = separate_calls
-    """vmap(the op, size of the batch, its dimension in each argument or None, arguments): the results, and its
-    dimension in each."""
+    """vmap(the op, size of the batch, its dimension in each argument or None, arguments): the results, and
+    its dimension in each."""
     calls_torch: bool = False
     """Whether the kernel calls ops of torch's."""
     keeping: Op | None = None
@@ -141,52 +158,57 @@ class Op:
 
     def __post_init__(self) -> None:
         op, name = overload(self.name), f"{NAMESPACE}::{self.name}"
-        arguments = op._schema.arguments
+        setup_context, _, backward = self._autograd(op)
         torch.library.register_fake(name, self.fake)
-        torch.library.register_autograd(name, self._backward(), setup_context=self._setup_context())
+        torch.library.register_autograd(name, backward, setup_context=setup_context)
         torch.library.register_vmap(
             name, lambda info, dims, *args: self.vmap(op, info.batch_size, dims, args)
         )
         for device in ("cpu", "cuda"):
             LIBRARY.impl(self.name, self._autocast(device), f"Autocast{device.upper()}")
-        required = sum(str(argument.type) == "Tensor" for argument in arguments)
-        way = choice(self.slug, required, op, kernel(self.name, self.calls_torch), self._plain_function())
-        object.__setattr__(self, "way", way)
+        _, forward, backward = (self.keeping or self)._autograd(op)
+        required = sum(str(argument.type) == "Tensor" for argument in op._schema.arguments)
+        plain = kernel(self.name, self.calls_torch)
+        with_gradient = plain_apply(f"profiling_lab_{self.name}", forward, backward)
+        object.__setattr__(self, "way", choice(self.slug, required, op, plain, with_gradient))
 
-    def _save(self) -> Function:
-        """The function save(ctx, arguments, results)."""
-        schema = overload(self.name)._schema
-        names = [a.name for a in schema.arguments] + [r.name or "result" for r in schema.returns]
-        chosen = itemgetter(*(names.index(name) for name in self.saved.split()))
-        tensors = sum("Tensor" in str(argument.type) for argument in schema.arguments)
-        several = self.results > 1
+    def _autograd(self, called: Any) -> tuple[Function, Function, Function]:
+        """setup_context of dispatched calls, forward of plain ones (results as of `called`), and backward."""
+        op, slope = overload(self.name), self.backward_op
+        arguments, returns, results = op._schema.arguments, op._schema.returns, self.results
+        names = [a.name for a in arguments] + [r.name or "result" for r in returns]
+        at = [names.index(name) for name in self.saved.split()]
+        chosen = itemgetter(*at) if len(at) > 1 else itemgetter(slice(at[0], at[0] + 1))  # a tuple always
+        tensors = sum("Tensor" in str(argument.type) for argument in arguments)
+        no_gradients = (None,) * (len(arguments) - tensors)
+        run, is_one, several = kernel(self.name, self.calls_torch), len(returns) == 1, results > 1
+        own = 0 if len(called._schema.returns) == 1 else slice(results)
+        gradients, dispatched, plain = (
+            self.backward,
+            overload(slope.name),
+            kernel(slope.name, slope.calls_torch),
+        )
 
-        def save(ctx: Any, inputs: Arguments, outputs: Arguments) -> None:
+        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
+            outputs = (output,) if is_one else output
+            ctx.mark_non_differentiable(*outputs[results:])
             ctx.save_for_backward(*chosen(inputs + outputs))
+            ctx.options = inputs[tensors:]
+            ctx.set_materialize_grads(not several)
+
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            outputs = (run(*inputs),) if is_one else run(*inputs)
+            ctx.to_save = chosen(inputs + outputs)  # save_for_backward, which is Python and takes time
             ctx.options = inputs[tensors:]
             if several:
                 ctx.set_materialize_grads(False)
-
-        return save
-
-    def _setup_context(self) -> Function:
-        save, results = self._save(), self.results
-
-        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
-            outputs = output if isinstance(output, tuple) else (output,)
-            ctx.mark_non_differentiable(*outputs[results:])
-            save(ctx, inputs, outputs)
-
-        return setup_context
-
-    def _backward(self) -> Function:
-        gradients, results, arity = self.backward, self.results, len(overload(self.name)._schema.arguments)
+            return outputs[own]
 
         def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            found = gradients(ctx.saved_tensors, ctx.options, *grads[:results])
-            return found + (None,) * (arity - len(found))
+            call = plain if is_plain_backward(grads[0]) else dispatched
+            return gradients(call, ctx.saved_tensors, ctx.options, grads[:results]) + no_gradients
 
-        return backward
+        return setup_context, forward, backward
 
     def _autocast(self, device: str) -> Function:
         op, cast = overload(self.name), self.cast
@@ -197,16 +219,3 @@ class Op:
                 return op(*cast(dtype, args))
 
         return autocast
-
-    def _plain_function(self) -> Function:
-        source = self.keeping or self
-        run, save = kernel(source.name, source.calls_torch), source._save()
-        runs_to_one, is_one = (len(overload(op.name)._schema.returns) == 1 for op in (source, self))
-        kept = 0 if is_one else slice(self.results)
-
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            outputs = (run(*inputs),) if runs_to_one else run(*inputs)
-            save(ctx, inputs, outputs)
-            return outputs[kept]
-
-        return plain_apply(f"profiling_lab_{self.name}", forward, source._backward())

@@ -19,7 +19,15 @@ from torch.overrides import TorchFunctionMode
 
 from profiling_lab.ops import _registration as registration
 from profiling_lab.ops._load import has_cuda_kernels
-from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
+
+__all__ = [
+    "FlashSelfAttention",
+    "attention",
+    "attention_flash",
+    "flash_attention",
+    "flash_attention_for_sdpa",
+]
 
 Window = int | tuple[int, int] | None
 
@@ -144,15 +152,15 @@ def _backward_fake(
 
 
 def _gradients(
-    saved: tuple[Tensor, ...], options: tuple[Any, ...], dout: Tensor | None, dlse: Tensor | None
+    call: Any, saved: tuple[Tensor, ...], options: tuple[Any, ...], grads: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...]:
-    """For q, k, v and sink."""
+    dout, dlse = grads
     if dout is None and dlse is None:
-        return ()
+        return (None,) * 6
     if dout is None:
         dout = torch.zeros_like(saved[3])
-    *gradients, dsink = _backward(dout, dlse, *saved, *options)
-    return (*gradients, None if saved[5] is None else dsink)
+    dq, dk, dv, dsink = call(dout, dlse, *saved, *options)
+    return dq, dk, dv, None if saved[5] is None else dsink, None, None
 
 
 def _cast(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -165,13 +173,13 @@ def _vmap(op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...
     return rule(op, size, dims, args)
 
 
-_backward = registration.backward_op("attention_bwd", "flash_attention", _backward_fake)
 _OP = registration.Op(
     name="attention_fwd",
     slug="flash_attention",
     fake=_forward_fake,
     # rows x (head_dim + 1) numbers of results; the probabilities are computed again
     saved="q k v out lse sink cu_seqlens_q cu_seqlens_k",
+    backward_op=registration.BackwardOp(name="attention_bwd", slug="flash_attention", fake=_backward_fake),
     backward=_gradients,
     results=2,
     cast=_cast,
@@ -356,10 +364,8 @@ def reference(
 def _make_inputs(
     shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    def normal() -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
-
-    return normal(), normal(), normal()
+    draw = drawing(dtype, device, generator)
+    return draw(*shape), draw(*shape), draw(*shape)
 
 
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from profiling_lab.ops import _registration as registration
-from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
+
+__all__ = ["HeavyLayer", "heavy_layer"]
 
 Implementation = Literal["slow", "loop", "fast"]
 _IMPLEMENTATIONS = get_args(Implementation)
@@ -77,18 +79,11 @@ def _loop(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
 
 def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
     """The checks of heavy_layer.cpp, in its words, for the paths that never reach it."""
-    named = {"x": x, "w1": w1, "w2": w2, "w3": w3, "b": b}
-    for name, tensor in named.items():
-        if tensor.device != x.device:
-            raise ValueError(f"heavy_layer: {name} is on {tensor.device} but x is on {x.device}")
-        if tensor.dtype != x.dtype:
-            theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
-            raise ValueError(f"heavy_layer: {name} has dtype {theirs} but x has dtype {ours}")
+    registration.check_alike("heavy_layer", x, w1=w1, w2=w2, w3=w3, b=b)
     if x.dim() == 0:
         raise ValueError("heavy_layer: x has no dimensions, expected at least one")
     d = x.shape[-1]
-    for name in ("w1", "w2", "w3"):
-        shape = named[name].shape
+    for name, shape in (("w1", w1.shape), ("w2", w2.shape), ("w3", w3.shape)):
         if len(shape) != 2 or shape[0] != d or shape[1] != d:
             raise ValueError(f"heavy_layer: {name} has shape {list(shape)} but x has last dimension {d}")
     if b.dim() != 1 or b.shape[0] != d:
@@ -133,24 +128,33 @@ def _keeping_fake(
     return y, w1.new_empty(w1.shape), m
 
 
-def _gradients(saved: tuple[Tensor, ...], options: tuple[Any, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(
+    call: Any, saved: tuple[Tensor, ...], options: tuple[bool, ...], grads: tuple[Tensor]
+) -> tuple[Tensor | None, ...]:
     """`saved` are the inputs, y, whose slope follows from it, and maybe what the forward kept."""
-    return cast(tuple[Tensor, ...], _backward(dy, *saved[:6], *(options or (False,)), *saved[6:]))
+    return cast(tuple[Tensor, ...], call(*grads, *saved[:6], *(options or (False,)), *saved[6:]))
 
 
 # A plain call keeps two products for its backward, W2 W3 and W1 W2 W3 or, of the chain, X W1 and X W1 W2;
 # under torch.compile the backward makes them again.
-_declared = partial(registration.Op, slug="heavy_layer", backward=_gradients, calls_torch=True)
-_backward = registration.backward_op("heavy_layer_backward", "heavy_layer", _backward_fake, calls_torch=True)
-_KEEPING = _declared(name="heavy_layer_fast_keeping", fake=_keeping_fake, saved="x w1 w2 w3 b y kept1 kept2")
-_FAST = _declared(
+_op = partial(
+    registration.Op,
+    slug="heavy_layer",
+    backward_op=registration.BackwardOp(
+        name="heavy_layer_backward", slug="heavy_layer", fake=_backward_fake, calls_torch=True
+    ),
+    backward=_gradients,
+    calls_torch=True,
+)
+_KEEPING = _op(name="heavy_layer_fast_keeping", fake=_keeping_fake, saved="x w1 w2 w3 b y kept1 kept2")
+_FAST = _op(
     name="heavy_layer_fast",
     fake=_forward_fake,
     saved="x w1 w2 w3 b result",
     vmap=registration.more_rows(0),
     keeping=_KEEPING,
 )
-_SLOW = _declared(
+_SLOW = _op(
     name="heavy_layer_slow", fake=_forward_fake, saved="x w1 w2 w3 b result", vmap=registration.more_rows(0)
 )
 
@@ -209,13 +213,9 @@ def _make_inputs(
 ) -> tuple[Tensor, ...]:
     d = shape[-1]
 
-    def normal(*size: int, scale: float = 1.0) -> Tensor:
-        values = torch.randn(*size, generator=generator, dtype=torch.float64) * scale
-        return values.to(device=device, dtype=dtype)
-
-    scale = 1 / math.sqrt(max(d, 1))
-    weights = [normal(d, d, scale=scale) for _ in range(3)]
-    return (normal(*shape), *weights, normal(d, scale=0.5))
+    d, draw = shape[-1], drawing(dtype, device, generator)
+    weights = [draw(d, d, scale=1 / math.sqrt(max(d, 1))) for _ in range(3)]
+    return (draw(*shape), *weights, draw(d, scale=0.5))
 
 
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

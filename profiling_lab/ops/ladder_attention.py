@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 from profiling_lab.ops import _registration as registration
+from profiling_lab.ops.attention import CASE as ATTENTION
 from profiling_lab.ops.attention import FlashSelfAttention, reference
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+
+__all__ = ["LadderSelfAttention", "ladder_attention"]
 
 Rung = Literal["naive", "tiled", "flash"]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
@@ -83,9 +86,9 @@ def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tu
 
 
 def _gradients(
-    saved: tuple[Tensor, ...], options: tuple[Any, ...], dout: Tensor
+    call: Any, saved: tuple[Tensor, ...], options: tuple[Any, ...], grads: tuple[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    return cast(tuple[Tensor, ...], _backward(dout, *saved, *options[:2]))
+    return cast(tuple[Tensor, ...], call(*grads, *saved, *options[:2]))
 
 
 registration.define(
@@ -93,14 +96,14 @@ registration.define(
     " -> (Tensor dq, Tensor dk, Tensor dv)",
     _backward_in_torch,
 )
-_backward = registration.backward_op(
-    "ladder_attention_backward", "ladder_attention", _backward_fake, calls_torch=True
-)
 _OP = registration.Op(
     name="ladder_attention",
     slug="ladder_attention",
     fake=_forward_fake,
     saved="q k v",
+    backward_op=registration.BackwardOp(
+        name="ladder_attention_backward", slug="ladder_attention", fake=_backward_fake, calls_torch=True
+    ),
     backward=_gradients,
     vmap=registration.larger_batch,
 )
@@ -116,26 +119,12 @@ class LadderSelfAttention(FlashSelfAttention):
 # The case
 
 
-def _make_inputs(
-    shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
-) -> tuple[Tensor, ...]:
-    def normal() -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
-
-    return normal(), normal(), normal()
-
-
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     options = (1 / math.sqrt(max(inputs[0].shape[-1], 1)), True)
     return (
         ("ladder_attention", (*inputs, *options, "flash")),
         ("ladder_attention_backward", (torch.ones_like(inputs[0]), *inputs, *options)),
     )
-
-
-def _flops(shape: Shape) -> int:
-    batch, rows, heads, dim = shape
-    return 4 * batch * heads * rows * rows * dim
 
 
 def _bytes(shape: Shape, dtype: torch.dtype) -> int:
@@ -153,9 +142,9 @@ def _variant(rung: Rung, causal: bool) -> Variant:
 CASE = OpCase(
     slug="ladder_attention",
     variants=tuple(_variant(rung, causal) for rung in RUNGS for causal in (False, True)),
-    make_inputs=_make_inputs,
+    make_inputs=ATTENTION.make_inputs,
     dispatcher_calls=_dispatcher_calls,
-    flops=_flops,
+    flops=ATTENTION.flops,
     bytes=_bytes,
     test_shapes=(
         TestShape("less than a tile, odd everything", (2, 33, 2, 17)),

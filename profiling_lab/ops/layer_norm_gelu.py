@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from profiling_lab.ops import _registration as registration
-from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
+
+__all__ = ["LayerNormGelu", "layer_norm_gelu", "layer_norm_gelu_residual"]
 
 Approximate = Literal["none", "tanh"]
 _APPROXIMATE = get_args(Approximate)
@@ -64,8 +66,7 @@ def layer_norm_gelu_residual(
     and residual get the same gradient.
     """
     way = _RESIDUAL.way(x, residual, weight, bias)
-    y, total, *_ = way(x, residual, weight, bias, eps, approximate)
-    return y, total
+    return cast(tuple[Tensor, Tensor], way(x, residual, weight, bias, eps, approximate)[:2])
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> None:
@@ -80,7 +81,7 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
     for name, vector in (("weight", weight), ("bias", bias)):
         if vector is None:
             continue
-        _check_alike(name, vector, x)
+        registration.check_alike("layer_norm_gelu", x, **{name: vector})
         if vector.dim() != 1:
             shape = list(vector.shape)
             raise ValueError(
@@ -90,14 +91,6 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
             raise ValueError(
                 f"layer_norm_gelu: {name} has {vector.shape[0]} elements but x has last dimension {d}"
             )
-
-
-def _check_alike(name: str, tensor: Tensor, x: Tensor) -> None:
-    if tensor.device != x.device:
-        raise ValueError(f"layer_norm_gelu: {name} is on {tensor.device} but x is on {x.device}")
-    if tensor.dtype != x.dtype:
-        theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
-        raise ValueError(f"layer_norm_gelu: {name} has dtype {theirs} but x has dtype {ours}")
 
 
 # The ops
@@ -118,7 +111,7 @@ def _residual_fake(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(x, weight, bias, approximate)
-    _check_alike("residual", residual, x)
+    registration.check_alike("layer_norm_gelu", x, residual=residual)
     if residual.shape != x.shape:
         shapes = list(residual.shape), list(x.shape)
         raise ValueError(f"layer_norm_gelu: residual has shape {shapes[0]} but x has shape {shapes[1]}")
@@ -138,21 +131,21 @@ def _backward_fake(
 
 
 def _gradients(
-    saved: tuple[Tensor, ...], options: tuple[Any, ...], dy: Tensor, dsum: Tensor | None = None
+    call: Any, saved: tuple[Tensor, ...], options: tuple[float, str], grads: tuple[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """For x, weight and bias."""
-    dx, dweight, dbias = _backward(dy, *saved, options[1], dsum)
-    return dx, dweight, None if saved[2] is None else dbias
+    x, weight, bias, statistics = saved
+    dx, dweight, dbias = call(grads[0], x, weight, bias, statistics, options[1], None)
+    return dx, dweight, None if bias is None else dbias
 
 
 def _residual_gradients(
-    saved: tuple[Tensor, ...], options: tuple[Any, ...], dy: Tensor | None, dsum: Tensor | None
+    call: Any, saved: tuple[Tensor, ...], options: tuple[float, str], grads: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...]:
-    """For x, residual, weight and bias."""
+    (total, weight, bias, statistics), (dy, dsum) = saved, grads
     if dy is None:  # only the sum was used
-        return dsum, dsum
-    dx, dweight, dbias = _gradients(saved, options, dy, dsum)
-    return dx, dx, dweight, dbias
+        return dsum, dsum, None, None
+    dx, dweight, dbias = call(dy, total, weight, bias, statistics, options[1], dsum)
+    return dx, dx, dweight, None if bias is None else dbias
 
 
 def _cast(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -161,12 +154,15 @@ def _cast(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return x, *(a.to(x.dtype) if isinstance(a, Tensor) else a for a in others)
 
 
-_backward = registration.backward_op("layer_norm_gelu_backward", "layer_norm_gelu", _backward_fake)
+_BACKWARD = registration.BackwardOp(
+    name="layer_norm_gelu_backward", slug="layer_norm_gelu", fake=_backward_fake
+)
 _OP = registration.Op(
     name="layer_norm_gelu",
     slug="layer_norm_gelu",
     fake=_forward_fake,
     saved="x weight bias statistics",  # two numbers a row; z is computed again: cheaper than reading it
+    backward_op=_BACKWARD,
     backward=_gradients,
     cast=_cast,
     vmap=registration.more_rows((0, 1)),
@@ -176,6 +172,7 @@ _RESIDUAL = registration.Op(
     slug="layer_norm_gelu",
     fake=_residual_fake,
     saved="sum weight bias statistics",
+    backward_op=_BACKWARD,
     backward=_residual_gradients,
     results=2,
     cast=_cast,
@@ -237,12 +234,8 @@ def reference(
 def _make_inputs(
     shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    def normal(*size: int, mean: float, scale: float) -> Tensor:
-        values = torch.randn(*size, generator=generator, dtype=torch.float64) * scale + mean
-        return values.to(device=device, dtype=dtype)
-
-    d = shape[-1]
-    return normal(*shape, mean=0.5, scale=2.0), normal(d, mean=1.0, scale=0.3), normal(d, mean=0.0, scale=0.3)
+    d, draw = shape[-1], drawing(dtype, device, generator)
+    return draw(*shape, scale=2.0, mean=0.5), draw(d, scale=0.3, mean=1.0), draw(d, scale=0.3)
 
 
 def reference_residual(
