@@ -44,9 +44,9 @@ __device__ __forceinline__ void remap_scores(float (&s)[kRegs], const ScoreMap& 
     s[i] = map.softcap ? map.outer * tanh_fast(s[i] * map.inner) : s[i] * map.inner;
 }
 
-// Lazy rescaling: sums of exponentials relative to a reference that lags behind the row's maximum by at most kSlack powers of
-// two. As long as it does, no lane asks its neighbours, and O needs no rescaling: 2^8 is far from any
-// overflow, and a reference cancels in O / sum.
+// Lazy rescaling: sums of exponentials relative to a reference that lags behind the row's maximum by at most
+// kSlack powers of two. As long as it does, no lane asks its neighbours, and O needs no rescaling: 2^8 is far
+// from any overflow, and a reference cancels in O / sum.
 struct LazyRow {
   static constexpr float kSlack = 8.f;
   float reference[2] = {-INFINITY, -INFINITY};  // a score; -inf while the row has seen nothing

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/attention/sm90/bwd_epilogue.cuh"
 #include "ops/attention/sm90/bwd_load.cuh"
 #include "ops/attention/sm90/bwd_mask.cuh"
 #include "ops/attention/sm90/bwd_reduce_dq.cuh"
@@ -53,8 +54,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                               const __grid_constant__ BwdMaps maps) {
   using Element = typename Config::Element;
   constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv, kStages = Config::kStages;
-  constexpr int kBoth = 1, kOwn = 2, kSumFull = 4,
-                kSumEmpty = 6;  // named barriers; but for kBoth, one a group
+  // Named barriers; kSumFull and kSumEmpty one a warpgroup, as kOwnBarrier.
+  constexpr int kBoth = 1, kSumFull = 4, kSumEmpty = 6;
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t k_tile = ptx::shared_address(memory), v_tile = k_tile + Config::kBytesKv;
   const uint32_t q_ring = v_tile + Config::kBytesKv, do_ring = q_ring + kStages * Config::kBytesQ;
@@ -177,18 +178,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);
 
     ptx::wgmma_fence();
-    {
-      const uint32_t rows = kM == 128 ? group * 64 * 128 : 0, columns = kM == 128   ? 0
-                                                                        : kD == 128 ? group * kN * 128
-                                                                                    : group * 64;
-      const uint64_t a = ptx::descriptor_k_major(ds_tiles + ds_offset + rows),
-                     b = ptx::descriptor_mn_major(k_tile + columns, kN * 128);
-#pragma unroll
-      for (int i = 0; i < kN / 16; ++i)
-        ptx::Wgmma<Element, Config::kSumColumns, false, true>::ss(
-            dq, ptx::descriptor_step(a, depth_step<kM>(0, i)), ptx::descriptor_step(b, i * 2048), i > 0);
-      ptx::wgmma_commit();
-    }
+    issue_dq<Config>(dq, ds_tiles + ds_offset, k_tile, group);
     ptx::wgmma_wait<1>();
     ptx::keep(dv);
     ptx::keep(probability);
@@ -198,12 +188,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::wgmma_wait<1>();
     ptx::keep(dq);
     ptx::named_barrier_sync(kSumEmpty + group, kWarpgroup + 32);
-    const uint32_t sum = sums + group * Config::kBytesSum + thread * 16;
-#pragma unroll
-    for (int i = 0; i < Config::kSumRegs; i += 4)
-      ptx::store_shared_16(sum + i * kWarpgroup * 4,
-                           make_uint4(__float_as_uint(dq[i]), __float_as_uint(dq[i + 1]),
-                                      __float_as_uint(dq[i + 2]), __float_as_uint(dq[i + 3])));
+    stage_dq<Config>(sums + group * Config::kBytesSum + thread * 16, dq);
     if constexpr (!Config::kSumLate) hand_over_sum();
     ptx::wgmma_wait<0>();
     ptx::keep(dk);
@@ -212,39 +197,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ring.advance();
     ++turn;
   };
-  // 64 rows by way of this group's chunks of dS, from tile `buffer` on.
+  // Bound here, once: called with all of it at both places, they compile to other registers.
   const auto write_rows = [&](const Tile& tile, int keys, const View& view, const float(&acc)[kD / 2],
                               float by, int buffer) {
-    constexpr int kPieces = kD / 8, kRows = kWarpgroup / kPieces;  // rows at a time
-    const uint32_t offset = buffer * Config::kBytesDs;
-#pragma unroll
-    for (int i = 0; i < kD / 16; ++i) {
-      uint32_t word[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        word[j] = ptx::pack_pair<Element>(acc[8 * i + 2 * j] * by, acc[8 * i + 2 * j + 1] * by);
-      ptx::stmatrix_x4((out_lane + offset + (i / 4) * Config::kBytesDs) ^ ((i % 4) << 5), word);
-    }
-    ptx::named_barrier_sync(kOwn + group, kWarpgroup);
-    const int piece = thread % kPieces, first = tile.row + 64 * group;
-    Element* const out = row_pointer<Element>(view, tile.batch, tile.k_row + first, tile.head) + piece * 8;
-    const uint32_t from = ds_chunk + offset + (piece / 8) * Config::kBytesDs;
-#pragma unroll
-    for (int row = thread / kPieces; row < 64; row += kRows)
-      if (64 * group + row < keys && piece * 8 < problem.head_dim)
-        *reinterpret_cast<uint4*>(out + row * view.row) =
-            ptx::load_shared_16(from + row * 128 + (((piece % 8) ^ (row & 7)) << 4));
-    ptx::named_barrier_sync(kOwn + group, kWarpgroup);
+    store_gradient<Config>(view, tile, keys, problem, acc, by, buffer, ds_chunk, out_lane, group, thread);
   };
-
-  const auto write_piece = [&](int piece) {
-    float4* const out = BwdWorkspace<Config>(p).piece(piece, group) + thread;
-#pragma unroll
-    for (int i = 0; i < kD / 8; ++i) {
-      out[i * kWarpgroup] = make_float4(dk[4 * i], dk[4 * i + 1], dk[4 * i + 2], dk[4 * i + 3]);
-      out[(kD / 8 + i) * kWarpgroup] = make_float4(dv[4 * i], dv[4 * i + 1], dv[4 * i + 2], dv[4 * i + 3]);
-    }
-  };
+  const auto write_piece = [&](int piece) { store_part<Config>(p, dk, dv, piece, group, thread); };
 
   for (KeyTile tile{}; tiles.next(tile);) {
     const QueryTiles<Config> queries(problem, tile, tile.begin, tile.end);

@@ -19,10 +19,10 @@ __device__ __forceinline__ int count_tiles(const Problem& problem, int tile_rows
   return uniform(tiles);
 }
 
-// The tiles of unit `me` of `many` persistent units. Under a causal mask a section's tiles are sorted by falling
-// length; handed out in serpentine order (0 1 2 2 1 0 0 1 2 ...) every unit gets the same sum of lengths, section
-// by section, and needs no counter in global memory. Tiles of other lengths would not come out even: after their
-// first, units take them from a counter that all share.
+// The tiles of unit `me` of `many` persistent units. Under a causal mask a section's tiles are sorted by
+// falling length; handed out in serpentine order (0 1 2 2 1 0 0 1 2 ...) every unit gets the same sum of
+// lengths, section by section, and needs no counter in global memory. Tiles of other lengths would not come
+// out even: after their first, units take them from a counter that all share.
 class PersistentTiles {
  public:
   __device__ __forceinline__ PersistentTiles(const TileGrid& grid, int32_t* counter, int me, int many)
