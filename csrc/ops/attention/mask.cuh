@@ -6,7 +6,8 @@
 #include "ops/attention/tile_scheduler.cuh"
 
 // Which keys a query sees: causal masks, sliding windows and the ends of sequences, as bounds per row and per
-// column, and the mask on an accumulator fragment (softmax.cuh says which element a register holds).
+// column, and the masks on an accumulator fragment (softmax.cuh says which element a register holds): the
+// forward's, whose rows are queries, and the backward's of both paths, whose rows are keys.
 namespace plab::ops::attention {
 
 // The keys that query rows [first, last] can see, as a half-open range; empty ranges have begin >= end.
@@ -56,6 +57,44 @@ __device__ __forceinline__ void mask_scores(float (&s)[kRegs], int column, int r
         if (!(seen >> (2 * ((i - first) / 4)) & 1)) s[i] = -INFINITY;
         if (!(seen >> (2 * ((i - first) / 4) + 1) & 1)) s[i + 1] = -INFINITY;
       }
+    }
+  }
+}
+
+// Scores of keys on the rows that queries on the columns do not see become -inf. `key`: the band's first key,
+// `query`: the fragment's first query.
+template <int kRegs>
+__device__ __forceinline__ void mask_keys(float (&s)[kRegs], int key, int query, const Visible& visible,
+                                          const Tile& tile) {
+  const int lane = int(threadIdx.x & 31);
+  query += 2 * (lane % 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int j = key + lane / 4 + 8 * h;
+    const int low = visible.low_query(j) - query;
+    const int high = j < tile.k_len ? visible.high_query(j, tile.q_len) - query : 0;
+    const uint32_t seen = bits_before(high) & ~bits_before(low);
+#pragma unroll
+    for (int i = 2 * h; i < kRegs; i += 4) {
+      if (!(seen >> (2 * (i / 4)) & 1)) s[i] = -INFINITY;
+      if (!(seen >> (2 * (i / 4) + 1) & 1)) s[i + 1] = -INFINITY;
+    }
+  }
+}
+
+// P becomes 0 where key and query do not see each other; `key` and `query` are those of register 0.
+template <int kRegs>
+__device__ __forceinline__ void clear_unseen(float (&s)[kRegs], const Visible& visible, const Tile& tile,
+                                             int key, int query) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int low = visible.low_query(key + 8 * h) - query;
+    const int high = visible.high_query(key + 8 * h, tile.q_len) - query;
+#pragma unroll
+    for (int i = 2 * h; i < kRegs; i += 4) {
+      const int column = 2 * (i - 2 * h);
+      if (column < low || column >= high) s[i] = 0.f;
+      if (column + 1 < low || column + 1 >= high) s[i + 1] = 0.f;
     }
   }
 }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "ops/attention/mask.cuh"
-#include "ops/attention/sm80/bwd_load.cuh"
 #include "ops/attention/sm80/epilogue.cuh"
 #include "ops/attention/sm80/gemm.cuh"
 #include "ops/attention/sm80/softmax.cuh"
+#include "ops/attention/sm80/tiles.cuh"
 
 // The deterministic backward, in two kernels that each own what they write: no atomics, no accumulator of dQ
 // in global memory, the same bits every run. The price is that S and dP are computed in both: 7 products

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/attention/sm80/bwd_load.cuh"
+#include "ops/attention/mask.cuh"
 #include "ops/attention/sm80/bwd_postprocess.cuh"
 #include "ops/attention/sm80/epilogue.cuh"
 #include "ops/attention/sm80/gemm.cuh"
-#include "ops/attention/sm80/mask.cuh"
 #include "ops/attention/sm80/softmax.cuh"
+#include "ops/attention/sm80/tiles.cuh"
 
 // The backward in one pass over the key tiles, five products: each block owns dK and dV of its keys and adds
 // its part of dQ to an fp32 accumulator with atomics. The order of those additions differs from run to run;

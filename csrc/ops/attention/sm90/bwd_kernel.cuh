@@ -3,10 +3,9 @@
 
 #include <algorithm>
 
+#include "ops/attention/mask.cuh"
 #include "ops/attention/sm90/bwd_epilogue.cuh"
 #include "ops/attention/sm90/bwd_load.cuh"
-#include "ops/attention/sm90/bwd_mask.cuh"
-#include "ops/attention/sm90/bwd_reduce_dq.cuh"
 #include "ops/attention/sm90/bwd_softmax.cuh"
 #include "ops/attention/sm90/gemm.cuh"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/attention/sm90/bwd_mask.cuh"
+#include "ops/attention/mask.cuh"
 #include "ops/attention/sm90/bwd_softmax.cuh"
 #include "ops/attention/sm90/bwd_tile_scheduler.cuh"
 #include "ops/attention/sm90/epilogue.cuh"

@@ -5,14 +5,33 @@
 
 #include "cuda/ptx/tma.cuh"
 #include "cuda/tensor_map.h"
-#include "ops/attention/sm90/pipeline.cuh"
 #include "ops/attention/tile_scheduler.cuh"
 
 // Tiles as TMA writes them and wgmma reads them: head_dim is cut into chunks of 64 elements (128 bytes), a
 // chunk holds all rows of the tile, and 16-byte piece c of row r lies at c ^ (r % 8), the 128-byte swizzle.
+// And what producer and consumer warps agree on: warpgroups, rings of buffers, values that a whole warp shares.
 namespace plab::ops::attention::sm90 {
 
 namespace ptx = plab::cuda::ptx;
+
+constexpr int kWarpgroup = 128;
+
+// A ring of kStages buffers: which buffer comes next, and the parity its barriers will complete with.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The same value in every lane of the warp, as the compiler then knows: loop counts, buffer numbers and
+// descriptors that depend on it stay in uniform registers, where wgmma reads them.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 // A tensor as TMA sees it: (column, row, head, batch); with cu_seqlens one batch of all rows.
 inline CUtensorMap make_tensor_map(const View& view, ElementType element, int64_t dim, int64_t rows,
