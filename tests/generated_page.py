@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages whose figures and examples a script in docs/ writes."""
+"""Pages whose figures and examples a script in tools/ writes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from package_root import PACKAGE_ROOT
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
 
 
 def assert_current(script: str, folder: Path) -> None:
-    """What docs/<script> writes is what the repository holds; run in a folder that holds nothing of it."""
+    """What tools/<script> writes is what the repository holds; run in a folder that holds nothing of it."""
     done = subprocess.run(
-        [sys.executable, str(DOCS / script), "--check"],
+        [sys.executable, str(TOOLS / script), "--check"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, f"run python docs/{script}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"run python tools/{script}\n{done.stdout}{done.stderr}"

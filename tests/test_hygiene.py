@@ -88,6 +88,13 @@ def test_benchmark_results_have_the_agreed_form() -> None:
             assert not missing, f"{path.name}:{number} lacks {sorted(missing)}"
 
 
+def test_every_results_file_has_a_producer_or_a_reader() -> None:
+    scripts = [p.read_text() for folder in ("benchmarks", "tools") for p in (REPO / folder).rglob("*.py")]
+    for path in sorted((REPO / "benchmarks" / "results").glob("*.jsonl")):
+        word = re.compile(rf"\b{path.stem}\b")
+        assert any(word.search(text) for text in scripts), f"nothing writes or reads {relative(path)}"
+
+
 def test_no_trace_carries_an_environment() -> None:
     """nsys exports hold the whole environment of the traced process; none may travel with this repository."""
     import sqlite3

@@ -23,8 +23,6 @@ MAY_INCLUDE = {
     "ops": {"ops", "cuda", "torch_abi"},
 }
 
-# Folders of an op that hold one implementation each.
-PATHS = ("cpu", "sm80", "sm90")
 # The folders of csrc/recorder, the lowest first; what stands beside them may include them all.
 RECORDER_MAY_INCLUDE: dict[str, set[str]] = {
     "system": set(),
@@ -34,6 +32,9 @@ RECORDER_MAY_INCLUDE: dict[str, set[str]] = {
     "python": {"spool", "system"},
     "cupti": {"python", "spool", "system", "torch"},
 }
+
+# Folders of an op that hold one implementation each.
+PATHS = ("cpu", "sm80", "sm90")
 
 # The lowest packages first; a package may import itself, what it names here, and profiling_lab.errors.
 MAY_IMPORT = {

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tempfile import TemporaryDirectory
 
-    from profiling_lab.demo.story import tell
+    from profiling_lab.demo.story import say, tell
     from profiling_lab.demo.training import record_training
     from profiling_lab.exercises.exercise import Need
     from profiling_lab.trace import Trace
@@ -43,13 +43,16 @@ def run(args: argparse.Namespace) -> int:
             tell(trace, args.format)
     if args.format == "table":
         kept = f"profiling-lab lines {path}" if args.output else "profiling-lab demo --output demo.sqlite"
-        print(f"\nNext: {kept}, or find it yourself: profiling-lab exercise start python-backtrace")
+        say(
+            sys.stdout,
+            ["", f"Next: {kept}, or find it yourself: profiling-lab exercise start python-backtrace"],
+        )
     return 0
 
 
 def _without_gpu(args: argparse.Namespace, missing: str) -> int:
     """Show that the program runs, and analyse the recording that ships with the package."""
-    from profiling_lab.demo.story import tell
+    from profiling_lab.demo.story import say, tell
     from profiling_lab.demo.training import train_on_cpu
     from profiling_lab.errors import UsageError
     from profiling_lab.exercises import find
@@ -67,5 +70,5 @@ def _without_gpu(args: argparse.Namespace, missing: str) -> int:
     with Trace.open(find("python-backtrace").folder / "recorded" / "demo_h200.sqlite") as trace:
         tell(trace, args.format)
     if args.format == "table":
-        print("\nNext: profiling-lab exercise start python-backtrace")
+        say(sys.stdout, ["", "Next: profiling-lab exercise start python-backtrace"])
     return 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import PurePath
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -22,9 +22,20 @@ from profiling_lab.report.lines import lines_report
 from profiling_lab.report.table import SCHEMA, Column, Report, Table, Unit, write
 from profiling_lab.trace import Trace
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 KERNELS = 3
 FRAMES = 3
 LINES = 10
+
+EMPHASIS = (
+    (r"^Conclusion: .*", "bold green"),
+    (r"[\w.]+\.py:[\w.()]+(?: line \d+)?", "cyan"),
+    (r"\b\d+\.\d+ %", "bold yellow"),
+    (r"^(?:Recorded|Cost|Next):", "bold"),
+    (r"^(?:Top CUDA kernels|GPU time by line).*", "bold"),
+)
 
 COLUMNS = (
     Column("line", "line"),
@@ -50,21 +61,39 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
             msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n"
         )
         return
-    _print(stream, _recorded(trace, found, cost))
-    _print(stream, ["", "Top CUDA kernels by time", *bottleneck.kernel_tree(found, KERNELS, FRAMES)])
-    _print(stream, ["", "GPU time by line, over the whole recording"])
+    say(stream, _recorded(trace, found, cost))
+    say(stream, ["", "Top CUDA kernels by time", *bottleneck.kernel_tree(found, KERNELS, FRAMES)])
+    say(stream, ["", "GPU time by line, over the whole recording"])
     write(Report("demo", {}, (), _line_table(found), {}), "table", stream)
-    _print(stream, _rest(found))
-    _print(stream, ["", f"Conclusion: {bottleneck.conclusion(found)}"])
+    say(stream, _rest(found))
+    say(stream, ["", f"Conclusion: {bottleneck.conclusion(found)}"])
+
+
+def say(stream: TextIO, text: list[str]) -> None:
+    """Print lines; on a terminal with colours for what the eye should find first."""
+    if not stream.isatty():
+        stream.write("\n".join(text) + "\n")
+        return
+    from rich.console import Console
+
+    console = Console(file=stream, highlight=False, emoji=False)
+    for line in text:
+        console.print(emphasised(line), soft_wrap=True)
+
+
+def emphasised(line: str) -> Text:
+    """A line as a terminal shows it."""
+    from rich.text import Text
+
+    text = Text(line)
+    for pattern, style in EMPHASIS:
+        text.highlight_regex(pattern, style)
+    return text
 
 
 def gpu_name(trace: Trace) -> str:
     """The name of the recorded GPU."""
     return ", ".join(sorted({gpu.name for gpu in trace.source.gpus()})) or "an unknown GPU"
-
-
-def _print(stream: TextIO, text: list[str]) -> None:
-    stream.write("\n".join(text) + "\n")
 
 
 def _recorded(trace: Trace, found: Bottleneck, cost: Cost | None) -> list[str]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 STEPS_IN_A_WINDOW = 3
 WARM_UP_STEPS = 1
 PAUSED_CALL_S = 70e-9
-"""per CUDA call while CUPTI is attached and paused: measured, 0 to 140 ns (csrc/recorder/README.md)"""
+"""per CUDA call while CUPTI is attached and paused: measured, 0 to 140 ns (docs/notebook/recorder.md)"""
 _PAUSED_STEPS_FIRST, _PAUSED_STEPS_BETWEEN = 20, 5  # fewer are too noisy
 _PAUSED_STEPS_KEPT = _WINDOWS_KEPT = 64
 _FIRST_TRANSITION_S, _FIRST_SHARE = 0.05, 0.2  # for the first window, before anything was measured

@@ -23,14 +23,3 @@ def test_every_analysis_answers_a_question() -> None:
     table = PAGE.partition("| question |")[2].partition("\n\n")[0]
     answered = set(re.findall(r"`([a-z]+)`", table))
     assert answered == set(COMMANDS) - NOT_ANALYSES
-
-
-def test_links_lead_somewhere() -> None:
-    headings = {
-        "#" + re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"(?m)^## (.+)$", PAGE)
-    }
-    targets = re.findall(r"\]\(([^)]+)\)", PAGE)
-    assert targets
-    for target in targets:
-        assert target in headings or (REPO / "docs" / target).exists(), target

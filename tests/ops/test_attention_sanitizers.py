@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """flash_attention's kernels under NVIDIA's compute-sanitizer, on the portable path and on the device's own.
 
-What the tools cannot follow is left out and told in csrc/ops/attention/README.md: initcheck does not see TMA
+What the tools cannot follow is left out and told in docs/notebook/attention.md: initcheck does not see TMA
 write, and racecheck takes some arrivals of the forward at head_dim 256 for too few.
 """
 

@@ -40,4 +40,4 @@ def test_the_table_of_coverage_is_that_of_the_results() -> None:
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
     ).stdout
     assert table.count("\n") > 10
-    assert table in (REPO / "csrc" / "recorder" / "README.md").read_text()
+    assert table in (REPO / "docs" / "notebook" / "recorder.md").read_text()

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write README's figures from benchmarks/results, so that none of them is typed by hand.
+"""Write the figures of docs/benchmarks.md and README.md from benchmarks/results: none is typed by hand.
 
-python docs/readme_numbers.py            # rewrites the block between the two marks in README.md
-python docs/readme_numbers.py --check    # exit code 1 if the block is not what the results say
+python tools/benchmark_tables.py            # rewrites every block between its two marks
+python tools/benchmark_tables.py --check    # exit code 1 if a block is not what the results say
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Callable
+from os.path import relpath
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-BEGIN, END = "<!-- figures: docs/readme_numbers.py -->", "<!-- end of figures -->"
+PAGES = (REPO / "README.md", REPO / "docs" / "benchmarks.md")
+_BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->\n", re.DOTALL)
 
 Line = dict[str, Any]
 
@@ -35,7 +39,7 @@ def base(lines: list[Line], name: str) -> str:
     date, gpu = one["date"][:10], one["gpu"]
     versions = f"driver {one['driver']}, torch {one['torch']}, cuDNN {one['cudnn']}"
     commits = ", ".join(dict.fromkeys(line["git"][:7] for line in lines))
-    return f"{gpu}, {versions}, {date}, at {commits} ([lines](benchmarks/results/{name}.jsonl))"
+    return f"{gpu}, {versions}, {date}, at {commits} ([lines](results:{name}.jsonl))"
 
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -84,10 +88,10 @@ def recorder_overhead() -> list[str]:
     rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
     rows = [row for row in rows if not row[0].startswith("CUPTI: ")]
     text = (
-        "What recording costs, as a ratio to the same step without it, with its 95 % interval. The "
-        "command, CUPTI alone and nsys: whole processes in turns with one that no tool touched, and with "
-        "another such, which shows how far that can tell; the others: in turns in one process, "
-        "`recorder: everything` beside its own pauses. `loop` is bound by the host: 3,572 CUDA calls in "
+        "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
+        "CUPTI alone and nsys: whole processes, in turns with a plain one. The row `plain, another process` "
+        "compares two plain processes: smaller differences mean nothing. The other rows: in turns in one "
+        "process; `recorder: everything` beside its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
         "32 ms, 43 ms on the machine of the whole processes. "
         f"{base(lines, 'recorder_overhead')}:"
     )
@@ -163,9 +167,9 @@ def analysis_throughput() -> list[str]:
             rows.append((command, file, f"{events / 1e6:.1f}", f"{time:.1f} s", f"{memory / 1e9:.1f} GB",
                          "; ".join(others) or "-"))  # fmt: skip
     text = (
-        f"Analysis, whole processes on two cores ({lines[-1]['case']['cpu']}, {lines[-1]['date'][:10]}, "
-        "[lines](benchmarks/results/analysis_throughput.jsonl)). The peers answer times by kernel or, "
-        "pandas, by line, from the same file:"
+        f"Whole processes on two cores ({lines[-1]['case']['cpu']}, {lines[-1]['date'][:10]}, "
+        "[lines](results:analysis_throughput.jsonl)). The peers compute times by kernel from the same file; "
+        "pandas also by line:"
     )
     return [text, "", *table(("command", "file", "million events", "time", "memory", "peers"), rows)]
 
@@ -175,27 +179,92 @@ def _off(value: dict[str, float]) -> str:
     return f" (its answer {off:.1%} off)" if off > 1e-3 else ""
 
 
-def main() -> int:
-    readme = REPO / "README.md"
-    text = readme.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    blocks = [
-        block
-        for block in (
-            heavy_layer_step(),
-            recorder_overhead(),
-            layer_norm_gelu(),
-            attention(),
-            analysis_throughput(),
-        )
-        if block
+def build() -> list[str]:
+    text = f"`pip install .` takes {_build_time()}, the CUDA kernels for this GPU included."
+    return [f"{text} {base(newest_run('build'), 'build')}."]
+
+
+def build_time() -> list[str]:
+    return [
+        f"Building takes {_build_time()}, with the CUDA kernels for one GPU ([lines](results:build.jsonl))."
     ]
-    figures = "\n\n".join("\n".join(block) for block in blocks)
-    new = f"{before}{BEGIN}\n{figures}\n{END}{after}"
+
+
+def _build_time() -> str:
+    lines = newest_run("build")
+    seconds = next(line["value"] for line in lines if line["metric"] == "time")
+    return f"{seconds:.0f} s on {lines[0]['case']['cores']} cores"
+
+
+def ops() -> list[str]:
+    """How many times a peer's speed, in the geometric mean over the sizes of the benchmark."""
+
+    def ratio(name: str, metric: str, ours: str, peers: tuple[str, ...], **only: Any) -> str:
+        """Beside the best of the peers at each size."""
+        found: dict[str, dict[str, float]] = {}
+        for line in newest_run(name):
+            case = line["case"]
+            if line["metric"] == metric and all(case.get(key) == value for key, value in only.items()):
+                found.setdefault(json.dumps(case, sort_keys=True), {})[line["provider"]] = line["value"]
+        over = [at[ours] / max(at[p] for p in peers if p in at) for at in found.values() if ours in at]
+        return f"{geometric_mean(over):.2f} x"
+
+    def both(*case: Any, **only: Any) -> str:
+        return " / ".join(ratio(*case, direction=d, **only) for d in ("forward", "backward"))
+
+    peers = ("eager", "compile default", "liger + gelu")
+    step = {
+        at["provider"]: at["value"] for at in newest_run("heavy_layer_step") if at["metric"] == "step_time"
+    }
+    rows = [
+        (_op("flash_attention", "attention"), "exact attention; windows, varlen",
+         f"{both('attention', 'rate', 'flash', ('sdpa-cudnn',))} cuDNN"),
+        (_op("layer_norm_gelu", "layer_norm_gelu"), "LayerNorm and GELU",
+         f"{both('layer_norm_gelu', 'share_of_copy', 'ours', peers, dtype='bfloat16')} eager or compile"),
+        (_op("heavy_layer", "heavy_layer"), "`slow`, `loop` and `fast`",
+         f"the step: {step['slow'] / 1e6:.1f} ms `slow`, {step['fast'] / 1e6:.1f} `fast`"),
+        (_op("ladder_attention", "ladder_attention"), "attention, step by step", "to learn from"),
+    ]  # fmt: skip
+    return table(("op", "what", "speed, forward / backward"), rows)
+
+
+def _op(name: str, folder: str) -> str:
+    return f"[`{name}`](csrc/ops/{folder}/README.md)"
+
+
+BLOCKS: dict[str, Callable[[], list[str]]] = {
+    block.__name__: block
+    for block in (
+        build,
+        build_time,
+        ops,
+        heavy_layer_step,
+        recorder_overhead,
+        layer_norm_gelu,
+        attention,
+        analysis_throughput,
+    )
+}
+
+
+def filled(page: Path) -> str:
+    """The page with each of its blocks as the results say it today."""
+
+    def block(found: re.Match[str]) -> str:
+        text = "\n".join(BLOCKS[found["name"]]()).replace("(results:", f"({relpath(RESULTS, page.parent)}/")
+        return f"<!-- figures: {found['name']} -->\n{text}\n<!-- end of figures -->\n"
+
+    return _BLOCK.sub(block, page.read_text())
+
+
+def main() -> int:
+    now = {page: filled(page) for page in PAGES}
+    stale = [page for page, text in now.items() if page.read_text() != text]
     if "--check" in sys.argv[1:]:
-        return int(new != text)
-    readme.write_text(new)
+        sys.stderr.writelines(f"{page.relative_to(REPO)}\n" for page in stale)
+        return int(bool(stale))
+    for page in stale:
+        page.write_text(now[page])
     return 0
 
 

@@ -2,7 +2,7 @@
 """Take README's picture of a report: the timeline of the H200 recording that ships with the package, with the
 slowest kernel of its first step selected.
 
-    python docs/report_picture.py docs/report.png
+    python tools/report_picture.py docs/report.png
 
 Needs a Chromium or Chrome.
 """

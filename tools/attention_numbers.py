@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the figures and charts of the attention ops' pages from benchmarks/results: none is typed by hand.
 
-python docs/attention_numbers.py            # rewrites the blocks between the marks
-python docs/attention_numbers.py --check    # exit code 1 if a block is not what the results say
+python tools/attention_numbers.py            # rewrites the blocks between the marks
+python tools/attention_numbers.py --check    # exit code 1 if a block is not what the results say
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from os.path import relpath
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -19,8 +20,7 @@ from attention_targets import targets
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-OPS = REPO / "csrc" / "ops"
-BEGIN, END = "<!-- figures: docs/attention_numbers.py -->", "<!-- end of figures -->"
+BEGIN, END = "<!-- figures: tools/attention_numbers.py -->", "<!-- end of figures -->"
 BASE = "sdpa-cudnn"
 
 Line = dict[str, Any]
@@ -58,8 +58,7 @@ def told(lines: list[Line], name: str) -> str:
         if one[key] is not None
     )
     commits = ", ".join(dict.fromkeys(line["git"] for line in lines))
-    page = f"../../../benchmarks/results/{name}.jsonl"
-    return f"{where}, {one['date'][:10]}, commit {commits} ([lines]({page}))"
+    return f"{where}, {one['date'][:10]}, commit {commits} ([lines](results:{name}.jsonl))"
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -276,7 +275,10 @@ def pictures() -> dict[Path, str]:
     return {REPO / "docs" / "attention" / f"{name}.svg": drawn[name] for name in names if name in drawn}
 
 
-PAGES = {OPS / "attention" / "README.md": attention, OPS / "ladder_attention" / "README.md": ladder}
+PAGES = {
+    REPO / "docs" / "notebook" / "attention.md": attention,
+    REPO / "docs" / "notebook" / "ladder_attention.md": ladder,
+}
 
 
 def main() -> int:
@@ -284,7 +286,8 @@ def main() -> int:
     for page, block in PAGES.items():
         text = page.read_text()
         before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
-        wanted[page] = text[:before] + "\n" + "\n".join([*block(), ""]) + text[after:]
+        figures = "\n".join([*block(), ""]).replace("(results:", f"({relpath(RESULTS, page.parent)}/")
+        wanted[page] = text[:before] + "\n" + figures + text[after:]
     stale = [page for page, text in wanted.items() if not page.is_file() or page.read_text() != text]
     if "--check" not in sys.argv:
         for page in stale:
@@ -292,7 +295,7 @@ def main() -> int:
             page.write_text(wanted[page])
     if "--check" in sys.argv and stale:
         pages = ", ".join(str(page.relative_to(REPO)) for page in stale)
-        sys.stderr.write(f"{pages}: run python docs/attention_numbers.py\n")
+        sys.stderr.write(f"{pages}: run python tools/attention_numbers.py\n")
         return 1
     return 0
 

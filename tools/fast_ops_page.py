@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill docs/fast_ops.md and docs/fast_ops/loss.svg from the results of benchmarks and the two recordings.
 
-python docs/fast_ops_page.py            # rewrites both
-python docs/fast_ops_page.py --check    # exit code 1 if either is not what they say
+python tools/fast_ops_page.py            # rewrites both
+python tools/fast_ops_page.py --check    # exit code 1 if either is not what they say
 
 What is behind it: benchmarks/train_fast_ops.py and benchmarks/heavy_layer.py.
 """
@@ -17,10 +17,10 @@ import tempfile
 from pathlib import Path
 
 from analysis_page import with_prints
+from benchmark_tables import RESULTS, Line, base, table
 from loss_curves import Panel, drawing
-from readme_numbers import RESULTS, Line, base, table
 
-PAGE = Path(__file__).with_name("fast_ops.md")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "fast_ops.md"
 FOLDER = PAGE.with_suffix("")
 PICTURE = FOLDER / "loss.svg"
 COMPILED = ("compile default", "compile max-autotune-no-cudagraphs")
@@ -96,7 +96,7 @@ def _case(line: Line) -> tuple[str, str]:
 
 
 def _base(lines: list[Line], name: str) -> str:
-    return base(lines, name).replace("(benchmarks/", "(../benchmarks/")
+    return base(lines, name).replace("(results:", "(../benchmarks/results/")
 
 
 def panels() -> list[Panel]:

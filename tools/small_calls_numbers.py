@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the figures of small calls in csrc/ops/README.md from benchmarks/results: none is typed by hand.
+"""Write the figures in docs/notebook/small_calls.md from benchmarks/results: none is typed by hand.
 
-python docs/small_calls_numbers.py            # rewrites the block between the marks
-python docs/small_calls_numbers.py --check    # exit code 1 if the block is not what the results say
+python tools/small_calls_numbers.py            # rewrites the block between the marks
+python tools/small_calls_numbers.py --check    # exit code 1 if the block is not what the results say
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results" / "small_calls.jsonl"
-PAGE = REPO / "csrc" / "ops" / "README.md"
-BEGIN, END = "<!-- figures: docs/small_calls_numbers.py -->", "<!-- end of figures -->"
+PAGE = REPO / "docs" / "notebook" / "small_calls.md"
+BEGIN, END = "<!-- figures: tools/small_calls_numbers.py -->", "<!-- end of figures -->"
 
 DIRECTIONS = {"forward": "forward", "both": "forward and backward"}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill docs/analysis.md with what its commands really print, so that no example in it is typed by hand.
+"""Fill the pages in docs/analysis with what their commands really print: no example is typed by hand.
 
-python docs/analysis_page.py            # runs every command of the page and rewrites what it printed
-python docs/analysis_page.py --check    # exit code 1 if the page is not what the commands print
+python tools/analysis_page.py            # runs every command of the pages and rewrites what it printed
+python tools/analysis_page.py --check    # exit code 1 if a page is not what the commands print
 
 A command stands in a mark of its own above the block that it fills, with files that `examples` makes:
 
@@ -15,6 +15,7 @@ exercise, the job of four ranks is the one that the tests of `ranks` make up.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -26,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-PAGE = Path(__file__).with_name("analysis.md")
+PAGES = sorted((REPO / "docs" / "analysis").glob("*.md"))
 RECORDED = "exercises/e17_python_backtrace/recorded"
 WIDTH = 140
 _BLOCK = re.compile(r"<!-- prints: (?P<command>.+?) -->\n```text\n.*?\n?```\n", re.DOTALL)
@@ -94,24 +95,21 @@ def with_prints(page: str, folder: Path) -> str:
     return _BLOCK.sub(block, page)
 
 
-def filled(page: str) -> str:
+def filled() -> dict[Path, str]:
     with tempfile.TemporaryDirectory() as name:
         examples(Path(name))
-        return with_prints(page, Path(name))
+        return {page: with_prints(page.read_text(), Path(name)) for page in PAGES}
 
 
 def main() -> int:
-    page = PAGE.read_text()
-    now = filled(page)
+    stale = {page: now for page, now in filled().items() if now != page.read_text()}
     if "--check" in sys.argv[1:]:
-        if now == page:
-            return 0
-        import difflib
-
-        before, after = page.splitlines(keepends=True), now.splitlines(keepends=True)
-        sys.stderr.writelines(difflib.unified_diff(before, after, "page", "now"))
-        return 1
-    PAGE.write_text(now)
+        for page, now in stale.items():
+            before, after = page.read_text().splitlines(keepends=True), now.splitlines(keepends=True)
+            sys.stderr.writelines(difflib.unified_diff(before, after, str(page.relative_to(REPO)), "now"))
+        return int(bool(stale))
+    for page, now in stale.items():
+        page.write_text(now)
     return 0
 
 
