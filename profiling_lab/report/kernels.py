@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from profiling_lab.analysis.kernels.kernels import KernelRow, KernelsResult, LaunchStack
 from profiling_lab.analysis.kernels.shapes import KernelShape
@@ -14,23 +15,19 @@ from profiling_lab.report.coverage_text import (
     totals_data,
     totals_header,
 )
+from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernel_names import readable
-from profiling_lab.report.launches import phase_columns, phase_values, phases_data
+from profiling_lab.report.launches import PHASES, phase_fields
 from profiling_lab.report.lines import frame_data, shown_path
-from profiling_lab.report.stats import spread_columns
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.report.stats import SPREAD, stats_fields
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Frame, Trace
 
 # A line, or the range around and the reason why there is no line (places.Placed.texts).
 _PLACE = re.compile(r"(.*):(?! )(.*)$")
 _DETAILS = {"grid": "grid and block", "line": "line", "shape": "operator and shapes"}
 _SHAPE = (
-    Column("shape", "grid and block"),
-    Column("registers", "registers", Unit.COUNT),
-    Column("shared_bytes", "shared", Unit.BYTES),
-    Column("sm_frac", "SMs used", Unit.FRAC),
-    Column("occupancy_frac", "est. occupancy", Unit.FRAC),
-    Column("limited_by", "limited by"),
+    "shape registers_per_thread shared_bytes_per_block sm_frac occupancy_estimate_frac occupancy_limited_by"
 )
 
 
@@ -42,42 +39,61 @@ def kernels_report(
     """
     phases = any(row.phases is not None for row in result.rows)
     shapes = any(row.shape is not None for row in result.rows)
-    columns = [Column("key", "kernel")]
-    if result.group_by in _DETAILS:
-        columns += [Column("detail", _DETAILS[result.group_by])]
-    columns += [
-        Column("total_ns", "total", Unit.NS),
-        Column("share_frac", "of GPU time", Unit.FRAC),
-        Column("count", "count", Unit.COUNT),
-        *_spread(stats, phases or shapes),
-        *(phase_columns() if phases else ()),
-        *(_SHAPE if shapes else ()),
-    ]
+    detail = "detail" if result.group_by in _DETAILS else ""
+    spread = SPREAD if stats else "average_ns" if phases or shapes else "average_ns shortest_ns longest_ns"
+    more = f"{PHASES if phases else ''} {_SHAPE if shapes else ''}"
     return Report(
         command="kernels",
         trace={"path": str(trace.path), "group_by": result.group_by},
         header=(*_covered(trace, result), *_header(phases, shapes)),
-        table=Table(
-            tuple(columns),
-            tuple(_values(row, stats, phases, shapes, result.group_by) for row in result.rows),
+        table=table_of(
+            _fields(result.group_by, phases, shapes),
+            f"short_name {detail} total_ns share_frac count {spread} {more}",
+            result.rows,
             result.total_matched,
-            tuple(stack_lines(row, stacks, depth) for row in result.rows),
-            tuple(_data(row, phases, shapes) for row in result.rows),
+            (stack_lines(row, stacks, depth) for row in result.rows),
         ),
         coverage=totals_data(trace) if result.coverage is None else coverage_data(result.coverage),
     )
 
 
+def _fields(group_by: str, phases: bool, shapes: bool) -> tuple[Field, ...]:
+    count, total, *spread = stats_fields("stats", total="total", count="count")
+    return (
+        Field("key"),
+        Field("name"),
+        Field("short_name", "kernel", cell=lambda row: readable(row.name, row.short_name)),
+        Field("detail", _DETAILS.get(group_by, ""), cell=lambda row: _shown_detail(row, group_by)),
+        Field("kind"),
+        total,
+        count,
+        *spread,
+        Field("share_frac", "of GPU time", Unit.FRAC),
+        *(phase_fields() if phases else ()),
+        *(_SHAPE_FIELDS if shapes else ()),
+        Field("stacks", value=lambda row: [_stack_data(stack) for stack in row.stacks]),
+    )
+
+
+def _sizes(name: str) -> Callable[[KernelRow], str]:
+    return lambda row: "x".join(map(str, getattr(row.shape.usual, name))) if row.shape else ""
+
+
+_SHAPE_FIELDS = (
+    Field("shape", "grid and block", cell=lambda row: _shown_shape(row.shape), for_people_only=True),
+    Field("grid", value=_sizes("grid")),
+    Field("block", value=_sizes("block")),
+    Field("launch_shapes", value=lambda row: row.shape.shapes if row.shape else 0),
+    Field("registers_per_thread", "registers", Unit.COUNT, value="shape.usual.registers"),
+    Field("shared_bytes_per_block", "shared", Unit.BYTES, value="shape.usual.shared_bytes"),
+    Field("sm_frac", "SMs used", Unit.FRAC, value="shape.sm_frac"),
+    Field("occupancy_estimate_frac", "est. occupancy", Unit.FRAC, value="shape.occupancy_frac"),
+    Field("occupancy_limited_by", "limited by", value=lambda row: row.shape.limited_by if row.shape else ""),
+)
+
+
 def _covered(trace: Trace, result: KernelsResult) -> tuple[str, ...]:
     return totals_header(trace) if result.coverage is None else coverage_header(trace, result.coverage)
-
-
-def _spread(stats: bool, brief: bool) -> tuple[Column, ...]:
-    """`brief`: other columns need the room."""
-    if stats:
-        return spread_columns()
-    average, _, shortest, longest, _ = spread_columns()
-    return (average,) if brief else (average, shortest, longest)
 
 
 def _header(phases: bool, shapes: bool) -> tuple[str, ...]:
@@ -92,19 +108,6 @@ def _header(phases: bool, shapes: bool) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _values(row: KernelRow, stats: bool, phases: bool, shapes: bool, by: str) -> tuple[Value, ...]:
-    return (
-        readable(row.name, row.short_name),
-        *((_shown_detail(row, by),) if by in _DETAILS else ()),
-        row.total_ns,
-        row.share_frac,
-        row.count,
-        *(getattr(row.stats, column.name.removesuffix("_ns")) for column in _spread(stats, phases or shapes)),
-        *(_phase_values(row) if phases else ()),
-        *(_shape_values(row.shape) if shapes else ()),
-    )
-
-
 def _shown_detail(row: KernelRow, by: str) -> str:
     match = _PLACE.match(row.detail) if by == "line" else None
     if match is None:
@@ -115,24 +118,10 @@ def _shown_detail(row: KernelRow, by: str) -> str:
     return f"in {where} ({what})" if where else f"no line: {what}"
 
 
-def _phase_values(row: KernelRow) -> tuple[Value, ...]:
-    # Copies have a call too, but it is no launch: for them the columns stay empty.
-    return phase_values(row.phases) if row.phases else (None,) * len(phase_columns())
-
-
-def _shape_values(shape: KernelShape | None) -> tuple[Value, ...]:
+def _shown_shape(shape: KernelShape | None) -> str:
     if shape is None:
-        return ("", None, None, None, None, "")
-    more = f" and {shape.shapes - 1} more" if shape.shapes > 1 else ""
-    usual = shape.usual
-    return (
-        f"{usual}{more}",
-        usual.registers,
-        usual.shared_bytes,
-        shape.sm_frac,
-        shape.occupancy_frac,
-        shape.limited_by,
-    )
+        return ""
+    return f"{shape.usual} and {shape.shapes - 1} more" if shape.shapes > 1 else str(shape.usual)
 
 
 def stack_lines(row: KernelRow, stacks: int, depth: int) -> tuple[str, ...]:
@@ -150,47 +139,6 @@ def stack_lines(row: KernelRow, stacks: int, depth: int) -> tuple[str, ...]:
     if stacks and len(places) > stacks:
         lines.append(f"and {numbers.counted(len(places) - stacks, 'more place')}")
     return tuple(lines)
-
-
-def _data(row: KernelRow, phases: bool, shapes: bool) -> dict[str, object]:
-    data: dict[str, object] = {
-        "key": row.key,
-        "name": row.name,
-        "short_name": row.short_name,
-        "detail": row.detail,
-        "kind": row.kind,
-        "total_ns": row.total_ns,
-        "count": row.count,
-        "average_ns": row.average_ns,
-        "median_ns": row.stats.median,
-        "shortest_ns": row.shortest_ns,
-        "longest_ns": row.longest_ns,
-        "deviation_ns": row.stats.deviation,
-        "share_frac": round(row.share_frac, 6),
-    }
-    if phases and row.phases:
-        data |= phases_data(row.phases)
-    if shapes:
-        data |= _shape_data(row.shape)
-    return data | {"stacks": [_stack_data(stack) for stack in row.stacks]}
-
-
-def _shape_data(shape: KernelShape | None) -> dict[str, object]:
-    usual = shape.usual if shape else None
-    return {
-        "grid": "x".join(map(str, usual.grid)) if usual else "",
-        "block": "x".join(map(str, usual.block)) if usual else "",
-        "launch_shapes": shape.shapes if shape else 0,
-        "registers_per_thread": usual.registers if usual else None,
-        "shared_bytes_per_block": usual.shared_bytes if usual else None,
-        "sm_frac": _rounded(shape.sm_frac if shape else None),
-        "occupancy_estimate_frac": _rounded(shape.occupancy_frac if shape else None),
-        "occupancy_limited_by": shape.limited_by if shape else "",
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
 
 
 def _stack_data(stack: LaunchStack) -> dict[str, object]:
