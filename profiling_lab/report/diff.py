@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import PurePath
 from typing import Any
 
 from profiling_lab.analysis.diff.diff import DiffResult, DiffRow, PartChange
 from profiling_lab.analysis.diff.measure import Capture, Origin
+from profiling_lab.analysis.diff.noise import Interval
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_lines
-from profiling_lab.report.diff_data import row_data, summary
+from profiling_lab.report.diff_data import summary
 from profiling_lab.report.diff_text import (
     CHECK_NAMES,
     interval_text,
@@ -21,20 +23,9 @@ from profiling_lab.report.diff_text import (
     unit_of,
     verdict,
 )
+from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.lines import shown_path
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
-
-COLUMNS = (
-    Column("key", "median"),
-    Column("phase", "phase"),
-    Column("before_ns", "before", Unit.NS, "step"),
-    Column("after_ns", "after", Unit.NS, "step"),
-    Column("change_ns", "change", Unit.NS, "step"),
-    Column("interval", "95 % interval"),
-    Column("before_frac", "of it before", Unit.FRAC),
-    Column("after_frac", "after", Unit.FRAC),
-    Column("state", ""),
-)
+from profiling_lab.report.table import Report, Unit
 
 _SPECIAL = {
     "idle": "GPU idle",
@@ -51,19 +42,9 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
     shown = result.rows[:limit]
     if len(result.rows) - len(shown) < 3:  # what is left would take as many lines as its sum
         shown = result.rows
-    others = result.rows[len(shown) :]
-    rows = [_cells(row, result) for row in shown]
-    details = [_details(row, parts) for row in shown]
-    if others:
-        times = [sum(row.before_ns for row in others), sum(row.after_ns for row in others)]
-        name = f"{numbers.counted(len(others), 'other row')}"
-        rows.append(_line(name, "", times[0], times[1], "", result, ""))
-        details.append(())
-    devices = max(capture.devices for capture in (*result.captures_before, *result.captures_after))
-    total = f"the median {unit_of(result)}" + (f" on {devices} devices" if devices > 1 else "")
-    whole = (result.before.whole_ns, result.after.whole_ns)
-    rows.append(_line(total, "", *whole, interval_text(result.interval) if devices == 1 else "", result, ""))
-    details.append(())
+    sums = _sums(result, result.rows[len(shown) :])
+    details = (*(_details(row, parts) for row in shown), *(() for _ in sums))
+    table = table_of(_fields(result), _COLUMNS, (*shown, *sums), len(result.rows), details)
     return Report(
         command="diff",
         trace={
@@ -71,19 +52,55 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
             "after": [_named(capture) for capture in result.captures_after],
         },
         header=_header(result),
-        table=Table(
-            COLUMNS,
-            tuple(rows),
-            len(result.rows),
-            tuple(details),
-            tuple(row_data(row, result) for row in shown),
-        ),
+        # Sums are for people: whoever has the rows can add them up.
+        table=replace(table, data=(table.data or ())[: len(shown)]),
         coverage={
             side: [_coverage(capture.origin) for capture in captures]
             for side, captures in (("before", result.captures_before), ("after", result.captures_after))
         },
         summary=summary(result),
     )
+
+
+_COLUMNS = "key phase before_ns after_ns change_ns interval before_frac after_frac state"
+
+
+def _fields(result: DiffResult) -> tuple[Field, ...]:
+    return (
+        Field("key", "median", cell=place),
+        Field("kind"),
+        Field("file"),
+        Field("function"),
+        Field("line"),
+        Field("line_before"),
+        Field("phase", "phase"),
+        Field("before_ns", "before", Unit.NS, "step"),
+        Field("after_ns", "after", Unit.NS, "step"),
+        Field("change_ns", "change", Unit.NS, "step"),
+        Field("interval", "95 % interval", value=lambda r: interval_text(r.interval), for_people_only=True),
+        Field("low_ns", value="interval.low_ns"),
+        Field("high_ns", value="interval.high_ns"),
+        Field("before_frac", "of it before", Unit.FRAC, value=lambda r: share_of(r.before_ns, result.before)),
+        Field("after_frac", "after", Unit.FRAC, value=lambda r: share_of(r.after_ns, result.after)),
+        Field("state", "", cell=lambda row: _STATES.get(row.state, row.state)),
+        Field("parts", value=lambda row: [asdict(part) for part in row.parts]),
+    )
+
+
+def _sums(result: DiffResult, others: tuple[DiffRow, ...]) -> tuple[DiffRow, ...]:
+    """The rows that are not shown as one, and the whole step."""
+    devices = max(capture.devices for capture in (*result.captures_before, *result.captures_after))
+    total = f"the median {unit_of(result)}" + (f" on {devices} devices" if devices > 1 else "")
+    times = (result.before.whole_ns, result.after.whole_ns)
+    whole = _sum(total, *times, result.interval if devices == 1 else None)
+    if not others:
+        return (whole,)
+    name = numbers.counted(len(others), "other row")
+    return (_sum(name, sum(r.before_ns for r in others), sum(r.after_ns for r in others), None), whole)
+
+
+def _sum(name: str, before_ns: int, after_ns: int, interval: Interval | None) -> DiffRow:
+    return DiffRow("", "kernel", "", name, 0, "", 0, before_ns, after_ns, interval, "equal", ())
 
 
 def _coverage(origin: Origin) -> dict[str, Any]:
@@ -119,20 +136,6 @@ def _header(result: DiffResult) -> tuple[str, ...]:
             rest = [f"window: {origin.window}", *rest] if origin.window else rest
             lines += [f"{side}: {first}", *(f"  {line.strip()}" for line in rest)]
     return tuple(lines)
-
-
-def _cells(row: DiffRow, result: DiffResult) -> tuple[Value, ...]:
-    found = interval_text(row.interval) if row.interval else ""
-    return _line(
-        place(row), row.phase, row.before_ns, row.after_ns, found, result, _STATES.get(row.state, row.state)
-    )
-
-
-def _line(
-    name: str, phase: str, before_ns: int, after_ns: int, found: str, result: DiffResult, state: str
-) -> tuple[Value, ...]:
-    shares = (share_of(before_ns, result.before), share_of(after_ns, result.after))
-    return (name, phase, before_ns, after_ns, after_ns - before_ns, found, *shares, state)
 
 
 def place(row: DiffRow) -> str:

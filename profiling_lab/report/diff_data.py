@@ -1,43 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison says to machines: rows and verdict as data, and warnings that CI pins to lines."""
+"""What a comparison says to machines: its verdict as data, and warnings that CI pins to lines."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from profiling_lab.analysis.diff.diff import DiffResult, DiffRow
+from profiling_lab.analysis.diff.diff import DiffResult
 from profiling_lab.analysis.diff.measure import Capture
 from profiling_lab.report import numbers
 from profiling_lab.report.annotations import annotation
-from profiling_lab.report.diff_text import interval_text, limit_line, share_of, signed_time, verdict
+from profiling_lab.report.diff_text import interval_text, limit_line, signed_time, verdict
 
 WARNING_FRAC = 0.005
 """of the step: a line that may have grown by less is worth no warning: among many, chance lets some grow"""
-
-
-def row_data(row: DiffRow, result: DiffResult) -> dict[str, Any]:
-    """A row for machines."""
-    low, high = (row.interval.low_ns, row.interval.high_ns) if row.interval else (None, None)
-    shares = [share_of(row.before_ns, result.before), share_of(row.after_ns, result.after)]
-    return {
-        "key": row.key,
-        "kind": row.kind,
-        "file": row.file,
-        "function": row.function,
-        "line": row.line,
-        "line_before": row.line_before,
-        "phase": row.phase,
-        "before_ns": row.before_ns,
-        "after_ns": row.after_ns,
-        "change_ns": row.change_ns,
-        "low_ns": low,
-        "high_ns": high,
-        "before_frac": None if shares[0] is None else round(shares[0], 6),
-        "after_frac": None if shares[1] is None else round(shares[1], 6),
-        "state": row.state,
-        "parts": [asdict(part) for part in row.parts],
-    }
 
 
 def summary(result: DiffResult) -> dict[str, Any]:
