@@ -32,7 +32,7 @@ from profiling_lab.analysis.info import info
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
 from profiling_lab.analysis.memory import memory_peaks
-from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.overlap.overlap import overlap
 from profiling_lab.analysis.steps import steps
 from profiling_lab.analysis.syncs import syncs
 from profiling_lab.errors import LabError

@@ -18,7 +18,7 @@ from profiling_lab.demo.program import FOLDER
 from profiling_lab.report import bottleneck, numbers
 from profiling_lab.report.coverage_text import coverage_data
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.kernels import kernels_report
+from profiling_lab.report.kernels.kernels import kernels_report
 from profiling_lab.report.lines import lines_report
 from profiling_lab.report.table import SCHEMA, Report, Table, Unit, write
 from profiling_lab.trace import Trace

@@ -13,7 +13,7 @@ from profiling_lab.analysis.lines import Executed, LineRow, LinesResult, PhaseFi
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.kernel_names import readable
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.phases import LINE_PHASES

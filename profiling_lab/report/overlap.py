@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from profiling_lab.analysis.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
-from profiling_lab.analysis.overlap_pairs import MEETING_NS, PairRow
+from profiling_lab.analysis.overlap.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
+from profiling_lab.analysis.overlap.pairs import MEETING_NS, PairRow
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of

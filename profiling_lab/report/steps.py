@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiling_lab.analysis.step_host import CATEGORIES
+from profiling_lab.analysis.host.steps import CATEGORIES
 from profiling_lab.analysis.steps import PARTS, StepsResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.analysis.streams import DeviceStreams, StreamRow, StreamsResult
+from profiling_lab.analysis.overlap.streams import DeviceStreams, StreamRow, StreamsResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of

@@ -15,9 +15,9 @@ from profiling_lab.analysis.apis import apis
 from profiling_lab.analysis.copies import copies
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.kernels.launches import launches
-from profiling_lab.analysis.ranges import ranges
+from profiling_lab.analysis.overlap.streams import streams
+from profiling_lab.analysis.ranges.ranges import ranges
 from profiling_lab.analysis.stats import Stats
-from profiling_lab.analysis.streams import streams
 from profiling_lab.analysis.syncs import syncs
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling_lab.analysis.nesting import depths
+from profiling_lab.analysis.ranges.nesting import depths
 
 
 @st.composite

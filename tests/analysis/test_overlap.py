@@ -11,8 +11,8 @@ from builders import TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling_lab.analysis.overlap import OverlapResult, overlap
-from profiling_lab.analysis.overlap_pairs import overlap_pairs
+from profiling_lab.analysis.overlap.overlap import OverlapResult, overlap
+from profiling_lab.analysis.overlap.pairs import overlap_pairs
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.operation_classes import CLASS_NAMES, operation_classes
@@ -195,7 +195,7 @@ def test_pairs_come_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     builder = TraceBuilder().launch("long", 500 * US, start_ns=BEGIN, stream=1)
     for i in range(100):
         builder.launch("short", 2 * US, start_ns=BEGIN + i * 4 * US, stream=2)
-    monkeypatch.setattr("profiling_lab.analysis.overlap_pairs._PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("profiling_lab.analysis.overlap.pairs._PAIRS_AT_ONCE", 7)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         (row,) = overlap_pairs(trace)
     assert (row.name, row.beside, row.times, row.together_ns) == ("long", "short", 100, 200 * US)

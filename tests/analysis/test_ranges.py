@@ -11,8 +11,8 @@ from builders import TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling_lab.analysis.range_tree import paths
-from profiling_lab.analysis.ranges import RangesResult, ranges
+from profiling_lab.analysis.ranges.ranges import RangesResult, ranges
+from profiling_lab.analysis.ranges.tree import paths
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.window import Wanted

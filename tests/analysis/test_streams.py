@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
-from profiling_lab.analysis.streams import StreamsResult, streams
+from profiling_lab.analysis.overlap.streams import StreamsResult, streams
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.window import Wanted

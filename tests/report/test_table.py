@@ -10,7 +10,7 @@ import json
 import pytest
 
 from profiling_lab.report import numbers
-from profiling_lab.report.kernel_names import readable
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.table import FORMATS, Column, Report, Table, Unit, write
 
 COLUMNS = (

@@ -15,8 +15,8 @@ from profiling_lab.analysis.gaps.gaps import gaps
 from profiling_lab.analysis.gaps.longest import longest_gaps
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines import lines
-from profiling_lab.analysis.overlap import overlap
-from profiling_lab.analysis.overlap_pairs import overlap_pairs
+from profiling_lab.analysis.overlap.overlap import overlap
+from profiling_lab.analysis.overlap.pairs import overlap_pairs
 from profiling_lab.analysis.steps import steps
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace

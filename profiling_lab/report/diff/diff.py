@@ -12,8 +12,8 @@ from profiling_lab.analysis.diff.measure import Capture, Origin
 from profiling_lab.analysis.diff.noise import Interval
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_lines
-from profiling_lab.report.diff_data import summary
-from profiling_lab.report.diff_text import (
+from profiling_lab.report.diff.data import summary
+from profiling_lab.report.diff.text import (
     CHECK_NAMES,
     interval_text,
     limit_line,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.host_activity import Doing, host_activity
+from profiling_lab.analysis.host.activity import Doing, host_activity
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
 from profiling_lab.trace.step_windows import StepWindows

@@ -10,7 +10,7 @@ from profiling_lab.analysis.diff.diff import DiffResult
 from profiling_lab.analysis.diff.measure import Capture
 from profiling_lab.report import numbers
 from profiling_lab.report.annotations import annotation
-from profiling_lab.report.diff_text import interval_text, limit_line, signed_time, verdict
+from profiling_lab.report.diff.text import interval_text, limit_line, signed_time, verdict
 
 WARNING_FRAC = 0.005
 """of the step: a line that may have grown by less is worth no warning: among many, chance lets some grow"""

@@ -16,8 +16,8 @@ from profiling_lab.report.coverage_text import (
     totals_header,
 )
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.kernel_names import readable
-from profiling_lab.report.launches import PHASES, phase_fields
+from profiling_lab.report.kernels.launches import PHASES, phase_fields
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.lines import frame_data, shown_path
 from profiling_lab.report.stats import SPREAD, stats_fields
 from profiling_lab.report.table import Report, Unit

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from profiling_lab.analysis.diff.diff import DiffResult
 from profiling_lab.analysis.diff.verdict import Judged
-from profiling_lab.report.diff_text import limit_line, verdict
+from profiling_lab.report.diff.text import limit_line, verdict
 from profiling_lab.report.lines import shown_path
 
 

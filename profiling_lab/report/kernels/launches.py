@@ -10,7 +10,7 @@ from profiling_lab.analysis.kernels.launches import LaunchesResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.kernel_names import readable
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.places import place_fields, place_lines
 from profiling_lab.report.stats import stats_fields
 from profiling_lab.report.table import Report

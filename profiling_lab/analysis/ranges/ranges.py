@@ -14,9 +14,9 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
-from profiling_lab.analysis.open_ranges import OpenRanges, open_ranges
 from profiling_lab.analysis.places import Place, PlaceSums, covered, operation_places
-from profiling_lab.analysis.range_tree import Nesting, Paths, nest, paths
+from profiling_lab.analysis.ranges.open import OpenRanges, open_ranges
+from profiling_lab.analysis.ranges.tree import Nesting, Paths, nest, paths
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64, combined
