@@ -129,8 +129,9 @@ def of_2021(new: Document) -> Document:
 
 ODD: tuple[Any, ...] = (
     *(value for value in WILD if not isinstance(value, bytes)), True, -(2**31) - 1, 2**53 + 1, 2**64, 10**30,
-    0.5, -0.0, 1e-9, 1e18, 1e308, float("nan"), float("inf"), -float("inf"), "", "7", "-7", "1.5", "1e3", "N/A", "X",
-    "kernel", "x" * 5000, "\ud800", "\x00\x1f", "π\U0001f600", [], [[[1]]], {}, {"a": {"b": [1, {"c": "}"}]}},
+    0.5, -0.0, 1e-9, 1e18, 1e308, float("nan"), float("inf"), -float("inf"), "", "7", "-7", "1.5", "1e3",
+    "N/A", "X", "kernel", "x" * 5000, "\ud800", "\x00\x1f", "π\U0001f600", [], [[[1]]], {},
+    {"a": {"b": [1, {"c": "}"}]}},
 )  # fmt: skip
 BITS = (
     b"N/A", b"NaN", b"-Infinity", b"nan", b'"', b"\\", b"\\u", b"\\ud83d", b"{", b"}", b"[", b"]", b",", b":",

@@ -13,7 +13,7 @@ from profiling_lab.analysis.copy_peaks import host_link
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import MemoryKind
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 PAGEABLE, PINNED, DEVICE = MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.DEVICE
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
@@ -117,7 +117,7 @@ def test_a_copy_that_the_window_cuts_does_not_tell_the_bandwidth(tmp_path: Path)
     builder = TraceBuilder().copy("HtoD", 1_000_000, size_bytes=20_000_000, source=PINNED, target=DEVICE)
     builder.copy("HtoD", 1_000_000, size_bytes=30_000_000, source=PINNED, target=DEVICE)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        (row,) = copies(trace.windowed(Wanted(range="500us:"))).rows
+        (row,) = copies(trace.windowed(WindowSelection(range="500us:"))).rows
     assert (row.times.count, row.large, row.bytes_per_s) == (2, 1, 30_000_000_000)
 
 

@@ -19,7 +19,7 @@ from profiling_lab.analysis.ranges.ranges import ranges
 from profiling_lab.analysis.stats import Stats
 from profiling_lab.analysis.syncs import syncs
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 
 def program(form: str) -> TraceBuilder:
@@ -125,7 +125,7 @@ def use(path: Path, window: bool = True) -> None:
     with answer_or_sentence(), Trace.open(path) as trace:
         ask(trace)
         if window:
-            ask(trace.windowed(Wanted(range="10us:60us")))
+            ask(trace.windowed(WindowSelection(range="10us:60us")))
 
 
 @pytest.mark.parametrize("seed", range(12))

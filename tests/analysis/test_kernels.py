@@ -18,7 +18,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.extras import Device, LaunchShape
 from profiling_lab.trace.kernel_names import base_name
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 H200 = Device("NVIDIA H200", 9, 132, 4_814_304_000_000, 64, 32, 65536, 233_472)
@@ -112,7 +112,7 @@ def test_by_operator_and_shapes_of_its_inputs(tmp_path: Path) -> None:
             "aten::mm [[64, 8], [8, 8]]": 200,
             "no operator": 7,
         }
-        part = trace.windowed(Wanted(nvtx="aten::mm/2"))
+        part = trace.windowed(WindowSelection(nvtx="aten::mm/2"))
         assert "aten::mm [[128, 8], [8, 8]]" in {
             row.detail for row in top_kernels(part, group_by="shape").rows
         }

@@ -15,7 +15,7 @@ from profiling_lab.analysis.ranges.ranges import RangesResult, ranges
 from profiling_lab.analysis.ranges.tree import paths
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 
@@ -155,7 +155,7 @@ def test_a_window_has_its_own_ranges(tmp_path: Path) -> None:
     builder.gap(100_000)
     step(builder)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        part = ranges(trace.windowed(Wanted(range="60us:")))
+        part = ranges(trace.windowed(WindowSelection(range="60us:")))
         assert {(row.name, row.host.count) for row in part.rows} == {("step", 1), ("forward", 1)}
         assert part.ranges == 2
 

@@ -16,7 +16,7 @@ from profiling_lab.analysis.syncs import SyncsResult, syncs
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import MemoryKind
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 PAGEABLE, PINNED, DEVICE = MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.DEVICE
@@ -202,7 +202,7 @@ def test_idle_time_outside_of_the_window_costs_nothing(tmp_path: Path) -> None:
         builder.range(name, begin, builder.now_ns).gap(500_000)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         assert syncs(trace).idle_ns > 500_000
-        part = trace.windowed(Wanted(nvtx="first|second"))
+        part = trace.windowed(WindowSelection(nvtx="first|second"))
         assert syncs(part).idle_ns == 0 and syncs(part).waits == 2
 
 

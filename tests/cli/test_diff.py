@@ -315,7 +315,7 @@ def test_a_baseline_of_several_recordings(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("argv", "status", "says"),
     [
-        (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "a baseline alone is not judged"),
+        (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "--gate and --budget need two sides"),
         (["--save", "{tmp}/no/b.json", "{before}"], 2, "cannot be written"),
         (["{tmp}/kept.json", "{before}", "--own", "model.py"], 2, "without --own and --steps-by"),
         (["{tmp}/cut.json", "{before}"], 4, "is no baseline of this version, or is damaged"),

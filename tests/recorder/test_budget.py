@@ -173,7 +173,7 @@ def test_the_interval_of_a_median() -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"budget": 0.0}, "a share above 0 %"),
+        ({"budget": 0.0}, "must be above 0 %"),
         ({"budget": 0.7}, "up to 50 %"),
         ({"budget": float("nan")}, "a share"),
         ({"budget": 0.01, "every": 5, "active": 2}, "it excludes every"),
@@ -231,7 +231,7 @@ def test_windows_of_whole_steps_and_what_was_reached(fake_library: Any, tmp_path
     )
     first = [int(step) for step, _ in windows]
     assert [name for (name,) in kernels] == [f"step{step + i}" for step in first for i in range(3)]
-    assert meta["schedule"] == "as often as 1 % of the time allow" and meta["steps_counted"] == "3000"
+    assert meta["schedule"] == "as often as 1 % overhead allows" and meta["steps_counted"] == "3000"
     assert meta["budget_steps_recorded"] == str(len(kernels))
     # Of four steps each 3 ms, and no more: the clock stands still while windows open and close.
     assert float(meta["budget_cost"]) == pytest.approx(4 * 0.003 * len(windows) / 90, rel=0.05)
@@ -248,7 +248,7 @@ def test_a_size_bounds_it(fake_library: Any, tmp_path: Any, query: Any) -> None:
 
 def test_too_few_steps_for_a_window(fake_library: Any, tmp_path: Any) -> None:
     done = run(tmp_path, fake_library, "--budget", "0.1%", steps=30)
-    assert done.code == 0 and "nothing was recorded, the plan was as often as 0.1 %" in done.said
+    assert done.code == 0 and "nothing was recorded; the schedule was as often as 0.1 %" in done.said
 
 
 def test_arguments(tmp_path: Any) -> None:

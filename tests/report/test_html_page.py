@@ -27,7 +27,7 @@ from profiling_lab.report.html import page as page_module
 from profiling_lab.report.html.page import SCRIPTS
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import OperationKind
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(str(files("profiling_lab.exercises.e17_python_backtrace"))) / "recorded"
 OURS, NSYS = RECORDED / "demo_h200.sqlite", RECORDED / "nsys_h200.sqlite"
@@ -427,7 +427,7 @@ def test_names_that_nothing_in_the_page_has_are_left_out(tmp_path: Path) -> None
 
 
 def test_a_part_of_a_trace() -> None:
-    wanted = Wanted(step="1:3")
+    wanted = WindowSelection(step="1:3")
     with Trace.open(OURS) as whole:
         trace = whole.windowed(wanted)
         page = PageReader(build_page(trace).html)
@@ -448,7 +448,7 @@ def test_ranges_around_a_part_do_not_widen_its_timeline(tmp_path: Path) -> None:
     builder.range("epoch", 0, 10**9)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as whole:
         assert PageReader(build_page(whole).html).head["span_ns"] == 10**9
-        page = PageReader(build_page(whole.windowed(Wanted(step="2"))).html)
+        page = PageReader(build_page(whole.windowed(WindowSelection(step="2"))).html)
     assert page.head["span_ns"] < 20_000
     shown = {name for lane in page.of_kind("ranges") for name in lane.names}
     assert shown == {"epoch", "training_step", "inner"}, "ranges around the part are there, cut to it"

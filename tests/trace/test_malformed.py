@@ -197,7 +197,7 @@ def test_rows_without_a_time_are_left_out_and_counted(tmp_path: Path) -> None:
     )
     with Trace.open(path) as read:
         assert read.operations.duration_ns.tolist() == [20]
-        assert read.repairs == {"GPU operations at impossible times (left out)": 2}
+        assert read.repairs == {"GPU operations at impossible times (skipped)": 2}
 
 
 def test_a_log_that_is_no_log_is_not_read(tmp_path: Path) -> None:

@@ -20,20 +20,20 @@ from profiling_lab.analysis.overlap.overlap import overlap
 from profiling_lab.analysis.overlap.pairs import overlap_pairs
 from profiling_lab.analysis.steps import steps
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 WINDOWS = (
-    Wanted(),
-    Wanted(step="0"),
-    Wanted(step="-1"),
-    Wanted(step=":"),
-    Wanted(range="10us:200us"),
-    Wanted(range=":1ms"),
-    Wanted(nvtx=".*"),
-    Wanted(nvtx="forward/0"),
-    Wanted(ranks=(0,)),
-    Wanted(devices=(0,)),
-    Wanted(range="1ns:", devices=(0,), ranks=(0,)),
+    WindowSelection(),
+    WindowSelection(step="0"),
+    WindowSelection(step="-1"),
+    WindowSelection(step=":"),
+    WindowSelection(range="10us:200us"),
+    WindowSelection(range=":1ms"),
+    WindowSelection(nvtx=".*"),
+    WindowSelection(nvtx="forward/0"),
+    WindowSelection(ranks=(0,)),
+    WindowSelection(devices=(0,)),
+    WindowSelection(range="1ns:", devices=(0,), ranks=(0,)),
 )
 EXTRA = {
     "OSRT_API": "start! end! globalTid nameId!",

@@ -20,7 +20,7 @@ def gpu_of(device: dict[str, Any]) -> Gpu:
 
 
 def listed_devices(properties: tuple[dict[str, Any], ...]) -> dict[int, Device]:
-    """From `deviceProperties` of torch.profiler, which has the same numbers under other names."""
+    """The devices of `deviceProperties` of torch.profiler."""
 
     def number(facts: dict[str, Any], name: str) -> int | None:
         value = whole_number(facts.get(name), 0)

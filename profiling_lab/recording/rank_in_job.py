@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank of a job this process is, as launchers tell it in the environment."""
+"""The rank of this process in its job, from the environment variables of launchers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# A rank and how many there are. torchrun's names first: it may run within one task of any other launcher.
-# SLURM's last: a batch script gives its own task's number, 0, to everything that mpirun starts below it.
+# Rank and world size. torchrun's names first: it may run within a task of any other launcher. SLURM's last: a
+# batch script passes its own task number, 0, to everything that mpirun starts.
 _RANKS = (
     ("RANK", ("WORLD_SIZE",)),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
@@ -24,8 +24,8 @@ _LOCAL_RANKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What is known of this process's place in its job; None: not told."""
+class RankInJob:
+    """The rank of this process and the size of its job; None: unknown."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -34,25 +34,25 @@ class Place:
 
     @property
     def number(self) -> int | None:
-        """What tells this process from the others of its job: its rank, else its local rank.
+        """The number that identifies this process in its job: its rank, else its local rank.
 
-        None where it is the only one.
+        None if it is the only process.
         """
         if self.rank is not None:
             return None if self.world_size == 1 else self.rank
         return None if self.local_size == 1 else self.local_rank
 
     def facts(self) -> dict[str, str]:
-        """`rank` and `world_size`, as a recording notes them."""
+        """`rank` and `world_size` for the metadata of a recording."""
         known = {"rank": self.rank, "world_size": self.world_size}
         return {name: str(value) for name, value in known.items() if value is not None}
 
 
-def place_in_job(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that the environment tells. A SLURM or MPI job of one process is no job of ranks."""
+def rank_in_job(environment: Mapping[str, str] = os.environ) -> RankInJob:
+    """The rank from the environment. A SLURM or MPI job of one process does not count as a job of ranks."""
     rank, world_size = _first(_RANKS, environment)
     local_rank, local_size = _first(_LOCAL_RANKS, environment)
-    return Place(rank, world_size, local_rank, local_size)
+    return RankInJob(rank, world_size, local_rank, local_size)
 
 
 def _first(

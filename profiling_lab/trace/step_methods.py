@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signs by which the steps of one process are found, on the host's clock unless it is said otherwise."""
+"""The methods to find the steps of one process, in host time unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STEP_NAME = re.compile(
 )
 _OPTIMIZER_RANGE = re.compile(r"^Optimizer\.step#")
 _OPTIMIZER_FILES = "/torch/optim/"
-# What a repeating part must cover of all launches before it is taken for the steps.
+# The least share of all launches that a repeating sequence must cover to count as steps.
 _PERIOD_COVERS_FRAC = 0.5
-# Launches without a recorded call may be so many before calls no longer tell the order.
+# The largest share of launches without a recorded call for which calls still give the order.
 _UNRECORDED_FRAC = 0.01
 
-# Graphs of a part of the model are replayed beside other work: they are no steps.
+# Graphs of a part of the model are replayed together with other work: their replays are not steps.
 _REPLAYS_COVER_FRAC = 0.5
 _ENOUGH_REPLAYS = 5
 
@@ -34,7 +34,7 @@ Found = tuple[I64, I64, list[str]]
 
 
 def marked_steps(trace: Tables, process: int, name: re.Pattern[str], at_least: int = 1) -> Found | None:
-    """The outermost matching ranges of the thread that has most of them."""
+    """The outermost matching ranges of the thread with most of them."""
     ranges = trace.ranges
     matches = np.array([bool(name.search(text)) for text in ranges.names] or [False], dtype=bool)
     whole = (ranges.start_ns > -FARTHEST_NS) & (ranges.end_ns < FARTHEST_NS)
@@ -60,7 +60,9 @@ def marked_steps(trace: Tables, process: int, name: re.Pattern[str], at_least: i
 
 
 def optimizer_steps(trace: Tables, process: int) -> Found | None:
-    """Between the ends of successive optimizer.step calls; before the first end there is no whole step."""
+    """Steps between the ends of successive optimizer.step calls; before the first end there is no whole
+    step.
+    """
     if (marked := marked_steps(trace, process, _OPTIMIZER_RANGE)) is not None:
         return _between(trace, marked[1])
     stacks, calls = trace.stacks, trace.calls
@@ -75,7 +77,7 @@ def optimizer_steps(trace: Tables, process: int) -> Found | None:
 
 
 def graph_replays(trace: Tables, process: int) -> Found | None:
-    """Replays from one line of the program, where they do most of the GPU's work."""
+    """Replays from one line of the program, if they do most of the GPU work."""
     operations, calls, found = trace.operations, trace.calls, trace.attribution
     mine = np.flatnonzero((operations.process == process) & (found.call >= 0))
     call = found.call[mine]
@@ -93,7 +95,7 @@ def graph_replays(trace: Tables, process: int) -> Found | None:
 
 
 def _between(trace: Tables, ends_ns: I64) -> Found | None:
-    """From one end to the next; a window of the recording that begins with a step begins one as well."""
+    """Steps from one end to the next. A recorded window that begins with a step also begins one."""
     ends_ns = np.union1d(ends_ns, trace.pauses.step_starts_ns)
     if len(ends_ns) < 2:
         return None
@@ -101,7 +103,7 @@ def _between(trace: Tables, ends_ns: I64) -> Found | None:
 
 
 def _launches(trace: Tables, process: int) -> npt.NDArray[np.intp]:
-    """Rows of the calls of a process that made a GPU operation."""
+    """Rows of the calls of a process that launched a GPU operation."""
     call = trace.attribution.call[trace.operations.process == process]
     return np.unique(call[call >= 0]).astype(np.intp)
 
@@ -134,7 +136,7 @@ def repeated_steps(trace: Tables, process: int) -> Found | None:
 
 
 def launches_are_missing(trace: Tables) -> bool:
-    """So many operations have no recorded call that only the GPU's own order is left."""
+    """Whether so many operations have no recorded call that only the order on the GPU is usable."""
     return bool((trace.attribution.call < 0).mean() > _UNRECORDED_FRAC)
 
 
