@@ -120,8 +120,8 @@ def cut_by_winners(
     track: _I32,
     layer: _I32,
 ) -> tuple[_I32, _I64, _I64, _I32]:
-    """Windows split by the activity of their track: at each moment the activity of the highest layer, and in it
-    the one that started last. Pieces: window, start, end, activity (-1 none).
+    """Windows split by the activity of their track: at each moment the activity of the highest layer,
+    and in it the one that started last. Pieces: window, start, end, activity (-1 none).
     """
 
 def statistics(

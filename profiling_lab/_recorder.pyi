@@ -95,7 +95,7 @@ def peek_sequence() -> int:
     """The sequence number that the next autograd node of this thread will get."""
 
 def calibrate(nodes: list[tuple[int, int, int]]) -> str:
-    """Learn a node's layout from (id(grad_fn), _sequence_nr(), logical_thread() of its creator) of four nodes.
+    """Learn a node's layout from (id(grad_fn), _sequence_nr(), logical_thread() of its thread) of four nodes.
 
     Returns "" (the link is on) or one sentence.
     """

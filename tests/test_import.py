@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from package_root import PACKAGE_ROOT
@@ -26,12 +25,6 @@ def python(program: str) -> str:
     return done.stdout
 
 
-def seconds(program: str) -> float:
-    began = time.perf_counter()
-    python(program)
-    return time.perf_counter() - began
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -47,16 +40,13 @@ def test_nothing_heavy_is_loaded(statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "most"),
     [
-        pytest.param("import profiling_lab", id="package"),
-        pytest.param("from profiling_lab.cli import build_parser; build_parser()", id="command-line"),
+        pytest.param("import profiling_lab", 50, id="package"),
+        pytest.param("from profiling_lab.cli import build_parser; build_parser()", 120, id="command-line"),
     ],
 )
-def test_import_takes_less_than_a_tenth_of_a_second(statement: str) -> None:
-    # The best of several interleaved runs each: other work on the machine only ever adds time.
-    bare, ours = [], []
-    for _ in range(7):
-        bare.append(seconds("pass"))
-        ours.append(seconds(statement))
-    assert min(ours) - min(bare) < 0.1
+def test_few_modules_are_loaded(statement: str, most: int) -> None:
+    """What an import costs is what it loads: some 0.1 ms a module."""
+    program = "import sys; bare = len(sys.modules); %s; print(len(sys.modules) - bare)"
+    assert int(python(program % statement)) <= most

@@ -187,7 +187,7 @@ struct Diagnostic {
   uint32_t severity, text;  // 1 info, 2 warning, 3 error
 };
 
-// A stretch that was recorded, of a recording that pauses; without any, all of it was.
+// A recorded window of a recording with pauses; without windows everything was recorded.
 struct Window {
   uint64_t start_ns, end_ns;  // end_ns 0: open; the row with the same start that follows closes it
   int64_t step;               // the first step in it, -1: not begun by a step
@@ -213,7 +213,7 @@ class Writer {
   std::string open(const std::string& path, const Header& header, int file = -1);
   void close() noexcept;
   void discard() noexcept;  // and delete it
-  // A further descriptor of the file, for whoever reads it when this one is closed; -1: it is gone.
+  // Another descriptor of the file, to read it after this one is closed; -1: it is gone.
   int duplicate() noexcept;
   void forget() noexcept;  // in a forked child: the file belongs to the parent
 
@@ -258,7 +258,7 @@ struct Contents {
   std::map<std::string, std::string> meta;
   std::map<Kind, std::vector<char>> records;  // concatenated payloads
   uint64_t unreadable_bytes = 0;              // damaged or cut off; they are skipped
-  uint64_t unreadable_places = 0;             // stretches of them
+  uint64_t unreadable_places = 0;             // number of unreadable parts
 };
 
 // Reads a spool, whole, cut short or damaged, from a descriptor that stays the caller's; `name` is for

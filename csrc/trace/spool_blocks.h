@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the writer and the reader of a capture file must agree on beside its records.
+// The layout shared by the writer and the reader of a capture file, besides its records.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@ EXAMPLES = """\
   profiling-lab record --dormant train.py                    no overhead until someone attaches
   profiling-lab status                                       which processes can be attached to, and their ids
   profiling-lab attach 4711 --steps 5 -o run.sqlite          five whole steps
-  profiling-lab attach 4711 --seconds 2                      by the clock, for programs without steps
+  profiling-lab attach 4711 --seconds 2                      by time, for programs without steps
   profiling-lab attach 4711 --steps 5 --step-by nvtx:step    steps end where this NVTX range ends
   profiling-lab detach 4711                                  end the window early
 

@@ -24,7 +24,7 @@ _ON_GPU = torch.cuda.is_available()
 
 
 def layer_range(name: str) -> AbstractContextManager[object]:
-    """An NVTX range around one layer. Without CUDA nobody could see it, so there it is nothing."""
+    """An NVTX range around one layer. Without CUDA it does nothing."""
     return cast(AbstractContextManager[object], torch.cuda.nvtx.range(name)) if _ON_GPU else nullcontext()
 
 
@@ -37,13 +37,13 @@ def attention_layer(x: Tensor, qkv: nn.Linear, out: nn.Linear, nhead: int) -> Te
 
 
 def feed_forward_layer(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
-    """Two matrix products with a GELU between them, for every token alone."""
+    """Two matrix multiplications with a GELU in between, applied per token."""
     hidden = F.gelu(up(x))
     return down(hidden)
 
 
 class PositionalEncoding(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Adds a fixed pattern of sines and cosines, from which the model tells positions apart."""
+    """Adds a fixed pattern of sines and cosines, so that the model can distinguish positions."""
 
     def __init__(self, d_model: int, max_tokens: int = 4096) -> None:
         super().__init__()

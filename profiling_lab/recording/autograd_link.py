@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,15 +20,18 @@ from typing import Any
 from profiling_lab.errors import LabError
 from profiling_lab.recording import torch_import
 
-PATIENCE_S = 2.0
+IMPORT_PATIENCE_S = 0.3
 """how long the user's `import torch` may wait for the calibration, which usually takes milliseconds. A longer
 calibration continues in the background, and the program may launch meanwhile"""
+START_PATIENCE_S = 10.0
+"""the same for the start of a recording when torch is imported already: its first backward must be linked"""
 
 
 def link_when_imported() -> Callable[[], None]:
     """Link now if torch is imported, else right after its import. Returns a function that cancels this."""
     linking = _Linking()
-    no_import = torch_import.when_imported(linking.begin)
+    patience_s = START_PATIENCE_S if "torch" in sys.modules else IMPORT_PATIENCE_S
+    no_import = torch_import.when_imported(partial(linking.begin, patience_s=patience_s))
 
     def give_up() -> None:
         no_import()
@@ -51,7 +55,7 @@ class _Linking:
     def __init__(self) -> None:
         self.wanted = True
 
-    def begin(self, torch: Any, patience_s: float | None = None) -> None:
+    def begin(self, torch: Any, patience_s: float) -> None:
         """Start the calibration. A negative patience waits forever. autograd_state() has the result."""
         from profiling_lab import _recorder
 
@@ -60,7 +64,7 @@ class _Linking:
         with contextlib.suppress(RuntimeError):
             if not _recorder.attach_autograd():
                 done = _begin_thread(partial(self._calibrate, torch))
-                done.acquire(timeout=PATIENCE_S if patience_s is None else patience_s)
+                done.acquire(timeout=patience_s)
 
     def _calibrate(self, torch: Any) -> None:
         from profiling_lab import _recorder

@@ -100,7 +100,7 @@ class BudgetPlan:
         self._transitions = 0.0
         self._recent_transitions: deque[float] = deque(maxlen=_WINDOWS_KEPT)
         self._rests: list[float] = []
-        self._settled = _Estimate()  # of older windows, which are no longer in the list
+        self._older = _Estimate()  # of older windows, which are no longer in the list
         self._rest = _Estimate()  # of all windows
         self._next = 0.0
         self._recorded: deque[float] = deque(maxlen=_WINDOWS_KEPT)
@@ -172,9 +172,9 @@ class BudgetPlan:
             len(self._rests) == 2 * _WINDOWS_KEPT
         ):  # step times may drift: older windows are folded into one estimate
             del self._rests[:_WINDOWS_KEPT]
-            self._settled.add(*(_WINDOWS_KEPT * each for each in (low, middle, high)))
-        settled, count = self._settled, len(self._rests)
-        self._rest = _Estimate(settled.low, settled.middle, settled.high)
+            self._older.add(*(_WINDOWS_KEPT * each for each in (low, middle, high)))
+        older, count = self._older, len(self._rests)
+        self._rest = _Estimate(older.low, older.middle, older.high)
         self._rest.add(count * low, count * middle, count * high)
         self._next = statistics.median(self._recent_transitions) + high
 

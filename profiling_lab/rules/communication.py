@@ -49,8 +49,12 @@ def check(view: View) -> RuleResult:
         mine = rows[communicates[rows]]
         duration = view.operations.duration_ns[mine]
         streams = view.operations.stream
-        beside = np.isin(streams[mine], streams[rows[computes[rows]]])
-        why = "; most of it runs on a compute stream" if duration[beside].sum() > duration.sum() / 2 else ""
+        on_compute_stream = np.isin(streams[mine], streams[rows[computes[rows]]])
+        why = (
+            "; most of it runs on a compute stream"
+            if duration[on_compute_stream].sum() > duration.sum() / 2
+            else ""
+        )
         overlap = f"; only {percent(hidden)} overlaps with compute"
         findings.append(
             view.finding(

@@ -53,11 +53,11 @@ def copy_cost(view: View, rows: I64) -> CopyCost:
     for process in np.unique(operations.process[rows]).tolist():
         mine = np.flatnonzero(operations.process[rows] == process)
         others = np.flatnonzero(~counts & (operations.process == process))
-        beside = view.busy(others)
+        other_work = view.busy(others)
         start_ns, end_ns = operations.start_ns[rows[mine]], operations.end_ns[rows[mine]]
         together = Busy.of(start_ns, end_ns)
-        alone_ns = together.total_ns - int(beside.busy_within(together.start_ns, together.end_ns).sum())
-        each_ns[mine] = end_ns - start_ns - beside.busy_within(start_ns, end_ns)
+        alone_ns = together.total_ns - int(other_work.busy_within(together.start_ns, together.end_ns).sum())
+        each_ns[mine] = end_ns - start_ns - other_work.busy_within(start_ns, end_ns)
         # Several operations of one call (a CUDA graph) block the host once.
         of, first = np.unique(call[rows[mine]], return_index=True)
         wait = waits_at_once(view, of)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one kernel take so much of the GPU time that it should be optimised first?
+"""Does one kernel take so large a share of the GPU time that it should be optimised first?
 
 Kernels with the same name count together. The cost is all of their time, which is the most that optimising
 them can save. Below twenty kernels some kernel always has a large share, so the rule abstains.

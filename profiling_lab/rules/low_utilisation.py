@@ -64,8 +64,8 @@ def _of_device(view: View, rows: I64) -> Finding | None:
     began, ended = edges[turns].T
     # The operations that end the idle times, and the line that launched the one after the longest.
     gap_start, gap_end = busy.end_ns[:-1], busy.start_ns[1:]
-    stretch = np.searchsorted(ended, gap_start, "right")
-    inside = np.flatnonzero((stretch < len(began)) & (gap_end > np.append(began, 0)[stretch]))
+    part = np.searchsorted(ended, gap_start, "right")
+    inside = np.flatnonzero((part < len(began)) & (gap_end > np.append(began, 0)[part]))
     after_ns = gap_end[inside] - gap_start[inside]
     order = rows[np.argsort(operations.start_ns[rows], kind="stable")]
     late = order[np.searchsorted(operations.start_ns[order], gap_end[inside])]

@@ -36,7 +36,7 @@ def check(view: View) -> RuleResult:
         "synchronous memsets of pinned or managed memory",
         REMEDY,
     )
-    return findings or view.too_few_calls(sets, "memory sets") or ()
+    return findings or view.too_few_calls(sets, "memsets") or ()
 
 
 RULE = Rule(

@@ -362,7 +362,7 @@ class View(LineNumbers):
 
     def evidence(self, table: str, rows: npt.NDArray[np.integer], weight: I64) -> tuple[Event, ...]:
         """The `rows` with the largest weights, as rows of the whole trace. `weight` has one entry per row."""
-        heaviest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
+        largest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
         start_ns = self._table(table).start_ns
         if self.trace.window is not None and table != "overheads":
             whole = self.trace.whole
@@ -371,5 +371,5 @@ class View(LineNumbers):
                 "calls": (self.trace.call_rows, whole.calls),
                 "ranges": (self.trace.range_rows, whole.ranges),
             }
-            heaviest, start_ns = columns[table][0][heaviest], columns[table][1].start_ns
-        return tuple(Event(table, row, int(start_ns[row])) for row in heaviest.tolist())
+            largest, start_ns = columns[table][0][largest], columns[table][1].start_ns
+        return tuple(Event(table, row, int(start_ns[row])) for row in largest.tolist())

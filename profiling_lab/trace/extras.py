@@ -93,7 +93,7 @@ class Device:
     name: str
     compute: int | None
     """compute capability, major number"""
-    multiprocessors: int | None
+    sm_count: int | None
     memory_bytes_per_s: int | None
     """of device memory, as the driver reports it"""
     warps_per_sm: int | None

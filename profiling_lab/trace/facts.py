@@ -27,7 +27,7 @@ class Gpu:
     name: str
     compute: str
     """compute capability, '' if unknown"""
-    multiprocessors: int
+    multiprocessors: int  # word: quoted
     memory_bytes: int
 
 

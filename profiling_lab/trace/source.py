@@ -174,7 +174,7 @@ class Source(Protocol):
         return HostSpans.none()
 
     def samples(self, ownership: Ownership) -> HostSamples:
-        """CPU and Python samples. The place of a Python stack is the innermost frame of the user's own
-        code, else the innermost frame.
+        """CPU and Python samples. A Python sample is placed at its innermost frame in own code, else at its
+        innermost frame.
         """
         return HostSamples.none()

@@ -119,7 +119,7 @@ class Stacks:
 
     def optimizes(self) -> npt.NDArray[np.bool_]:
         """Per stack, whether an optimizer launches: torch.optim without a frame of the user below it, or
-        the `step` of the user's own optimizer and its callees. A closure passed to step is forward and
+        the `step` of a custom optimizer and its callees. A closure passed to step is forward and
         backward like other code.
         """
         optimizer = self.nearest(lambda f: bool(_OPTIMIZER.search(f.file)))

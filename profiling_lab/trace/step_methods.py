@@ -136,7 +136,7 @@ def repeated_steps(trace: Tables, process: int) -> Found | None:
 
 
 def launches_are_missing(trace: Tables) -> bool:
-    """Whether so many operations have no recorded call that only the order on the GPU is usable."""
+    """Whether too many operations have no recorded call, so that only the order on the GPU is usable."""
     return bool((trace.attribution.call < 0).mean() > _UNRECORDED_FRAC)
 
 

@@ -127,7 +127,7 @@ def without_call_chains(path: Path, copy: Path) -> None:
 
 def printed_by(nsys: str, path: Path, report: str) -> str:
     command = [nsys, "stats", "--report", report, "--format", "csv", "--output", "-", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=path.parent, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=path.parent, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
     return done.stdout
 

@@ -141,7 +141,7 @@ def test_programs_run_in_turns_and_one_that_fails_stops_nothing(tmp_path: Path) 
             env=environment,
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=600,
         )
 
     done = run()

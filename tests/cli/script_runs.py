@@ -35,7 +35,7 @@ def run(folder: Path, *command: str, stdin: str = "", cupti: str = "", **more: s
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     lines = done.stderr.splitlines(keepends=True)
     return Outcome(

@@ -46,7 +46,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         cwd="/",  # neither the source tree nor the packages: PYTHONPATH decides
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -91,7 +91,7 @@ def test_a_window_is_all_that_is_written(
         (["{run}", "--to", "collapsed", "-o", "{folder}/no/o"], 2, "does not exist"),
         (["{run}", "--to", "collapsed", "-o", "{run}", "--force"], 2, "is the trace itself"),
         (["{run}", "--to", "collapsed", "-o", "-"], 2, "-o needs a file name"),
-        (["{run}", "--to", "parquet", "-o", "{folder}", "--force"], 2, "holds other things than .parquet"),
+        (["{run}", "--to", "parquet", "-o", "{folder}", "--force"], 2, "contains other files than .parquet"),
         (
             ["{run}", "--to", "perfetto", "-o", "{folder}/o", "--frames", "own"],
             2,

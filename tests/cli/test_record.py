@@ -458,7 +458,7 @@ def test_second_interrupt_while_the_script_runs_keeps_the_recording(tmp_path: Pa
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "cleaning up\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in err and "wrote run.sqlite" in err
     assert "PYREC_META" in tables(tmp_path / "run.sqlite")

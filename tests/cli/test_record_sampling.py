@@ -40,7 +40,7 @@ SAMPLED = """
     def moments(): return int(_recorder.status().get("sample_moments", 0))
     def train():
         if {wanted}:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while moments() < 5: assert time.monotonic() < deadline
         fake.kernel("last")
     train()

@@ -23,7 +23,7 @@ def lab(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -113,7 +113,7 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
             cwd="/",  # neither the source tree nor the packages: PYTHONPATH decides
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     return run

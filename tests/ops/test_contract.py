@@ -162,7 +162,8 @@ def test_gradients_of_some_inputs_only(
     case: OpCase, variant: Variant, generator: torch.Generator, gradients: Any
 ) -> None:
     inputs = case.make_inputs(case.small_shape, torch.float64, CPU, generator)
-    ones = torch.ones(case.small_shape)  # dense, as in `full`: BLAS may sum a broadcast gradient in another order
+    # Dense, as in `full`: BLAS may sum a broadcast gradient in another order.
+    ones = torch.ones(case.small_shape)
     full = gradients(variant.call, inputs, ones)
     for i in range(len(inputs)):
         mixed = [t.clone().requires_grad_(k == i) for k, t in enumerate(inputs)]

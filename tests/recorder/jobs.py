@@ -10,6 +10,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,11 @@ class Job:
     folder: Path
     library: Path
     environment: dict[str, str] = field(default_factory=dict)
+    # TMPDIR of its programs, removed with the job. multiprocessing binds sockets there, whose paths must be
+    # short: tmp_path is not.
+    temporary: tempfile.TemporaryDirectory[str] = field(
+        default_factory=lambda: tempfile.TemporaryDirectory(prefix="plab-", ignore_cleanup_errors=True)
+    )
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -51,7 +57,7 @@ class Job:
             "PYTHONPATH": os.pathsep.join(map(str, [PACKAGE_ROOT, HERE, self.folder / "stub"])),
             "PROFILING_LAB_CUPTI": str(self.library),
             "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(self.folder / "tmp"),
+            "TMPDIR": self.temporary.name,
             **self.environment,
             **more,
         }
@@ -63,13 +69,13 @@ class Job:
             env=self.environ(**more),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
 
     def record(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         done = self.run(PYTHON, "-W", "ignore", "-m", "profiling_lab", "record", *arguments, **more)
-        assert not list((self.folder / "tmp").glob("profiling-lab-*")), "the reports are left behind"
+        assert not list(Path(self.temporary.name).glob("profiling-lab-*")), "the reports are left behind"
         return done
 
     def files(self) -> dict[str, int]:
@@ -94,7 +100,6 @@ def prepare(folder: Path, library: Path) -> Job:
     job = Job(folder, library)
     job.write("stub/cupy.py", "from fake_driver import *\n")
     job.write("train.py", TRAIN)
-    (folder / "tmp").mkdir()
     return job
 
 

@@ -80,7 +80,7 @@ class LiveJob:
     def command(self, *arguments: str, **options: Any) -> tuple[int, str, str]:
         """Exit code, standard output and standard error of a command that ends by itself."""
         started = self.start(*arguments, **options)
-        out, err = started.communicate(timeout=120)
+        out, err = started.communicate(timeout=600)
         return started.returncode, out, err
 
     def attach(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -93,7 +93,7 @@ class LiveJob:
 
     def finish(self, command: subprocess.Popen[str]) -> tuple[int, str]:
         """Exit code and what else it says."""
-        _, err = command.communicate(timeout=120)
+        _, err = command.communicate(timeout=600)
         return command.returncode, err
 
     def do(self, line: str) -> None:
@@ -106,14 +106,14 @@ class LiveJob:
 
     def end(self) -> tuple[int, str, str]:
         """Let the job end. Its exit code and what it says at last."""
-        out, err = self.job.communicate(timeout=120)
+        out, err = self.job.communicate(timeout=600)
         return self.job.returncode, out, err
 
     def close(self) -> None:
         for command in self._commands:
             if command.poll() is None:
                 command.kill()
-            command.wait(timeout=120)
+            command.wait(timeout=600)
             for pipe in (command.stdin, command.stdout, command.stderr):
                 if pipe is not None:
                     with contextlib.suppress(BrokenPipeError):

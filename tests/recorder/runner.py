@@ -30,7 +30,7 @@ class Runner:
         *,
         ok: bool = True,
         env: dict[str, str] | None = None,
-        timeout: float = 120,
+        timeout: float = 600,
         under: tuple[str, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
         """With `ok`, the code must end with status 0. `under`: a command line to run Python with."""

@@ -196,6 +196,8 @@ assert grown < 60 << 20, grown  # 240 MB if every node were kept
 
 def test_torch_imported_during_the_recording(run: Any, query: Any) -> None:
     run("""
+from profiling_lab.recording import autograd_link
+autograd_link.IMPORT_PATIENCE_S = -1
 assert "torch" not in sys.modules
 with profiling_lab.record(OUT) as recorder:
     import torch
@@ -210,7 +212,7 @@ assert recorder.summary.reasons == {}, recorder.summary
 
 LATE_IMPORT = """
 from profiling_lab.recording import autograd_link
-autograd_link.PATIENCE_S = {patience}
+autograd_link.IMPORT_PATIENCE_S = {patience}
 assert "torch" not in sys.modules
 def train():
     class Double(torch.autograd.Function):
@@ -243,7 +245,7 @@ def test_an_import_that_will_not_wait_is_linked_all_the_same(run: Any, query: An
 def test_a_recording_that_ends_before_its_link_is_made(run: Any, query: Any) -> None:
     run("""
 from profiling_lab.recording import autograd_link
-autograd_link.PATIENCE_S = 0
+autograd_link.IMPORT_PATIENCE_S = 0
 autograd_link._make_nodes, real = lambda *_: go_on.acquire(), autograd_link._make_nodes
 import threading; go_on = threading.Semaphore(0)
 with profiling_lab.record(OUT) as recorder:

@@ -78,7 +78,7 @@ for attempt in range({ATTEMPTS}):
 
 
 def test_killed_at_random_moments_nothing_older_than_a_flush_is_lost(run: Any) -> None:
-    run(KILLED, timeout=300)
+    run(KILLED, timeout=600)
 
 
 # c: it records, s: it stops, w: the file is being written, r: it gets its name, e: all is done.
@@ -121,7 +121,10 @@ def life(out, frozen, seconds):  # kills one in its life; returns how far it cam
         finally: os._exit(1)
     os.close(theirs)
     stages = ""
-    while not stages or (frozen and frozen not in stages): stages += os.read(ours, 1).decode()
+    while not stages or (frozen and frozen not in stages):
+        said = os.read(ours, 1).decode()
+        assert said, f"it ended by itself after {{stages!r}}"
+        stages += said
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -158,7 +161,7 @@ assert ended == set("cswre"), ended
 
 def test_killed_at_every_stage_the_recording_is_there(run: Any) -> None:
     """Whole, or to be recovered whole, from the moment at which its last flush was over."""
-    run(KILLED_AT_EVERY_STAGE, timeout=300)
+    run(KILLED_AT_EVERY_STAGE, timeout=600)
 
 
 def test_the_pieces_of_a_killed_conversion_are_no_file(run: Any, tmp_path: Path) -> None:
@@ -394,7 +397,7 @@ assert killed >= 10, killed
 
 
 def test_killed_while_it_converts_nothing_is_lost(run: Any) -> None:
-    run(KILLED_CONVERSION, timeout=300)
+    run(KILLED_CONVERSION, timeout=600)
 
 
 FULL = """

@@ -48,7 +48,7 @@ with profiling_lab.record(OUT):
     loss = model(x).sum()
     loss.backward()
 """
-    run(code, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "somewhere")}, timeout=300)
+    run(code, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "somewhere")}, timeout=600)
     hide_the_driver(tmp_path / "out.sqlite")
     with Trace.open(tmp_path / "out.sqlite") as trace:
         rows = {(row.line - 1, row.function): row for row in lines(trace).rows}
@@ -76,7 +76,7 @@ with profiling_lab.record(OUT):
     work(x).sum().backward()
 """,
         env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "somewhere")},
-        timeout=300,
+        timeout=600,
     )
     hide_the_driver(tmp_path / "out.sqlite")
     with Trace.open(tmp_path / "out.sqlite") as trace:

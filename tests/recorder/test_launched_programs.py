@@ -96,7 +96,7 @@ def test_a_signal_goes_to_the_program(job: Job, name: str) -> None:
     process = launch(job, HANDLES.format(name=name))
     number = getattr(signal, name)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert (process.returncode, out) == (9, f"got {int(number)}\n"), err
 
 
@@ -127,15 +127,15 @@ def at_a_terminal(job: Job, code: str) -> Iterator[tuple[subprocess.Popen[str], 
 def test_ctrl_c_ends_both_and_the_file_is_written(job: Job) -> None:
     code = f"""{TRAIN}
 import time
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(600)
 finally:
     print("cleaned up", flush=True)
 """
     with at_a_terminal(job, code) as (process, press_ctrl_c):
         press_ctrl_c()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == -signal.SIGINT and out == "cleaned up\n", err
     assert err.count("KeyboardInterrupt") == 1, err
     assert job.files() == {"program.sqlite": 2}
@@ -160,7 +160,7 @@ while True: time.sleep(600)
             press_ctrl_c()
             assert process.stdout is not None and process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         assert process.returncode == 5
 
 
@@ -180,7 +180,7 @@ cupy.Fake().kernel("in the window")
         "USR1",
     )
     process.send_signal(signal.SIGUSR1)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert job.files() == {"program.sqlite": 1}
 

@@ -35,7 +35,7 @@ def run_cells(tmp_path: Path, fake_library: Path, monkeypatch: pytest.MonkeyPatc
         cells = [nbformat.v4.new_code_cell(source) for source in sources]
         notebook = nbformat.v4.new_notebook(cells=cells)
         client = nbclient.NotebookClient(
-            notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
+            notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
         )
         client.execute()
         return ["".join(output.get("text", "") for output in cell.outputs) for cell in notebook.cells]

@@ -51,7 +51,7 @@ def test_its_skills_read_a_recording(run: Any, apps: dict[str, str], tmp_path: P
     run(PROGRAM, env=apps)
     ask = ASK.replace("PATH", repr(str(tmp_path / "out.sqlite")))
     done = subprocess.run(
-        [sys.executable, "-c", ask, "-", *SKILLS], capture_output=True, text=True, timeout=300, cwd=tmp_path
+        [sys.executable, "-c", ask, "-", *SKILLS], capture_output=True, text=True, timeout=600, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     kernels, ranges, copies, streams, waits = (json.loads(done.stdout)[skill] for skill in SKILLS)

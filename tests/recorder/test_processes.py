@@ -33,7 +33,7 @@ def record(
         env={**kept, "PYTHONPATH": path, "PROFILING_LAB_CUPTI": str(library), **environment},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
 
 
@@ -163,7 +163,7 @@ if __name__ == "__main__":
         },
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     files = [str(tmp_path / name) for name in ("main.sqlite", "worker0.sqlite", "worker1.sqlite")]

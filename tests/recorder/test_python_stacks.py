@@ -207,4 +207,6 @@ def test_cost_per_capture(checker: Any, record_property: Callable[[str, object],
         nanoseconds = shapes.cost_ns(checker, depth)
         record_property(f"capture_ns_depth_{depth}", round(nanoseconds))
         print(f"{nanoseconds:.0f} ns per capture at depth {depth} and the test runner's own frames")
-        assert nanoseconds < 5000, "far above the few nanoseconds per frame that a walk takes"
+        assert nanoseconds < 50_000, (
+            "a walk takes a few nanoseconds per frame, on a loaded machine ten times that"
+        )

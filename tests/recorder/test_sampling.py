@@ -20,12 +20,13 @@ SAMPLES = """
     WHERE n.eventType = 34 AND s.value LIKE '{"Python Periodic Sampling"%' ORDER BY n.start"""
 
 # Until so many moments were sampled: no test depends on how fast the machine is.
+# With a GPU, samples begin with the first launch.
 UNTIL = """
 from profiling_lab import _recorder
 def moments(): return int(_recorder.status()["sample_moments"])
 def until(count, act):
     wanted = moments() + count
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while moments() < wanted:
         assert time.monotonic() < deadline, _recorder.status()
         act()
@@ -58,6 +59,7 @@ def computing(): sum(range(300))
 def waiting(): time.sleep(0.02)
 def other(): go.wait()
 with profiling_lab.record(OUT, sample_hz=500) as recorder:
+    fake.kernel("a")
     go = threading.Event()
     thread = threading.Thread(target=other); thread.start()
     while moments() == 0: pass
@@ -140,6 +142,7 @@ def test_a_pause_is_not_sampled(run: Any, query: Any) -> None:
 def outside(): time.sleep(0.05)
 def inside(): sum(range(300))
 with profiling_lab.record(OUT, sample_hz=1000) as recorder:
+    fake.kernel("a")
     until(5, inside)
     recorder.pause()
     before = moments(); outside(); outside(); assert moments() <= before + 1
@@ -163,6 +166,7 @@ warnings.simplefilter("ignore")
 def short(): sum(range(100))
 for turn in range(5):
     with profiling_lab.record(OUT, sample_hz=2000, overwrite=True) as recorder:
+        fake.kernel("a")
         for _ in range(60):
             threads = [threading.Thread(target=short) for _ in range(4)]
             [t.start() for t in threads]; [t.join() for t in threads]
@@ -184,6 +188,7 @@ def test_c_code_that_keeps_the_gil_is_one_sample(run: Any) -> None:
         + """
 import ctypes
 with profiling_lab.record(OUT, sample_hz=1000) as recorder:
+    fake.kernel("a")
     until(1, lambda: None)
     ctypes.PyDLL(None).usleep(200_000)  # PyDLL keeps the GIL
     until(2, lambda: None)

@@ -385,7 +385,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     command = [sys.executable, "-m", "profiling_lab", "recover", str(tmp_path / "out.sqlite.spool")]
     env = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
-    subprocess.run(command, check=True, env=env, cwd="/", timeout=120)
+    subprocess.run(command, check=True, env=env, cwd="/", timeout=600)
     assert names(query) == ["within"]
     assert query("SELECT end, firstStep FROM PYREC_WINDOW") == [(None, 1)]
 
@@ -478,5 +478,5 @@ def command(
     }
     return subprocess.run(
         [sys.executable, "-m", "profiling_lab", "record", "-o", "out.sqlite", *arguments, str(script), "10"],
-        capture_output=True, text=True, cwd=folder, env=env, timeout=120,
+        capture_output=True, text=True, cwd=folder, env=env, timeout=600,
     )  # fmt: skip

@@ -155,7 +155,7 @@ with profiling_lab.record(OUT):
 """)
     command = ["nsys", "stats", "--report", report, "--format", "csv", "--quiet", "--force-export=false"]
     done = subprocess.run(
-        [*command, "out.sqlite"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True
+        [*command, "out.sqlite"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=True
     )
     rows = {tuple(row) for row in csv.reader(done.stdout.splitlines()) if len(row) > 3}
     for wanted in NSYS_REPORTS[report]:

@@ -127,7 +127,7 @@ def unreadable_log(path: Path) -> None:
         (truncated, "truncated"),
         (no_page_left, "truncated"),
         (magic_and_noise, "cannot be read as SQLite|truncated"),
-        (another_program, "no GPU trace"),
+        (another_program, "not a GPU trace"),
         (table_without_times, "table CUPTI_ACTIVITY_KIND_KERNEL has no column start"),
         (calls_without_times, "table CUPTI_ACTIVITY_KIND_RUNTIME has no column end"),
         (encrypted, "cannot be read as SQLite|truncated"),
@@ -135,7 +135,7 @@ def unreadable_log(path: Path) -> None:
         (device, "is a pipe or a device"),
         (circle, "there is no such file|cannot be read"),
         (folder, "is a directory without the files of `nsys export"),
-        (one_parquet_file, "is no trace"),
+        (one_parquet_file, "is not a trace"),
         (broken_parquet_folder, "KERNEL.parquet"),
         (unreadable_log, "write-ahead log"),
     ],
@@ -144,6 +144,8 @@ def unreadable_log(path: Path) -> None:
 def test_one_sentence_and_exit_code_4(
     tmp_path: Path, make: Callable[[Path], None], says: str, verb: str
 ) -> None:
+    if make is unreadable_log and verb != "info":
+        pytest.skip("SQLite itself tries for ten seconds: once is enough")
     path = tmp_path / "t.sqlite"
     make(path)
     code, out, err = run(path, verb)

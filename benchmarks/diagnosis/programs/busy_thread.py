@@ -47,8 +47,8 @@ def main() -> None:
     torch.manual_seed(0)
     model = Net(512, 32).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=DEVICE == "cuda")
-    x = torch.randn(512, 512, device=DEVICE)
-    target = torch.randint(0, 64, (512,), device=DEVICE)
+    x = torch.randn(512 if DEVICE == "cuda" else 8, 512, device=DEVICE)
+    target = torch.randint(0, 64, (len(x),), device=DEVICE)
     stop = threading.Event()
     if not MENDED:
         threading.Thread(target=count, args=(stop,), daemon=True).start()

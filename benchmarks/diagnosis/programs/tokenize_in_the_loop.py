@@ -37,7 +37,10 @@ def encode(lines: list[str], vocabulary: dict[str, int], length: int) -> torch.T
 def main() -> None:
     torch.manual_seed(0)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
-    lines = [" ".join(WORDS[(7 * row + column) % 5000] for column in range(512)) for row in range(256)]
+    lines = [
+        " ".join(WORDS[(7 * row + column) % 5000] for column in range(512))
+        for row in range(256 if DEVICE == "cuda" else 8)
+    ]
     model = nn.Sequential(nn.Embedding(5000, 512), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512)).to(
         DEVICE
     )

@@ -46,7 +46,7 @@ class LiveProcess:
         return self._ask({"do": "status"})
 
     def detach(self) -> dict[str, Any]:
-        """End the window, whoever requested it. Raises UsageError if there is none."""
+        """End the window, also one requested by another client. Raises UsageError if there is none."""
         return self._ask({"do": "detach"})
 
     def attach(self, request: Request) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def kineto_info(events: ChromeEvents, whole: Tables) -> TraceInfo:
         recorded=(
             Recorded("kernels", "kernels", kinds[OperationKind.KERNEL], "ProfilerActivity.CUDA"),
             Recorded("copies", "copies", kinds[OperationKind.COPY], ""),
-            Recorded("sets", "memory sets", kinds[OperationKind.SET], ""),
+            Recorded("sets", "memsets", kinds[OperationKind.SET], ""),
             Recorded("syncs", "synchronizations", len(events["syncs"]["thread"]), _SYNCS),
             Recorded("calls", "CUDA API calls", len(whole.calls), "ProfilerActivity.CUDA"),
             Recorded("python_stacks", "API calls with a Python stack", stacks.recorded, "with_stack=True"),

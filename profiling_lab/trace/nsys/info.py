@@ -169,7 +169,7 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
     return [
         Recorded("kernels", "kernels", rows("CUPTI_ACTIVITY_KIND_KERNEL"), no_cuda),
         cuda("copies", "copies", "MEMCPY"),
-        cuda("sets", "memory sets", "MEMSET"),
+        cuda("sets", "memsets", "MEMSET"),
         cuda("graphs", "CUDA graphs as a whole", "GRAPH_TRACE"),
         cuda("syncs", "synchronizations", "SYNCHRONIZATION"),
         Recorded("calls", "CUDA API calls", rows(CALL_TABLE) - backtraces, no_cuda),
