@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which configuration of the forward kernel serves which rows. Measured by
-// benchmarks/layer_norm_gelu_sweep.py.
+// benchmarks/layer_norm_gelu/layer_norm_gelu_sweep.py.
 #pragma once
 
 #include "ops/layer_norm_gelu/by_element.h"

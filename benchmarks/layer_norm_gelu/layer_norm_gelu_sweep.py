@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which configuration of layer_norm_gelu's kernels is fastest for which row length.
 
-    python benchmarks/layer_norm_gelu_sweep.py --dtype bfloat16 --output benchmarks/results/lng_sweep.jsonl
+    python benchmarks/layer_norm_gelu/layer_norm_gelu_sweep.py --dtype bfloat16 --output lng_sweep.jsonl
 
 Compiles layer_norm_gelu_sweep.cu with nvcc (about half a minute) unless --library names the result, checks
 every configuration against float64, then times all of them and a copy in turns. Prints the best few as a
@@ -15,17 +15,20 @@ import argparse
 import ctypes
 import itertools
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
-from script import run_script
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, compare, machine, ratio
 from profiling_lab.ops.layer_norm_gelu import reference
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
+from script import run_script
 
 HERE = Path(__file__).resolve().parent
 ELEMENTS = {"bfloat16": "__nv_bfloat16", "float16": "__half", "float32": "float"}
@@ -37,7 +40,7 @@ def build(dtype: str) -> Path:
     arch = f"{major}{minor}" + ("a" if major >= 9 else "")
     target = Path(tempfile.mkdtemp()) / f"sweep_{dtype}.so"
     command = [
-        "nvcc", "-std=c++20", "-O3", f"-I{HERE.parent / 'csrc'}", "--expt-relaxed-constexpr",
+        "nvcc", "-std=c++20", "-O3", f"-I{HERE.parents[1] / 'csrc'}", "--expt-relaxed-constexpr",
         f"-gencode=arch=compute_{arch},code=sm_{arch}", f"-DPLAB_SWEEP_ELEMENT={ELEMENTS[dtype]}",
         "-shared", "-Xcompiler", "-fPIC", "-cudart", "static",
         "-o", str(target), str(HERE / "layer_norm_gelu_sweep.cu"),

@@ -17,7 +17,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.window import WindowSelection
 
-RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+RECORDED = Path(__file__).resolve().parents[3] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 
 
 def ranges_of(builder: TraceBuilder, folder: Path, tree: bool = False) -> RangesResult:

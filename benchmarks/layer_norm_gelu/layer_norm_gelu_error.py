@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The error of layer_norm_gelu by binade of the result, beside eager PyTorch's.
 
-    python benchmarks/layer_norm_gelu_error.py --output benchmarks/results/layer_norm_gelu_error.jsonl
+    python benchmarks/layer_norm_gelu/layer_norm_gelu_error.py --output results.jsonl
 
 Against a float64 result that does not compute 1 + erf(z) or 1 + tanh(z). The largest error relative to the
 result, in units of the dtype's eps, for each sign and power of two of the result that is met often enough.
@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 import torch
-from script import run_script
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, machine
 from profiling_lab.ops.layer_norm_gelu import layer_norm_gelu, reference
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
+from script import run_script
 
 ROWS, D = 8192, 4096
 ENOUGH = 1000

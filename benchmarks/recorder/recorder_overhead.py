@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What recording costs: steps with it and without, in short turns of one process; CUPTI's share; peers.
 
-    python benchmarks/recorder_overhead.py recorder --workload loop -o results/recorder_overhead.jsonl
+    python benchmarks/recorder/recorder_overhead.py recorder --workload loop -o results.jsonl
 
 One run measures one workload (recorder_workloads.py) in one way, because CUPTI serves one client and a graph
 must not be older than its tracing:
@@ -39,9 +39,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from recorder_turns import Turns, take_turns
-from recorder_workloads import WORKLOADS, Step
-from script import run_script
 
 from profiling_lab import _recorder
 from profiling_lab.measure import (
@@ -54,6 +51,11 @@ from profiling_lab.measure import (
     step_time,
 )
 from profiling_lab.recording import Recorder, libcupti
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
+from recorder_turns import Turns, take_turns
+from recorder_workloads import WORKLOADS, Step
+from script import run_script
 
 BENCHMARK = "recorder_overhead"
 HERE = Path(__file__).resolve().parent
@@ -247,7 +249,7 @@ def add_cost_per_call(run: Run, name: str, timing: Timing, base: Timing, calls: 
 def load_stages(folder: Path) -> ctypes.CDLL:
     compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
     built = folder / "cupti_stages.so"
-    flags = ["-std=c++20", "-O2", "-shared", "-fPIC", f"-I{HERE.parent / 'csrc'}"]
+    flags = ["-std=c++20", "-O2", "-shared", "-fPIC", f"-I{HERE.parents[1] / 'csrc'}"]
     subprocess.run([compiler, *flags, str(HERE / "cupti_stages.cpp"), "-ldl", "-o", str(built)], check=True)
     library = ctypes.CDLL(str(built))
     library.stages_launches.restype = ctypes.c_uint64

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the recorder's own callbacks take per launch, without a GPU: the tests' fake stands in for CUPTI.
 
-    python benchmarks/recorder_callback.py
+    python benchmarks/recorder/recorder_callback.py
 
 Prints nanoseconds per launch (two callbacks; with `driver` four, as a launch through the runtime makes them)
 for a stack of so many Python frames, with caches as they are and after so much other memory was read.
@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from profiling_lab import _recorder
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How large a report page is, how long it takes to make, and how fluid its timeline stays.
 
-    python benchmarks/report_page.py -o benchmarks/results/report_page.jsonl
+    python benchmarks/analysis/report_page.py -o benchmarks/results/report_page.jsonl
 
 Traces are synthetic (synthetic_trace.py) and have their truth beside them; a page counts only if it says the
 same. Frames are zoomed and panned over the whole recording in a headless browser that paints with the CPU:
@@ -23,7 +23,7 @@ from profiling_lab.measure import ResultsFile, interleaved, machine
 from profiling_lab.report.html import Page, build_page
 from profiling_lab.trace import Trace
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests"))
 
 from browser import Browser, find_browser  # noqa: E402

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic training traces of any size in the nsys schema, with known truth.
 
-    python benchmarks/synthetic_trace.py --events 1000000 --form nsys -o run.sqlite
+    python benchmarks/analysis/synthetic_trace.py --events 1000000 --form nsys -o run.sqlite
 
 A step copies a batch in, runs 24 layers of 10 operators forward and, on another thread, backward, runs the
 optimizer, and waits for the loss. Every operator launches one kernel. What counts as an event: a row of the

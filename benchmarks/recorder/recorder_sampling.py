@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What samples of the host's Python cost on top of a recording: the exercise's launch-bound training step.
 
-    python benchmarks/recorder_sampling.py -o benchmarks/results/recorder_sampling.jsonl
+    python benchmarks/recorder/recorder_sampling.py -o benchmarks/results/recorder_sampling.jsonl
 
 Per rate (the provider): step_time; overhead, the ratio of its step to that of a recording without samples in
 the same turns; moments, the share of the asked moments that were sampled; moment, the time with the GIL.
@@ -16,12 +16,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from heavy_layer_step import make_step, warm_up
-from script import run_script
-
 from profiling_lab.demo.training import training_script
 from profiling_lab.measure import ResultsFile, compare_steps, machine, ratio
 from profiling_lab.recording import Recorder
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
+from heavy_layer_step import make_step, warm_up
+from script import run_script
 
 BENCHMARK = "recorder_sampling"
 RATES_HZ = (200, 1000, 2000)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a large recording takes: memory while recording and converting, and the sizes of both files.
 
-    python benchmarks/recorder_volume.py -o benchmarks/results/recorder_volume.jsonl
+    python benchmarks/recorder/recorder_volume.py -o benchmarks/results/recorder_volume.jsonl
 
 No GPU: the fake CUPTI of the tests launches, as fast as the consumer can follow. An event is a CUDA call with
 its stack, or a kernel. Metrics of the recorder: peak_memory of the process that records (VmHWM), and of the
@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from profiling_lab.measure import ResultsFile, machine
 
 BENCHMARK = "recorder_volume"
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 RECORDER_TESTS = REPO / "tests" / "recorder"
 
 PEAK = """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast traces in the nsys schema become answers: seconds and memory of whole processes, on two cores.
 
-    python benchmarks/analysis_throughput.py -o benchmarks/results/analysis_throughput.jsonl
-    python benchmarks/analysis_throughput.py --plot analysis_throughput.svg --input RESULTS.jsonl
+    python benchmarks/analysis/analysis_throughput.py -o benchmarks/results/analysis_throughput.jsonl
+    python benchmarks/analysis/analysis_throughput.py --plot analysis_throughput.svg --input RESULTS.jsonl
 
 The files are synthetic (synthetic_trace.py), so the truth is known: an answer of ours that is not the truth
 ends the benchmark. Files are in the page cache. Everybody takes turns. Other work on the machine counts
@@ -33,10 +33,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from svg_charts import Line, Panel, Point, draw_panels
 from synthetic_trace import Form, Truth, cached
 
 from profiling_lab.measure import ResultsFile, Timing, interleaved, machine
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
+from svg_charts import Line, Panel, Point, draw_panels
 
 BENCHMARK = "analysis_throughput"
 OURS, OURS_TOTALS, CORES, SLOWER = "profiling-lab", "profiling-lab --totals", 2, 1.3

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file like torch.profiler's of a training run with stacks, of any size, with the GPU time per line known.
 
-python benchmarks/chrome_trace_generator.py trace.json --mib 1000 --seed 7
+python benchmarks/analysis/chrome_trace_generator.py trace.json --mib 1000 --seed 7
 
 writes trace.json and beside it trace.truth.json: per line `[forward_ns, backward_ns, kernels]`. The text has
 the layout of torch 2.x: one key per line, two thirds of the events Python functions, operators with their

@@ -13,7 +13,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.window import WindowSelection
 
-RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+RECORDED = Path(__file__).resolve().parents[3] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 BEGIN = 2_000_000
 
 

@@ -2,8 +2,8 @@
 """layer_norm_gelu beside eager PyTorch, torch.compile and what else is installed, as a share of the copy
 rate.
 
-    python benchmarks/layer_norm_gelu.py --quick --output benchmarks/results/layer_norm_gelu.jsonl
-    python benchmarks/layer_norm_gelu.py --processes 12 --output benchmarks/results/layer_norm_gelu.jsonl
+    python benchmarks/layer_norm_gelu/layer_norm_gelu.py --quick --output results.jsonl
+    python benchmarks/layer_norm_gelu/layer_norm_gelu.py --processes 12 --output results.jsonl
 
 Checks every provider that is not torch itself against float64 first. Large problems: forward counted as one
 read and one write of x, backward as two reads and one write; the copy takes its turns between them, so its
@@ -13,8 +13,8 @@ loop; the backward together with its forward.
 Most of the time goes into torch.compile, so it can be done before, by many processes that leave what they
 compiled in torch's cache on disk and its name in a file; what is not named there is not measured:
 
-    python benchmarks/layer_norm_gelu.py --prepare --processes 6 --prepared compiled.txt
-    python benchmarks/layer_norm_gelu.py --processes 3 --prepared compiled.txt --output lines.jsonl
+    python benchmarks/layer_norm_gelu/layer_norm_gelu.py --prepare --processes 6 --prepared compiled.txt
+    python benchmarks/layer_norm_gelu/layer_norm_gelu.py --processes 3 --prepared compiled.txt -o lines.jsonl
 
 A measuring run with --processes deals the cases out to them: all compile at once, then each measures in its
 turn. Every number is in the output as soon as it is known: name the most important --dtypes and --widths
@@ -36,12 +36,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from capturable import capturable
-from script import run_script, say
 from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, ratio
 from profiling_lab.ops.layer_norm_gelu import layer_norm_gelu, reference
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
+from capturable import capturable
+from script import run_script, say
 
 WIDTHS = (512, 768, 1024, 2048, 4096, 5120, 8192, 16384)
 QUICK_WIDTHS = (512, 1024, 4096, 8192, 16384)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user writes who has pandas and an afternoon: the questions of analysis_throughput.py.
 
-python benchmarks/naive_pandas.py QUESTION FILE      QUESTION is kernels, gaps, or lines
+python benchmarks/analysis/naive_pandas.py QUESTION FILE      QUESTION is kernels, gaps, or lines
 """
 
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast a torch.profiler file with stacks becomes a table: seconds, peak memory, events per second.
 
-    python benchmarks/analysis_throughput_json.py -o benchmarks/results/analysis_throughput.jsonl
+    python benchmarks/analysis/analysis_throughput_json.py -o benchmarks/results/analysis_throughput.jsonl
 
 Every number is of a process of its own, from its start to its end, over a generated file
 (chrome_trace_generator.py) whose truth is known; an answer of ours that is not the truth ends the benchmark.

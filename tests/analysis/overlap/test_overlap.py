@@ -17,7 +17,7 @@ from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.operation_classes import CLASS_NAMES, operation_classes
 
-RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
+RECORDED = Path(__file__).resolve().parents[3] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 US = 1000
 BEGIN = 2_000_000
 
