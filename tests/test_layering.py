@@ -172,9 +172,7 @@ def test_no_folder_is_a_heap() -> None:
     modules = {(path.parent, path.stem) for path in SOURCES if path.stem != "__init__"}
     counts = Counter(folder.relative_to(REPO).as_posix() for folder, _ in modules)
     heaps = {folder for folder, count in counts.items() if count > MOST_MODULES}
-    assert heaps == LISTS_OF_ONE_KIND | STILL_HEAPS, (
-        "sort heaps into folders; what is none leaves the list"
-    )
+    assert heaps == LISTS_OF_ONE_KIND | STILL_HEAPS, "sort heaps into folders; what is none leaves the list"
 
 
 def test_every_package_has_its_line_in_the_matrix() -> None:

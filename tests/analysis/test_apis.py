@@ -165,9 +165,9 @@ def test_nothing_to_show(tmp_path: Path) -> None:
         apis(trace)
 
 
-def test_fsdp_inference_waits_for_a_value(shared_data: Path) -> None:
+def test_fsdp_inference_waits_for_a_value(captures: Path) -> None:
     """`aten::_local_scalar_dense` is what .item() does."""
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result, phases = apis(trace), launches(trace)
     rows = {row.name: row for row in result.rows}
     assert result.calls == 5796 and result.rows[0].name == "cudaStreamSynchronize"

@@ -134,8 +134,8 @@ def test_memory_that_the_file_does_not_tell(tmp_path: Path) -> None:
     assert (row.source, row.target, row.pageable) == ("unknown", "unknown", False)
 
 
-def test_fsdp_inference_is_bound_by_copies(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_is_bound_by_copies(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         rows = {row.key: row for row in copies(trace, "memory").rows}
     pinned = rows["memcpy HtoD/pinned/device"]
     assert (pinned.times.count, pinned.sizes.total) == (446, 50_950_504_448)
@@ -144,8 +144,8 @@ def test_fsdp_inference_is_bound_by_copies(shared_data: Path) -> None:
     assert pinned.peak is None, "the file does not describe its GPUs"
 
 
-def test_resnet_loads_from_pageable_memory(shared_data: Path) -> None:
-    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+def test_resnet_loads_from_pageable_memory(captures: Path) -> None:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         row = copies(trace).rows[0]
     assert (row.direction, row.source, row.pageable) == ("memcpy HtoD", "pageable", True)
     assert row.places[0].frame and row.places[0].frame.line == 44

@@ -389,22 +389,22 @@ def said(page: PageReader) -> str:
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        ("nsys/fsdp_inference_2xh100.sqlite", lambda page: len(page.of_kind("idle")) == 2),
-        ("nsys/sampling_h200.sqlite", lambda page: "absent" in page.data["lines"]),
-        ("nsys/autograd_nvtx_h200.sqlite", lambda page: "absent" in page.data["lines"]),
-        ("nsys/python_backtrace_h200.sqlite", lambda page: page.data["lines"]["data"]),
+        ("fsdp_inference_2xh100.sqlite", lambda page: len(page.of_kind("idle")) == 2),
+        ("sampling_h200.sqlite", lambda page: "absent" in page.data["lines"]),
+        ("autograd_nvtx_h200.sqlite", lambda page: "absent" in page.data["lines"]),
+        ("python_backtrace_h200.sqlite", lambda page: page.data["lines"]["data"]),
         (
-            "kineto/resnet50_num_workers_0.pt.trace.json.gz",
+            "resnet50_num_workers_0.pt.trace.json.gz",
             lambda page: "data loading" in page.data["verdict"],
         ),
         (
-            "kineto/resnet50_num_workers_4.pt.trace.json.gz",
+            "resnet50_num_workers_4.pt.trace.json.gz",
             lambda page: "data loading" not in page.data["verdict"],
         ),
     ],
 )
-def test_traces_of_others(shared_data: Path, name: str, check: Callable[[PageReader], object]) -> None:
-    with Trace.open(shared_data / name) as trace:
+def test_traces_of_others(captures: Path, name: str, check: Callable[[PageReader], object]) -> None:
+    with Trace.open(captures / name) as trace:
         made = build_page(trace)
         kernels = int((trace.operations.kind == OperationKind.KERNEL).sum())
     page = PageReader(made.html)

@@ -70,8 +70,8 @@ def test_nsys_recording_of_the_demo(repo: Path) -> None:
     assert "profiler_overhead" in abstained
 
 
-def test_two_h100_that_copy(shared_data: Path) -> None:
-    path = shared_data / "nsys" / "fsdp_inference_2xh100.sqlite"
+def test_two_h100_that_copy(captures: Path) -> None:
+    path = captures / "fsdp_inference_2xh100.sqlite"
     result, found, abstained = checked(path, whole=True)
     assert len(found["bound"]) == 2
     for finding in found["bound"]:
@@ -96,8 +96,8 @@ def test_two_h100_that_copy(shared_data: Path) -> None:
     assert found["implicit_sync"][0].events == 4
 
 
-def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
-    _, found, abstained = checked(shared_data / "nsys" / "autograd_nvtx_h200.sqlite", whole=True)
+def test_small_kernels_are_launch_bound(captures: Path) -> None:
+    _, found, abstained = checked(captures / "autograd_nvtx_h200.sqlite", whole=True)
     causes = {finding.what.split(": ")[1]: finding.cost_ns for finding in found["gap_cause"]}
     assert set(causes) == {"host code", "loading GPU code", "inside a CUDA call (mostly cudaLaunchKernel)"}
     assert sum(finding.cost_ns for finding in found["gpu_gaps"]) == pytest.approx(130.6e6, rel=0.01)
@@ -109,9 +109,9 @@ def test_small_kernels_are_launch_bound(shared_data: Path) -> None:
     assert "recompute" in abstained and "dominant_line" in abstained, "the file has no stacks"
 
 
-def test_the_dataloader_before_and_not_after(shared_data: Path) -> None:
+def test_the_dataloader_before_and_not_after(captures: Path) -> None:
     before, after = (
-        checked(shared_data / "kineto" / f"resnet50_num_workers_{workers}.pt.trace.json.gz", whole=True)
+        checked(captures / f"resnet50_num_workers_{workers}.pt.trace.json.gz", whole=True)
         for workers in (0, 4)
     )
     (finding,) = before[1]["dataloader"]

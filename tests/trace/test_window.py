@@ -414,8 +414,8 @@ def test_the_steps_of_the_demo_add_up() -> None:
         assert idle == gaps(trace.windowed(WindowSelection(step=":"))).idle_ns < gaps(trace).idle_ns
 
 
-def test_ranks_of_fsdp(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_ranks_of_fsdp(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         parts = [trace.windowed(WindowSelection(ranks=(rank,))) for rank in (0, 1)]
         assert sum(len(part.operations) for part in parts) == len(trace.operations)
         assert [set(part.operations.device.tolist()) for part in parts] == [{0}, {1}]
@@ -425,8 +425,8 @@ def test_ranks_of_fsdp(shared_data: Path) -> None:
         assert sum(part.busy_ns for part in each) == whole.busy_ns
 
 
-def test_torch_profiler(shared_data: Path) -> None:
-    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+def test_torch_profiler(captures: Path) -> None:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         part = trace.windowed(WindowSelection(step="2"))
         row = steps(trace).rows[2]
         assert steps(part).rows[0].name == row.name

@@ -87,8 +87,8 @@ def test_nothing_to_show(tmp_path: Path) -> None:
             streams(trace, limit=0)
 
 
-def test_fsdp_inference_has_one_busy_stream_per_gpu(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_has_one_busy_stream_per_gpu(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result = streams(trace)
     assert [(row.pid, row.stream, row.kernels, row.copies) for row in result.rows] == [
         (111, 7, 1721, 452),
