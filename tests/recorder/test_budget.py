@@ -174,11 +174,11 @@ def test_the_interval_of_a_median() -> None:
     ("options", "part"),
     [
         ({"budget": 0.0}, "must be above 0 %"),
-        ({"budget": 0.7}, "up to 50 %"),
-        ({"budget": float("nan")}, "a share"),
-        ({"budget": 0.01, "every": 5, "active": 2}, "it excludes every"),
-        ({"budget": 0.01, "delay_s": 5.0}, "by steps or by the clock"),
-        ({"budget": 0.01, "signal": "USR1"}, "excludes"),
+        ({"budget": 0.7}, "at most 50 %"),
+        ({"budget": float("nan")}, "a budget must"),
+        ({"budget": 0.01, "every": 5, "active": 2}, "cannot be combined with every"),
+        ({"budget": 0.01, "delay_s": 5.0}, "cannot be combined with"),
+        ({"budget": 0.01, "signal": "USR1"}, "cannot be combined with"),
     ],
 )
 def test_budgets_that_make_no_sense(options: dict[str, Any], part: str) -> None:
@@ -253,7 +253,7 @@ def test_too_few_steps_for_a_window(fake_library: Any, tmp_path: Any) -> None:
 
 def test_arguments(tmp_path: Any) -> None:
     write(tmp_path, "")
-    for option, part in (("1%%", "expected a share"), ("0", "above 0 %"), ("99%", "up to 50 %")):
+    for option, part in (("1%%", "expected a share"), ("0", "above 0 %"), ("99%", "at most 50 %")):
         done = record(tmp_path, "--budget", option, "script.py")
         assert done.code == 2 and part in done.err + done.said, (option, done)
     done = record(tmp_path, "--budget", "1%", "--steps", "1:2", "script.py")

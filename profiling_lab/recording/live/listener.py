@@ -251,7 +251,7 @@ class Listener:
             if self._recorder is not None:
                 since = time.monotonic() - self._began
                 raise LabError(
-                    f"process {self.process} has been recorded by another attach for {since:.0f} s; "
+                    f"process {self.process} is being recorded by another attach, since {since:.0f} s; "
                     f"profiling-lab detach {self.process} ends that"
                 )
             request = Request.of(message)
