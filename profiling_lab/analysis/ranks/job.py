@@ -32,7 +32,7 @@ from profiling_lab.analysis.ranks.totals import (
     rows_of,
     totals_of,
 )
-from profiling_lab.analysis.ranks.verdict import Excess, Verdict, excess, suspects, verdict
+from profiling_lab.analysis.ranks.verdict import Excess, JobVerdict, excess, suspects, verdict
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
@@ -48,7 +48,7 @@ class JobResult:
     collectives: tuple[CollectiveRow, ...]
     steps: tuple[StepRow, ...]
     lines: tuple[LineRow, ...]
-    verdict: Verdict
+    verdict: JobVerdict
     clocks: Clocks
     files: int
     """that could be read"""
