@@ -178,3 +178,21 @@ def test_no_folder_is_a_heap() -> None:
 def test_every_package_has_its_line_in_the_matrix() -> None:
     packages = {p.parent.name for p in (REPO / "profiling_lab").glob("*/__init__.py")} - {"cli"}
     assert packages <= set(MAY_IMPORT), f"say who {sorted(packages - set(MAY_IMPORT))} may import"
+
+
+def test_an_op_or_model_has_its_name_alone() -> None:
+    """An exercise's files are a learner's own program and may repeat it."""
+    trees = {m: ast.parse(p.read_text()) for m, p in MODULES.items() if not re.search(r"exercises\.e\d", m)}
+    public: set[str] = set()
+    homes: dict[str, list[str]] = {}
+    for module, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+            if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]) != "__all__":
+                continue
+            if module.split(".")[1:2] in (["ops"], ["models"]):
+                public |= {n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)}
+    assert "HeavyLayer" in homes.keys() & public
+    twice = {name: found for name, found in homes.items() if name in public and len(found) > 1}
+    assert not twice, f"one name, one class: {twice}"

@@ -293,7 +293,7 @@ def test_what_is_no_job_is_refused(job: list[Path], tmp_path: Path, captures: Pa
     ("statement", "text"),
     [
         ("UPDATE PYREC_META SET value = '0' WHERE name = 'rank'", "are both rank 0"),
-        ("UPDATE PYREC_META SET value = '8' WHERE name = 'world_size'", "of a job of 2 ranks, .* of 8"),
+        ("UPDATE PYREC_META SET value = '8' WHERE name = 'world_size'", "a job of 2 ranks, .* to one of 8"),
         ("DELETE FROM TARGET_INFO_SESSION_START_TIME", "has no start time"),
         ("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = NULL", "has no start time"),
         ("CREATE TABLE OSRT_API (start, end)", "table OSRT_API that this version does not know"),

@@ -62,7 +62,7 @@ def test_phases(schedule: Schedule, expected: str) -> None:
         (lambda: Schedule(duration_s=float("inf")), "a finite time, not inf s"),
         (lambda: Schedule(signal="USR1", wait=3), "signal cannot be combined with steps"),
         (lambda: Schedule(active=1, step_by="nvtx:"), "nvtx:NAME"),
-        (lambda: Schedule(active=1, step_by="moon"), "not by 'moon'"),
+        (lambda: Schedule(active=1, step_by="moon"), "not 'moon'"),
     ],
 )
 def test_plans_that_make_no_sense_are_one_sentence(wrong: Any, part: str) -> None:
