@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from damage import WILD
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.gaps.gaps import gaps
@@ -32,7 +33,7 @@ from profiling_lab.analysis.info import info
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
 from profiling_lab.analysis.memory import memory_peaks
-from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.overlap.overlap import overlap
 from profiling_lab.analysis.steps import steps
 from profiling_lab.analysis.syncs import syncs
 from profiling_lab.errors import LabError
@@ -126,10 +127,11 @@ def of_2021(new: Document) -> Document:
     return old
 
 
-WILD: tuple[Any, ...] = (
-    None, True, 0, -1, 1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 10**30, 0.5, -0.0, 1e-9,
-    1e18, 1e308, float("nan"), float("inf"), -float("inf"), "", "7", "-7", "1.5", "1e3", "N/A", "X", "kernel",
-    "x" * 5000, "\ud800", "\x00\x1f", "π\U0001f600", [], [[[1]]], {}, {"a": {"b": [1, {"c": "}"}]}},
+ODD: tuple[Any, ...] = (
+    *(value for value in WILD if not isinstance(value, bytes)), True, -(2**31) - 1, 2**53 + 1, 2**64, 10**30,
+    0.5, -0.0, 1e-9, 1e18, 1e308, float("nan"), float("inf"), -float("inf"), "", "7", "-7", "1.5", "1e3",
+    "N/A", "X", "kernel", "x" * 5000, "\ud800", "\x00\x1f", "π\U0001f600", [], [[[1]]], {},
+    {"a": {"b": [1, {"c": "}"}]}},
 )  # fmt: skip
 BITS = (
     b"N/A", b"NaN", b"-Infinity", b"nan", b'"', b"\\", b"\\u", b"\\ud83d", b"{", b"}", b"[", b"]", b",", b":",
@@ -146,9 +148,9 @@ def damage_values(dice: random.Random, doc: Document) -> None:
         victim = dice.choice(events)
         what = dice.randrange(9)
         if what == 0 and isinstance(victim.get("args"), dict) and victim["args"]:
-            victim["args"][dice.choice(list(victim["args"]))] = dice.choice(WILD)
+            victim["args"][dice.choice(list(victim["args"]))] = dice.choice(ODD)
         elif what == 1:
-            victim[dice.choice(list(victim))] = dice.choice(WILD)
+            victim[dice.choice(list(victim))] = dice.choice(ODD)
         elif what == 2:
             victim.pop(dice.choice(list(victim)))
             victim.setdefault("ph", "X")
@@ -159,7 +161,7 @@ def damage_values(dice: random.Random, doc: Document) -> None:
         elif what == 5:
             victim["dur"] = dice.choice((0, -1, 1e12, dice.uniform(0, 5000)))
         elif what == 6:
-            victim["tid"], victim["pid"] = dice.choice(WILD), dice.choice((PID, PID + 1, -5, 1 << 40))
+            victim["tid"], victim["pid"] = dice.choice(ODD), dice.choice((PID, PID + 1, -5, 1 << 40))
         elif what == 7 and isinstance(victim.get("args"), dict):
             victim["args"]["Python parent id"] = dice.randrange(40)
             victim["args"]["Python id"] = dice.randrange(40)
@@ -169,7 +171,7 @@ def damage_values(dice: random.Random, doc: Document) -> None:
         dice.shuffle(events)
     if dice.random() < 0.3:
         doc[dice.choice(("baseTimeNanoseconds", "deviceProperties", "distributedInfo", "traceEvents"))] = (
-            dice.choice(WILD)
+            dice.choice(ODD)
         )
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
-from profiling_lab.analysis.host_activity import Doing, call_kinds
+from profiling_lab.analysis.host.activity import Doing, call_kinds
 from profiling_lab.analysis.places import Place, call_places, covered
 from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.device_spans import device_spans
-from profiling_lab.analysis.step_host import CATEGORIES, category_times
+from profiling_lab.analysis.host.steps import CATEGORIES, category_times
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.operation_classes import (

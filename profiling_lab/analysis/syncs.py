@@ -16,8 +16,8 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
-from profiling_lab.analysis.host_waits import WHATS, HostWaits, host_waits
-from profiling_lab.analysis.idle import busy_within, idle_after
+from profiling_lab.analysis.host.idle import busy_within, idle_after
+from profiling_lab.analysis.host.waits import WHATS, HostWaits, host_waits
 from profiling_lab.analysis.places import Place, call_places, covered
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         own, limit = tuple(args.own), args.limit or None
         if args.launch:
             from profiling_lab.analysis.kernels.launches import launches
-            from profiling_lab.report.launches import launches_report
+            from profiling_lab.report.kernels.launches import launches_report
 
             write(launches_report(trace, launches(trace, own, limit), args.lines), args.format)
             return 0

@@ -102,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
     from contextlib import ExitStack
 
     from profiling_lab.analysis.diff.diff import diff
-    from profiling_lab.report.diff import diff_report
-    from profiling_lab.report.diff_data import workflow_warnings
-    from profiling_lab.report.junit import junit
+    from profiling_lab.report.diff.data import workflow_warnings
+    from profiling_lab.report.diff.diff import diff_report
+    from profiling_lab.report.diff.junit import junit
     from profiling_lab.report.table import write
 
     before, after = _sides(args)

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.analysis.kernels.kernels import top_kernels
-    from profiling_lab.report.kernels import kernels_report
+    from profiling_lab.report.kernels.kernels import kernels_report
     from profiling_lab.report.table import write
 
     with shared.open_trace(args) as trace:

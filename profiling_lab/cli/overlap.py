@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.overlap import overlap
-    from profiling_lab.analysis.overlap_pairs import overlap_pairs
+    from profiling_lab.analysis.overlap.overlap import overlap
+    from profiling_lab.analysis.overlap.pairs import overlap_pairs
     from profiling_lab.report.overlap import overlap_report
     from profiling_lab.report.table import write
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.ranges import ranges
+    from profiling_lab.analysis.ranges.ranges import ranges
     from profiling_lab.report.ranges import ranges_report
     from profiling_lab.report.table import write
 

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.streams import streams
+    from profiling_lab.analysis.overlap.streams import streams
     from profiling_lab.report.streams import streams_report
     from profiling_lab.report.table import write
 

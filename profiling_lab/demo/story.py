@@ -17,9 +17,10 @@ from profiling_lab.demo.cost import Cost, read_cost
 from profiling_lab.demo.program import FOLDER
 from profiling_lab.report import bottleneck, numbers
 from profiling_lab.report.coverage_text import coverage_data
-from profiling_lab.report.kernels import kernels_report
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.kernels.kernels import kernels_report
 from profiling_lab.report.lines import lines_report
-from profiling_lab.report.table import SCHEMA, Column, Report, Table, Unit, write
+from profiling_lab.report.table import SCHEMA, Report, Table, Unit, write
 from profiling_lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ EMPHASIS = (
     (r"^(?:Top CUDA kernels|GPU time by line).*", "bold"),
 )
 
-COLUMNS = (
-    Column("line", "line"),
-    Column("function", "function"),
-    Column("forward_ns", "forward", Unit.NS),
-    Column("backward_ns", "backward", Unit.NS),
-    Column("kernels", "kernels", Unit.COUNT),
-    Column("share_frac", "of GPU time", Unit.FRAC),
+_FIELDS = (
+    Field("place", "line", value=lambda row: f"{PurePath(row.file).name}:{row.line}"),
+    Field("function", "function"),
+    Field("forward_ns", "forward", Unit.NS),
+    Field("backward_ns", "backward", Unit.NS),
+    Field("kernels", "kernels", Unit.COUNT),
+    Field("share_frac", "of GPU time", Unit.FRAC),
 )
 
 
@@ -112,18 +113,8 @@ def _recorded(trace: Trace, found: Bottleneck, cost: Cost | None) -> list[str]:
 
 
 def _line_table(found: Bottleneck) -> Table:
-    rows = tuple(
-        (
-            f"{PurePath(row.file).name}:{row.line}",
-            row.function,
-            row.forward_ns,
-            row.backward_ns,
-            row.kernels,
-            row.share_frac,
-        )
-        for row in found.lines[:LINES]
-    )
-    return Table(COLUMNS, rows, len(rows))
+    shown = found.lines[:LINES]
+    return table_of(_FIELDS, "place function forward_ns backward_ns kernels share_frac", shown, len(shown))
 
 
 def _rest(found: Bottleneck) -> list[str]:

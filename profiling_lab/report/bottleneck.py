@@ -9,7 +9,7 @@ from profiling_lab.analysis.bottleneck import Bottleneck, Layer, find, layer_nam
 from profiling_lab.analysis.kernels.kernels import KernelRow
 from profiling_lab.analysis.source_names import qualified
 from profiling_lab.report import numbers
-from profiling_lab.report.kernel_names import readable
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.trace import Frame
 
 __all__ = [

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
 
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.report import numbers
 from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.lines import frame_data, shown_path
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.report.fields import Field, frame_fields, table_of
+from profiling_lab.report.lines import shown_path
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.rules import Abstain, Checked, Finding
 from profiling_lab.trace import Trace
 
-_COST = Column("cost_ns", "cost", Unit.NS, "cost")
-_PER_STEP = Column("per_step_ns", "per step", Unit.NS, "step")
-_REST = (Column("severity", "severity"), Column("what", "finding"))
 COSTS = "costs are the most that could be won; the same time may be in several findings: do not add them"
 _SHOWN_EVIDENCE = 3
 _LEVELS: dict[str, Level] = {"high": "warning", "medium": "warning", "low": "notice"}
@@ -26,17 +24,17 @@ _LEVELS: dict[str, Level] = {"high": "warning", "medium": "warning", "low": "not
 
 def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int | None) -> Report:
     shown = checked.findings[:limit]
-    columns = (_COST, *((_PER_STEP,) if checked.steps else ()), *_REST)
+    per_step = "per_step_ns" if checked.steps else ""
     return Report(
         command="check",
         trace={"path": str(trace.path)},
         header=(*coverage_header(trace, coverage), *_verdict(checked)),
-        table=Table(
-            columns,
-            tuple(_cells(finding, bool(checked.steps)) for finding in shown),
+        table=table_of(
+            _fields(shown),
+            f"cost_ns {per_step} severity what",
+            shown,
             len(checked.findings),
-            tuple(_details(finding) for finding in shown),
-            tuple(_data(finding, key) for finding, key in zip(shown, _keys(shown), strict=True)),
+            map(_details, shown),
             details_in="what",
         ),
         coverage=coverage_data(coverage)
@@ -89,11 +87,6 @@ def _why(abstain: Abstain) -> str:
     return f"{abstain.reason}; it takes {abstain.to_record}" if abstain.to_record else abstain.reason
 
 
-def _cells(finding: Finding, has_steps: bool) -> tuple[Value, ...]:
-    per_step = (finding.per_step_ns,) if has_steps else ()
-    return (finding.cost_ns, *per_step, finding.severity, finding.what)
-
-
 def _details(finding: Finding) -> tuple[str, ...]:
     place = finding.place
     where = f"{shown_path(place.file)}:{place.line} {place.function}" if place else "no line known"
@@ -126,25 +119,23 @@ def _keys(findings: Sequence[Finding]) -> list[str]:
     return keys
 
 
-def _data(finding: Finding, key: str) -> dict[str, Any]:
-    place = frame_data(finding.place) if finding.place else {"function": "", "file": "", "line": None}
-    return {
-        "key": key,
-        "rule": finding.rule,
-        "cause": finding.cause,
-        "severity": finding.severity,
-        "confidence": finding.confidence,
-        "cost_ns": finding.cost_ns,
-        "per_step_ns": finding.per_step_ns,
-        "gain_ns": finding.gain_ns,
-        "gain_per_step_ns": finding.gain_per_step_ns,
-        "cost_of": finding.cost_of,
-        **place,
-        "what": finding.what,
-        "remedy": finding.remedy,
-        "events": finding.events,
-        "effects": [{"rule": effect.rule, "what": effect.what} for effect in finding.effects],
-        "evidence": [
-            {"table": event.table, "row": event.row, "start_ns": event.start_ns} for event in finding.evidence
-        ],
-    }
+def _fields(findings: Sequence[Finding]) -> tuple[Field, ...]:
+    keys = dict(zip(map(id, findings), _keys(findings), strict=True))
+    return (
+        Field("key", value=lambda finding: keys[id(finding)]),
+        Field("rule"),
+        Field("cause"),
+        Field("severity", "severity"),
+        Field("confidence"),
+        Field("cost_ns", "cost", Unit.NS, "cost"),
+        Field("per_step_ns", "per step", Unit.NS, "step"),
+        Field("gain_ns"),
+        Field("gain_per_step_ns"),
+        Field("cost_of"),
+        *frame_fields("place"),
+        Field("what", "finding"),
+        Field("remedy"),
+        Field("events"),
+        Field("effects", value=lambda found: [{"rule": e.rule, "what": e.what} for e in found.effects]),
+        Field("evidence", value=lambda found: [asdict(event) for event in found.evidence]),
+    )

@@ -7,48 +7,57 @@ from dataclasses import replace
 
 from profiling_lab.analysis.copies import LARGE_BYTES, By, CopiesResult, CopyRow
 from profiling_lab.report import numbers
-from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.places import place_lines, place_text, places_data
-from profiling_lab.report.stats import stats_data
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.report.coverage_text import trace_report
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.places import place_fields, place_lines, place_text
+from profiling_lab.report.stats import stats_fields
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Trace
 
 
 def copies_report(trace: Trace, result: CopiesResult, lines: int = 2) -> Report:
     """Rows of `copies` as a report: under each at most so many lines, or the one that tells it apart."""
-    columns = [Column("direction", "copy")]
-    if result.by != "direction":
-        columns += [Column("memory", "memory")]
-    columns += [
-        Column("total_ns", "total", Unit.NS),
-        Column("share_frac", "of all", Unit.FRAC),
-        Column("count", "count", Unit.COUNT),
-        Column("median_ns", "median", Unit.NS, "each"),
-        Column("total_bytes", "size", Unit.BYTES),
-        Column("bytes_per_s", "bandwidth", Unit.RATE),
-        Column("of_peak_frac", "of peak", Unit.FRAC),
-    ]
-    rows = tuple(tuple(_value(row, column.name) for column in columns) for row in result.rows)
-    return Report(
-        command="copies",
-        trace={
-            "path": str(trace.path),
-            "by": result.by,
-            "copies": result.copies,
-            "sets": result.sets,
-            "copied_bytes": result.total_bytes,
-            "copy_ns": result.total_ns,
-            "pageable_ns": result.pageable_ns,
-        },
-        header=(*coverage_header(trace, result.coverage), *_header(result)),
-        table=Table(
-            tuple(columns),
-            rows,
-            result.total_matched,
-            tuple(_lines(row, result.by, lines) for row in result.rows),
-            tuple(map(_data, result.rows)),
-        ),
-        coverage=coverage_data(result.coverage),
+    memory = "" if result.by == "direction" else "memory"
+    table = table_of(
+        _fields(),
+        f"direction {memory} total_ns share_frac count median_ns size_total_bytes bytes_per_s of_peak_frac",
+        result.rows,
+        result.total_matched,
+        (_lines(row, result.by, lines) for row in result.rows),
+    )
+    return trace_report(
+        "copies",
+        trace,
+        result.coverage,
+        _header(result),
+        table,
+        by=result.by,
+        copies=result.copies,
+        sets=result.sets,
+        copied_bytes=result.total_bytes,
+        copy_ns=result.total_ns,
+        pageable_ns=result.pageable_ns,
+    )
+
+
+def _fields() -> tuple[Field, ...]:
+    _, *sizes = stats_fields("sizes", "size_", Unit.BYTES, total="size")
+    return (
+        Field("key"),
+        Field("direction", "copy"),
+        Field("memory", "memory", value=memory_text, for_people_only=True),
+        Field("source_memory", value="source"),
+        Field("target_memory", value="target"),
+        Field("pageable"),
+        *stats_fields("times", total="total", count="count"),
+        *sizes,
+        Field("share_frac", "of all", Unit.FRAC),
+        Field("large_count", value="large"),
+        Field("bytes_per_s", "bandwidth", Unit.RATE),
+        Field("peak_bytes_per_s", value="peak.bytes_per_s"),
+        Field("peak_source", value=lambda row: row.peak.source if row.peak else ""),
+        Field("of_peak_frac", "of peak", Unit.FRAC),
+        *place_fields(),
     )
 
 
@@ -72,20 +81,6 @@ def _header(result: CopiesResult) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _value(row: CopyRow, name: str) -> Value:
-    values: dict[str, Value] = {
-        "memory": memory_text(row),
-        "total_ns": row.times.total,
-        "count": row.times.count,
-        "median_ns": row.times.median,
-        "total_bytes": row.sizes.total,
-    }
-    if name in values:
-        return values[name]
-    value: Value = getattr(row, name)
-    return value
-
-
 def _lines(row: CopyRow, by: By, most: int) -> tuple[str, ...]:
     if by != "line":
         return place_lines(row.places, most)
@@ -98,22 +93,3 @@ def memory_text(row: CopyRow) -> str:
     """`pinned -> device`; pageable memory is marked."""
     sides = [f"{side.upper()}" if side == "pageable" else side for side in (row.source, row.target) if side]
     return " -> ".join(sides)
-
-
-def _data(row: CopyRow) -> dict[str, object]:
-    return {
-        "key": row.key,
-        "direction": row.direction,
-        "source_memory": row.source,
-        "target_memory": row.target,
-        "pageable": row.pageable,
-        **stats_data(row.times),
-        **{name: v for name, v in stats_data(row.sizes, "size_", "bytes").items() if name != "size_count"},
-        "share_frac": round(row.share_frac, 6),
-        "large_count": row.large,
-        "bytes_per_s": row.bytes_per_s,
-        "peak_bytes_per_s": row.peak.bytes_per_s if row.peak else None,
-        "peak_source": row.peak.source if row.peak else "",
-        "of_peak_frac": None if row.of_peak_frac is None else round(row.of_peak_frac, 6),
-        **places_data(row.places),
-    }

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from profiling_lab.analysis.coverage import Coverage, file_notes
 from profiling_lab.report import numbers
+from profiling_lab.report.table import Report, Table
 from profiling_lab.trace import Trace
 from profiling_lab.trace.spans import Window
 
@@ -14,6 +16,19 @@ from profiling_lab.trace.spans import Window
 def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
     """Lines for people; indented ones belong to the line above them."""
     return (*_window_header(trace, coverage.window), *coverage_lines(trace.path.name, coverage))
+
+
+def trace_report(
+    command: str, trace: Trace, coverage: Coverage, header: Iterable[str], table: Table, **facts: Any
+) -> Report:
+    """The report of a command about one trace; `facts` are what JSON says of the trace beside its path."""
+    return Report(
+        command=command,
+        trace={"path": str(trace.path), **facts},
+        header=(*coverage_header(trace, coverage), *header),
+        table=table,
+        coverage=coverage_data(coverage),
+    )
 
 
 def totals_header(trace: Trace) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from profiling_lab.analysis.coverage import coverage
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.table import Column, Report, Table, Unit
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership
 
@@ -19,6 +20,10 @@ _NEXT = {
     "collapsed": "for flamegraph.pl --countname ns, and what else reads collapsed stacks",
     "parquet": "a file per table, for pandas.read_parquet, DuckDB, Polars",
 }
+_FIELDS = (
+    Field("what", "written", value=lambda part: part[0]),
+    Field("rows", "rows", Unit.COUNT, value=lambda part: part[1]),
+)
 
 
 def export_report(
@@ -28,7 +33,6 @@ def export_report(
     covered = coverage(trace, trace.stacks.own_rows(Ownership(own)))
     files = [output] if output.is_file() else sorted(output.iterdir())
     size_bytes = sum(file.stat().st_size for file in files)
-    rows = tuple(written)
     return Report(
         command="export",
         trace={"path": str(trace.path), "to": form, "output": str(output), "output_bytes": size_bytes},
@@ -36,6 +40,6 @@ def export_report(
             *coverage_header(trace, covered),
             f"wrote {output} ({numbers.size(size_bytes)}): {_NEXT[form]}",
         ),
-        table=Table((Column("what", "written"), Column("rows", "rows", Unit.COUNT)), rows, len(rows)),
+        table=table_of(_FIELDS, "what rows", written, len(written)),
         coverage=coverage_data(covered),
     )

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from profiling_lab.analysis.gaps.gaps import GapsResult
 from profiling_lab.analysis.gaps.longest import Gap, GapList, GapPart
 from profiling_lab.analysis.gaps.rows import GapRow
 from profiling_lab.analysis.steps import PARTS
 from profiling_lab.report import numbers
-from profiling_lab.report.coverage_text import coverage_data, coverage_header
+from profiling_lab.report.coverage_text import trace_report
+from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import frame_data, shown_place
-from profiling_lab.report.table import Column, Report, Table, Unit
+from profiling_lab.report.table import Report, Table, Unit
 from profiling_lab.trace import Frame, Trace
 
 _PLACES_SHOWN = 2
@@ -19,67 +22,48 @@ _PARTS_SHOWN = 6
 
 def gaps_report(trace: Trace, result: GapsResult) -> Report:
     """Rows of `gaps` as a report; without steps there is no column per step."""
-    per_step = (Column("per_step_ns", "per step", Unit.NS, "step"),) if result.steps else ()
-    columns = (
-        Column("cause", "cause"),
-        Column("line", "line"),
-        Column("what", "in"),
-        *per_step,
-        Column("idle_ns", "idle", Unit.NS),
-        Column("share_frac", "of idle", Unit.FRAC),
-        Column("pieces", "pieces", Unit.COUNT),
+    per_step = "per_step_ns" if result.steps else ""
+    table = table_of(
+        _FIELDS,
+        f"cause line what {per_step} idle_ns share_frac pieces",
+        result.rows,
+        result.total_matched,
+        map(_details, result.rows),
     )
-    rows = tuple(
-        (
-            row.cause,
-            _line(row),
-            row.what,
-            *((row.per_step_ns,) if result.steps else ()),
-            row.idle_ns,
-            row.share_frac,
-            row.pieces,
-        )
-        for row in result.rows
-    )
-    details, data = tuple(map(_details, result.rows)), tuple(map(_data, result.rows))
-    return _report(trace, result, Table(columns, rows, result.total_matched, details, data))
+    return _report(trace, result, table)
 
 
 def gap_list_report(trace: Trace, result: GapsResult, listed: GapList) -> Report:
     """The longest gaps one by one, under the header of `gaps`."""
-    several = len({(gap.pid, gap.device) for gap in listed.gaps}) > 1
-    columns = (
-        *((Column("pid", "process"), Column("device", "GPU")) if several else ()),
-        Column("start_ns", "at", Unit.NS, "at"),
-        Column("idle_ns", "idle", Unit.NS),
-        Column("cause", "mostly"),
-        Column("line", "line"),
-        Column("what", "in"),
-        Column("until", "until"),
+    several = "pid device" if len({(gap.pid, gap.device) for gap in listed.gaps}) > 1 else ""
+    table = table_of(
+        _GAP_FIELDS,
+        f"{several} start_ns idle_ns cause line what until",
+        listed.gaps,
+        listed.total_matched,
+        map(_part_lines, listed.gaps),
     )
-    rows = tuple(
-        (
-            *((str(gap.pid), str(gap.device)) if several else ()),
-            gap.start_ns,
-            gap.idle_ns,
-            gap.main.cause,
-            _line(gap.main),
-            gap.main.what,
-            shown_place(gap.until) if gap.until else "",
-        )
-        for gap in listed.gaps
-    )
-    details, data = tuple(map(_part_lines, listed.gaps)), tuple(map(_gap_data, listed.gaps))
-    return _report(trace, result, Table(columns, rows, listed.total_matched, details, data))
+    return _report(trace, result, table)
 
 
 def _report(trace: Trace, result: GapsResult, table: Table) -> Report:
-    return Report(
-        command="gaps",
-        trace=_trace_data(trace, result),
-        header=(*coverage_header(trace, result.coverage), *_header(result)),
-        table=table,
-        coverage=coverage_data(result.coverage),
+    return trace_report(
+        "gaps",
+        trace,
+        result.coverage,
+        _header(result),
+        table,
+        idle_ns=result.idle_ns,
+        span_ns=result.span_ns,
+        gaps=result.gaps,
+        unknown_ns=result.unknown_ns,
+        parts_ns=dict(zip(PARTS, result.parts_ns, strict=True)),
+        bound_by=result.bound_by,
+        steps=result.steps,
+        host_waits=result.host_waits,
+        host_wait_ns=result.host_wait_ns,
+        queue_full_ns=result.queue_full_ns,
+        late_frac=None if result.late_frac is None else round(result.late_frac, 6),
     )
 
 
@@ -96,26 +80,9 @@ def _part_lines(gap: Gap) -> tuple[str, ...]:
     return (*lines, *((f"and {numbers.counted(shorter, 'shorter part')}",) if shorter else ()))
 
 
-def _gap_data(gap: Gap) -> dict[str, object]:
-    return {
-        "key": gap.key,
-        "pid": gap.pid,
-        "device": gap.device,
-        "start_ns": gap.start_ns,
-        "idle_ns": gap.idle_ns,
-        "cause": gap.main.cause,
-        "until": None if gap.until is None else frame_data(gap.until),
-        "parts": [
-            {
-                "cause": part.cause,
-                "what": part.what,
-                **frame_data(part.frame or Frame("", "", 0)),
-                "exact": part.exact,
-                "idle_ns": part.idle_ns,
-            }
-            for part in gap.parts
-        ],
-    }
+def _part_data(part: GapPart) -> dict[str, object]:
+    frame = frame_data(part.frame or Frame("", "", 0))
+    return {"cause": part.cause, "what": part.what, **frame, "exact": part.exact, "idle_ns": part.idle_ns}
 
 
 def _line(row: GapRow | GapPart) -> str:
@@ -161,39 +128,39 @@ def _header(result: GapsResult) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _trace_data(trace: Trace, result: GapsResult) -> dict[str, object]:
-    return {
-        "path": str(trace.path),
-        "idle_ns": result.idle_ns,
-        "span_ns": result.span_ns,
-        "gaps": result.gaps,
-        "unknown_ns": result.unknown_ns,
-        "parts_ns": dict(zip(PARTS, result.parts_ns, strict=True)),
-        "bound_by": result.bound_by,
-        "steps": result.steps,
-        "host_waits": result.host_waits,
-        "host_wait_ns": result.host_wait_ns,
-        "queue_full_ns": result.queue_full_ns,
-        "late_frac": None if result.late_frac is None else round(result.late_frac, 6),
-    }
+def _times(frames: Iterable[tuple[Frame, int]]) -> list[dict[str, object]]:
+    return [{**frame_data(frame), "idle_ns": ns} for frame, ns in frames]
 
 
-def _data(row: GapRow) -> dict[str, object]:
-    frame = row.frame or Frame("", "", 0)
-    return {
-        "key": row.key,
-        "cause": row.cause,
-        "what": row.what,
-        "function": frame.function,
-        "file": frame.file,
-        "line": frame.line,
-        "exact": row.exact,
-        "idle_ns": row.idle_ns,
-        "in_steps_ns": row.in_steps_ns,
-        "per_step_ns": row.per_step_ns,
-        "pieces": row.pieces,
-        "share_frac": round(row.share_frac, 6),
-        "after": [{**frame_data(frame), "idle_ns": ns} for frame, ns in row.after],
-        "until": [{**frame_data(frame), "idle_ns": ns} for frame, ns in row.until],
-        "sampled": [{"place": place, "samples": times} for place, times in row.sampled],
-    }
+_FIELDS = (
+    Field("key"),
+    Field("cause", "cause"),
+    Field("what", "in"),
+    *frame_fields("frame", no_line=0, title="line", cell=_line),
+    Field("exact"),
+    Field("idle_ns", "idle", Unit.NS),
+    Field("in_steps_ns"),
+    Field("per_step_ns", "per step", Unit.NS, "step"),
+    Field("pieces", "pieces", Unit.COUNT),
+    Field("share_frac", "of idle", Unit.FRAC),
+    Field("after", value=lambda row: _times(row.after)),
+    Field("until", value=lambda row: _times(row.until)),
+    Field("sampled", value=lambda row: [{"place": place, "samples": times} for place, times in row.sampled]),
+)
+_GAP_FIELDS = (
+    Field("key"),
+    Field("pid", "process"),
+    Field("device", "GPU"),
+    Field("start_ns", "at", Unit.NS, "at"),
+    Field("idle_ns", "idle", Unit.NS),
+    Field("cause", "mostly", value="main.cause"),
+    Field("line", "line", value=lambda gap: _line(gap.main), for_people_only=True),
+    Field("what", "in", value="main.what", for_people_only=True),
+    Field(
+        "until",
+        "until",
+        value=lambda gap: frame_data(gap.until) if gap.until else None,
+        cell=lambda gap: shown_place(gap.until) if gap.until else "",
+    ),
+    Field("parts", value=lambda gap: [_part_data(part) for part in gap.parts]),
+)

@@ -11,33 +11,27 @@ from profiling_lab.analysis.coverage import LOST, Coverage
 from profiling_lab.analysis.info import Gpu, TraceInfo
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.table import Column, Report, Table, Unit
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Trace
 
-COLUMNS = (
-    Column("what", "what"),
-    Column("rows", "recorded", Unit.COUNT),
-    Column("missing", "what would have recorded it"),
+_FIELDS = (
+    Field("key"),
+    Field("what", "what"),
+    Field("rows", "recorded", Unit.COUNT),
+    Field("missing", "what would have recorded it", value=lambda part: "" if part.rows else part.missing),
 )
 
 
 def info_report(trace: Trace, facts: TraceInfo, coverage: Coverage | None) -> Report:
     """`coverage` is None for a trace without GPU operations."""
-    missing = [part.missing if not part.rows else "" for part in facts.recorded]
-    rows = tuple((part.what, part.rows, hint) for part, hint in zip(facts.recorded, missing, strict=True))
-    data = tuple(
-        {"key": part.key, "what": part.what, "rows": part.rows, "missing": hint}
-        for part, hint in zip(facts.recorded, missing, strict=True)
-    )
-    header = (*_header(facts), *(coverage_header(trace, coverage) if coverage else (trace.why_empty(),)))
-    described: dict[str, Any] = asdict(facts)
+    described: dict[str, Any] = asdict(facts) | {"recorder": dict(facts.recorder)}
     del described["recorded"]
-    described["recorder"] = dict(facts.recorder)
     return Report(
         command="info",
         trace=described,
-        header=header,
-        table=Table(COLUMNS, rows, len(rows), data=data),
+        header=(*_header(facts), *(coverage_header(trace, coverage) if coverage else (trace.why_empty(),))),
+        table=table_of(_FIELDS, "what rows missing", facts.recorded, len(facts.recorded)),
         coverage=coverage_data(coverage) if coverage else {},
     )
 

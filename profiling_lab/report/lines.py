@@ -6,13 +6,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from profiling_lab.analysis.lines import LineRow, LinesResult, PhaseFilter
+from profiling_lab.analysis.lines import Executed, LineRow, LinesResult, PhaseFilter
 from profiling_lab.report import numbers
-from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.kernel_names import readable
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.report.coverage_text import trace_report
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.kernels.names import readable
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.phases import LINE_PHASES
 
@@ -22,34 +24,38 @@ _NAMED = {"kernel": "kernel", "range": "NVTX range"}
 
 def lines_report(trace: Trace, result: LinesResult) -> Report:
     """Rows of `lines` as a report; what no row has gets no column."""
-    rows = result.rows
-    columns = [Column("key", _NAMED.get(result.by, result.by))]
-    columns += [Column("function", "function")] if result.by == "line" else []
-    columns += phase_columns(
-        [tuple(getattr(row, f"{phase}_ns") for phase in LINE_PHASES) for row in rows], result.phase
+    rows, is_named = result.rows, result.by in _NAMED
+    times = [tuple(getattr(row, f"{phase}_ns") for phase in LINE_PHASES) for row in rows]
+    function = "function" if result.by == "line" else ""
+    inclusive = "inclusive_ns" if any(r.inclusive_ns != r.gpu_ns for r in rows) and not is_named else ""
+    copies = "copies" if any(row.copies for row in rows) else ""
+    table = table_of(
+        _fields(trace, result.by),
+        f"key {function} {shown_phases(times, result.phase)} {inclusive} kernels {copies} share_frac",
+        rows,
+        result.total_matched,
+        (tuple(_details(row)) for row in rows),
     )
-    if any(row.inclusive_ns != row.gpu_ns for row in rows) and result.by not in _NAMED:
-        columns += [Column("inclusive_ns", "with calls", Unit.NS)]
-    columns += [Column("kernels", "kernels", Unit.COUNT)]
-    columns += [Column("copies", "copies", Unit.COUNT)] if any(row.copies for row in rows) else []
-    columns += [Column("share_frac", "of GPU time", Unit.FRAC)]
-    short = _short_kernel_names(trace) if result.by == "kernel" else {}
-    return Report(
-        command="lines",
-        trace={"path": str(trace.path)},
-        header=(*coverage_header(trace, result.coverage), *phase_header(result.phase_ns)),
-        table=Table(
-            tuple(columns),
-            tuple(
-                tuple(_value(row, c.name, short.get(row.key) or _place(row, result.by)) for c in columns)
-                for row in rows
-            ),
-            result.total_matched,
-            tuple(tuple(_details(row)) for row in rows),
-            tuple(map(_data, rows)),
-        ),
-        coverage=coverage_data(result.coverage),
-        summary={f"{name}_ns": ns for name, ns in zip(LINE_PHASES, result.phase_ns, strict=True)},
+    summary = {f"{name}_ns": ns for name, ns in zip(LINE_PHASES, result.phase_ns, strict=True)}
+    report = trace_report("lines", trace, result.coverage, phase_header(result.phase_ns), table)
+    return replace(report, summary=summary)
+
+
+def _fields(trace: Trace, by: str) -> tuple[Field, ...]:
+    short = _short_kernel_names(trace) if by == "kernel" else {}
+    return (
+        Field("key", _NAMED.get(by, by), cell=lambda row: short.get(row.key) or _place(row, by)),
+        Field("function", "function"),
+        Field("file"),
+        Field("line"),
+        *(Field(f"{phase}_ns", phase, Unit.NS) for phase in LINE_PHASES),
+        Field("gpu_ns", "total", Unit.NS),
+        Field("inclusive_ns", "with calls", Unit.NS),
+        Field("kernels", "kernels", Unit.COUNT),
+        Field("copies", "copies", Unit.COUNT),
+        Field("share_frac", "of GPU time", Unit.FRAC),
+        Field("callers", value=lambda row: [frame_data(frame) for frame in row.callers]),
+        Field("executed", value=lambda row: [_executed(part) for part in row.executed]),
     )
 
 
@@ -63,13 +69,12 @@ def phase_header(phase_ns: Sequence[int]) -> tuple[str, ...]:
     return (f"of all GPU time {', '.join(parts)}",) if len(parts) > 1 else ()
 
 
-def phase_columns(times: Sequence[tuple[int, ...]], phase: PhaseFilter) -> list[Column]:
-    """A column per phase that any row has time in, and their total where there are several."""
+def shown_phases(times: Sequence[tuple[int, ...]], phase: PhaseFilter, total: str = "gpu_ns") -> str:
+    """Columns: each phase that any row has time in, and their total where there are several."""
     if phase != "all":
-        return [Column(f"{phase}_ns", phase, Unit.NS)]
+        return f"{phase}_ns"
     shown = [name for name, column in zip(LINE_PHASES, zip(*times, strict=True), strict=False) if any(column)]
-    out = [Column(f"{name}_ns", name, Unit.NS) for name in shown]
-    return out + ([Column("gpu_ns", "total", Unit.NS)] if len(out) != 1 else [])
+    return " ".join([*(f"{name}_ns" for name in shown), *([total] if len(shown) != 1 else [])])
 
 
 def _details(row: LineRow) -> Iterator[str]:
@@ -79,11 +84,6 @@ def _details(row: LineRow) -> Iterator[str]:
         where = f"{shown_place(part.frame)} {part.frame.function}"
         took = f"{numbers.time(part.gpu_ns)} in {numbers.counted(part.operations, 'operation')}"
         yield f"backward executed at {where}: {took}"
-
-
-def _value(row: LineRow, name: str, place: str) -> Value:
-    value: Value = place if name == "key" else getattr(row, name)
-    return value
 
 
 def _place(row: LineRow, by: str) -> str:
@@ -129,28 +129,8 @@ def _short_kernel_names(trace: Trace) -> dict[str, str]:
     }
 
 
-def _data(row: LineRow) -> dict[str, object]:
-    return {
-        "key": row.key,
-        "function": row.function,
-        "file": row.file,
-        "line": row.line,
-        "forward_ns": row.forward_ns,
-        "backward_ns": row.backward_ns,
-        "recompute_ns": row.recompute_ns,
-        "optimizer_ns": row.optimizer_ns,
-        "unknown_ns": row.unknown_ns,
-        "gpu_ns": row.gpu_ns,
-        "inclusive_ns": row.inclusive_ns,
-        "kernels": row.kernels,
-        "copies": row.copies,
-        "share_frac": round(row.share_frac, 6),
-        "callers": [frame_data(frame) for frame in row.callers],
-        "executed": [
-            frame_data(part.frame) | {"gpu_ns": part.gpu_ns, "operations": part.operations}
-            for part in row.executed
-        ],
-    }
+def _executed(part: Executed) -> dict[str, object]:
+    return frame_data(part.frame) | {"gpu_ns": part.gpu_ns, "operations": part.operations}
 
 
 def frame_data(frame: Frame) -> dict[str, object]:

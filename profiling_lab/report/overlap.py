@@ -5,38 +5,41 @@ from __future__ import annotations
 
 from typing import Literal
 
-from profiling_lab.analysis.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
-from profiling_lab.analysis.overlap_pairs import MEETING_NS, PairRow
+from profiling_lab.analysis.overlap.overlap import ClassRow, DeviceRow, OverlapResult, StreamRow
+from profiling_lab.analysis.overlap.pairs import MEETING_NS, PairRow
 from profiling_lab.report import numbers
-from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.report.coverage_text import trace_report
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Trace
 
-_CLASS_COLUMNS = (
-    Column("name", "class"),
-    Column("operations", "operations", Unit.COUNT),
-    Column("busy_ns", "busy", Unit.NS),
-    Column("busy_frac", "of wall", Unit.FRAC),
-    Column("hidden_ns", "beside compute", Unit.NS),
-    Column("exposed_ns", "exposed", Unit.NS),
-    Column("alone_ns", "alone", Unit.NS),
+_CLASS = (
+    Field("class", "class", value="name"),
+    Field("operations", "operations", Unit.COUNT),
+    Field("busy_ns", "busy", Unit.NS),
+    Field("hidden_ns", "beside compute", Unit.NS),
+    Field("exposed_ns", "exposed", Unit.NS),
+    Field("alone_ns", "alone", Unit.NS),
+    Field("with_ns", value=lambda row: dict(row.with_ns)),
 )
-_STREAM_COLUMNS = (
-    Column("stream", "stream"),
-    Column("operations", "operations", Unit.COUNT),
-    Column("kernels", "kernels", Unit.COUNT),
-    Column("busy_ns", "busy", Unit.NS),
-    Column("busy_frac", "of wall", Unit.FRAC),
-    Column("shared_ns", "beside other streams", Unit.NS),
+_STREAM = (
+    Field("stream", "stream"),
+    Field("operations", "operations", Unit.COUNT),
+    Field("kernels", "kernels", Unit.COUNT),
+    Field("busy_ns", "busy", Unit.NS),
+    Field("shared_ns", "beside other streams", Unit.NS),
 )
-
-_PAIR_COLUMNS = (
-    Column("name", "operation"),
-    Column("beside", "beside"),
-    Column("times", "times", Unit.COUNT),
-    Column("together_ns", "together", Unit.NS),
-    Column("busy_frac", "of wall", Unit.FRAC),
+_PAIR = (
+    Field("name", "operation"),
+    Field("beside", "beside"),
+    Field("times", "times", Unit.COUNT),
+    Field("together_ns", "together", Unit.NS),
 )
+_TABLES = {
+    "class": (_CLASS, "class operations busy_ns busy_frac hidden_ns exposed_ns alone_ns"),
+    "stream": (_STREAM, "stream operations kernels busy_ns busy_frac shared_ns"),
+    "pair": (_PAIR, "name beside times together_ns busy_frac"),
+}
 _Row = ClassRow | StreamRow | PairRow
 
 
@@ -53,21 +56,31 @@ def overlap_report(
         "stream": result.streams,
         "pair": pairs,
     }
-    found = rows_by[by]
-    shown = found[:limit]
-    columns = {"class": _CLASS_COLUMNS, "stream": _STREAM_COLUMNS, "pair": _PAIR_COLUMNS}[by]
-    if len(result.devices) > 1:
-        columns = (Column("pid", "process"), Column("device", "GPU"), *columns)
+    rows, (fields, columns) = rows_by[by], _TABLES[by]
+    shown = rows[:limit]
+    several = "pid device" if len(result.devices) > 1 else ""
+    columns = f"{several} {columns}"
+    table = table_of(_with_wall(fields, result), columns, shown, len(rows), map(_details, shown))
+    header = (*_header(result), *_no_pairs(by, pairs))
+    devices = [_device_data(device) for device in result.devices]
+    return trace_report("overlap", trace, result.coverage, header, table, by=by, devices=devices)
+
+
+def _with_wall(fields: tuple[Field, ...], result: OverlapResult) -> tuple[Field, ...]:
     span = {(device.pid, device.device): device.span_ns for device in result.devices}
-    rows = tuple(tuple(_value(row, column.name, span) for column in columns) for row in shown)
-    return Report(
-        command="overlap",
-        trace={"path": str(trace.path), "by": by, "devices": [_device_data(d) for d in result.devices]},
-        header=(*coverage_header(trace, result.coverage), *_header(result), *_no_pairs(by, pairs)),
-        table=Table(
-            columns, rows, len(found), tuple(map(_details, shown)), tuple(_data(row, span) for row in shown)
-        ),
-        coverage=coverage_data(result.coverage),
+
+    def busy_frac(row: _Row) -> float:
+        wall = span[row.pid, row.device]
+        busy_ns = row.together_ns if isinstance(row, PairRow) else row.busy_ns
+        return busy_ns / wall if wall else 0.0
+
+    return (
+        Field("key"),
+        Field("pid", "process"),
+        Field("device", "GPU"),
+        *fields,
+        Field("busy_frac", "of wall", Unit.FRAC, value=busy_frac, for_people_only=True),
+        Field("span_ns", value=lambda row: span[row.pid, row.device]),
     )
 
 
@@ -75,15 +88,6 @@ def _no_pairs(by: str, pairs: tuple[PairRow, ...]) -> tuple[str, ...]:
     if by != "pair" or pairs:
         return ()
     return (f"no operations of two streams ran side by side for {numbers.time(MEETING_NS)} or more",)
-
-
-def _value(row: _Row, name: str, span: dict[tuple[int, int], int]) -> Value:
-    if name == "busy_frac":
-        wall = span[row.pid, row.device]
-        busy_ns = row.together_ns if isinstance(row, PairRow) else row.busy_ns
-        return busy_ns / wall if wall else 0.0
-    value: Value = getattr(row, name)
-    return str(value) if name in ("stream", "pid", "device") else value
 
 
 def _details(row: _Row) -> tuple[str, ...]:
@@ -123,33 +127,3 @@ def _device_data(device: DeviceRow) -> dict[str, object]:
         "level_ns": list(device.level_ns),
         "same_stream_ns": device.same_stream_ns,
     }
-
-
-def _data(row: _Row, span: dict[tuple[int, int], int]) -> dict[str, object]:
-    shared: dict[str, object] = {"key": row.key, "pid": row.pid, "device": row.device}
-    if isinstance(row, PairRow):
-        own: dict[str, object] = {
-            "name": row.name,
-            "beside": row.beside,
-            "times": row.times,
-            "together_ns": row.together_ns,
-        }
-    elif isinstance(row, StreamRow):
-        own = {
-            "stream": row.stream,
-            "operations": row.operations,
-            "kernels": row.kernels,
-            "busy_ns": row.busy_ns,
-            "shared_ns": row.shared_ns,
-        }
-    else:
-        own = {
-            "class": row.name,
-            "operations": row.operations,
-            "busy_ns": row.busy_ns,
-            "hidden_ns": row.hidden_ns,
-            "exposed_ns": row.exposed_ns,
-            "alone_ns": row.alone_ns,
-            "with_ns": dict(row.with_ns),
-        }
-    return shared | own | {"span_ns": span[row.pid, row.device]}

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from profiling_lab.analysis.places import Place
 from profiling_lab.report import numbers
+from profiling_lab.report.fields import Field, frame_fields
 from profiling_lab.report.lines import shown_place
+from profiling_lab.report.table import Unit
 
 
 def place_lines(places: tuple[Place, ...], most: int) -> tuple[str, ...]:
@@ -25,19 +29,19 @@ def place_text(place: Place) -> str:
     return f"in {place.within} ({place.reason})" if place.within else f"no line: {place.reason}"
 
 
-def places_data(places: tuple[Place, ...]) -> dict[str, object]:
-    """The first place as plain fields, which CSV keeps, and all of them as a list."""
-    first = places[0] if places else None
-    frame = first.frame if first else None
-    return {
-        "file": frame.file if frame else "",
-        "line": frame.line if frame else None,
-        "function": frame.function if frame else "",
-        "line_share_frac": round(first.share_frac, 6) if first else None,
-        "no_line_because": first.reason if first else "",
-        "within": first.within if first else "",
-        "lines": [_place_data(place) for place in places],
-    }
+def place_fields() -> tuple[Field, ...]:
+    """The first place of a row as plain fields, which CSV keeps, and all of them as a list."""
+
+    def first(row: Any) -> Place | None:
+        return row.places[0] if row.places else None
+
+    return (
+        *frame_fields(lambda row: getattr(first(row), "frame", None), "file line function"),
+        Field("line_share_frac", unit=Unit.FRAC, value=lambda row: getattr(first(row), "share_frac", None)),
+        Field("no_line_because", value=lambda row: getattr(first(row), "reason", "")),
+        Field("within", value=lambda row: getattr(first(row), "within", "")),
+        Field("lines", value=lambda row: [_place_data(place) for place in row.places]),
+    )
 
 
 def _place_data(place: Place) -> dict[str, object]:

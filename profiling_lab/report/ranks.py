@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, Literal
@@ -13,59 +12,13 @@ from profiling_lab.analysis.ranks.tables import CollectiveRow, LateOne, LineRow,
 from profiling_lab.analysis.ranks.totals import RankRow
 from profiling_lab.analysis.ranks.verdict import own_ns
 from profiling_lab.report import numbers
+from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.lines import shown_path
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.report.table import Report, Unit
 
 By = Literal["rank", "collective", "step", "line"]
 _LISTED = 16
 _LAST_SHOWN = 3
-
-_RANK_COLUMNS = (
-    Column("rank", "rank"),
-    Column("step_ns", "step", Unit.NS, "step"),
-    Column("compute_ns", "compute", Unit.NS, "step"),
-    Column("exposed_ns", "exposed comm.", Unit.NS, "step"),
-    Column("copy_ns", "copy", Unit.NS, "step"),
-    Column("idle_ns", "idle", Unit.NS, "step"),
-    Column("communication_ns", "all comm.", Unit.NS, "step"),
-    Column("wait_ns", "waiting", Unit.NS, "step"),
-    Column("exposed_wait_ns", "of it exposed", Unit.NS, "step"),
-    Column("late_frac", "last to", Unit.FRAC),
-    Column("behind_ns", "behind", Unit.NS),
-)
-_COLLECTIVE_COLUMNS = (
-    Column("name", "collective"),
-    Column("ranks", "ranks", Unit.COUNT),
-    Column("compared", "compared", Unit.COUNT),
-    Column("wait_ns", "wait", Unit.NS, "collective"),
-    Column("transfer_ns", "transfer", Unit.NS, "collective"),
-    Column("spread_ns", "first to last", Unit.NS, "collective"),
-    Column("last_rank", "last rank"),
-    Column("last_frac", "how often", Unit.FRAC),
-    Column("size_bytes", "size", Unit.BYTES),
-    Column("bus_gb_per_s", "bus GB/s"),
-)
-_STEP_COLUMNS = (
-    Column("number", "step"),
-    Column("ranks", "ranks", Unit.COUNT),
-    Column("mean_ns", "mean", Unit.NS, "step"),
-    Column("least_ns", "fastest", Unit.NS, "step"),
-    Column("least_rank", "rank"),
-    Column("most_ns", "slowest", Unit.NS, "step"),
-    Column("most_rank", "rank"),
-    Column("imbalance", "slowest/mean"),
-    Column("spread_ns", "begin apart", Unit.NS),
-)
-_LINE_COLUMNS = (
-    Column("kind", "time"),
-    Column("line", "line"),
-    Column("ranks", "ranks", Unit.COUNT),
-    Column("mean_ns", "mean", Unit.NS, "line"),
-    Column("most_ns", "most", Unit.NS, "line"),
-    Column("most_rank", "on rank"),
-    Column("others_ns", "others' mean", Unit.NS, "line"),
-    Column("found", ""),
-)
 
 
 def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
@@ -73,22 +26,15 @@ def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
 
     Ranks stand in their order, but where only some are shown those come first that cost or take most.
     """
-    columns, all_rows = _TABLES[by][0], _rows(result, by)
+    all_rows, (fields, columns) = _rows(result, by), _TABLES[by]
     if by == "rank" and limit is not None and limit < len(all_rows):
         all_rows = tuple(sorted(all_rows, key=lambda row: (-row.cost_ns, -own_ns(row), row.rank)))
-    value: Callable[[Any, str], Value] = _TABLES[by][1]
     shown = all_rows[:limit]
     return Report(
         command="ranks",
         trace=_job_data(result, by),
         header=_header(result, by),
-        table=Table(
-            columns,
-            tuple(tuple(value(row, column.name) for column in columns) for row in shown),
-            len(all_rows),
-            tuple(map(_details, shown)),
-            tuple(map(_data, shown)),
-        ),
+        table=table_of(fields, columns, shown, len(all_rows), map(_details, shown)),
         coverage={
             "gpu_ns": sum(row.facts.gpu_ns for row in result.rows),
             "attributed_ns": sum(row.facts.attributed_ns for row in result.rows),
@@ -212,48 +158,6 @@ def _shown(line: str) -> str:
     return f"{shown_path(file)}:{number}" if file else line
 
 
-def _rank_value(row: RankRow, name: str) -> Value:
-    value: Value = getattr(row, name)
-    if name == "behind_ns":
-        return value if row.late else None
-    return str(value) if name == "rank" else value
-
-
-def _collective_value(row: CollectiveRow, name: str) -> Value:
-    if name == "name":
-        return str(row.series)
-    if name == "bus_gb_per_s":
-        return None if row.bus_bytes_per_s is None else f"{row.bus_bytes_per_s / 1e9:,.1f}"
-    value: Value = getattr(row, name)
-    return value if name != "last_rank" or value is None else str(value)
-
-
-def _step_value(row: StepRow, name: str) -> Value:
-    if name == "imbalance":
-        return f"{row.imbalance:.3f}"
-    value: Value = getattr(row, name)
-    return str(value) if name in ("number", "least_rank", "most_rank") else value
-
-
-def _line_value(row: LineRow, name: str) -> Value:
-    if name == "kind":
-        return f"{row.kind} ({row.cause})" if row.cause else row.kind
-    if name == "line":
-        return _shown(row.line) if row.line else "no line"
-    if name == "found":
-        return f"slow on rank {row.most_rank} only" if row.alone else ""
-    value: Value = getattr(row, name)
-    return str(value) if name == "most_rank" else value
-
-
-_TABLES: dict[By, tuple[tuple[Column, ...], Callable[[Any, str], Value]]] = {
-    "rank": (_RANK_COLUMNS, _rank_value),
-    "collective": (_COLLECTIVE_COLUMNS, _collective_value),
-    "step": (_STEP_COLUMNS, _step_value),
-    "line": (_LINE_COLUMNS, _line_value),
-}
-
-
 def _details(row: RankRow | CollectiveRow | StepRow | LineRow) -> tuple[str, ...]:
     if not isinstance(row, CollectiveRow):
         return ()
@@ -274,32 +178,6 @@ def _which(late: LateOne) -> str:
     return f"number {late.number}" if late.step is None else f"step {late.step}, number {late.number}"
 
 
-def _data(row: RankRow | CollectiveRow | StepRow | LineRow) -> dict[str, Any]:
-    if isinstance(row, RankRow):
-        own = {name: getattr(row, name) for name in RankRow.__slots__ if name not in ("facts", "rank")}
-        facts = row.facts
-        return {
-            "key": row.key,
-            "rank": row.rank,
-            "file": PurePath(facts.path).name,
-            "pid": facts.pid,
-            "device": facts.device,
-            **own,
-            "late_frac": row.late_frac,
-            "gpu_ns": facts.gpu_ns,
-        }
-    if isinstance(row, CollectiveRow):
-        own = {
-            name: getattr(row, name) for name in CollectiveRow.__slots__ if name not in ("series", "worst")
-        }
-        series = {"kind": row.series.kind, "group": row.series.group, "members": list(row.series.members)}
-        numbered = {"numbered_by": row.series.numbered, "waits_for_all": row.series.is_together}
-        return {"key": row.key} | series | numbered | own | {"worst": [asdict(late) for late in row.worst]}
-    if isinstance(row, StepRow):
-        return {"key": row.key} | asdict(row) | {"imbalance": round(row.imbalance, 6)}
-    return {"key": row.key} | asdict(row)
-
-
 def _job_data(result: JobResult, by: By) -> dict[str, Any]:
     return {
         "files": result.files,
@@ -316,3 +194,101 @@ def _job_data(result: JobResult, by: By) -> dict[str, Any]:
 
 def _verdict_data(result: JobResult) -> dict[str, Any]:
     return asdict(result.verdict) | {"imbalance": round(result.verdict.imbalance, 6)}
+
+
+_RANK = (
+    Field("key"),
+    Field("rank", "rank"),
+    Field("file", value=lambda row: PurePath(row.facts.path).name),
+    Field("pid", value="facts.pid"),
+    Field("device", value="facts.device"),
+    Field("steps"),
+    Field("step_ns", "step", Unit.NS, "step"),
+    Field("compute_ns", "compute", Unit.NS, "step"),
+    Field("exposed_ns", "exposed comm.", Unit.NS, "step"),
+    Field("copy_ns", "copy", Unit.NS, "step"),
+    Field("idle_ns", "idle", Unit.NS, "step"),
+    Field("communication_ns", "all comm.", Unit.NS, "step"),
+    Field("median_ns"),
+    Field("wait_ns", "waiting", Unit.NS, "step"),
+    Field("exposed_wait_ns", "of it exposed", Unit.NS, "step"),
+    Field("transfer_ns"),
+    Field("compared"),
+    Field("late"),
+    Field("late_steps"),
+    Field("behind_ns", "behind", Unit.NS, cell=lambda row: row.behind_ns if row.late else None),
+    Field("cost_ns"),
+    Field("missing"),
+    Field("late_frac", "last to", Unit.FRAC, digits=None),
+    Field("gpu_ns", value="facts.gpu_ns"),
+)
+_COLLECTIVE = (
+    Field("key"),
+    Field("kind", value="series.kind"),
+    Field("group", value="series.group"),
+    Field("members", value="series.members"),
+    Field("numbered_by", value="series.numbered"),
+    Field("waits_for_all", value="series.is_together"),
+    Field("name", "collective", value=lambda row: str(row.series), for_people_only=True),
+    Field("ranks", "ranks", Unit.COUNT),
+    Field("occurrences"),
+    Field("compared", "compared", Unit.COUNT),
+    Field("incomplete"),
+    Field("apart"),
+    Field("wait_ns", "wait", Unit.NS, "collective"),
+    Field("transfer_ns", "transfer", Unit.NS, "collective"),
+    Field("spread_ns", "first to last", Unit.NS, "collective"),
+    Field("last_rank", "last rank"),
+    Field("last_frac", "how often", Unit.FRAC, digits=None),
+    Field("size_bytes", "size", Unit.BYTES),
+    Field("bus_bytes_per_s", "bus GB/s", cell=lambda row: _gb_per_s(row.bus_bytes_per_s)),
+    Field("worst", value=lambda row: [asdict(late) for late in row.worst]),
+)
+_STEP = (
+    Field("key"),
+    Field("number", "step"),
+    Field("ranks", "ranks", Unit.COUNT),
+    Field("mean_ns", "mean", Unit.NS, "step"),
+    Field("most_ns", "slowest", Unit.NS, "step"),
+    Field("most_rank", "rank"),
+    Field("least_ns", "fastest", Unit.NS, "step"),
+    Field("least_rank", "rank"),
+    Field("spread_ns", "begin apart", Unit.NS),
+    Field(
+        "imbalance",
+        "slowest/mean",
+        value=lambda row: round(row.imbalance, 6),
+        cell=lambda row: f"{row.imbalance:.3f}",
+    ),
+)
+_LINE = (
+    Field("key"),
+    Field("kind", "time", cell=lambda row: f"{row.kind} ({row.cause})" if row.cause else row.kind),
+    Field("line", "line", cell=lambda row: _shown(row.line) if row.line else "no line"),
+    Field("cause"),
+    Field("ranks", "ranks", Unit.COUNT),
+    Field("mean_ns", "mean", Unit.NS, "line"),
+    Field("most_ns", "most", Unit.NS, "line"),
+    Field("most_rank", "on rank"),
+    Field("second_ns"),
+    Field("others_ns", "others' mean", Unit.NS, "line"),
+    Field("least_ns"),
+    Field("alone", cell=lambda row: f"slow on rank {row.most_rank} only" if row.alone else ""),
+)
+_TABLES: dict[By, tuple[tuple[Field, ...], str]] = {
+    "rank": (
+        _RANK,
+        "rank step_ns compute_ns exposed_ns copy_ns idle_ns communication_ns wait_ns exposed_wait_ns "
+        "late_frac behind_ns",
+    ),
+    "collective": (
+        _COLLECTIVE,
+        "name ranks compared wait_ns transfer_ns spread_ns last_rank last_frac size_bytes bus_bytes_per_s",
+    ),
+    "step": (_STEP, "number ranks mean_ns least_ns least_rank most_ns most_rank imbalance spread_ns"),
+    "line": (_LINE, "kind line ranks mean_ns most_ns most_rank others_ns alone"),
+}
+
+
+def _gb_per_s(bytes_per_s: float | None) -> str | None:
+    return None if bytes_per_s is None else f"{bytes_per_s / 1e9:,.1f}"

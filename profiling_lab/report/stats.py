@@ -1,40 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of summary tables: average, median, extremes and spread."""
+"""Fields of summary tables: count, total, average, median, extremes and standard deviation."""
 
 from __future__ import annotations
 
-from profiling_lab.analysis.stats import Stats
-from profiling_lab.report.table import Column, Unit, Value
+from typing import Any
 
-# Shown in one unit, whatever the total is shown in.
-_SPREAD = (
-    ("average", "average"),
-    ("median", "median"),
-    ("shortest", "min"),
-    ("longest", "max"),
-    ("deviation", "std"),
-)
+from profiling_lab.report.fields import Field, getter
+from profiling_lab.report.table import Unit
+
+_SPREAD = {
+    "average": "average",
+    "median": "median",
+    "shortest": "min",
+    "longest": "max",
+    "deviation": "std",
+}
+SPREAD = " ".join(f"{name}_ns" for name in _SPREAD)
+"""columns of all of them, where the fields have no prefix"""
 
 
-def spread_columns(prefix: str = "", title: str = "", unit: Unit = Unit.NS) -> tuple[Column, ...]:
-    """`prefix` tells the columns apart where a row has several sets of them: `queue_`, shown as `queue`."""
-    suffix = "_bytes" if unit is Unit.BYTES else "_ns"
-    return tuple(
-        Column(f"{prefix}{name}{suffix}", f"{title} {shown}".strip(), unit, f"{prefix}each")
-        for name, shown in _SPREAD
+def stats_fields(
+    stats: str, prefix: str = "", unit: Unit = Unit.NS, scale: str = "", **titles: str
+) -> tuple[Field, ...]:
+    """Of the Stats that are this attribute of a row; `prefix` tells several sets of them apart. titles: of
+    `total` and `count`, which have none else, and other ones than usual.
+
+    Averages and extremes of nothing are unknown, not 0; they are shown in one unit, whatever the total is in.
+    """
+    get, suffix = getter(stats), "bytes" if unit is Unit.BYTES else "ns"
+
+    def spread(name: str, title: str) -> Field:
+        def value(row: Any) -> int | None:
+            found = get(row)
+            return getattr(found, name) if found and found.count else None
+
+        return Field(
+            f"{prefix}{name}_{suffix}", titles.get(name, title), unit, scale or f"{prefix}each", value
+        )
+
+    return (
+        Field(f"{prefix}count", titles.get("count", ""), Unit.COUNT, value=f"{stats}.count"),
+        Field(f"{prefix}total_{suffix}", titles.get("total", ""), unit, value=f"{stats}.total"),
+        *(spread(name, title) for name, title in _SPREAD.items()),
     )
-
-
-def spread_values(stats: Stats) -> tuple[Value, ...]:
-    """None where there is nothing to take an average of: unknown, not 0."""
-    if not stats.count:
-        return (None,) * len(_SPREAD)
-    return (stats.average, stats.median, stats.shortest, stats.longest, stats.deviation)
-
-
-def stats_data(stats: Stats, prefix: str = "", unit: str = "ns") -> dict[str, Value]:
-    """For machines; `total` and `count` with them."""
-    values = dict(zip((name for name, _ in _SPREAD), spread_values(stats), strict=True))
-    return {f"{prefix}count": stats.count, f"{prefix}total_{unit}": stats.total} | {
-        f"{prefix}{name}_{unit}": value for name, value in values.items()
-    }

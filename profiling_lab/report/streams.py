@@ -3,59 +3,50 @@
 
 from __future__ import annotations
 
-from profiling_lab.analysis.streams import DeviceStreams, StreamRow, StreamsResult
+from profiling_lab.analysis.overlap.streams import DeviceStreams, StreamRow, StreamsResult
 from profiling_lab.report import numbers
-from profiling_lab.report.coverage_text import coverage_data, coverage_header
-from profiling_lab.report.places import place_lines, places_data
-from profiling_lab.report.table import Column, Report, Table, Unit, Value
+from profiling_lab.report.coverage_text import trace_report
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.places import place_fields, place_lines
+from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Trace
 
 
 def streams_report(trace: Trace, result: StreamsResult, lines: int = 2) -> Report:
     """Rows of `streams` as a report; process and device are shown where there are several."""
-    columns = (
-        Column("stream", "stream"),
-        Column("busy_ns", "busy", Unit.NS, "time"),
-        Column("share_frac", "of GPU time", Unit.FRAC),
-        Column("shared_ns", "shared", Unit.NS, "time"),
-        Column("idle_ns", "idle", Unit.NS, "time"),
-        Column("longest_gap_ns", "max gap", Unit.NS, "time"),
-        Column("kernels", "kernels", Unit.COUNT),
-        Column("copies", "copies", Unit.COUNT),
-        Column("sets", "sets", Unit.COUNT),
-        Column("begins_ns", "first", Unit.NS, "clock"),
-        Column("ends_ns", "last", Unit.NS, "clock"),
+    table = table_of(
+        _fields(trace.first_ns, len(result.devices) > 1),
+        "stream busy_ns share_frac shared_ns idle_ns longest_gap_ns kernels copies sets first_ns last_ns",
+        result.rows,
+        result.total_matched,
+        (place_lines(row.places, lines) for row in result.rows),
     )
-    several = len(result.devices) > 1
-    rows = tuple(_values(row, trace.first_ns, several) for row in result.rows)
-    return Report(
-        command="streams",
-        trace={"path": str(trace.path), "devices": [_device_data(device) for device in result.devices]},
-        header=(*coverage_header(trace, result.coverage), *map(_device_line, result.devices)),
-        table=Table(
-            columns,
-            rows,
-            result.total_matched,
-            tuple(place_lines(row.places, lines) for row in result.rows),
-            tuple(map(_data, result.rows)),
-        ),
-        coverage=coverage_data(result.coverage),
-    )
+    header, devices = map(_device_line, result.devices), [_device_data(device) for device in result.devices]
+    return trace_report("streams", trace, result.coverage, header, table, devices=devices)
 
 
-def _values(row: StreamRow, zero_ns: int, several: bool) -> tuple[Value, ...]:
+def _fields(zero_ns: int, several: bool) -> tuple[Field, ...]:
     return (
-        _name(row, several),
-        row.busy_ns,
-        row.share_frac,
-        row.shared_ns,
-        row.idle_ns,
-        row.longest_gap_ns,
-        row.kernels,
-        row.copies,
-        row.sets,
-        row.first_ns - zero_ns,
-        row.last_ns - zero_ns,
+        Field("key"),
+        Field("pid"),
+        Field("device"),
+        Field("stream", "stream", cell=lambda row: _name(row, several)),
+        Field("kind"),
+        Field("priority"),
+        Field("operations"),
+        Field("kernels", "kernels", Unit.COUNT),
+        Field("copies", "copies", Unit.COUNT),
+        Field("sets", "sets", Unit.COUNT),
+        Field("first_ns", "first", Unit.NS, "clock", cell=lambda row: row.first_ns - zero_ns),
+        Field("last_ns", "last", Unit.NS, "clock", cell=lambda row: row.last_ns - zero_ns),
+        Field("span_ns"),
+        Field("busy_ns", "busy", Unit.NS, "time"),
+        Field("idle_ns", "idle", Unit.NS, "time"),
+        Field("shared_ns", "shared", Unit.NS, "time"),
+        Field("gaps"),
+        Field("longest_gap_ns", "max gap", Unit.NS, "time"),
+        Field("share_frac", "of GPU time", Unit.FRAC),
+        *place_fields(),
     )
 
 
@@ -88,29 +79,4 @@ def _device_data(device: DeviceStreams) -> dict[str, object]:
         "span_ns": device.span_ns,
         "level_ns": list(device.level_ns),
         "concurrency": round(device.concurrency, 6),
-    }
-
-
-def _data(row: StreamRow) -> dict[str, object]:
-    return {
-        "key": row.key,
-        "pid": row.pid,
-        "device": row.device,
-        "stream": row.stream,
-        "kind": row.kind,
-        "priority": row.priority,
-        "operations": row.operations,
-        "kernels": row.kernels,
-        "copies": row.copies,
-        "sets": row.sets,
-        "first_ns": row.first_ns,
-        "last_ns": row.last_ns,
-        "span_ns": row.span_ns,
-        "busy_ns": row.busy_ns,
-        "idle_ns": row.idle_ns,
-        "shared_ns": row.shared_ns,
-        "gaps": row.gaps,
-        "longest_gap_ns": row.longest_gap_ns,
-        "share_frac": round(row.share_frac, 6),
-        **places_data(row.places),
     }

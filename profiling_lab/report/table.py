@@ -251,11 +251,13 @@ def _data(table: Table) -> tuple[dict[str, Any], ...]:
 def _write_csv(report: Report, stream: TextIO) -> None:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    rows = [
-        {name: v for name, v in row.items() if not isinstance(v, list | dict)} for row in _data(report.table)
+    rows = _data(report.table)
+    nested = {name for row in rows for name, value in row.items() if isinstance(value, list | tuple | dict)}
+    names = [
+        name for name in (rows[0] if rows else (c.name for c in report.table.columns)) if name not in nested
     ]
-    writer.writerow(rows[0] if rows else [column.name for column in report.table.columns])
-    writer.writerows(["" if value is None else value for value in row.values()] for row in rows)
+    writer.writerow(names)
+    writer.writerows(["" if row[name] is None else row[name] for name in names] for row in rows)
     stream.write(buffer.getvalue())
 
 

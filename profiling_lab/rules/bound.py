@@ -6,8 +6,7 @@ start on an idle GPU, they are launched more slowly than they run, and the launc
 launch calls alone do not mean launch-bound: if the launch queue is full, the call waits for the GPU, and a
 CUDA graph does not help.
 
-Long gaps (first calls, data loading) are not caused by launches. They are excluded here; `gap_cause` explains
-them.
+Long gaps (first calls, data loading) are not caused by launches. They are excluded here: see `gap_cause`.
 """
 
 from __future__ import annotations
@@ -35,16 +34,9 @@ OF_COPIES = (
 
 
 def check(view: View) -> RuleResult:
-    findings: list[Finding] = []
-    unknown: list[Abstain] = []
-    for process, busy in view.processes.items():
-        finding: Finding | Abstain | None = _copy_bound(view, process, busy)
-        idle_ns, span_ns = busy.without_long_gaps(view[LONG])
-        if finding is None and idle_ns >= max(view[IDLE] * span_ns, 1):
-            finding = _launch_bound(view, process, idle_ns, span_ns)
-        unknown += [finding] if isinstance(finding, Abstain) else []
-        findings += [finding] if isinstance(finding, Finding) else []
-    return findings or (unknown[0] if unknown else ())
+    found = [_copy_bound(view, p, busy) or _launch_bound(view, p, busy) for p, busy in view.processes.items()]
+    findings = [one for one in found if isinstance(one, Finding)]
+    return findings or next((one for one in found if isinstance(one, Abstain)), ())
 
 
 def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
@@ -56,10 +48,10 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
         return None
     full_ns = full_queue_ns(view, process)
     queue = f"; launches waited {ms(full_ns)} because the command buffer was full" if full_ns else ""
-    share, moved_bytes = copying_ns / busy.span_ns, int(operations.size_bytes[copies].sum())
     return view.finding(
-        what=f"copy-bound{view.of_process(process)}: for {ms(copying_ns)}, {percent(share)} of the "
-        f"recording, only copies run ({len(copies):,}, {moved_bytes:,} bytes){queue}",
+        f"copy-bound{view.of_process(process)}: for {ms(copying_ns)}, {percent(copying_ns / busy.span_ns)} "
+        f"of the recording, only copies run ({len(copies):,}, {operations.size_bytes[copies].sum():,} bytes)"
+        f"{queue}",
         cost_ns=copying_ns,
         cost_of="time in which only copies run",
         place=view.hottest_line(copies, operations.duration_ns[copies]),
@@ -69,22 +61,22 @@ def _copy_bound(view: View, process: int, busy: Busy) -> Finding | None:
     )
 
 
-def _launch_bound(view: View, process: int, idle_ns: int, span_ns: int) -> Finding | Abstain | None:
+def _launch_bound(view: View, process: int, busy: Busy) -> Finding | Abstain | None:
+    idle_ns, span_ns = busy.without_long_gaps(view[LONG])
+    if idle_ns < max(view[IDLE] * span_ns, 1):
+        return None
     kernels = np.flatnonzero(view.kernels & (view.operations.process == process))
     pace = launch_pace(view, kernels)
     if len(pace.known) < ENOUGH_FRAC * max(len(kernels), 1):
-        return Abstain(
-            f"of {len(kernels)} kernels {len(pace.known)} have a recorded launch: too few",
-            FROM_THE_START,
-        )
+        few = f"of {len(kernels)} kernels {len(pace.known)} have a recorded launch: too few"
+        return Abstain(few, FROM_THE_START)
     queue_is_full = pace.fullest >= view[QUEUE] or full_queue_ns(view, process) >= view[FULL] * span_ns
-    starved_frac = len(pace.starved) / max(len(pace.known), 1)
-    if starved_frac < view[STARVED] or pace.interval_ns <= pace.kernel_ns or queue_is_full:
+    if pace.starved_frac < view[STARVED] or pace.interval_ns <= pace.kernel_ns or queue_is_full:
         return None
     waited_ns = np.where(pace.starved_ns < view[LONG], pace.starved_ns, 0)
     return view.finding(
         what=f"launch-bound{view.of_process(process)}: outside of long gaps the GPU idles "
-        f"{percent(idle_ns / span_ns)} of the time; {percent(starved_frac)} of the kernels started on "
+        f"{percent(idle_ns / span_ns)} of the time; {percent(pace.starved_frac)} of the kernels started on "
         f"an idle GPU; the host launches one every {pace.interval_ns / 1000:.1f} µs, and one runs "
         f"{pace.kernel_ns / 1000:.1f} µs",
         cost_ns=idle_ns,

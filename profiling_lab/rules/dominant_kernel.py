@@ -38,8 +38,7 @@ OF_FAMILIES = (
     (
         FUSED_ATTENTION,
         "it is fused and uses tensor cores already: reduce the work (causal or sliding masks, shorter or "
-        "packed "
-        "sequences), or use a newer backend (cuDNN, FlashAttention-3)",
+        "packed sequences), or use a newer backend (cuDNN, FlashAttention-3)",
     ),
     (NO_TENSOR_CORES, "use tensor cores (see tensor_cores): bf16, fp16 or TF32"),
     (

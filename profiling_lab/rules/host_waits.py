@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.analysis.host_waits import AT_ONCE_NS, VALUE_BYTES
+from profiling_lab.analysis.host.waits import AT_ONCE_NS, VALUE_BYTES
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import Mask, View

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.stats import grouped
+from profiling_lab.analysis.kernels.variability import VaryingLaunches, varying_launches
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, Finding, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64, dense
 from profiling_lab.trace.operation_classes import OperationClass
 
 SPREAD = Threshold("spread", "the slowest takes", 5, "times the mean, from", "nsys-ai: variability")
@@ -32,35 +31,22 @@ REMEDY = (
 
 def check(view: View) -> RuleResult:
     rows = np.flatnonzero(view.kernels)
-    duration = view.operations.duration_ns
-    place = view.operation_place[rows].astype(np.int64) + 1
-    key, _ = dense(
-        place << 34 | view.operations.name[rows].astype(np.int64) << 2 | view.attribution.phase[rows]
-    )
-    many = np.flatnonzero(np.bincount(key, minlength=1) >= view[MANY])
-    if not len(many):
+    varying = varying_launches(view.trace, rows, view.operation_place, view[MANY], view[SPREAD])
+    if varying is None:
         return Abstain(f"no line launches a kernel {view[MANY]:.0f} times", LONGER)
-    total, slowest = np.zeros(int(key.max()) + 1), np.zeros(int(key.max()) + 1)
-    np.add.at(total, key, duration[rows])
-    np.maximum.at(slowest, key, duration[rows])
-    spread = slowest * np.bincount(key) / np.maximum(total, 1)
-    wild = np.isin(key, many[spread[many] >= view[SPREAD]])
-    # All collectives wait for other ranks, so they share one finding.
-    talks = view.classes[rows] == OperationClass.COMMUNICATION
-    beyond_of = np.zeros(len(duration), dtype=np.int64)
-    findings = []
-    for _, mine in grouped(rows[wild], key[wild]):
-        took = duration[mine]
-        median = int(np.median(took))
-        beyond = np.maximum(took - median, 0)
-        beyond_of[mine] = beyond
-        if view.classes[mine[0]] == OperationClass.COMMUNICATION or beyond.sum() < view[SHARE] * view.gpu_ns:
+    findings, of_communication = [], []
+    for launches in varying:
+        mine, beyond = launches.rows, launches.beyond_ns
+        if view.classes[mine[0]] == OperationClass.COMMUNICATION:
+            of_communication.append(launches)  # all of them wait for other ranks: one finding
+            continue
+        if beyond.sum() < view[SHARE] * view.gpu_ns:
             continue
         name = view.operations.short_names[view.operations.name[mine[0]]]
         findings.append(
             view.finding(
-                f"{len(mine):,} launches of {name} take {ms(median)} in the median and up to "
-                f"{ms(int(took.max()))}",
+                f"{len(mine):,} launches of {name} take {ms(launches.median_ns)} in the median and up to "
+                f"{ms(int(view.operations.duration_ns[mine].max()))}",
                 cost_ns=gpu_time(view, mine, beyond),
                 cost_of="GPU time beyond the median",
                 place=view.place(int(view.operation_place[mine[0]])),
@@ -70,12 +56,14 @@ def check(view: View) -> RuleResult:
                 confidence="low",
             )
         )
-    return [*findings, *_of_communication(view, rows[wild & talks], beyond_of)]
+    return [*findings, *_of_communication(view, of_communication)]
 
 
-def _of_communication(view: View, rows: I64, beyond_of: I64) -> list[Finding]:
-    beyond = beyond_of[rows]
-    if not len(rows) or beyond.sum() < view[SHARE] * view.gpu_ns:
+def _of_communication(view: View, varying: list[VaryingLaunches]) -> list[Finding]:
+    if not varying:
+        return []
+    rows, beyond = (np.concatenate(c) for c in zip(*((v.rows, v.beyond_ns) for v in varying), strict=True))
+    if beyond.sum() < view[SHARE] * view.gpu_ns:
         return []
     took = view.operations.duration_ns[rows]
     return [

@@ -36,6 +36,10 @@ class LaunchPace:
     fullest: int
     """the most launches queued on one stream"""
 
+    @property
+    def starved_frac(self) -> float:
+        return len(self.starved) / max(len(self.known), 1)
+
 
 def launch_pace(view: View, kernels: I64) -> LaunchPace:
     """`kernels` are rows of one process."""

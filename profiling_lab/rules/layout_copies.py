@@ -10,19 +10,16 @@ reported separately, because a different layout does not remove them. The cost i
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
-from profiling_lab import _analysis
+from profiling_lab.analysis.operators import innermost_is
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import CASTING, KNOWN, REARRANGING, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
-from profiling_lab.trace.attribution import BLEED_NS, Phase
-from profiling_lab.trace.columns import full
+from profiling_lab.trace.attribution import Phase
 
 SHARE = Threshold(
     "share", "layout changes at one line", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
@@ -34,8 +31,7 @@ REMEDY = (
 
 OF_CASTS = (
     "keep one dtype throughout: cast weights and inputs once before the loop, create tensors with the "
-    "dtype that "
-    "is needed, and let torch.autocast cover whole blocks instead of single operations"
+    "dtype that is needed, and let torch.autocast cover whole blocks instead of single operations"
 )
 COPYING = r"^aten::(_to_copy|clone|contiguous|cat|stack|pad|_reshape_copy)$"
 
@@ -78,20 +74,12 @@ def _casts(view: View) -> Mask:
     """Per operation, whether it is a kernel that casts to another dtype: by its name, or because the
     innermost copying operator of torch around its launch is a cast.
     """
-    named, ranges = view.kernels_named(CASTING), view.trace.ranges
-    copying = np.array([bool(re.match(COPYING, name)) for name in ranges.names] or [False])[ranges.name]
-    if not copying.any():
+    named = view.kernels_named(CASTING)
+    casts = innermost_is(view.trace, COPYING, "aten::_to_copy")
+    if casts is None:
         return named
-    rows = np.flatnonzero(ranges.domain == 0)
-    times = ranges.start_ns[rows], ranges.end_ns[rows], ranges.thread[rows]
-    nothing = np.empty(0, dtype=np.int64)
-    parent, _, _ = _analysis.contain(*times, nothing, nothing.astype(np.int32), BLEED_NS)
-    nearest = full(len(ranges) + 1, -1, np.int32)
-    nearest[rows] = np.append(rows, -1)[_analysis.nearest_marked(parent, copying[rows].astype(np.uint8))]
-    casts = np.array([*(name == "aten::_to_copy" for name in ranges.names), False])
-    name = np.append(ranges.name, np.int32(-1))[nearest[view.attribution.range]]
     # `_to_copy` with equal dtypes changes the layout; its kernel's name shows that it does not cast.
-    return np.asarray(named | (view.kernels & casts[name] & ~view.kernels_named("nocast")))
+    return np.asarray(named | (view.kernels & casts & ~view.kernels_named("nocast")))
 
 
 RULE = Rule(

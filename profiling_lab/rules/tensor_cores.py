@@ -14,20 +14,12 @@ import re
 
 import numpy as np
 
+from profiling_lab.analysis.operators import launched_by
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import (
-    OPERATORS,
-    Abstain,
-    Confidence,
-    RuleResult,
-    Threshold,
-    ms,
-    percent,
-    where,
-)
+from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule, Time
-from profiling_lab.rules.view import Mask, View
+from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold(
@@ -57,7 +49,7 @@ def check(view: View) -> RuleResult:
     if capabilities and max(capabilities) < view[FIRST_CAPABILITY]:
         return ()
     # Sharded models gather their weights inside the same operators.
-    products = view.kernels_named(MATRIX) | _launched_by_products(view)
+    products = view.kernels_named(MATRIX) | (view.kernels & launched_by(view.trace, OF_PRODUCTS))
     products &= view.classes != OperationClass.COMMUNICATION
     if not products.any():
         if view.knows_python and any(name.startswith("aten::") for name in view.trace.ranges.names):
@@ -75,7 +67,6 @@ def check(view: View) -> RuleResult:
     if without_ns < view[SHARE] * view.gpu_ns:
         return ()
     rows = np.flatnonzero(without)
-    sure: Confidence = "medium" if capabilities else "low"
     place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(
@@ -88,15 +79,9 @@ def check(view: View) -> RuleResult:
             rows=rows,
             weight=duration[rows],
             remedy=BEFORE_AMPERE if capabilities and max(capabilities) < _AMPERE else REMEDY,
-            confidence=sure,
+            confidence="medium" if capabilities else "low",
         )
     ]
-
-
-def _launched_by_products(view: View) -> Mask:
-    hits = [re.match(OF_PRODUCTS, name) is not None for name in view.trace.ranges.names]
-    of_range = np.append(np.array(hits or [False], dtype=bool)[view.trace.ranges.name], False)
-    return np.asarray(view.kernels & of_range[view.attribution.range])
 
 
 RULE = Rule(

@@ -29,7 +29,7 @@ from profiling_lab.analysis.apis import apis
 from profiling_lab.analysis.copies import copies
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.kernels.launches import launches
-from profiling_lab.analysis.ranges import RangeRow, ranges
+from profiling_lab.analysis.ranges.ranges import RangeRow, ranges
 from profiling_lab.analysis.stats import Stats
 from profiling_lab.trace import Trace
 from profiling_lab.trace.nsys.calls import BACKTRACE_CLASS

@@ -12,7 +12,7 @@ from builders import VM, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling_lab.analysis.step_host import CATEGORIES
+from profiling_lab.analysis.host.steps import CATEGORIES
 from profiling_lab.analysis.steps import StepsResult, steps
 from profiling_lab.trace import Trace
 

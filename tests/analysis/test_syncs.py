@@ -11,7 +11,7 @@ from builders import VM, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling_lab.analysis.idle import busy_within, idle_after
+from profiling_lab.analysis.host.idle import busy_within, idle_after
 from profiling_lab.analysis.syncs import SyncsResult, syncs
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace

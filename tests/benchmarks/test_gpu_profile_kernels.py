@@ -15,7 +15,7 @@ from nvidia_tools import needs
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.analysis.kernels.kernels import top_kernels
-from profiling_lab.analysis.ranges import ranges
+from profiling_lab.analysis.ranges.ranges import ranges
 from profiling_lab.trace import Trace
 
 pytestmark = pytest.mark.gpu

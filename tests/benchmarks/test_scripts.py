@@ -19,13 +19,15 @@ from profiling_lab.measure import machine
 torch = pytest.importorskip("torch")
 
 FOLDER = REPO / "benchmarks"
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text())
+FOLDERS = (FOLDER, *(FOLDER / name for name in ("analysis", "layer_norm_gelu", "recorder")))
+SCRIPTS = sorted(p.stem for folder in FOLDERS for p in folder.glob("*.py") if "__main__" in p.read_text())
 PEERS = {"naive_pandas"}  # what they import is the peer itself
 
 
 @pytest.fixture(autouse=True)
 def scripts_import_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+    for folder in FOLDERS:
+        monkeypatch.syspath_prepend(str(folder))
 
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in PEERS])

@@ -350,7 +350,7 @@ open("gpu.txt", "w").write("\\n".join(str(fact) for fact in facts))
 
 
 def test_what_recording_costs(run_gpu: Any) -> None:
-    """Printed; only a gross failure fails, the figures come from benchmarks/recorder_overhead.py.
+    """Printed; only a gross failure fails, the figures come from benchmarks/recorder/recorder_overhead.py.
 
     A process where CUPTI has been is never as fast again: the plain steps are those of processes without it.
     """

@@ -70,7 +70,7 @@ assert torch.equal(b, (a @ a).sin())
 
 
 def test_a_step_outside_of_a_window_costs_what_it_costs_without_a_recorder(run_gpu: Any) -> None:
-    """Gross failures only: the figures are benchmarks/recorder_overhead.py's, on a machine of its own."""
+    """Gross failures only: the figures are those of benchmarks/recorder/recorder_overhead.py."""
     done = run_gpu(f"""
 {PROGRAM}
 def quickest():  # the rest is what other programs took

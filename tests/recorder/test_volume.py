@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Much and long: memory stays within bounds. benchmarks/recorder_volume.py does the same with ten million."""
+"""Much and long: memory stays within bounds. benchmarks/recorder/recorder_volume.py does ten million."""
 
 from __future__ import annotations
 

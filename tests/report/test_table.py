@@ -10,7 +10,7 @@ import json
 import pytest
 
 from profiling_lab.report import numbers
-from profiling_lab.report.kernel_names import readable
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.table import FORMATS, Column, Report, Table, Unit, write
 
 COLUMNS = (
@@ -195,3 +195,8 @@ def test_shares(value: float, text: str) -> None:
 )
 def test_kernel_names_keep_what_tells_them_apart(name: str, short: str, shown: str) -> None:
     assert readable(name, short) == shown
+
+
+def test_a_csv_column_that_holds_objects_in_some_rows_is_left_out_of_all() -> None:
+    rows = ({"key": "a", "until": None, "ns": 1}, {"key": "b", "until": {"line": 7}, "ns": 2})
+    assert rendered("csv", data=rows) == "key,ns\na,1\nb,2\n"

@@ -26,7 +26,7 @@ from profiling_lab.trace.kineto.collectives import Collective
 from profiling_lab.trace.kineto.flows import FlowAgreement, flow_agreement
 from profiling_lab.trace.kineto.source import ChromeSource
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "analysis"
 TABLE_OF = {
     "kernel": "operations", "gpu_memcpy": "operations", "gpu_memset": "operations", "memcpy": "operations",
     "memset": "operations", "cuda_runtime": "calls", "cuda_driver": "calls", "runtime": "calls",

@@ -10,7 +10,7 @@ from builders import TraceBuilder
 
 from profiling_lab.analysis.coverage import coverage
 from profiling_lab.analysis.gaps.gaps import gaps
-from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.overlap.overlap import overlap
 from profiling_lab.analysis.steps import steps
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace

@@ -19,7 +19,7 @@ from profiling_lab.analysis.coverage import coverage
 from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.gaps.gaps import gaps
 from profiling_lab.analysis.lines import lines
-from profiling_lab.analysis.overlap import overlap
+from profiling_lab.analysis.overlap.overlap import overlap
 from profiling_lab.analysis.steps import steps
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace

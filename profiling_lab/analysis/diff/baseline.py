@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from profiling_lab.analysis.diff.measure import Capture, Origin, Place
+from profiling_lab.analysis.diff.measure import Capture, LineInPhase, Origin
 from profiling_lab.errors import UnreadableInputError, UsageError
 from profiling_lab.trace.columns import I64
 
@@ -31,7 +31,7 @@ class _Kept:
     step_ns: list[int]
     whole_ns: list[int]
     twice_ns: list[int]
-    places: list[tuple[Place, str]]
+    places: list[tuple[LineInPhase, str]]
     part_ns: list[list[int]]
     input_bytes: int
     devices: int

@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.diff.guard import CHECKS, Check, checks
 from profiling_lab.analysis.diff.judge import Noise, judge
-from profiling_lab.analysis.diff.measure import IDLE, Capture, Place, measure
+from profiling_lab.analysis.diff.measure import IDLE, Capture, LineInPhase, measure
 from profiling_lab.analysis.diff.noise import (
     MIN_STEPS,
     Interval,
@@ -232,7 +232,9 @@ def _rows(aligned: Aligned, by: By, noise: Noise, before: StepTimes, after: Step
         rows += [row] if row.before_ns or row.after_ns else []
     theirs, ours = aligned.before, aligned.after
     if theirs.twice_ns.any() or ours.twice_ns.any():
-        rows.append(_row("twice", Place("", "", 0, ""), theirs.twice_ns, ours.twice_ns, noise, small_ns))
+        rows.append(
+            _row("twice", LineInPhase("", "", 0, ""), theirs.twice_ns, ours.twice_ns, noise, small_ns)
+        )
     rows.sort(key=lambda row: (-abs(row.change_ns), -row.after_ns, row.key))
     left_before = before.whole_ns - sum(row.before_ns for row in rows)
     left_after = after.whole_ns - sum(row.after_ns for row in rows)
@@ -244,7 +246,7 @@ def _rows(aligned: Aligned, by: By, noise: Noise, before: StepTimes, after: Step
 
 def _row(
     kind: Kind,
-    place: Place,
+    place: LineInPhase,
     before: I64,
     after: I64,
     noise: Noise,
@@ -277,7 +279,7 @@ def _row(
     )
 
 
-def _kind(place: Place) -> Kind:
+def _kind(place: LineInPhase) -> Kind:
     if place.phase == IDLE:
         return "idle"
     if place.file:
@@ -285,7 +287,7 @@ def _kind(place: Place) -> Kind:
     return "operator" if place.operator else "kernel"
 
 
-def _key(kind: Kind, place: Place) -> str:
+def _key(kind: Kind, place: LineInPhase) -> str:
     if kind in ("idle", "twice"):
         return kind
     where = {

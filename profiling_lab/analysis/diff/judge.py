@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.diff.measure import IDLE, Place
+from profiling_lab.analysis.diff.measure import IDLE, LineInPhase
 from profiling_lab.analysis.diff.noise import (
     MIN_STEPS,
     Interval,
@@ -63,7 +63,7 @@ def judge(budget: Budget, aligned: Aligned, noise: Noise) -> Judged:
     return Judged(budget.text, limit_ns, median_ns(values), found, outcome_of(found, limit_ns), file, line)
 
 
-def _matches(budget: Budget, place: Place, kernel: str) -> bool:
+def _matches(budget: Budget, place: LineInPhase, kernel: str) -> bool:
     if place.phase == IDLE:
         return False
     if budget.subject == "kernel":

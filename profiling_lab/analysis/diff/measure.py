@@ -32,7 +32,7 @@ _MOST_SHAPES = 1000
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class LineInPhase:
     """A line of the program in one phase. What has no line has '' and 0."""
 
     file: str
@@ -84,7 +84,7 @@ class Capture:
     """per step: how long it took"""
     whole_ns: I64
     """per step: the same on every device of its process"""
-    places: tuple[tuple[Place, str], ...]
+    places: tuple[tuple[LineInPhase, str], ...]
     """columns of `part_ns`: a place and the base name of a kernel, or a cause of idle time"""
     part_ns: I64
     """(steps, places)"""
@@ -187,14 +187,14 @@ def _overhead_frac(facts: TraceInfo) -> float | None:
     return facts.overhead_ns / facts.duration_ns
 
 
-def _places(trace: Trace, own_row: I32) -> tuple[list[tuple[Place, str]], I32]:
+def _places(trace: Trace, own_row: I32) -> tuple[list[tuple[LineInPhase, str]], I32]:
     """The distinct (place, kernel) pairs, and per operation the number of its own."""
     operations, found = trace.operations, trace.attribution
     operator, operators = _operators(trace)
     pair, pairs = dense(operations.name.astype(np.int64) << 32 | operator)
     combined = (pair.astype(np.int64) << 34) | (own_row[found.stack].astype(np.int64) << 2)
     number, distinct = dense(combined | found.phase)
-    merged: dict[tuple[Place, str], int] = {}
+    merged: dict[tuple[LineInPhase, str], int] = {}
     new_number = np.empty(len(distinct), dtype=np.int32)
     for i, value in enumerate(distinct.tolist()):
         name, around = divmod(int(pairs[value >> 34]), 1 << 32)
@@ -225,12 +225,12 @@ def _operators(trace: Trace) -> tuple[I32, tuple[str, ...]]:
 
 def _idle(
     trace: Trace, own_row: I32, windows: StepWindows, idle_ns: I64
-) -> tuple[list[tuple[Place, str]], I64]:
+) -> tuple[list[tuple[LineInPhase, str]], I64]:
     """Idle time by its cause and the line the host was in or on its way to: columns, (steps, columns)."""
     pieces = gap_pieces(trace)
     combined = own_row[pieces.stack].astype(np.int64) << 8 | pieces.cause << 1 | pieces.exact
     number, distinct = dense(combined)
-    merged: dict[tuple[Place, str], int] = {}
+    merged: dict[tuple[LineInPhase, str], int] = {}
     new_number = np.empty(len(distinct), dtype=np.int32)
     for i, value in enumerate(distinct.tolist()):
         cause, exact = CAUSES[Cause(value >> 1 & 0x7F)], value & 1
@@ -244,18 +244,18 @@ def _idle(
         bounds = (windows.start_ns[steps], windows.end_ns[steps])
         out[steps] = _clipped(pieces.start_ns[mine], pieces.end_ns[mine], bounds, column[mine], len(merged))
     edge_ns = idle_ns - out.sum(axis=1)
-    edge = (Place("", "", 0, IDLE), AT_THE_EDGE)
+    edge = (LineInPhase("", "", 0, IDLE), AT_THE_EDGE)
     if (edge_ns < 0).any():  # gaps of a device that takes no part in the steps
         return [(edge[0], _UNTOLD)], idle_ns[:, None]
     return [*merged, edge], np.concatenate([out, edge_ns[:, None]], axis=1)
 
 
-def _place(trace: Trace, own_row: I32, row: int, phase: str) -> Place:
+def _place(trace: Trace, own_row: I32, row: int, phase: str) -> LineInPhase:
     frames = own_frames(trace.stacks, own_row, row)
     return (
-        Place(frames[0].file, frames[0].function, frames[0].line, phase)
+        LineInPhase(frames[0].file, frames[0].function, frames[0].line, phase)
         if frames
-        else Place("", "", 0, phase)
+        else LineInPhase("", "", 0, phase)
     )
 
 

@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from profiling_lab.analysis.diff.align import Line, Signature, same_files, same_lines
-from profiling_lab.analysis.diff.measure import IDLE, Capture, Place
+from profiling_lab.analysis.diff.measure import IDLE, Capture, LineInPhase
 from profiling_lab.trace.columns import I32, I64
 
 By: TypeAlias = Literal["line", "function", "operator", "kernel"]
 
-Leaf: TypeAlias = tuple[Place, str]
+Leaf: TypeAlias = tuple[LineInPhase, str]
 """what is aligned: a line in one phase, and the base name of a kernel or the cause of idle time"""
 
 
@@ -46,7 +46,7 @@ class Aligned:
     leaves: tuple[Leaf, ...]
     before: Side
     after: Side
-    line_before: dict[Place, int]
+    line_before: dict[LineInPhase, int]
     """places without their operator"""
 
 
@@ -61,7 +61,7 @@ def align(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Aligned:
     line_after = {theirs: ours for ours, theirs in same_lines(lines[0], lines[1]).items()}
     taken = {(file, number) for file, _, number in lines[1]}
     # The side before takes the function and the line number of the side after.
-    moved: dict[Place, int] = {}
+    moved: dict[LineInPhase, int] = {}
     for leaves in renamed[0]:
         for i, (place, kernel) in enumerate(leaves):
             now = line_after.get((place.file, place.function, place.line))
@@ -131,21 +131,21 @@ def _side(captures: tuple[Capture, ...], leaves: list[list[Leaf]], column: dict[
     )
 
 
-def group(leaves: tuple[Leaf, ...], by: By) -> dict[Place, list[int]]:
+def group(leaves: tuple[Leaf, ...], by: By) -> dict[LineInPhase, list[int]]:
     """The columns of every row. What has no line is told apart by its operator, and what has none of that
     either by its kernel, whose name is the row's function. Idle time is one row.
     """
-    rows: dict[Place, list[int]] = defaultdict(list)
+    rows: dict[LineInPhase, list[int]] = defaultdict(list)
     for i, (place, kernel) in enumerate(leaves):
         if place.phase == IDLE:
-            place = Place("", "", 0, IDLE)
+            place = LineInPhase("", "", 0, IDLE)
         elif place.file and by == "line":
             place = replace(place, operator="")
         elif place.file and by == "function":
             place = replace(place, line=0, operator="")
         elif place.operator and by != "kernel":
-            place = Place("", "", 0, place.phase, place.operator)
+            place = LineInPhase("", "", 0, place.phase, place.operator)
         else:
-            place = Place("", kernel, 0, place.phase)
+            place = LineInPhase("", kernel, 0, place.phase)
         rows[place].append(i)
     return rows

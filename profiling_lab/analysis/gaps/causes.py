@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from profiling_lab.analysis.host_activity import Doing
+from profiling_lab.analysis.host.activity import Doing
 
 LATENCY_NS = 10_000
 """the longest pause of the GPU, between operations or before the one just launched, that needs no cause"""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.host_activity import HostActivity
+from profiling_lab.analysis.host.activity import HostActivity
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.trace import Trace
 

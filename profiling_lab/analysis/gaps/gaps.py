@@ -17,7 +17,7 @@ from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.gaps.causes import UNKNOWN
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.analysis.gaps.rows import GapRow, gap_rows
-from profiling_lab.analysis.host_activity import Doing, call_kinds
+from profiling_lab.analysis.host.activity import Doing, call_kinds
 from profiling_lab.analysis.steps import PARTS, part_times
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I64, dense, full

@@ -12,7 +12,7 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.gaps.causes import LATENCY_NS, Cause
 from profiling_lab.analysis.gaps.cut import Cut, cut_gaps
-from profiling_lab.analysis.host_activity import Doing, HostActivity, host_activity
+from profiling_lab.analysis.host.activity import Doing, HostActivity, host_activity
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.cuda_calls import COPIES, CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.analysis.host_activity import Doing, host_activity
+from profiling_lab.analysis.host.activity import Doing, host_activity
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.trace import Trace

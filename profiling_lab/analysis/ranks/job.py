@@ -24,8 +24,15 @@ from profiling_lab.analysis.ranks.tables import (
     line_rows,
     step_rows,
 )
-from profiling_lab.analysis.ranks.totals import Frame, RankRow, Totals, merge_totals, rows_of, totals_of
-from profiling_lab.analysis.ranks.verdict import Excess, Verdict, excess, suspects, verdict
+from profiling_lab.analysis.ranks.totals import (
+    RankComparison,
+    RankRow,
+    Totals,
+    merge_totals,
+    rows_of,
+    totals_of,
+)
+from profiling_lab.analysis.ranks.verdict import Excess, JobVerdict, excess, suspects, verdict
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
@@ -41,7 +48,7 @@ class JobResult:
     collectives: tuple[CollectiveRow, ...]
     steps: tuple[StepRow, ...]
     lines: tuple[LineRow, ...]
-    verdict: Verdict
+    verdict: JobVerdict
     clocks: Clocks
     files: int
     """that could be read"""
@@ -117,14 +124,14 @@ def _compared(
     present = tuple(sorted(one.rank for file in assignments.of_files for one in file if one))
     with_steps = sum(facts.steps > 0 for file in chosen for facts in file)
     common = totals.walls.keys[totals.walls.ranks == with_steps].astype(np.int64)
-    frame = Frame(present, common, clocks.accuracy_ns or 0, clocks.comparable)
-    per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, frame))
+    comparison = RankComparison(present, common, clocks.accuracy_ns or 0, clocks.comparable)
+    per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, comparison))
     rows = tuple(sorted((row for file in per_file for row in file), key=lambda row: row.rank))
     counted = [row for row in rows if row.steps]
     return JobResult(
         rows=rows,
-        collectives=collective_rows(totals, frame),
-        steps=step_rows(totals, frame),
+        collectives=collective_rows(totals, comparison),
+        steps=step_rows(totals, comparison),
         lines=line_rows(totals, mean_step_ns(rows)),
         verdict=verdict(counted, _excesses(pool, handles, per_file, counted, totals)),
         clocks=clocks,

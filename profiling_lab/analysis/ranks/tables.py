@@ -11,7 +11,7 @@ from profiling_lab.analysis.ranks.collectives import PER_STEP
 from profiling_lab.analysis.ranks.kinds import Series, bus_bytes
 from profiling_lab.analysis.ranks.lines import SEPARATOR
 from profiling_lab.analysis.ranks.spread import NONE
-from profiling_lab.analysis.ranks.totals import Frame, Meeting, Totals, meeting
+from profiling_lab.analysis.ranks.totals import Meeting, RankComparison, Totals, meeting
 
 WORST = 3
 """single collectives named under a row"""
@@ -116,21 +116,21 @@ class LineRow:
         return f"{self.kind}:{self.line}:{self.cause}"
 
 
-def collective_rows(totals: Totals, frame: Frame) -> tuple[CollectiveRow, ...]:
+def collective_rows(totals: Totals, comparison: RankComparison) -> tuple[CollectiveRow, ...]:
     """By the time that ranks lose waiting, the most first."""
-    rows = [_collective(totals, series, frame) for series in sorted(totals.starts)]
+    rows = [_collective(totals, series, comparison) for series in sorted(totals.starts)]
     return tuple(sorted(rows, key=lambda row: (-(row.wait_ns or 0) * row.compared * row.ranks, row.key)))
 
 
-def _collective(totals: Totals, series: Series, frame: Frame) -> CollectiveRow:
-    met = meeting(totals, series, frame)
-    chosen = met.together & frame.comparable & series.is_together
+def _collective(totals: Totals, series: Series, comparison: RankComparison) -> CollectiveRow:
+    met = meeting(totals, series, comparison)
+    chosen = met.together & comparison.comparable & series.is_together
     compared = int(chosen.sum())
     ranks = met.starts.ranks[chosen]
     arrivals = int(ranks.sum())
     waited = int((ranks * met.last_ns[chosen] - met.starts.total[chosen]).sum())
     moved = int((met.ends.total[chosen] - ranks * met.last_ns[chosen]).sum())
-    late = chosen & (met.behind_ns > frame.late_ns)
+    late = chosen & (met.behind_ns > comparison.late_ns)
     last, often = np.unique(met.starts.most_rank[late], return_counts=True)
     sizes = totals.sizes.get(series)
     size = int(sizes.most.mean()) if sizes is not None and len(sizes) else None
@@ -173,7 +173,7 @@ def _worst(series: Series, met: Meeting, late: np.ndarray) -> tuple[LateOne, ...
     )
 
 
-def step_rows(totals: Totals, frame: Frame) -> tuple[StepRow, ...]:
+def step_rows(totals: Totals, comparison: RankComparison) -> tuple[StepRow, ...]:
     """In the order of the steps."""
     walls, begins = totals.walls, totals.begins
     return tuple(
@@ -185,7 +185,7 @@ def step_rows(totals: Totals, frame: Frame) -> tuple[StepRow, ...]:
             most_rank=int(walls.most_rank[i]),
             least_ns=int(walls.least[i]),
             least_rank=int(walls.least_rank[i]),
-            spread_ns=int(begins.most[i] - begins.least[i]) if frame.comparable else None,
+            spread_ns=int(begins.most[i] - begins.least[i]) if comparison.comparable else None,
         )
         for i in range(len(walls))
     )

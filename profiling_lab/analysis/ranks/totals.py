@@ -83,7 +83,7 @@ def merge_totals(parts: Sequence[Totals]) -> Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RankComparison:
     """How ranks are compared."""
 
     present: tuple[int, ...]
@@ -120,13 +120,13 @@ class Meeting:
         return self.starts.most
 
 
-def meeting(totals: Totals, series: Series, frame: Frame) -> Meeting:
+def meeting(totals: Totals, series: Series, comparison: RankComparison) -> Meeting:
     """Who met whom in the collectives of a series."""
     starts, ends = totals.starts[series], totals.ends[series]
-    here = len(set(series.members) & set(frame.present)) if series.members else 0
+    here = len(set(series.members) & set(comparison.present)) if series.members else 0
     expected = here or min(series.size or frame_size(starts), frame_size(starts))
     whole = starts.ranks >= max(expected, 2)
-    together = whole & (starts.most <= ends.least + frame.tolerance_ns)
+    together = whole & (starts.most <= ends.least + comparison.tolerance_ns)
     others = np.maximum(starts.ranks - 1, 1)
     return Meeting(
         starts=starts,
@@ -171,7 +171,7 @@ class RankRow:
     compared: int
     """collectives compared"""
     late: int
-    """of these, how often this rank was the last, by more than Frame.late_ns"""
+    """of these, how often this rank was the last, by more than RankComparison.late_ns"""
     late_steps: int
     """steps in which it was late at least once"""
     behind_ns: int
@@ -190,14 +190,16 @@ class RankRow:
         return self.late / self.compared if self.compared else None
 
 
-def rows_of(file: FileSummary, totals: Totals, frame: Frame) -> tuple[RankRow, ...]:
+def rows_of(file: FileSummary, totals: Totals, comparison: RankComparison) -> tuple[RankRow, ...]:
     """The rows of a file's ranks."""
-    return tuple(_row(rank, totals, frame) for rank in file.ranks)
+    return tuple(_row(rank, totals, comparison) for rank in file.ranks)
 
 
-def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
+def _row(rank: RankSummary, totals: Totals, comparison: RankComparison) -> RankRow:
     number = rank.facts.rank or 0
-    chosen = np.isin(rank.number, frame.steps) if len(frame.steps) else np.ones(len(rank), dtype=bool)
+    chosen = (
+        np.isin(rank.number, comparison.steps) if len(comparison.steps) else np.ones(len(rank), dtype=bool)
+    )
     steps = int(chosen.sum())
     walls = (rank.end_ns - rank.start_ns)[chosen]
     parts = rank.parts_ns[chosen].sum(axis=0) // max(steps, 1)
@@ -208,14 +210,14 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
     for series in totals.starts:
         if not series.is_together or (series.members and number not in series.members):
             continue
-        met = meeting(totals, series, frame)
+        met = meeting(totals, series, comparison)
         found = rank.collectives.series.get(series)
         if found is None:
-            missing += int((met.starts.ranks > 0).sum()) if _belongs(series, met, frame) else 0
+            missing += int((met.starts.ranks > 0).sum()) if _belongs(series, met, comparison) else 0
             continue
         row = met.starts.rows(found.number)
         missing += len(met.starts) - len(row)
-        here = met.together[row] & frame.comparable
+        here = met.together[row] & comparison.comparable
         start, end, last = found.start_ns[here], found.end_ns[here], met.last_ns[row][here]
         waited = np.clip(last - start, 0, end - start)
         wait += int(waited.sum())
@@ -223,7 +225,9 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
         # before that some of the wait.
         exposed_wait += int(np.clip(found.exposed_ns[here] - (end - start - waited), 0, waited).sum())
         transfer += int((end - start - waited).sum())
-        was_late = (met.starts.most_rank[row][here] == number) & (met.behind_ns[row][here] > frame.late_ns)
+        was_late = (met.starts.most_rank[row][here] == number) & (
+            met.behind_ns[row][here] > comparison.late_ns
+        )
         compared += int(here.sum())
         late += int(was_late.sum())
         behind.append(met.behind_ns[row][here][was_late])
@@ -250,7 +254,7 @@ def _row(rank: RankSummary, totals: Totals, frame: Frame) -> RankRow:
     )
 
 
-def _belongs(series: Series, met: Meeting, frame: Frame) -> bool:
+def _belongs(series: Series, met: Meeting, comparison: RankComparison) -> bool:
     """Whether a rank without any collective of a series should have some: it is of the group, or the file
     names no groups and all others have them."""
-    return bool(series.members) or (not series.group and met.expected >= len(frame.present) - 1 > 0)
+    return bool(series.members) or (not series.group and met.expected >= len(comparison.present) - 1 > 0)

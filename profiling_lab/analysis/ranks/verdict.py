@@ -37,7 +37,7 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobVerdict:
     """The finding over all ranks."""
 
     kind: str
@@ -57,7 +57,7 @@ class Verdict:
         return self.kind in ("straggler", "uneven")
 
 
-def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
+def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> JobVerdict:
     """rows: those with steps; excess_of: by rank, for those that `suspects` names."""
     step_ns = _mean([row.step_ns for row in rows])
     imbalance = imbalance_of(rows) if rows else 1.0
@@ -70,17 +70,19 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> Verdict:
         is_most = worst.cost_ns >= STRAGGLER_FRAC * sum(row.cost_ns for row in rows)
         is_often = worst.late_steps >= STRAGGLER_FRAC * worst.facts.steps
         if is_most and is_often and cost >= COST_FRAC * step_ns:
-            return Verdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
+            return JobVerdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
         kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
-        return Verdict(kind, None, waits, None, imbalance, False)
+        return JobVerdict(kind, None, waits, None, imbalance, False)
     if len(rows) < 2 or step_ns == 0:
-        return Verdict("unknown", None, 0, None, imbalance, True)
+        return JobVerdict("unknown", None, 0, None, imbalance, True)
     # Who comes last waits for nobody: it has the longest way to a collective and the shortest time in it.
     slow = max(rows, key=own_ns)
     others = _mean([own_ns(row) for row in rows if row is not slow])
     if own_ns(slow) - others >= (IMBALANCE - 1) * step_ns:
-        return Verdict("uneven", slow.rank, own_ns(slow) - others, excess_of.get(slow.rank), imbalance, True)
-    return Verdict("balanced", None, 0, None, imbalance, True)
+        return JobVerdict(
+            "uneven", slow.rank, own_ns(slow) - others, excess_of.get(slow.rank), imbalance, True
+        )
+    return JobVerdict("balanced", None, 0, None, imbalance, True)
 
 
 def suspects(rows: Sequence[RankRow]) -> set[int]:

@@ -10,7 +10,7 @@ from profiling_lab.analysis.gaps.causes import CAUSES, LATENCY_NS, UNKNOWN, Caus
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.report import numbers
 from profiling_lab.report.html.lane import Lanes, Tint
-from profiling_lab.report.kernel_names import readable
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full
 from profiling_lab.trace.extras import LaunchShape

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from profiling_lab.report.html.lane import Lane
 
 Mask = npt.NDArray[np.bool_]
-Window = tuple[int, int]
+TimeRange = tuple[int, int]
 
 CHUNKS = 256
 """what the span is cut into where the steps are not small enough to choose from"""
@@ -27,14 +27,14 @@ class Kept:
     """Per lane the events that stay, and the windows they were chosen by; None where all stay."""
 
     masks: list[Mask]
-    windows: tuple[Window, ...] | None
+    windows: tuple[TimeRange, ...] | None
 
     @property
     def events(self) -> int:
         return sum(int(mask.sum()) for mask in self.masks)
 
 
-def keep(lanes: list[Lane], span_ns: int, wanted: list[Window], at_most: int) -> Kept:
+def keep(lanes: list[Lane], span_ns: int, wanted: list[TimeRange], at_most: int) -> Kept:
     """Keep all events, or those of windows in the order of `wanted` until there are `at_most`.
 
     A window that is too large by itself is cut into parts and the first of them are taken.
@@ -46,7 +46,7 @@ def keep(lanes: list[Lane], span_ns: int, wanted: list[Window], at_most: int) ->
     spread = sorted(range(CHUNKS), key=lambda i: int(f"{i:08b}"[::-1], 2))
     candidates = [part for window in wanted for part in _parts(window, chunk_ns)]
     candidates += [(i * chunk_ns, min((i + 1) * chunk_ns, span_ns)) for i in spread]
-    chosen: tuple[Window, ...] = ()
+    chosen: tuple[TimeRange, ...] = ()
     left = at_most
     for window in candidates:
         events = sum(_begin_in(lane, part) for part in _without(window, chosen) for lane in lanes)
@@ -63,18 +63,18 @@ def keep(lanes: list[Lane], span_ns: int, wanted: list[Window], at_most: int) ->
     return Kept(masks, chosen)
 
 
-def _parts(window: Window, chunk_ns: int) -> list[Window]:
+def _parts(window: TimeRange, chunk_ns: int) -> list[TimeRange]:
     start_ns, end_ns = window
     edges = [*range(start_ns, end_ns, chunk_ns), end_ns]
     return list(pairwise(edges))
 
 
-def _begin_in(lane: Lane, window: Window) -> int:
+def _begin_in(lane: Lane, window: TimeRange) -> int:
     first, last = np.searchsorted(lane.start_ns, window).tolist()
     return int(last - first)
 
 
-def _without(window: Window, chosen: tuple[Window, ...]) -> list[Window]:
+def _without(window: TimeRange, chosen: tuple[TimeRange, ...]) -> list[TimeRange]:
     """The parts of a window that are in no chosen one; these are in order and apart."""
     start_ns, end_ns = window
     out = []
@@ -92,8 +92,8 @@ def _inside(lane: Lane, start_ns: int, end_ns: int) -> Mask:
     return mask
 
 
-def _merged(windows: list[Window]) -> tuple[Window, ...]:
-    out: list[Window] = []
+def _merged(windows: list[TimeRange]) -> tuple[TimeRange, ...]:
+    out: list[TimeRange] = []
     for start_ns, end_ns in sorted(windows):
         if out and start_ns <= out[-1][1]:
             out[-1] = (out[-1][0], max(out[-1][1], end_ns))

@@ -16,7 +16,7 @@ import numpy as np
 
 from profiling_lab.errors import LabError
 from profiling_lab.report.html.data import Answers, ask, page_data
-from profiling_lab.report.html.keep import Window
+from profiling_lab.report.html.keep import TimeRange
 from profiling_lab.report.html.lane import Lanes
 from profiling_lab.report.html.lanes import lanes_of
 from profiling_lab.report.html.timeline import TimelinePacker, choose, windows_by_interest
@@ -108,7 +108,7 @@ def _told(events: int, kept: int, left: int) -> list[str]:
     ]
 
 
-def _worst_gap(trace: Trace, lanes: Lanes) -> Window | None:
+def _worst_gap(trace: Trace, lanes: Lanes) -> TimeRange | None:
     """The longest idle time of a device, counted from the beginning of the timeline."""
     operations, worst = trace.operations, (0, 0)
     device, devices = device_tracks(operations)
@@ -123,7 +123,7 @@ def _worst_gap(trace: Trace, lanes: Lanes) -> Window | None:
     return (worst[0] - lanes.origin_ns, worst[1] - lanes.origin_ns) if worst != (0, 0) else None
 
 
-def _windows(answers: Answers, lanes: Lanes, worst: Window | None) -> list[Window]:
+def _windows(answers: Answers, lanes: Lanes, worst: TimeRange | None) -> list[TimeRange]:
     rows = answers.steps.rows if answers.steps else ()
     return windows_by_interest(
         lanes.span_ns,
@@ -134,7 +134,7 @@ def _windows(answers: Answers, lanes: Lanes, worst: Window | None) -> list[Windo
     )
 
 
-def _opens_at(answers: Answers, lanes: Lanes, worst: Window | None) -> dict[str, Any]:
+def _opens_at(answers: Answers, lanes: Lanes, worst: TimeRange | None) -> dict[str, Any]:
     span_ns, gaps, steps = lanes.span_ns, answers.gaps, answers.steps
     if worst is not None and gaps is not None and gaps.idle_frac >= OPENS_AT_GAP_FRAC:
         around = (worst[1] - worst[0]) // 4

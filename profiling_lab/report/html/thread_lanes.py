@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.analysis.host_activity import Doing, call_kinds
-from profiling_lab.analysis.nesting import depths
+from profiling_lab.analysis.host.activity import Doing, call_kinds
+from profiling_lab.analysis.ranges.nesting import depths
 from profiling_lab.report.html.lane import Lanes, Tint
 from profiling_lab.report.lines import shown_place
 from profiling_lab.trace import Trace

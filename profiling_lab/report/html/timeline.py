@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.coverage import reason_text, why_no_line
-from profiling_lab.report.html.keep import Kept, Mask, Window, keep
+from profiling_lab.report.html.keep import Kept, Mask, TimeRange, keep
 from profiling_lab.report.html.lane import Lane, Lanes
 from profiling_lab.report.html.packing import Packer
 from profiling_lab.report.html.timeline_levels import COARSEST, Level, buckets_for, levels
@@ -207,12 +207,12 @@ class _Strings:
 
 
 def windows_by_interest(
-    span_ns: int, origin_ns: int, step_start_ns: I64, step_end_ns: I64, worst: Window | None
-) -> list[Window]:
+    span_ns: int, origin_ns: int, step_start_ns: I64, step_end_ns: I64, worst: TimeRange | None
+) -> list[TimeRange]:
     """Windows in the order in which a reader would miss them: the worst gap with its surroundings, then the
     slowest step, the first ones, and the rest in time.
     """
-    out: list[Window] = []
+    out: list[TimeRange] = []
     if worst is not None:
         around = max(worst[1] - worst[0], span_ns // 1000)
         out.append((max(0, worst[0] - around), min(span_ns, worst[1] + around)))
@@ -225,6 +225,6 @@ def windows_by_interest(
     return out
 
 
-def choose(lanes: Lanes, wanted: list[Window], at_most: int) -> Kept:
+def choose(lanes: Lanes, wanted: list[TimeRange], at_most: int) -> Kept:
     """See `keep`."""
     return keep(lanes.lanes, lanes.span_ns, wanted, at_most)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Idle time in groups: the same cause between the same two lines of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from profiling_lab.analysis.gaps.causes import Cause
+from profiling_lab.analysis.gaps.host_lines import HostLine
+from profiling_lab.analysis.gaps.pieces import GapPieces
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.trace.columns import I32, I64, Operations
+from profiling_lab.trace.stacks import Frame
+
+CauseAtLine = tuple[Cause, Frame | None, bool]
+"""the cause, its line, and whether the host was in that line, not only on its way to it"""
+
+
+def groups_by_line(pieces: GapPieces, line_before: I32, line_after: I32) -> I64:
+    """Per piece the number of its group; the lines are numbers too, -1 where none is known."""
+    lines = int(max(line_before.max(initial=0), line_after.max(initial=0))) + 2
+    key = (line_before.astype(np.int64) + 1) * lines + line_after + 1
+    return np.asarray(key * len(Cause) + pieces.cause, dtype=np.int64)
+
+
+def cause_at_line(
+    pieces: GapPieces, rows: npt.NDArray[np.intp], seen: HostLine | None, line_after: Frame | None
+) -> CauseAtLine:
+    """Of one group. `seen`: where samples found the host; else it is the line that launched next."""
+    cause = Cause(int(pieces.cause[rows[0]]))
+    if cause not in (Cause.HOST_CODE, Cause.AFTER_WAIT) or seen is None:
+        return cause, line_after, bool(pieces.exact[rows].all())
+    if seen.rival is not None:
+        return Cause.GIL_WAIT, seen.rival, True
+    return Cause.DATA_LOADING if seen.in_loader else Cause.HOST_CODE, seen.frame, True
+
+
+def awaited_operations(
+    operations: Operations, of_device: Sequence[I64], pieces: GapPieces, rows: npt.NDArray[np.intp]
+) -> tuple[I64, I64]:
+    """The operations that a GPU waited for in these pieces, and the time for each. of_device: rows of the
+    operations by number of the device, as in the pieces.
+    """
+    found, idle_ns = [], pieces.end_ns[rows] - pieces.start_ns[rows]
+    for number, mine in grouped(np.arange(len(rows)), pieces.device[rows]):
+        its = of_device[number]
+        its = its[np.argsort(operations.start_ns[its], kind="stable")]
+        until = np.searchsorted(operations.start_ns[its], pieces.end_ns[rows[mine]], "left")
+        found.append((its[np.minimum(until, len(its) - 1)], idle_ns[mine]))
+    ended, waited_ns = (np.concatenate(column) for column in zip(*found, strict=True))
+    operation, row = np.unique(ended, return_inverse=True)  # a gap has several pieces
+    return operation, np.bincount(row, weights=waited_ns).astype(np.int64)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs at once: classes of operations, pairs of them, streams."""
