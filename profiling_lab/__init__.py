@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which line of my Python costs this GPU time, forward and backward, why, and did my change help?
+"""Find the Python line that costs GPU time, forward and backward, and the reason.
 
-Importing this package loads neither torch nor a compiled part; each is loaded at its first use.
+Importing this package loads neither torch nor a compiled module. Each is loaded at its first use.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ _I32: TypeAlias = npt.NDArray[np.int32]
 _I64: TypeAlias = npt.NDArray[np.int64]
 _U8: TypeAlias = npt.NDArray[np.uint8]
 _Links: TypeAlias = tuple[_U8, _U8, _I32]
-"""per launch: phase, match, and the launch whose stack answers (-1 none)"""
+"""per launch: phase, match, and the launch whose stack it gets (-1 none)"""
 
 NO_SEQUENCE: int
 CUDA_CALLS: tuple[tuple[str, str, int], ...]
 """csrc/trace/cuda_calls.h: name without cu or cuda ('$': all of it), API ('d', 'r' or ' '), kind"""
 
 def cuda_call(name: str) -> int:
-    """What a call of the CUDA API does, by its name: a trace.cuda_calls.CudaCall."""
+    """The kind of a CUDA API call by its name: a trace.cuda_calls.CudaCall."""
 
 def merged(start_ns: _I64, end_ns: _I64) -> tuple[_I64, _I64]:
     """The union of intervals: starts and ends, sorted and disjoint."""
@@ -71,10 +71,10 @@ def attribute(
     """
 
 def sum_by_key(key: _I32, value: _I64, keys: int) -> tuple[_I64, _I64]:
-    """Exact sums and counts for the keys 0 .. keys-1; rows with a negative key belong to nobody."""
+    """Exact sums and counts for the keys 0 .. keys-1; rows with a negative key are ignored."""
 
 def nearest_marked(parent: _I32, marked: _U8) -> _I32:
-    """Per node of a forest the nearest marked node on its way to the root, itself included; -1 if there is
+    """Per node of a forest the nearest marked node on the path to the root, including itself; -1 if there is
     none.
     """
 
@@ -101,10 +101,10 @@ def lane_time_ns(
     """
 
 def nesting_lanes(start_ns: _I64, end_ns: _I64, track: _I32) -> _I32:
-    """Per interval a lane of its track, from 0; intervals of one lane nest. What nests anyhow is in 0."""
+    """Per interval a lane of its track, from 0. The intervals of one lane nest; the first lane is 0."""
 
 def period_of(symbols: _I32) -> tuple[int, int, int]:
-    """Where the longest exact repetition begins, its length (0: there is none), and how often it fits."""
+    """The longest exact repetition: its begin, its period (0: none), and the number of periods."""
 
 def gaps_between(start_ns: _I64, end_ns: _I64, track: _I32) -> tuple[_I64, _I64, _I32, _I32]:
     """Idle intervals between the first and the last operation of each track: start, end, track, and the
@@ -120,15 +120,15 @@ def cut_by_winners(
     track: _I32,
     layer: _I32,
 ) -> tuple[_I32, _I64, _I64, _I32]:
-    """Windows cut by what their track was doing: of the activities at a moment the highest layer's, there
-    the one that started last. Pieces: window, start, end, activity (-1 none).
+    """Windows split by the activity of their track: at each moment the activity of the highest layer,
+    and in it the one that started last. Pieces: window, start, end, activity (-1 none).
     """
 
 def statistics(
     key: _I32, value: _I64, keys: int
 ) -> tuple[_I64, _I64, _I64, _I64, _I64, npt.NDArray[np.float64]]:
     """Per key: total, count, smallest, largest, median (of two in the middle their middle, rounded down) and
-    the sample's standard deviation; 0 for keys without rows. Rows with a negative key belong to nobody.
+    the sample's standard deviation; 0 for keys without rows. Rows with a negative key are ignored.
     """
 
 def project(
@@ -146,7 +146,7 @@ def project(
     """
 
 class TextCodes:
-    """Numbers texts in order of first appearance. Texts come as Arrow keeps them: text i is
+    """Numbers texts in order of first appearance. Texts have Arrow's layout: text i is
     bytes[offsets[i]:offsets[i + 1]].
     """
 
@@ -154,40 +154,40 @@ class TextCodes:
         """The number of every text."""
 
     def add_operators(self, offsets: _I32, data: _U8) -> tuple[_I32, _I64]:
-        """The same for emit_nvtx's texts, cut into name and sequence number (NO_SEQUENCE without one)."""
+        """The same for emit_nvtx's texts, split into name and sequence number (NO_SEQUENCE without one)."""
 
     def texts(self) -> list[bytes]:
         """The distinct texts by number."""
 
 class ChromeReader:
-    """Reads the JSON of torch.profiler piece by piece (csrc/trace/chrome_reader.h)."""
+    """Reads the JSON of torch.profiler in chunks (csrc/trace/chrome_reader.h)."""
 
     found_events: bool
     """there is a list of events, empty or not"""
 
     def feed(self, piece: bytes) -> None:
-        """The next bytes of the file, cut anywhere."""
+        """The next bytes of the file, split at any position."""
 
     def finish(self) -> None:
-        """There are no more bytes. All that follows is for afterwards."""
+        """End of the file. The functions below may be called afterwards."""
 
     def take_table(self, which: str) -> dict[str, npt.NDArray[Any]]:
-        """One table, given away: operations, calls, operators, python, syncs, overheads, flows or memory."""
+        """Move out one table: operations, calls, operators, python, syncs, overheads, flows or memory."""
 
     def texts(self) -> tuple[tuple[str, ...], int]:
-        """The distinct texts by number, and how many of them are no UTF-8."""
+        """The distinct texts by number, and how many of them are not valid UTF-8."""
 
     def threads(self) -> tuple[_I64, _I64]:
         """pid and tid of the threads by number; below -2**40 for those that are texts."""
 
     def root(self) -> dict[str, bytes]:
-        """Members of the root object beside the events, as JSON."""
+        """Members of the root object other than the events, as JSON."""
 
     def damage(self) -> dict[str, int]:
-        """What was not as it should be (ChromeDamage in csrc/trace/chrome_tables.h)."""
+        """Counts of malformed data (ChromeDamage in csrc/trace/chrome_tables.h)."""
 
     def others(self) -> dict[str, int]:
-        """How many complete events are of a category that is in no table."""
+        """The number of complete events per category that has no table."""
 
 def parents_by_id(id: _I64, parent_id: _I64) -> _I32:
     """Per call the row of the call with the id `parent_id`, -1 where there is none."""

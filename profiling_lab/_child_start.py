@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a child of a recorded program: waits, at no cost, until it uses the GPU, and records from there on.
+"""In a child process of a recorded program: start recording when it first uses the GPU.
 
-It runs while Python starts, so it imports nothing. A process without CUDA work never gets further than this.
+This runs while Python starts, so it imports nothing. In a process without CUDA work nothing else happens.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 VARIABLE = "PROFILING_LAB_RECORD"
 
-# Importing one of these is as good as using the GPU; torch is imported by many processes that never do.
+# Importing one of these means using the GPU. torch is not listed: many processes import it without GPU work.
 _USE_THE_GPU = ("cupy", "jaxlib", "numba.cuda", "pycuda", "cuda.bindings", "tensorflow")
 
 
 class _Finder:
-    """Waits for the import of a GPU library and lets the finders behind it do the import itself."""
+    """Watches for the import of a GPU library; the import itself is left to the other finders."""
 
     def __init__(self) -> None:
         self._under_way: set[str] = set()
@@ -30,7 +30,7 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if (name != "torch" and name not in _USE_THE_GPU) or name in self._under_way:
             return None
-        self._under_way.add(name)  # another finder of this kind may ask us again
+        self._under_way.add(name)  # another finder of this kind may call this one again
         try:
             spec = self._found_behind(name, path, target)
         finally:
@@ -41,7 +41,7 @@ class _Finder:
         execute = loader.exec_module
 
         def execute_and_act(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)  # the loader is as it was
+            vars(loader).pop("exec_module", None)  # restore the loader
             execute(module)
             _imported(name, module)
 
@@ -62,13 +62,13 @@ _finder = _Finder()
 
 
 def wait_for_cuda() -> None:
-    """Record this process as its environment asks, from its first use of the GPU on."""
+    """Record this process, as its environment requests, from its first use of the GPU."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)  # type: ignore[arg-type]
 
 
 def forget() -> None:
-    """This process records itself: nothing is inherited."""
+    """Remove the inherited settings: this process records itself."""
     os.environ.pop(VARIABLE, None)
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)  # type: ignore[arg-type]
@@ -80,15 +80,15 @@ def _imported(name: str, module: ModuleType) -> None:
     try:
         if name == "torch":
             _attract_nvtx()
-            module.cuda._lazy_call(lambda: _start(True))  # when torch first needs the GPU
+            module.cuda._lazy_call(lambda: _start(True))  # when torch initialises CUDA
         else:
             _start(False)
-    except Exception:  # a torch that does it in another way: this process is not recorded, and nothing else
+    except Exception:  # another torch version: this process is not recorded, and nothing else changes
         pass
 
 
 def _attract_nvtx() -> None:
-    """torch's NVTX looks at its first range for who listens, which may be long before its first kernel."""
+    """torch's NVTX looks for a tool at its first range, which may be long before its first kernel."""
     import json
     from importlib.util import find_spec
 
@@ -98,7 +98,7 @@ def _attract_nvtx() -> None:
 
 
 def _start(uses_gpu: bool) -> None:
-    """Never raises: it runs in the middle of the program's own work."""
+    """Never raises, because it runs inside the program's own calls."""
     text = os.environ.get(VARIABLE)
     if not text:
         return

@@ -42,35 +42,35 @@ def stop(meta: dict[str, str]) -> dict[str, str]:
     """
 
 def warm_up() -> bool:
-    """Let CUPTI work; what it delivers belongs to no window. False: it works already."""
+    """Enable CUPTI; its records belong to no window. False: it is enabled already."""
 
 def open_window(step: int = -1) -> bool:
     """Begin a window of the recording, `step` being the first step in it. False: one is open."""
 
 def close_window() -> bool:
-    """End the window: later calls belong to none, earlier ones may still run. False: none is open."""
+    """End the window. Later calls belong to no window; earlier ones may still run. False: none is open."""
 
 def pause() -> bool:
-    """Record nothing until warm_up() or open_window(), at no cost to launches. Wait for the GPU before."""
+    """Record nothing until warm_up() or open_window(), without overhead. Synchronise the GPU first."""
 
 def captures_under_way() -> int:
-    """CUDA graphs that are being captured, on whatever thread, as far as the running recording saw it."""
+    """The number of CUDA graph captures in progress on any thread, as seen by the running recording."""
 
 def expect_nvtx() -> None:
-    """From now on libraries that look for a receiver of NVTX are served outside of a recording, too."""
+    """From now on, handle libraries that initialise NVTX outside of a recording too."""
 
 def watch_ranges(name: str, call: Callable[[], object] | None) -> None:
-    """Have the main thread call `call` soon after every end of an NVTX range of this name; None: no more."""
+    """Call `call` on the main thread soon after each end of an NVTX range with this name; None: stop."""
 
 def add_meta(meta: dict[str, str]) -> None:
-    """Facts about the running recording; a later value of a name replaces an earlier one."""
+    """Add metadata to the running recording. A later value of a name replaces an earlier one."""
 
 def recording() -> bool: ...
 def collection_event(phase: str, info: dict[str, Any]) -> None:
     """For gc.callbacks: a garbage collection begins ("start") or ended ("stop")."""
 
 def leave_out_this_thread() -> None:
-    """The calling thread is not sampled any more, until the next recording."""
+    """Do not sample the calling thread until the next recording."""
 
 def compilation_began(args: object = None) -> None:
     """For torch._dynamo.callback: torch.compile begins to compile."""
@@ -86,34 +86,34 @@ def attach_autograd() -> str:
 
 def detach_autograd() -> None: ...
 def give_up_autograd(reason: str) -> None:
-    """Leave the link off; autograd_state() says `reason` from now on."""
+    """Leave the link off; autograd_state() returns `reason` from now on."""
 
 def logical_thread() -> int:
     """The calling thread's id in autograd's numbering; 0 before attach_autograd()."""
 
 def calibrate(nodes: list[tuple[int, int, int]]) -> str:
-    """Learn a node's layout from (id(grad_fn), _sequence_nr(), logical_thread() of its maker) of four nodes.
+    """Learn a node's layout from (id(grad_fn), _sequence_nr(), logical_thread() of its thread) of four nodes.
 
     Returns "" (the link is on) or one sentence.
     """
 
 def calibrate_functions(user: tuple[int, int, int], function: tuple[int, int, int]) -> bool:
-    """Learn to name the nodes of Python's autograd.Functions: `function` is one, `user` takes its output."""
+    """Learn to name the nodes of custom autograd.Functions: `function` is one, `user` uses its output."""
 
 def autograd_state() -> str:
     """ "on", or why the link is off."""
 
 def read_spool(path: str | Path, file: int = -1) -> dict[str, Any]:
-    """Header, strings, meta and one structured array per kind of record. RuntimeError if it is no spool.
+    """Header, strings, meta and one structured array per kind of record. RuntimeError if it is not a spool.
 
-    file: a descriptor to read from; the path is then for messages alone.
+    file: a descriptor to read from; the path is then only used in messages.
     """
 
 def duplicate_spool() -> int:
-    """A descriptor of the running recording's file, with its lock; -1: it was closed, and is gone."""
+    """A descriptor of the running recording's file, with its lock; -1: the file was closed."""
 
 def classify(name: str) -> str:
-    """What a CUDA call does: launch, graph, copy, set, sync, memory, wait, or none (it is not recorded)."""
+    """The kind of a CUDA call: launch, graph, copy, set, sync, memory, wait, or none (not recorded)."""
 
 def demangle(name: str) -> str: ...
 def short_name(demangled: str) -> str:
@@ -125,12 +125,12 @@ class python_stacks:
     MAX_DEPTH: int
     @staticmethod
     def start() -> None:
-        """Turn captures on; RuntimeError says why they cannot be."""
+        """Turn captures on; RuntimeError gives the reason if that fails."""
     @staticmethod
     def stop() -> None: ...
     @staticmethod
     def hide_callers() -> None:
-        """Leave the running frames out of this thread's stacks."""
+        """Exclude the running frames from this thread's stacks."""
     @staticmethod
     def resolve() -> None: ...
     @staticmethod

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors a user can meet. Only `cli.main` prints them; each carries the exit code of its kind."""
+"""User-facing errors. Only `cli.main` prints them; each class has its exit code."""
 
 from __future__ import annotations
 
 
 class LabError(Exception):
-    """Something the user can act on. The message is one sentence: what was expected and what came."""
+    """An error the user can fix. The message is one sentence: what was expected and what was found."""
 
     exit_code = 1
 
 
 class UsageError(LabError):
-    """The command or the call was asked for something it cannot do."""
+    """Wrong arguments of a command or call."""
 
     exit_code = 2
 
 
 class NotEnoughDataError(LabError):
-    """The input is readable, but what was asked cannot be answered from it."""
+    """The input is readable, but does not contain the data for the answer."""
 
     exit_code = 3
 
 
 class UnreadableInputError(LabError):
-    """The input is missing, truncated or of another kind than expected."""
+    """The input is missing, truncated or has another format than expected."""
 
     exit_code = 4

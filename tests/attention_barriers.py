@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The barriers of a unit of the Hopper forward (csrc/ops/attention/sm90/fwd.cuh, fwd_producer.cuh).
+"""The barriers of a unit of the Hopper forward (csrc/ops/attention/sm90/fwd_mainloop.cuh, fwd_load.cuh).
 
 Every warp is a generator that yields what it waits for and arrives in between, as the kernel's warps do.
 Who goes on next is drawn at random, with speeds that differ and change: a schedule in which a warp waits

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
 REPO = Path(__file__).resolve().parents[1]
-SHARED_DATA = REPO.parent / "shared" / "data"
+CAPTURES = REPO / "tests" / "data" / "captures"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,8 +68,15 @@ def repo() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Third-party traces that are too large for this repository."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip("../shared/data is not beside this checkout")
-    return SHARED_DATA
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real traces of nsys and of torch.profiler, unpacked. tests/data/captures/README.md says what they are.
+
+    All tests share them: whoever changes a file, changes a copy of it.
+    """
+    folder = tmp_path_factory.mktemp("captures")
+    for packed in CAPTURES.glob("*.gz"):
+        if packed.suffixes[-2:] == [".json", ".gz"]:  # read as it is
+            shutil.copy(packed, folder)
+        else:
+            (folder / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    return folder

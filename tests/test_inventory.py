@@ -15,23 +15,40 @@ from profiling_lab.rules import RULES, Rule
 
 REPO = Path(__file__).resolve().parents[1]
 
+# The line of an op in each of its registries.
+OP_REGISTRIES = {
+    "csrc/ops/CMakeLists.txt": r"^plab_op\({}\)$",
+    "csrc/ops/registry.h": r"^  OP\({}\)",
+    "profiling_lab/ops/__init__.py": r'^    "{}": \(',
+}
+
 
 @pytest.mark.parametrize("slug", OPS)
 def test_op_is_complete(slug: str) -> None:
     folder = REPO / "csrc" / "ops" / slug
-    for name in (f"{slug}.h", f"{slug}.cpp", "cpu.cpp", "README.md"):
+    for name in (f"{slug}.h", f"{slug}.cpp", "README.md"):
         assert (folder / name).is_file(), f"{slug} lacks csrc/ops/{slug}/{name}"
+    assert (folder / "cpu.cpp").is_file() or list(folder.glob("cpu/*.cpp")), f"{slug} has no CPU code"
     assert list(folder.glob("*.cu")), f"{slug} has no CUDA kernel"
     assert (REPO / "profiling_lab" / "ops" / f"{slug}.py").is_file()
     assert (REPO / "tests" / "ops" / f"test_{slug}.py").is_file()
-    assert slug in (REPO / "csrc" / "ops" / "CMakeLists.txt").read_text()
+    for registry, line in OP_REGISTRIES.items():
+        assert re.search(line.format(slug), (REPO / registry).read_text(), re.M), (
+            f"{slug} is not in {registry}"
+        )
     module = import_module(f"profiling_lab.ops.{slug}")
-    assert module.CASE.slug == slug
+    assert module.CASE.slug == slug and slug in module.__all__
 
 
 def test_every_op_folder_is_registered() -> None:
     folders = {p.name for p in (REPO / "csrc" / "ops").iterdir() if p.is_dir()}
     assert folders == set(OPS)
+
+
+def test_the_readme_names_every_registry_of_an_op() -> None:
+    (row,) = (r for r in (REPO / "README.md").read_text().splitlines() if r.startswith("| an op |"))
+    for place in ("csrc/ops/<op>/", "profiling_lab/ops/<op>.py", "tests/ops/test_<op>.py", *OP_REGISTRIES):
+        assert f"`{place}`" in row
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -33,6 +33,9 @@ RECORDER_MAY_INCLUDE: dict[str, set[str]] = {
     "cupti": {"python", "spool", "system", "torch"},
 }
 
+# Folders of an op that hold one implementation each.
+PATHS = ("cpu", "sm80", "sm90")
+
 # The lowest packages first; a package may import itself, what it names here, and profiling_lab.errors.
 MAY_IMPORT = {
     "trace": {"_analysis"},
@@ -94,6 +97,29 @@ def test_includes_follow_the_layers(path: Path) -> None:
 def test_every_folder_of_the_recorder_has_its_line() -> None:
     folders = {p.name for p in (REPO / "csrc" / "recorder").iterdir() if p.is_dir()}
     assert folders == set(RECORDER_MAY_INCLUDE)
+
+
+def includes_of_other_paths(where: str, names: list[str]) -> list[str]:
+    """What a file of one of an op's paths (ops/<op>/cpu, sm80, sm90) includes from another one."""
+    op, _, rest = where.removeprefix("ops/").partition("/")
+    own = rest.split("/")[0]
+    others = [f"ops/{op}/{path}/" for path in PATHS if path != own]
+    return [name for name in names if own in PATHS and name.startswith(tuple(others))]
+
+
+@pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
+def test_paths_of_an_op_share_only_what_lies_above_them(path: Path) -> None:
+    """The portable path runs where sm90's code is not built, and each is the other's oracle."""
+    where = path.relative_to(REPO / "csrc").as_posix()
+    assert not includes_of_other_paths(where, [name for name, _ in includes(path)])
+
+
+def test_the_rule_of_paths_finds_what_it_forbids() -> None:
+    softmax = "ops/attention/sm90/softmax.cuh"
+    assert includes_of_other_paths("ops/attention/sm80/fwd_kernel.cuh", ["cstdint", softmax]) == [softmax]
+    assert includes_of_other_paths("ops/attention/cpu/launch.h", [softmax]) == [softmax]
+    assert includes_of_other_paths("ops/attention/dispatch.cu", [softmax]) == []
+    assert includes_of_other_paths("ops/attention/sm90/launch.cu", [softmax, "ops/attention/plan.h"]) == []
 
 
 @pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
@@ -192,3 +218,21 @@ def test_no_folder_is_a_heap() -> None:
 def test_every_package_has_its_line_in_the_matrix() -> None:
     packages = {p.parent.name for p in (REPO / "profiling_lab").glob("*/__init__.py")} - {"cli"}
     assert packages <= set(MAY_IMPORT), f"say who {sorted(packages - set(MAY_IMPORT))} may import"
+
+
+def test_an_op_or_model_has_its_name_alone() -> None:
+    """An exercise's files are a learner's own program and may repeat it."""
+    trees = {m: ast.parse(p.read_text()) for m, p in MODULES.items() if not re.search(r"exercises\.e\d", m)}
+    public: set[str] = set()
+    homes: dict[str, list[str]] = {}
+    for module, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+            if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]) != "__all__":
+                continue
+            if module.split(".")[1:2] in (["ops"], ["models"]):
+                public |= {n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)}
+    assert "HeavyLayer" in homes.keys() & public
+    twice = {name: found for name, found in homes.items() if name in public and len(found) > 1}
+    assert not twice, f"one name, one class: {twice}"

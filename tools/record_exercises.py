@@ -75,9 +75,9 @@ def _one(exercise: ClinicExercise, out: Path) -> dict[str, object]:
     row: dict[str, object] = {}
     for source, name in ((exercise.folder, STARTER), (exercise.folder / workspace.SOLUTIONS, SOLUTION)):
         row[f"{Path(name).stem.partition('_')[0]} bytes"] = _record(source / PROGRAM, out / name, console)
-    assert exercise.asked is not None
-    found = truth(exercise.asked, out / STARTER)
-    repaired = truth(exercise.asked, out / SOLUTION)
+    assert exercise.defect is not None
+    found = truth(exercise.defect, out / STARTER)
+    repaired = truth(exercise.defect, out / SOLUTION)
     row["solution no longer shows it"] = isinstance(repaired, str)
     row["speed"] = _repair(exercise, console)
     if isinstance(found, str):
@@ -132,8 +132,8 @@ def _repair(exercise: ClinicExercise, console: list[str]) -> str:
         with tempfile.TemporaryDirectory() as folder:
             workspace.copy_starter(exercise, Path(folder))
             workspace.copy_solution(exercise, Path(folder))
-            _, verdict = workspace.check_repair(Path(folder))
-            for check in verdict.checks:
+            _, grading = workspace.check_repair(Path(folder))
+            for check in grading.checks:
                 print(f"{check.name}: {check.status.value}: {check.message}")
         return 0
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per GPU operation: in which phase it was launched, whose Python stack answers for it, and why none does.
+// Per GPU operation: its phase, its Python stack, and the reason if it has no stack.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace plab::analysis {
 
-// Why an operation has no stack. Unknown is not zero: each reason is a line of its own in every table.
+// Why an operation has no stack. Unknown is not zero: each reason is a separate row in every table.
 enum class Reason : uint8_t {
   kAttributed = 0,
   kNoCall = 1,          // no record of the launching call: it ran before the recording began, or was lost

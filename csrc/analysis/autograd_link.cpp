@@ -18,14 +18,14 @@ struct Answer {
   Match match = Match::kUnknown;
 };
 
-// The nodes that one thread made, as runs of sequence numbers claimed by a launch.
+// The nodes created by one thread, as runs of sequence numbers claimed by a launch.
 class NodesOfThread {
  public:
   // A launch outside of the engine's own preparations saw the counter at `next`.
   void claim(int64_t next, int32_t row) {
     if (!seen_ || next < next_) {  // the first launch, or a thread number used again by a later thread
       runs_.clear();
-      // Whether node next-1 is this launch's or an older one's cannot be told from one look at the counter.
+      // One value of the counter does not show whether node next-1 belongs to this launch or an older one.
       if (next > 0) runs_.push_back({next - 1, next - 1, row, row, false});
     } else if (next > next_) {
       runs_.push_back({next_, next - 1, row, latest_ == kNone ? row : latest_, true});
@@ -76,8 +76,8 @@ void decide(Links& links, int32_t row, Phase phase, Answer answer) {
   links.forward_row[row] = answer.row;
 }
 
-// Nodes made while backward ran (create_graph) lead to a backward launch; what that one is the backward of
-// answers.
+// Nodes created during backward (create_graph) lead to a backward launch, whose own forward launch is then
+// used.
 Answer follow(const Links& links, Answer answer) {
   if (answer.row == kNone) return answer;
   const auto weaker = std::max(static_cast<uint8_t>(answer.match), links.match[answer.row]);
@@ -112,7 +112,7 @@ Links link_by_counter(const LaunchProbes& launches) {
       gradients.evaluated(thread, launches.node_thread[row], links.forward_row[row]);
     }
     if (!in_backward || (traits & kStartsBackward) != 0) gradients.outside(thread);
-    // Only now: a launch cannot have made the node that it evaluates.
+    // Only now, because a launch cannot have created the node that it evaluates.
     if (thread == kNone || (traits & kStartsBackward) != 0) continue;
     NodesOfThread& made_here = threads[thread];
     if (launches.next_sequence[row] != kNoSequence) made_here.claim(launches.next_sequence[row], row);

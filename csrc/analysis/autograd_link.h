@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a launch on the autograd thread to the forward launch whose line it is the backward of.
+// Link a launch on the autograd thread to its forward launch.
 //
-// Every autograd node takes a sequence number from a counter of the thread that makes it, just before its
+// Every autograd node takes a sequence number from a counter of its creating thread, just before its
 // forward kernel is launched. A forward launch that sees the counter at p therefore belongs to node p-1, and
 // a backward launch knows the node it evaluates. Replaying the launches in time order joins the two.
 #pragma once
@@ -14,7 +14,7 @@ namespace plab::analysis {
 
 enum class Phase : uint8_t { kForward = 0, kBackward = 1 };  // forward: everything outside of backward
 
-// How the answer was found, the surest first. A chain of answers is as sure as its weakest part.
+// How the link was found, the most reliable first. A chain of links is as reliable as its weakest part.
 enum class Match : uint8_t {
   kOwn = 0,       // the launch's own stack
   kExact = 1,     // the launch that made the node's kernel
@@ -24,7 +24,7 @@ enum class Match : uint8_t {
   kUnknown = 5,   // the node is older than the recording, or backward is known but not of what
 };
 
-// What a launch knows about itself beyond its numbers; the bits of LaunchProbes::traits.
+// Properties of a launch; the bits of LaunchProbes::traits.
 enum Trait : uint8_t {
   kIsBackward = 1,        // runs in backward, although no node was recorded (a thread of the autograd engine)
   kOwnStackAnswers = 2,   // forward code run again inside of backward (activation checkpointing)
@@ -53,7 +53,7 @@ struct Links {
 
 Links link_by_counter(const LaunchProbes& launches);
 
-// What an operator range is in backward, where its recorder says so.
+// What an operator range evaluates in backward, if its recorder says so.
 enum class Evaluates : uint8_t {
   kNothing = 0,  // forward, or not told
   kEngine = 1,   // the engine's own range around the evaluation of one node
@@ -61,7 +61,7 @@ enum class Evaluates : uint8_t {
 };
 
 // The ranges that emit_nvtx writes: `aten::mm, seq = 4` in forward, and in backward `evaluate_function:
-// MmBackward0` around `MmBackward0, seq = 4`. The number says which forward range made the node.
+// MmBackward0` around `MmBackward0, seq = 4`. The number identifies the forward range that created the node.
 struct OperatorRanges {
   trace::Ranges ranges;              // track: thread
   trace::Column<int64_t> sequence;   // kNoSequence where the text has none
@@ -76,8 +76,7 @@ struct RangeLinks {
   int64_t dropped_ranges = 0;          // see Containment
 };
 
-// `has_stack` says which launches carry Python frames: of the launches inside a forward range one of those
-// answers.
+// `has_stack` says which launches have Python frames; such a launch represents its forward range.
 RangeLinks link_by_ranges(const OperatorRanges& operators, const trace::Moments& launches,
                           trace::Column<uint8_t> has_stack, trace::Column<uint8_t> traits,
                           int64_t tolerance_ns);

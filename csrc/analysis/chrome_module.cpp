@@ -25,7 +25,7 @@ py::array_t<T> give(std::vector<T>&& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(owner->size()), owner->data(), release);
 }
 
-// Text of a file, which may be no UTF-8.
+// Text of a file, which may not be valid UTF-8.
 py::str decoded(std::string_view text, int64_t& broken) {
   PyObject* exact = PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "strict");
   if (exact != nullptr) return py::reinterpret_steal<py::str>(exact);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which range encloses which moment: one stack sweep per thread, never a join of ranges with moments.
+// The innermost range around each moment: one stack sweep per thread, without a join.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,9 @@ struct Containment {
   int64_t dropped = 0;             // ranges that overlap another without nesting in it; they enclose nothing
 };
 
-// Ranges [start, end] of one track nest like calls. Timestamps bleed: an overlap shorter than `tolerance_ns`
-// is taken for nesting or for following, a longer one drops the later range. O((R + M) log (R + M)).
+// Ranges [start, end] of one track nest like calls. Timestamps are inexact: an overlap shorter than
+// `tolerance_ns` counts as nested or as consecutive, a longer one drops the later range. O((R + M) log (R +
+// M)).
 Containment contain(const trace::Ranges& ranges, const trace::Moments& moments, int64_t tolerance_ns);
 
 }  // namespace plab::analysis

@@ -21,8 +21,8 @@ bool before(const Call& a, const Call& b) {
   return std::tie(a.process, a.id, a.start_ns, a.row) < std::tie(b.process, b.id, b.start_ns, b.row);
 }
 
-// Calls by process, then id, then start. Each process has few threads, whose calls lie nearly in order: taken
-// apart by process first, most of them need no sorting.
+// Calls by process, then id, then start. Each process has few threads, whose calls are nearly in order: split
+// by process first, most of them need no sorting.
 std::vector<Call> in_order(const trace::Correlations& calls, trace::Column<int64_t> start_ns) {
   const size_t size = calls.size();
   const auto call = [&](size_t row) {

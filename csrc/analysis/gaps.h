@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time in which nothing ran, and who held it up: idle intervals, what a thread was doing at each moment,
-// and windows cut by it.
+// Idle time and its cause: idle intervals, the activity of a thread at each moment, and windows split by
+// activity.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct Gaps {
 };
 
 // Per track the intervals between its first start and its last end in which no operation ran. By track, then
-// in time order. An operation without a length ends a gap as well. O(N log N).
+// in time order. An empty operation ends a gap too. O(N log N).
 Gaps gaps_between(const trace::Ranges& operations);
 
 struct Segments {
@@ -24,8 +24,8 @@ struct Segments {
   std::vector<int32_t> track, winner;
 };
 
-// What a track was doing at each moment: of the activities around it the one of the highest layer, there the
-// one that started last (the innermost), there the one listed last. Disjoint segments by track, then in time
+// The activity of a track at each moment: the one of the highest layer, of these the one that started last
+// (the innermost), of these the one listed last. Disjoint segments by track, then in time
 // order; moments without an activity are in none. Activities need not nest. O(N log N).
 Segments winners(const trace::Ranges& activities, trace::Column<int32_t> layer);
 
@@ -35,7 +35,7 @@ struct Pieces {
   std::vector<int32_t> winner;  // kNone where no segment is
 };
 
-// Windows cut along the segments of their track; the pieces of a window sum to its length exactly. Segments
+// Windows split at the segments of their track; the pieces of a window sum to its length exactly. Segments
 // as `winners` returns them. O(W log S + pieces).
 Pieces cut(const trace::Ranges& windows, const Segments& segments);
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose gradient AccumulateGrad adds up.
+// The forward line of an AccumulateGrad launch.
 //
-// Its node has no number, and so no forward launch. But no node is more urgent to autograd's engine: a thread
-// evaluates it right after the node that completed the gradient, which stands on a line where the parameter
-// is used. Only the launches of nodes are seen, so the answer is the last node before it that launched
-// something.
+// Its node has no number, and so no forward launch. But it has the highest priority in the autograd engine: a
+// thread evaluates it right after the node that completed the gradient, which belongs to a line that uses the
+// parameter. Only launches of nodes are recorded, so the last node before it that launched something is used.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +15,15 @@ namespace plab::analysis {
 
 class GradientOwner {
  public:
-  // `thread` launched something for a node that `maker` made; `forward_row` answers for it, or kNone.
+  // `thread` launched something for a node created by `maker`; its forward launch is `forward_row`, or kNone.
   void evaluated(int32_t thread, int32_t maker, int32_t forward_row) {
     latest_[thread] = {forward_row, maker, outside_[maker]};
   }
 
-  // `thread` launched something outside of its nodes: what it asked backward for before is over.
+  // `thread` launched something outside of nodes: its previous backward pass is over.
   void outside(int32_t thread) { ++outside_[thread]; }
 
-  // The row that answers for an AccumulateGrad on `thread`, or kNone.
+  // The forward row for an AccumulateGrad on `thread`, or kNone.
   int32_t find(int32_t thread) const {
     const auto latest = latest_.find(thread);
     if (thread == trace::kNone || latest == latest_.end()) return trace::kNone;

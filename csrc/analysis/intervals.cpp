@@ -7,7 +7,7 @@
 namespace plab::analysis {
 namespace {
 
-// Traces are written nearly in time order, so looking first is cheaper than sorting always.
+// Traces are written nearly in time order, so check first and sort only if needed.
 template <class Less>
 std::vector<int32_t> order_of(size_t size, Less less) {
   std::vector<int32_t> order(size);

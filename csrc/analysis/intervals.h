@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets of intervals: what was busy, counted once however many things ran at the same time.
+// Sets of intervals: busy time, in which concurrent operations count once.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// _analysis: the analyses as Python functions over numpy columns. Arrays come in as they lie and go out
-// without a copy; the interpreter lock is released while an analysis runs.
+// _analysis: the analyses as Python functions over numpy columns. Arrays are passed in and out without
+// copies; the GIL is released while an analysis runs.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -25,14 +25,13 @@ namespace py = pybind11;
 namespace plab::analysis {
 void add_chrome_reader(py::module_& m);  // chrome_module.cpp
 void add_text_codes(py::module_& m);     // text_module.cpp
-}
+}  // namespace plab::analysis
 
 using plab::trace::Column;
 
 namespace {
 
-// No forcecast: an array of another type is an error of ours, not something to convert behind the caller's
-// back.
+// No forcecast: an array of another type is a bug in our code and must not be converted silently.
 template <class T>
 using In = py::array_t<T, py::array::c_style>;
 

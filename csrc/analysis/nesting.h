@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes for drawing: intervals of one lane nest, whatever those of one track do.
+// Lanes for drawing: the intervals of one lane nest, even if those of one track do not.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ran at the same time as what: time by the set of classes, and by the number of lanes, that were busy.
+// Concurrency: time by the set of busy classes, and by the number of busy lanes.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranges of the host seen on the GPU: what was launched inside of each, and when that ran.
+// Host ranges projected to the GPU: the operations launched inside each range, and when they ran.
 #pragma once
 
 #include <vector>

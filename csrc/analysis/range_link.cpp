@@ -13,7 +13,7 @@ namespace {
 using trace::kNone;
 using trace::kNoSequence;
 
-// A forward range that made a node.
+// A forward range that created a node.
 struct Maker {
   int32_t process;
   int64_t sequence;
@@ -108,7 +108,7 @@ RangeLinks link_by_ranges(const OperatorRanges& operators, const trace::Moments&
   out.links = {std::vector<uint8_t>(launches.size()), std::vector<uint8_t>(launches.size()),
                std::vector<int32_t>(launches.size(), kNone)};
   out.forward_range.assign(launches.size(), kNone);
-  // The launch that stands for a range: its first one with Python frames, else its first one.
+  // The launch that represents a range: its first one with Python frames, else its first one.
   std::vector<int32_t> stands_for(operators.ranges.size(), kNone);
   GradientOwner gradients;
 
@@ -131,7 +131,7 @@ RangeLinks link_by_ranges(const OperatorRanges& operators, const trace::Moments&
         const auto [maker, sure] = tree.maker_of(evaluation);
         match = sure;
         out.forward_range[row] = maker;
-        // An operator may launch nothing itself; then the one around it with the same number speaks for it.
+        // An operator may launch nothing itself; then the operator around it with the same number is used.
         int32_t speaker = maker;
         while (speaker != kNone && stands_for[speaker] == kNone && tree.parent(speaker) != kNone &&
                tree.sequence(tree.parent(speaker)) == tree.sequence(maker)) {

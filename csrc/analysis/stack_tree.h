@@ -10,7 +10,7 @@
 
 namespace plab::analysis {
 
-// What a call adds to the stack, by the name of what was called.
+// The role of a call in the stack, by the name of the callee.
 enum class FrameRole : uint8_t {
   kNone = 0,     // nothing: a built-in function
   kFrame = 1,    // a frame
@@ -26,11 +26,11 @@ struct StackTree {
   std::vector<int32_t> module;  // per node the name of the module it belongs to, or kNone
 };
 
-// Per call the row of the call with the id `parent_id`, kNone where there is none. Of calls with one id the
-// last one counts.
+// Per call the row of the call with the id `parent_id`, kNone if there is none. If several calls have the
+// same id, the last one counts.
 std::vector<int32_t> rows_of_parents(trace::Column<int64_t> id, trace::Column<int64_t> parent_id);
 
-// `parent` per call (a circle of callers is cut where it is entered), `name` per call, `role` per name.
+// `parent` per call (a cycle of callers is cut where it is entered), `name` per call, `role` per name.
 // O(calls).
 StackTree fold_stacks(trace::Column<int32_t> parent, trace::Column<int32_t> name,
                       trace::Column<uint8_t> role);

@@ -14,7 +14,7 @@ struct Statistics {
 };
 
 // Exact but for `deviation`. The median of an even number of rows is the middle of the two in the middle,
-// rounded down. Rows whose key is negative belong to nobody. O(n): rows are dealt to their keys, not sorted.
+// rounded down. Rows with a negative key are ignored. O(n): rows are distributed to their keys, not sorted.
 Statistics statistics(trace::Column<int32_t> key, trace::Column<int64_t> value, int32_t keys);
 
 }  // namespace plab::analysis

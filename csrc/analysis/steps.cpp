@@ -43,7 +43,7 @@ Period period_of(trace::Column<int32_t> symbols) {
   Period best;
   int64_t best_covered = 0;
   for (const int64_t length : candidates(symbols)) {
-    // The longest stretch in which every symbol returns after `length`.
+    // The longest interval in which every symbol repeats after `length`.
     int64_t run = 0;
     for (int64_t i = 0; i + length < size; ++i) {
       run = symbols[i] == symbols[i + length] ? run + 1 : 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a program that nobody marked: the period of what it does.
+// Steps of a program without step ranges: the period of its launches.
 #pragma once
 
 #include "trace/columns.h"

@@ -94,7 +94,7 @@ class TextCodes {
   trace::TextTable table_;
 };
 
-// The table, for whoever wants to compare: (name without cu or cuda, API, kind).
+// The table, for tests: (name without cu or cuda, API, kind).
 py::tuple kinds_by_name() {
   py::list out;
   for (const auto& row : trace::kCudaCalls) {

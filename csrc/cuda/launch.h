@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host side of every launch: error checks that throw, grid arithmetic, device attributes read once per
+// The host side of launches: error checks that throw, grid arithmetic, device attributes read once per
 // device.
 #pragma once
 
@@ -89,10 +89,10 @@ int device_attribute() {
 
 inline int multiprocessors() { return device_attribute<cudaDevAttrMultiProcessorCount>(); }
 
-/// Largest dynamic shared memory a block may ask for.
+/// The largest dynamic shared memory of a block.
 inline int max_shared_bytes() { return device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>(); }
 
-/// Blocks of one kernel that fit a multiprocessor at once. Asked once per device and block size, for which
+/// Blocks of one kernel that are resident on an SM at once. Asked once per device and block size, for which
 /// `shared_bytes` is always the same; the first call also lets the kernel use as much dynamic shared memory
 /// as a block can have.
 template <auto kKernel>

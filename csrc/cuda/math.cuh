@@ -11,7 +11,7 @@
 // (5e-9). fp32 uses it from |z| = 0.75 on and, nearer to zero, an odd polynomial for Phi - 1/2, where
 // rounding of the tail form would show. The value for 16-bit elements needs no exponential apart and takes
 // log2 Q itself as a polynomial: 8 instructions, against about 40 for erff. tests/ops/test_layer_norm_gelu.py
-// shows the error by binade of the result, beside PyTorch's.
+// shows the error by binade of the result, compared with PyTorch's.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -100,8 +100,8 @@ class BlockPairSum {
       storage_.partial[buffer][2 * warp + lane] = lane < 2 ? lane_sum : 0.0f;
     return static_cast<Ticket>(buffer);
   }
-  /// In the order of the posts. One barrier: with four buffers nobody writes what another still reads. Every
-  /// thread adds up all warps: wide reads that all lanes share cost less than a butterfly of shuffles.
+  /// In the order of the posts. One barrier: with four buffers no thread writes what another still reads.
+  /// Every thread adds up all warps: wide reads that all lanes share cost less than a butterfly of shuffles.
   __device__ void collect(Ticket buffer, float& a, float& b) {
     __syncthreads();
     const auto* pairs = reinterpret_cast<const float4*>(storage_.partial[buffer]);

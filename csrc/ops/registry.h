@@ -7,20 +7,22 @@
 
 #include "torch_abi/library.h"
 
+#define PLAB_OPS(OP)   \
+  OP(attention)        \
+  OP(heavy_layer)      \
+  OP(ladder_attention) \
+  OP(layer_norm_gelu)
+
 namespace plab::ops {
 
-std::span<const torch_abi::OpDef> attention_ops();
-std::span<const torch_abi::OpDef> heavy_layer_ops();
-std::span<const torch_abi::OpDef> ladder_attention_ops();
-std::span<const torch_abi::OpDef> layer_norm_gelu_ops();
+#define PLAB_DECLARE(op) std::span<const torch_abi::OpDef> op##_ops();
+PLAB_OPS(PLAB_DECLARE)
+#undef PLAB_DECLARE
 
 inline std::span<const std::span<const torch_abi::OpDef>> op_groups() {
-  static const std::array groups = {
-      attention_ops(),
-      heavy_layer_ops(),
-      ladder_attention_ops(),
-      layer_norm_gelu_ops(),
-  };
+#define PLAB_ENTRY(op) op##_ops(),
+  static const std::array groups = {PLAB_OPS(PLAB_ENTRY)};
+#undef PLAB_ENTRY
   return groups;
 }
 

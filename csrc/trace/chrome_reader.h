@@ -43,7 +43,7 @@ class ChromeReader {
   void give_up(JsonCursor& cursor, Step why);
 
   std::string buffer_;    // bytes not yet read, and while reading the cursor's padding
-  size_t wait_for_ = 0;   // do not look again before so many are there: a long value is read twice, not often
+  size_t wait_for_ = 0;   // do not retry before this many bytes: a long value is read twice, not often
   bool is_last_ = false;  // no more bytes will come
   char last_read_ = 0;    // before the buffer, blanks aside
   Place place_ = Place::kStart;

@@ -78,7 +78,7 @@ struct ChromeTables {
   std::vector<ThreadKey> threads;
 };
 
-// What was not as it should be, and what became of it.
+// Counts of malformed data, and how it was handled.
 struct ChromeDamage {
   int64_t not_json = 0;        // values and texts in events: read as null, control characters as blanks
   int64_t wild_times = 0;      // events without a sensible time: left out

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The columns every analysis works on: views of memory that somebody else owns (numpy arrays, usually).
+// The columns every analysis works on: views of memory owned by others (usually numpy arrays).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the calls of the CUDA API do, by their names: the one table of recorder and analysis.
 //
-// Calls are told apart by the beginning of their name, so that versions to come (cudaMemcpyBatchAsync_v13000)
+// Calls are recognised by the prefix of their name, so that future versions (cudaMemcpyBatchAsync_v13000)
 // are known. The first row that fits counts. profiling_lab/trace/cuda_calls.py has the names of the kinds.
 #pragma once
 

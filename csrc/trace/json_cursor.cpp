@@ -106,7 +106,7 @@ Step JsonCursor::text(JsonValue& out) {
   return Step::kOk;
 }
 
-// Over an object or a list that nobody looks into: only texts and brackets matter.
+// Skips an object or a list: only texts and brackets matter.
 Step JsonCursor::container() {
   uint64_t is_object = 0;  // one bit per level
   int depth = 0;

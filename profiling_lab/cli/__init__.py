@@ -3,7 +3,7 @@
 
 A command module has `HELP` (one line), `EXAMPLES` (shown by --help), `add_arguments(parser)` and
 `run(args) -> int`. Commands parse, analyses compute, reporters print; only `main` prints errors.
-Heavy imports belong inside `run`: `record` executes the user's script in this very process, so
+Heavy imports belong inside `run`: `record` executes the user's script in this process, so
 whatever this module imports lands in the user's trace.
 """
 
@@ -46,8 +46,8 @@ COMMANDS = (
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="profiling-lab",
-        description="Which line of my Python costs this GPU time, forward and backward, why, and did my "
-        "change help?",
+        description="Find the Python line that costs GPU time, forward and backward, and the reason; "
+        "check whether a change helped.",
         epilog="exit codes: 0 ok, 1 a finding or regression over its limit, 2 usage, "
         "3 not comparable or not enough data, 4 unreadable input",
     )
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     if sys.stdout is None:
         import os
 
-        # Started with standard output closed: writing must fail as elsewhere, and no file may get its number.
+        # Started with standard output closed: writing must fail, and no other file may get descriptor 1.
         sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 2
     if args.command != "record" and hasattr(sys.stdout, "reconfigure"):  # record's is the script's
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may not be valid text
     try:
         status: int = args.run(args)
         sys.stdout.flush()
@@ -94,13 +94,13 @@ def main(argv: list[str] | None = None) -> int:
     except LabError as error:
         print(f"profiling-lab {args.command}: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:  # the process dies of SIGINT, but the user need not see where it was
+    except KeyboardInterrupt:  # the process dies of SIGINT, without a traceback
         sys.excepthook = lambda *_: None
         raise
     except OSError as error:
         import os
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at exit
         if isinstance(error, BrokenPipeError):  # `profiling-lab lines run.sqlite | head`
             return 0
         where = f"{error.filename}: " if error.filename else ""

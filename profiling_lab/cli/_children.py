@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `record` does for the processes that the recorded program starts, and says about them."""
+"""How `record` handles the child processes of the recorded program, and what it reports about them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def recorded_children(plan: Plan | None, taken: Path | None = None) -> Iterator[str]:
-    """Processes that start inside of it record by `plan`, none of them into `taken`.
+    """Child processes that start within this context record as `plan` says, never into the file `taken`.
 
-    Yields the folder of their reports; "" if there are none.
+    Yields the folder of their reports, or "" if children are not recorded.
     """
     from profiling_lab.recording import children
     from profiling_lab.recording.offer import offer
@@ -36,20 +36,22 @@ def recorded_children(plan: Plan | None, taken: Path | None = None) -> Iterator[
                 children.claim(reports, taken)
             plan = replace(plan, reports=reports, host=socket.gethostname())
         except OSError as error:
-            _say(f"the processes that it starts are not recorded: no temporary folder ({error})")
+            _say(f"child processes are not recorded: no temporary folder ({error})")
             plan = None
     take_back = offer(plan, os.environ)
     try:
         yield reports
     finally:
-        if os.getpid() == owner:  # not a forked child that came out of the script
+        if os.getpid() == owner:  # not in a forked child that returned from the script
             take_back()
             if reports:
                 shutil.rmtree(reports, ignore_errors=True)
 
 
 def say_what_became_of_children(reports: str, program: str = "") -> None:
-    """Never raises: the exit code is the program's. `program`: what was launched, if that was no script."""
+    """Never raises, because the exit code is the program's. `program`: the launched program, if not a
+    script.
+    """
     from profiling_lab.cli import _recorded
     from profiling_lab.recording import children
 
@@ -59,9 +61,9 @@ def say_what_became_of_children(reports: str, program: str = "") -> None:
         for line in _recorded.of_children(children.collect(reports, _say), program):
             _say(line)
     except KeyboardInterrupt:
-        _say("interrupted while looking after the recordings of other processes")
+        _say("interrupted while waiting for the recordings of child processes")
     except Exception as error:
-        _say(f"the recordings of other processes could not be looked after: {error}")
+        _say(f"the recordings of child processes could not be collected: {error}")
 
 
 def _say(line: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program as a shell would and stays out of its way: its output, its signals and its exit code."""
+"""Run a program as a shell does: its output, its signals and its exit code are not changed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PASSED_ON = (*_FROM_THE_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 
 
 def find_program(name: str) -> str | None:
-    """The executable that `name` means. None: a Python script, or nothing at all.
+    """The executable with this name. None if `name` is a Python script or does not exist.
 
-    A file here goes before a program on PATH. It is a program if it can be executed and says how: by a `#!`
-    line, or as an executable of the system.
+    A file in the working folder comes before a program on PATH. It is a program if it is executable and has a
+    `#!` line or the format of an executable.
     """
     if os.path.isfile(name):
         return None if name.endswith(_SCRIPTS) or not _is_executable(name) else os.path.abspath(name)
@@ -35,7 +35,7 @@ def _is_executable(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(4).startswith((b"#!", b"\x7fELF"))
-    except OSError:  # that may be executed, but not read
+    except OSError:  # executable, but not readable
         return True
 
 
@@ -45,13 +45,13 @@ def run_program(
     environment: Mapping[str, str],
     takes_signal: Callable[[int], bool] = lambda number: False,
 ) -> tuple[int, bool]:
-    """Its exit code, as a shell reports it, and whether Ctrl-C ended it. Raises LabError if it cannot start.
+    """The exit code, as a shell reports it, and whether Ctrl-C ended it. Raises LabError if it cannot start.
 
-    Signals to this process go to the program, unless `takes_signal` has dealt with them. Ctrl-C does not have
-    to: the terminal sends it to both.
+    Signals to this process are forwarded to the program, unless `takes_signal` handled them. Ctrl-C is not
+    forwarded: the terminal sends it to both.
     """
     watched = {signal.SIGCHLD, *_PASSED_ON}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, the program's end would go unseen
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, waitpid could not report the exit
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         sys.stdout.flush()
@@ -81,6 +81,6 @@ def _watch(child: int, watched: set[signal.Signals], takes_signal: Callable[[int
             if ended:
                 return status
         elif number in _FROM_THE_TERMINAL and received.si_code > 0:
-            pass  # from the kernel, which has told the whole group
+            pass  # sent by the kernel to the whole process group
         elif not takes_signal(number):
             os.kill(child, number)

@@ -21,14 +21,16 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dormant",
         action="store_true",
-        help="record nothing until `profiling-lab attach PID` asks for a window",
+        help="record nothing until `profiling-lab attach PID` requests a recording",
     )
     parser.add_argument(
         "--budget",
         metavar="SHARE",
         type=_share,
-        help="record whole steps all along, as often as this share of the run's time allows (1%%); --warmup, "
-        f"--active and --step-by go with it; without --max-size it ends at {_BUDGET_BYTES // 10**9} GB",
+        help="record whole steps during the whole run, within this overhead (such as 1%% of the run time); "
+        "--warmup, "
+        "--active and --step-by can be combined with it; without --max-size the recording ends at "
+        f"{_BUDGET_BYTES // 10**9} GB",
     )
 
 
@@ -40,12 +42,12 @@ def _share(text: str) -> float:
 
 
 def most_bytes_of_budget(args: argparse.Namespace) -> int:
-    """What always runs must not fill the disk."""
+    """The size limit of the capture: a recording that always runs must not fill the disk."""
     return _BUDGET_BYTES if args.budget is not None else 0
 
 
 def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
-    """Runs the script in a process that waits to be asked. Whatever fails in that, the script runs."""
+    """Run the script in a process that can be attached to. If the set-up fails, the script still runs."""
     from profiling_lab import _recorder
     from profiling_lab.errors import LabError, UsageError
     from profiling_lab.recording import Schedule
@@ -56,7 +58,7 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
     wants += [args.no_stacks, args.no_nvtx, args.graph_nodes]
     if any(wants) or schedule != Schedule():
         raise UsageError(
-            "--dormant records nothing by itself: say to profiling-lab attach what to record, and where"
+            "--dormant records nothing by itself: tell profiling-lab attach what to record, and where to"
         )
     script = find_module(args.script) if args.is_module else find_script(args.script)
     listener = None
@@ -65,12 +67,12 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
         _say(f"dormant: profiling-lab attach {os.getpid()} --steps 5 records this process")
     except (LabError, OSError) as error:
         _say(f"this process cannot be attached to: {error}")
-    ending = run_script(
+    result = run_script(
         script, args.arguments, _recorder.python_stacks.hide_callers, _recorder.leave_out_this_thread
     )
     if listener is not None:
         listener.close()
-    return end_process(ending)
+    return end_process(result)
 
 
 def _say(line: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line on standard error every few seconds, for runs that are watched."""
+"""A status line on standard error every few seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling_lab.recording.signals import blocked
 
 
 def report_every(seconds: float) -> Callable[[], None]:
-    """Say every so many seconds what has been recorded so far. Returns how to end that."""
+    """Print every `seconds` what has been recorded so far. Returns a function that ends it."""
     ended = threading.Event()
     process, began = os.getpid(), time.monotonic()
 
@@ -27,7 +27,7 @@ def report_every(seconds: float) -> Callable[[], None]:
 
 
 def line(seconds: float) -> str:
-    """What the running recording holds by now, in one line."""
+    """One line about the contents of the running recording."""
     from profiling_lab import _recorder
     from profiling_lab.report import numbers
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a long command has come, on stderr; a short one says nothing."""
+"""The progress of a long command, on stderr. A short command prints nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_WAIT_S = {True: 0.2, False: 10.0}  # on a terminal one line that changes, in a log a line now and then
+_WAIT_S = {True: 0.2, False: 10.0}  # on a terminal one line that is updated, in a log a new line now and then
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A function to tell what is being done, how much of it is, and how much there is to do."""
+    """Yields a function that reports the current task, how much is done, and how much there is in total."""
     from time import monotonic
 
     stream, on_terminal = sys.stderr, sys.stderr.isatty()

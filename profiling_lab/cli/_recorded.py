@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `record` says in the end about the files that were written."""
+"""The summary that `record` prints at the end: the files it wrote, and what is missing in them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_this_process(summary: RecordingSummary, script: str, output: Path) -> lis
 
 
 def of_children(children: Sequence[Child], program: str) -> list[str]:
-    """`program` is what was launched; "" if a script in this process started the children."""
+    """`program` is the launched program; "" if a script in this process started the children."""
     from profiling_lab.recording.children import FINISHED, RECOVERED
 
     files = [child for child in children if child.state in (FINISHED, RECOVERED)]
@@ -65,7 +65,7 @@ def of_children(children: Sequence[Child], program: str) -> list[str]:
 
 
 def _missing(files: list[Child]) -> list[str]:
-    """What was not recorded and why: once, if that is so in every file."""
+    """What was not recorded, and why. A reason that holds for every file is printed once."""
     where: dict[str, list[str]] = {}
     for child in files:
         for part, why in child.reasons.items():
@@ -100,6 +100,6 @@ def _of_no_file(child: Child) -> str:
 
 
 def _shown(path: str) -> str:
-    """As the user typed it: relative to the working folder where it lies there."""
+    """The path relative to the working folder, if it is inside."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of the commands that know rules: which of them, and with which thresholds."""
+"""Arguments of the commands that use rules: which rules, and which thresholds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=Path,
         default=[],
-        help="also the rules in the tuple RULES of this Python file, which is executed (an example: "
+        help="also use the rules in the tuple RULES of this Python file, which is executed (for an example "
+        "see "
         "`profiling-lab rules --help`)",
     )
     parser.add_argument(
@@ -27,14 +28,14 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
         metavar="RULE.NAME=VALUE",
         action="append",
         default=[],
-        help="another value for a threshold, like dataloader.share=10%%; may be given several times",
+        help="set a threshold, such as dataloader.share=10%%; may be given several times",
     )
 
 
 def chosen_rules(
     args: argparse.Namespace, only: list[str] | None = None, skip: list[str] | None = None
 ) -> tuple[tuple[Rule, ...], Settings]:
-    """The rules asked for, and what is set for them. Raises UsageError for what there is not."""
+    """The selected rules and the thresholds set for them. Raises UsageError for unknown names."""
     from profiling_lab.rules import RULES, load_rules, parse_settings, select
 
     rules = (*RULES, *(rule for path in args.rules_from for rule in load_rules(path)))

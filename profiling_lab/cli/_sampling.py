@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often Python is sampled: the options of `record` and `attach`."""
+"""The sampling rate of Python stacks: options of `record` and `attach`."""
 
 from __future__ import annotations
 
 import argparse
 
 USUAL_HZ = 200
-"""costs nothing that can be measured (benchmarks/results/recorder_sampling.jsonl)"""
+"""no measurable overhead (benchmarks/results/recorder_sampling.jsonl)"""
 CLOSE_HZ = 1000
 
 
@@ -24,22 +24,22 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_options(args: argparse.Namespace) -> list[object]:
-    """What was asked for; nothing of it is true where the defaults are left as they are."""
+    """The sampling options; all are false or None if the user set none."""
     return [args.no_samples, args.sample_python, args.sample_hz]
 
 
 def sample_hz(args: argparse.Namespace) -> int:
-    """Samples a second; 0: none. Samples are stacks: without stacks there are none unless asked for.
+    """Samples per second; 0: none. --no-stacks also turns sampling off, unless it was requested.
 
-    Raises UsageError for a rate that is none, and for options that contradict each other.
+    Raises UsageError for a rate below 1, and for options that contradict each other.
     """
     from profiling_lab.errors import UsageError
 
     if args.sample_hz is not None and args.sample_hz < 1:
-        raise UsageError(f"--sample-hz is a number of samples a second, not {args.sample_hz}")
+        raise UsageError(f"--sample-hz expects a number of samples per second, not {args.sample_hz}")
     if args.no_samples:
         if args.sample_python or args.sample_hz is not None:
-            raise UsageError("--no-samples excludes --sample-python and --sample-hz")
+            raise UsageError("--no-samples cannot be combined with --sample-python or --sample-hz")
         return 0
     if args.sample_hz is not None:
         return int(args.sample_hz)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that every command over a trace shares."""
+"""Arguments shared by all commands that read a trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace",
         metavar="FILE",
-        help="a recording of ours, an nsys export (SQLite or a folder of Parquet files), or torch.profiler's "
+        help="a recording of profiling-lab, an nsys export (SQLite or a folder of Parquet files), or "
+        "torch.profiler's "
         "JSON",
     )
 
@@ -24,29 +25,31 @@ def add_format(parser: argparse.ArgumentParser, *more: str) -> None:
         "--format",
         choices=("table", "json", "csv", "md", *more),
         default="table",
-        help="how to print it (default: table)",
+        help="the output format (default: table)",
     )
 
 
 def add_window(parser: argparse.ArgumentParser) -> None:
-    """The options that choose a part of the trace; `open_trace` opens it."""
-    window = parser.add_argument_group("what part of the trace", "several options: what all of them choose")
+    """Add the options that select a part of the trace; `open_trace` opens it."""
+    window = parser.add_argument_group("part of the trace", "several options select the intersection")
     window.add_argument(
         "--range",
         metavar="A:B",
-        help="from A to B since the first event, like 1.2s:1.35s or 350ms: (s, ms, us, ns)",
+        help="from A to B after the first event, such as 1.2s:1.35s or 350ms: (s, ms, us, ns)",
     )
     window.add_argument(
         "--step",
         metavar="N",
-        help="step N, or steps A:B without B, counted from 0, negative from the end (--step=-2:); "
-        "the command `steps` lists them",
+        help="step N, or steps A up to but not including B; the first is 0, negative numbers count from "
+        "the end "
+        "(--step=-2:); `profiling-lab steps` lists them",
     )
     window.add_argument(
         "--nvtx",
         metavar="NAME[@DOMAIN][/I]",
-        help="what ranges of this name launched: NVTX ranges, or operators and annotations of "
-        "torch.profiler; NAME may be a regular expression for the whole name, I is one of them, from 0",
+        help="the operations launched in ranges of this name: NVTX ranges, or operators and annotations of "
+        "torch.profiler; NAME may be a regular expression for the whole name, I selects one of the ranges, "
+        "from 0",
     )
     for what, help_text in (
         ("rank", "the process of this rank; may be given several times"),
@@ -58,17 +61,17 @@ def add_window(parser: argparse.ArgumentParser) -> None:
 
 
 def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
-    """The part of the trace that the options of `add_window` choose, of `args.trace` if no path is given.
+    """The part of the trace that the options of `add_window` select. The default for `path` is `args.trace`.
 
-    It is to be closed: `with open_trace(args) as trace`. Raises as `Trace.open` and `Trace.windowed`.
+    Use it as `with open_trace(args) as trace`. Raises what `Trace.open` and `Trace.windowed` raise.
     """
     from profiling_lab.trace import Trace
-    from profiling_lab.trace.window import Wanted
+    from profiling_lab.trace.window import WindowSelection
 
     trace = Trace.open(args.trace if path is None else path)
     try:
         return trace.windowed(
-            Wanted(
+            WindowSelection(
                 range=args.range,
                 step=args.step,
                 nvtx=args.nvtx,
@@ -86,8 +89,9 @@ def add_steps_by(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps-by",
         metavar="REGEX",
-        help="the ranges whose names match are the steps (default: ProfilerStep, ranges named like a step, "
-        "optimizer.step, the period of the launches, or all as one: the first that there is)",
+        help="use ranges whose names match as steps (default: the first of these that exists: "
+        "ProfilerStep, ranges "
+        "named like a step, optimizer.step, the period of the launches, the whole trace)",
     )
 
 
@@ -97,8 +101,8 @@ def add_own(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         action="append",
         default=[],
-        help="what counts as your code: this file, folder or trailing part of a path, and nothing else; may "
-        "be given several times (default: what is not in site-packages, the standard library or torch)",
+        help="what counts as your code: only this file, folder or trailing part of a path; may "
+        "be given several times (default: everything outside site-packages, the standard library and torch)",
     )
 
 
@@ -108,7 +112,7 @@ def add_lines(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_not_negative,
         default=2,
-        help="show at most N lines of your program under each row, 0 for none (default: 2)",
+        help="show at most N lines of your program below each row, 0 for none (default: 2)",
     )
 
 
@@ -123,11 +127,11 @@ def add_limit(parser: argparse.ArgumentParser, default: int) -> None:
 
 
 def positive(text: str) -> int:
-    return _whole_number(text, 1, "a number from 1 up")
+    return _whole_number(text, 1, "a number of at least 1")
 
 
 def _not_negative(text: str) -> int:
-    return _whole_number(text, 0, "a number from 0 up")
+    return _whole_number(text, 0, "a number of at least 0")
 
 
 def _whole_number(text: str, least: int, what: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab apis`: the calls of the CUDA API, and the launches among them phase by phase."""
+"""`profiling-lab apis`: CUDA API calls, and the phases of kernel launches."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show the time inside of CUDA API calls, by function, with the lines that made them"
+HELP = "show the time in CUDA API calls, by function, with the lines that made them"
 EXAMPLES = """\
   profiling-lab apis run.sqlite
-  profiling-lab apis run.sqlite --lines 5                     five lines under each call
+  profiling-lab apis run.sqlite --lines 5                     five lines below each call
   profiling-lab apis run.sqlite --launch                      time in the call, in the queue, on the GPU
   profiling-lab apis nsys_export.sqlite --rank 1 --step 2:5 --format csv
 """
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--launch",
         action="store_true",
-        help="kernels by the call and thread that launched them: time inside of the call, between call and "
+        help="kernels by the call and thread that launched them: time in the call, between call and "
         "kernel, and in the kernel",
     )
     shared.add_own(parser)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab attach`: record a stretch of a process that already runs."""
+"""`profiling-lab attach`: record some steps or seconds of a running process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _HINT_AFTER_S = 20.0
 
 HELP = "record some steps or seconds of a running process, started with record --dormant"
 EXAMPLES = """\
-  profiling-lab record --dormant train.py                    costs nothing until somebody attaches
-  profiling-lab status                                       which processes wait, and their ids
+  profiling-lab record --dormant train.py                    no overhead until someone attaches
+  profiling-lab status                                       which processes can be attached to, and their ids
   profiling-lab attach 4711 --steps 5 -o run.sqlite          five whole steps
-  profiling-lab attach 4711 --seconds 2                      by the clock, for programs without steps
+  profiling-lab attach 4711 --seconds 2                      by time, for programs without steps
   profiling-lab attach 4711 --steps 5 --step-by nvtx:step    steps end where this NVTX range ends
   profiling-lab detach 4711                                  end the window early
 
-The command waits until the file is written; Ctrl-C ends the window early and keeps what it has. The job goes
-on whatever happens here. Only the user who started the process (and root) can attach.
+The command waits until the file is written. Ctrl-C ends the window early and keeps what was recorded. The job
+continues in every case. Only the user who started the process (and root) can attach.
 
-exit code: 0 the file is written, 1 the process ended or failed meanwhile (what it had is kept), 2 there is no
-such process or it cannot be asked, 3 nothing was recorded
+exit code: 0 the file was written, 1 the process ended or failed meanwhile (what was captured is kept), 2
+there is no such process or it cannot be attached to, 3 nothing was recorded
 """
 
 
@@ -45,16 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", metavar="N", type=int, help="record N whole steps")
-    length.add_argument("--seconds", metavar="S", type=_seconds, help="record for so many seconds")
+    length.add_argument("--seconds", metavar="S", type=_seconds, help="record for S seconds")
     parser.add_argument(
-        "--wait", metavar="N", type=int, default=0, help="let N steps pass before the warm-up (default: 0)"
+        "--wait", metavar="N", type=int, default=0, help="skip N steps before the warm-up (default: 0)"
     )
     parser.add_argument(
         "--warmup",
         metavar="N",
         type=int,
         default=1,
-        help="steps traced but not kept before them (default: 1)",
+        help="warm-up steps before them: traced, but not kept (default: 1)",
     )
     parser.add_argument(
         "--step-by",
@@ -66,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
     parser.add_argument(
-        "--max-size", metavar="SIZE", type=_size, default=0, help="record no more than this (500MB, 2GB)"
+        "--max-size", metavar="SIZE", type=_size, default=0, help="record at most this much (500MB, 2GB)"
     )
     parser.add_argument(
-        "--status", metavar="S", type=_seconds, help="say how far it is every S seconds (default: no)"
+        "--status", metavar="S", type=_seconds, help="print the progress every S seconds (default: no)"
     )
 
 
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             stacks=not args.no_stacks,
             nvtx=not args.no_nvtx,
         )
-        request.schedule()  # a plan that makes no sense is told without asking
+        request.schedule()  # an invalid schedule is reported without contacting the process
         spool = Path(live.attach(request)["spool"])
         _say(f"attached to process {args.process} ({script})")
         finished = _follow(live, args, output)
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _follow(live: LiveProcess, args: argparse.Namespace, output: Path) -> dict[str, Any] | None:
-    """Tells what happens until the window is over. Returns the process's last word; None: it had none."""
+    """Print what happens until the window ends. Returns the last message of the process, None without one."""
     asked = time.monotonic()
     began = hinted = False
     while True:
@@ -140,6 +140,6 @@ def _follow(live: LiveProcess, args: argparse.Namespace, output: Path) -> dict[s
         elif not event and args.steps:
             hinted = True
             _say(
-                f"nothing has begun for {_HINT_AFTER_S:.0f} s, so no step has ended ({args.step_by}): "
-                "--step-by says what ends one, --seconds goes by the clock"
+                f"no step has ended for {_HINT_AFTER_S:.0f} s ({args.step_by}): "
+                "--step-by says what ends a step, --seconds records by time"
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab check`: what is wrong in a trace, with evidence, cost, line and remedy."""
+"""`profiling-lab check`: find problems in a trace, each with evidence, cost, source line and remedy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import argparse
 from profiling_lab.cli import _rule_arguments as shared_rules
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "say what is wrong in a trace: evidence, cost, the line, and what to do"
+HELP = "find problems in a trace: evidence, cost, source line and remedy"
 EXAMPLES = """\
   profiling-lab check run.sqlite
   profiling-lab check run.sqlite --only bound,dataloader
   profiling-lab check run.sqlite --skip tiny_kernels --set dataloader.share=10%
-  profiling-lab check run.sqlite --rules-from my_rules.py     your own rules beside ours
-  profiling-lab check run.sqlite --fail-on 2ms                exit code 1 only if one costs that per step
+  profiling-lab check run.sqlite --rules-from my_rules.py     your own rules too
+  profiling-lab check run.sqlite --fail-on 2ms                exit code 1 only for costs above 2 ms per step
   profiling-lab check run.sqlite --format github              annotations for CI, pinned to the lines
   profiling-lab rules                                         every threshold, and where it comes from
 
-exit codes: 0 nothing found that --fail-on names, 1 findings, 3 no rule could tell
+exit codes: 0 no finding at the level of --fail-on, 1 findings, 3 all rules abstained
 """
 
 
@@ -30,14 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         metavar="WHAT",
         default="low",
-        help="what gives exit code 1: a finding of this severity (low, medium, high) or more, or one that "
-        "costs more than 5%% of the recording, or than 2ms per step (in all, where there are no steps); or "
+        help="when the exit code is 1: for a finding of this severity (low, medium, high) or higher, or "
+        "for one that "
+        "costs more than 5%% of the recording or than 2ms per step (in total, if there are no steps); or "
         "never (default: low, any finding)",
     )
     shared_rules.add_rules(parser)
     shared.add_steps_by(parser)
     parser.add_argument(
-        "--whole", action="store_true", help="look at the start-up too, not at steady steps alone"
+        "--whole", action="store_true", help="include the start-up, not only the steady steps"
     )
     shared.add_own(parser)
     shared.add_window(parser)

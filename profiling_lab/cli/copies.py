@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab copies`: copies and memory sets, with their bandwidth and lines."""
+"""`profiling-lab copies`: copies and memsets, with their bandwidth and source lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show copies and memory sets: time, size and bandwidth by direction, kind of memory and line"
+HELP = "show copies and memsets: time, size and bandwidth by direction, kind of memory and line"
 EXAMPLES = """\
   profiling-lab copies run.sqlite
-  profiling-lab copies run.sqlite --by memory                 lines below, one row per kind
-  profiling-lab copies run.sqlite --peak 55                   what your link does, in GB/s
+  profiling-lab copies run.sqlite --by memory                 one row per kind of memory, lines below it
+  profiling-lab copies run.sqlite --peak 55                   the peak bandwidth of your link, in GB/s
   profiling-lab copies nsys_export.sqlite --device 0 --format csv
 """
 
@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("line", "memory", "direction"),
         default="line",
-        help="what tells rows apart: direction, kinds of memory and line (default), or fewer of them",
+        help="group by direction, kinds of memory and line (default), or by fewer of them",
     )
     parser.add_argument(
         "--peak",
         metavar="GB/S",
         type=_rate,
-        help="what the link between host and GPU can do (default: the figure of the standard for the GPU)",
+        help="peak bandwidth of the link between host and GPU (default: that of the standard for the GPU)",
     )
     shared.add_own(parser)
     shared.add_lines(parser)
@@ -43,7 +43,7 @@ def _rate(text: str) -> int:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected GB/s, like 55, not {text}")
+        raise argparse.ArgumentTypeError(f"expected GB/s, such as 55, not {text}")
     return round(value * 1e9)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""profiling-lab demo: the main job on a real program, in half a minute."""
+"""profiling-lab demo: record a real program and find its slow line, in half a minute."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-HELP = "record a training script that has a slow layer, and name the line"
+HELP = "record a training script that has a slow layer, and find its line"
 EXAMPLES = """\
   profiling-lab demo
-  profiling-lab demo --heavy loop            no kernel is slow, and yet one line is
+  profiling-lab demo --heavy loop            no kernel is slow, but one line is
   profiling-lab demo --output demo.sqlite    keep the recording"""
 
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heavy",
         choices=("slow", "loop", "fast"),
         default="slow",
-        help="the culprit: one slow kernel (default), many tiny ones, or none",
+        help="the defect: one slow kernel (default), many tiny kernels, or none",
     )
     parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="keep the recording; needs a GPU")
     parser.add_argument("--format", choices=("table", "json"), default="table")
@@ -56,10 +56,12 @@ def _without_gpu(args: argparse.Namespace, missing: str) -> int:
     from profiling_lab.trace import Trace
 
     if args.output:
-        raise UsageError(f"--output keeps a recording of this machine's GPU, but {missing}")
+        raise UsageError(f"--output needs a recording of this machine's GPU, but {missing}")
     with redirect_stdout(sys.stderr if args.format == "json" else sys.stdout):
-        print(f"No GPU to record here ({missing}): a tiny training on the CPU shows that the program runs,")
-        print("then comes the recording of an H200 that ships with this package.\n")
+        print(
+            f"No GPU to record here ({missing}). A tiny training run on the CPU shows that the program works,"
+        )
+        print("followed by the recording of an H200 that ships with this package.\n")
         train_on_cpu(args.heavy)
         print()
     with Trace.open(find("python-backtrace").folder / "recorded" / "demo_h200.sqlite") as trace:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab detach`: end the window that somebody attached to a process."""
+"""`profiling-lab detach`: end the recording of an attached process."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "end the recording of a running process early; the attach that asked for it writes the file"
+HELP = "end the recording of a running process early; the attach command that started it writes the file"
 EXAMPLES = """\
   profiling-lab detach 4711
 
@@ -24,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
 
     with LiveProcess(args.process) as live:
         answer = live.detach()
-    print(f"process {args.process} is not recorded any more; its attach writes {answer['path']}")
+    print(f"process {args.process} is no longer recorded; its attach command writes {answer['path']}")
     return 0

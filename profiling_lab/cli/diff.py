@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab diff`: recordings from before a change against recordings from after it."""
+"""`profiling-lab diff`: compare recordings from before a change with recordings from after it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.diff.measure import Capture
     from profiling_lab.trace import Trace
 
-HELP = "compare recordings from before and after a change, line by line, with a verdict that knows the noise"
+HELP = "compare recordings from before and after a change, line by line, taking noise into account"
 EXAMPLES = """\
   profiling-lab diff before.sqlite after.sqlite
   profiling-lab diff before.sqlite after.sqlite --gate 3%             exit code 1 if the step got slower
   profiling-lab diff --before b1.sqlite b2.sqlite --after a1.sqlite a2.sqlite    several recordings of each
   profiling-lab diff b1.sqlite,b2.sqlite a1.sqlite,a2.sqlite          the same, shorter
-  profiling-lab diff --save main.json run.sqlite                      a baseline of kilobytes for CI to keep
+  profiling-lab diff --save main.json run.sqlite                      a small baseline file for CI
   profiling-lab diff main.json pr.sqlite --gate 3% --format junit > diff.xml
   profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'gaps<5%'
   profiling-lab diff main.sqlite pr.sqlite --format md --annotate > comment.md
 
-exit codes: 0 every gate and budget kept, 1 one broken, 3 no answer: not comparable, too few steps for a
-limit, or a limit inside of the noise, where nothing passes and nothing fails (--lenient: 0)
+exit codes: 0 every gate and budget is met, 1 at least one is exceeded, 3 undecided: not comparable, too few
+steps for a limit, or a limit within the noise (--lenient: 0)
 """
 
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "traces",
         metavar="FILE",
         nargs="*",
-        help="two: before and after the change; each may be a baseline, or a list of recordings with commas",
+        help="two: before and after the change; each may be a baseline, or recordings separated by commas",
     )
     for side in ("before", "after"):
         parser.add_argument(
@@ -51,12 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save",
         metavar="FILE.json",
-        help="keep what a comparison needs of the side after as a baseline; with one side that is all",
+        help="save the data of the side after as a baseline for later comparisons; needs only one side",
     )
     parser.add_argument(
         "--gate",
         metavar="LIMIT",
-        help="fail if the median step got slower by more than this: 3%% of it, or a time like 2ms",
+        help="fail if the median step got slower by more than this: 3%% of it, or a time such as 2ms",
     )
     parser.add_argument(
         "--budget",
@@ -69,14 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lenient",
         action="store_true",
-        help="exit code 0 where a gate or budget lies inside of the noise and cannot be decided (default: 3)",
+        help="exit code 0 if a gate or budget is within the noise and cannot be decided (default: 3)",
     )
     parser.add_argument(
         "--allow",
         metavar="CHECK",
         action="append",
         default=[],
-        help="compare although this differs: gpu, driver, method, window, steps, workload, shapes, overhead",
+        help="compare even if this differs: gpu, driver, method, window, steps, workload, shapes, overhead",
     )
     parser.add_argument(
         "--by",
@@ -88,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotate",
         action="store_true",
-        help="also write what --format github does (`::warning file=,line=::` for lines that got slower), on "
-        "standard error, where CI systems read it and --format md leaves it out of the comment",
+        help="also write the annotations of --format github (`::warning file=,line=::` for slower lines) on "
+        "standard error, so that CI shows them and the comment of --format md does not contain them",
     )
     shared.add_own(parser)
     shared.add_window(parser)
@@ -151,7 +151,7 @@ def _opened(args: argparse.Namespace, names: list[str], opened: ExitStack) -> li
 
 
 def _save(args: argparse.Namespace, side: Sequence[Trace | Capture]) -> int:
-    """Write the baseline, and say so."""
+    """Write the baseline, and report it."""
     import sys
     from pathlib import Path
 
@@ -171,7 +171,7 @@ def _save(args: argparse.Namespace, side: Sequence[Trace | Capture]) -> int:
 
 
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """The files of both sides; with --save there may be but one, the side after.
+    """The files of both sides. With --save there may be only the side after.
 
     Raises UsageError unless each side has a file.
     """
@@ -181,17 +181,20 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
         raise UsageError("expected either two FILEs or --before and --after, not both")
     if len(args.traces) == 1 and args.save:
         if args.gate or args.budget:
-            raise UsageError("expected two sides for --gate and --budget: a baseline alone is not judged")
+            raise UsageError(
+                "--gate and --budget need two sides: expected a recording from before the change as well"
+            )
         return [], _split(args.traces)
     if args.traces and len(args.traces) != 2:
         raise UsageError(
-            f"expected two FILEs, before and after, not {len(args.traces)}; several of one side go with "
-            "commas, or behind --before and --after"
+            f"expected two FILEs, before and after, not {len(args.traces)}; separate several of one side "
+            "with "
+            "commas, or use --before and --after"
         )
     before, after = [[args.traces[0]], [args.traces[1]]] if args.traces else [args.before, args.after]
     before, after = _split(before), _split(after)
     if not before or not after:
-        raise UsageError("expected a recording from before and one from after the change")
+        raise UsageError("expected recordings from before and from after the change")
     return before, after
 
 
@@ -203,8 +206,8 @@ def _split(names: list[str]) -> list[str]:
 
 
 def _exit_code(result: DiffResult, lenient: bool) -> int:
-    """0 ok, 1 over a limit, 3 no answer: not comparable, too few steps, or a limit inside of the noise. That
-    one is no pass: a regression of twice the gate may hide in it.
+    """0 ok, 1 over a limit, 3 undecided: not comparable, too few steps, or a limit within the noise. The
+    last one does not pass, because noise may hide a regression of twice the gate.
     """
     if not result.comparable:
         return 3

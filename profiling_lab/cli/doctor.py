@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab doctor`: what works on this machine, and what to do about the rest."""
+"""`profiling-lab doctor`: what works on this machine, and how to fix the rest."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "what works on this machine, and what to do about each thing that does not"
+HELP = "check what works on this machine, and how to fix the rest"
 EXAMPLES = """\
   profiling-lab doctor
   profiling-lab doctor --format json      for a bug report
@@ -19,15 +19,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("table", "json", "csv", "md"),
         default="table",
-        help="how to print (default: table)",
+        help="the output format (default: table)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.doctor import examine, verdict
+    from profiling_lab.doctor import examine, summary
     from profiling_lab.doctor.table import doctor_report
     from profiling_lab.report.table import write
 
     checks = examine()
     write(doctor_report(checks), args.format)
-    return verdict(checks).exit_code
+    return summary(checks).exit_code

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from profiling_lab.cli import _trace_arguments as shared
 
 if TYPE_CHECKING:
-    from profiling_lab.exercises.exercise import Exercise, Verdict
+    from profiling_lab.exercises.exercise import Exercise, Grading
     from profiling_lab.report.table import Report
 
-HELP = "learn the craft: exercises that are graded from your own recording"
+HELP = "learn profiling with exercises that are graded from your own recording"
 EXAMPLES = """\
   profiling-lab exercise list
   profiling-lab exercise start 28                    # or hidden-synchronisation, or a path of the curriculum
-  profiling-lab exercise start 28 --recorded         # without a GPU: answer from our recording
-  profiling-lab exercise profile                     # in your copy, or with its name from anywhere
+  profiling-lab exercise start 28 --recorded         # without a GPU: use the recording that comes with it
+  profiling-lab exercise profile                     # inside your copy, or with its name from anywhere
   profiling-lab exercise hint
   profiling-lab exercise check
   profiling-lab exercise repair
@@ -27,7 +27,7 @@ EXAMPLES = """\
 
 NAME = "number (28, E28), slug (hidden-synchronisation) or path (05-advanced-nsight/ex01-...)"
 COPY = (
-    "your copy: its folder, or the exercise's name (default: the one around this folder, or the last started)"
+    "your copy: its folder, or the exercise's name (default: the copy that contains this folder, or the last)"
 )
 
 
@@ -40,28 +40,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return added
 
     shared.add_format(
-        action("list", "all exercises, what this machine lacks for them, how far you are", _list)
+        action("list", "all exercises, what they need that this machine lacks, and your progress", _list)
     )
     start = action("start", "make your own copy of an exercise", _start)
     start.add_argument("name", help=NAME)
     start.add_argument(
-        "--to", type=Path, metavar="FOLDER", help="where to put it (default: here, by its slug)"
+        "--to", type=Path, metavar="FOLDER", help="the folder to create (default: the slug, here)"
     )
     start.add_argument(
-        "--recorded", action="store_true", help="answer from the recording that comes with it: needs no GPU"
+        "--recorded", action="store_true", help="use the recording that comes with it; needs no GPU"
     )
     for name, text, run in (
-        ("hint", "open the next hint", _hint),
-        ("profile", "record the program of your copy, and answer from that recording", _profile),
-        ("check", "grade your copy: what you found, and what you changed", _check),
-        ("repair", "grade the changed program alone: same result, faster by the goal", _repair),
+        ("hint", "show the next hint", _hint),
+        ("profile", "record the program of your copy, and use this recording for the answers", _profile),
+        ("check", "grade your copy: your answers and your changes", _check),
+        ("repair", "grade only the changed program: same result, and as fast as required", _repair),
     ):
         added = action(name, text, run)
         added.add_argument("copy", nargs="?", help=COPY)
         if name in ("check", "repair"):
             shared.add_format(added)
-    action("solution", "print the worked answer", _solution).add_argument("name", help=NAME)
-    shared.add_format(action("status", "the whole curriculum: what is built, and what was recorded", _status))
+    action("solution", "print the solution", _solution).add_argument("name", help=NAME)
+    shared.add_format(
+        action("status", "the whole curriculum: which exercises exist, and which have a recording", _status)
+    )
     action("next", "which exercise to do next", _next)
 
 
@@ -80,8 +82,8 @@ def _list(args: argparse.Namespace) -> int:
     if args.format == "table":
         if missing:
             reasons = "; ".join(f"{name} ({why})" for name, why in missing.items())
-            print(f"\nMissing here: {reasons}. The recordings that come with the exercises stand in for it.")
-        print("\nBegin with: profiling-lab exercise start NAME")
+            print(f"\nMissing here: {reasons}. Use the recordings that come with the exercises instead.")
+        print("\nStart with: profiling-lab exercise start NAME")
     return 0
 
 
@@ -104,7 +106,9 @@ def _start(args: argparse.Namespace) -> int:
         )
     target = args.to or Path(exercise.slug.replace("-", "_"))
     if args.to is None and (target / answers.FILE).is_file():
-        print(f"Your copy of {exercise.label} is in {target} already; nothing was changed. Go on with:")
+        print(
+            f"Your copy of {exercise.label} already exists in {target}; nothing was changed. Continue with:"
+        )
         print(f"  profiling-lab exercise check {exercise.slug}")
         return 2
     folder = workspace.start(exercise, target)
@@ -112,9 +116,7 @@ def _start(args: argparse.Namespace) -> int:
         workspace.use_trace(folder, exercise.recording)
     progress.note(folder, exercise.slug)
     print(f"{exercise.label}: {exercise.question}")
-    print(
-        f"Your copy is in {folder}. Read README.md there and fill in {answers.FILE}; then let it be graded:"
-    )
+    print(f"Your copy is in {folder}. Read README.md there and fill in {answers.FILE}. Then grade it:")
     print(f"  profiling-lab exercise check {folder}")
     return 0
 
@@ -131,7 +133,7 @@ def _hint(args: argparse.Namespace) -> int:
     for number, text in enumerate(hints[:opened], 1):
         print(f"hint {number} of {len(hints)}: {text}")
     if opened == len(hints):
-        print(f"That was the last one; the worked answer: profiling-lab exercise solution {exercise.slug}")
+        print(f"That was the last hint. The solution: profiling-lab exercise solution {exercise.slug}")
     return 0
 
 
@@ -145,7 +147,7 @@ def _profile(args: argparse.Namespace) -> int:
     if missing := Need.GPU.missing():
         raise NotEnoughDataError(
             f"{missing}, so there is nothing to record: `profiling-lab exercise start {exercise.slug} "
-            "--recorded --to FOLDER` answers from ours"
+            "--recorded --to FOLDER` uses the recording that comes with it"
         )
     command = workspace.record_command(exercise, folder)
     print("profiling-lab", *command, flush=True)
@@ -167,30 +169,30 @@ def _repair(args: argparse.Namespace) -> int:
     return _graded(args, workspace.check_repair)
 
 
-def _graded(args: argparse.Namespace, grade: Callable[[Path], tuple[Exercise, Verdict]]) -> int:
+def _graded(args: argparse.Namespace, grade: Callable[[Path], tuple[Exercise, Grading]]) -> int:
     from profiling_lab.exercises import progress
     from profiling_lab.report.table import write
 
     folder = progress.copy_for(args.copy)
-    exercise, verdict = grade(folder)
+    exercise, grading = grade(folder)
     if args.action == "check":
         copy = progress.load(folder).copies.get(exercise.slug)
         tries = (copy.checks if copy else 0) + 1
-        progress.note(folder, exercise.slug, checks=tries, passed=verdict.passed)
-    write(check_report(verdict, args.action), args.format)
+        progress.note(folder, exercise.slug, checks=tries, passed=grading.passed)
+    write(check_report(grading, args.action), args.format)
     if args.format == "table":
-        unknown = f"; {len(verdict.not_checked)} could not be checked here" if verdict.not_checked else ""
-        outcome = "passed" if verdict.passed else f"not yet: {len(verdict.failed)} to go"
+        unknown = f"; {len(grading.not_checked)} could not be checked here" if grading.not_checked else ""
+        outcome = "passed" if grading.passed else f"not yet: {len(grading.failed)} checks failed"
         print(f"\n{exercise.label}: {outcome}{unknown}")
-    return 0 if verdict.passed else 1
+    return 0 if grading.passed else 1
 
 
-def check_report(verdict: Verdict, action: str = "check") -> Report:
+def check_report(grading: Grading, action: str = "check") -> Report:
     """One row per check, in the order of the exercise's steps."""
     from profiling_lab.report.table import Column, Report, Table
 
     columns = (Column("check", "check"), Column("result", "result"), Column("message", ""))
-    rows = tuple((check.name, check.status.value, check.message) for check in verdict.checks)
+    rows = tuple((check.name, check.status.value, check.message) for check in grading.checks)
     return Report(f"exercise {action}", {}, (), Table(columns, rows, len(rows)), {})
 
 
@@ -215,5 +217,5 @@ def _next(args: argparse.Namespace) -> int:
             print(f"{exercise.label} is {copy.state}, in {done.folder_of(exercise.slug)}")
             print(f"  profiling-lab exercise check {exercise.slug}")
             return 0
-    print("Every exercise that is built is passed.")
+    print("You have passed every exercise that exists.")
     return 0

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         choices=("perfetto", "speedscope", "collapsed", "parquet"),
         required=True,
-        help="perfetto: Chrome's JSON, packed if OUT ends in .gz; speedscope and collapsed: GPU time by "
+        help="perfetto: Chrome trace JSON, compressed if OUT ends in .gz; speedscope and collapsed: GPU "
+        "time by "
         "Python stack; parquet: a folder with a file per table",
     )
     parser.add_argument(
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frames",
         choices=("own", "all"),
-        help="of speedscope and collapsed: your frames alone, or those of libraries too (default: all)",
+        help="for speedscope and collapsed: only your frames, or those of libraries too (default: all)",
     )
     shared.add_own(parser)
     shared.add_window(parser)
@@ -52,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
 
     output: Path = args.output
     if args.frames and args.to not in ("speedscope", "collapsed"):
-        raise UsageError(f"--frames does not go with --to {args.to}: it has all frames")
+        raise UsageError(f"--frames cannot be combined with --to {args.to}, which always has all frames")
     if str(output) == "-":
-        raise UsageError("-o needs the name of a file: standard output tells what was written")
+        raise UsageError("-o needs a file name: standard output is used for the summary")
     own, own_only, source = tuple(args.own), args.frames == "own", Path(args.trace)
     with shared.open_trace(args) as trace, progress() as told:
         if args.to == "parquet":

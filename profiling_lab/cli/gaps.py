@@ -7,7 +7,7 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show why the GPU was idle: every piece of idle time charged to its cause and line"
+HELP = "show why the GPU was idle: every piece of idle time with its cause and line"
 EXAMPLES = """\
   profiling-lab gaps run.sqlite
   profiling-lab gaps run.sqlite --steps-by '^epoch'           idle time per epoch
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("cause", "gap"),
         default="cause",
-        help="what a row is: a cause at a line (default), or one gap, the longest first",
+        help="one row per cause and line (default), or per gap, the longest first",
     )
     shared.add_steps_by(parser)
     shared.add_window(parser)

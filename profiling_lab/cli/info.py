@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab info`: what is in a trace, and what is missing."""
+"""`profiling-lab info`: the contents of a trace, and what is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "what is in a trace, how it was captured, and what would have recorded the rest"
+HELP = "show what is in a trace, how it was captured, and how to record what is missing"
 EXAMPLES = """\
   profiling-lab info run.sqlite
   profiling-lab info nsys_export.sqlite --format json
@@ -33,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
         own_row = trace.stacks.own_rows(Ownership(tuple(args.own)))
         covered = coverage(trace, own_row) if len(trace.operations) else None
         write(info_report(trace, info(trace), covered), args.format)
-        # What is left is shown; but a file that lost all of its GPU's events is not what was recorded.
+        # The rest is shown. But a file that lost all GPU events is unreadable as a recording.
         return UnreadableInputError.exit_code if covered is None and trace.source.is_cut else 0

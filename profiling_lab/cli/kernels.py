@@ -7,15 +7,15 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "the most expensive kernels and copies, each with the Python frames that launched it"
+HELP = "show the most expensive kernels and copies, each with the Python frames that launched it"
 EXAMPLES = """\
   profiling-lab kernels run.sqlite
   profiling-lab kernels run.sqlite --depth 0                  no stacks
   profiling-lab kernels run.sqlite --stats --group-by grid    median and spread, a row per grid and block
-  profiling-lab kernels run.sqlite --phases                   in the call, in the queue, on the GPU
-  profiling-lab kernels run.sqlite --occupancy                registers, shared memory, and what they allow
+  profiling-lab kernels run.sqlite --phases                   time in the call, in the queue, on the GPU
+  profiling-lab kernels run.sqlite --occupancy                registers, shared memory, estimated occupancy
   profiling-lab kernels run.sqlite --limit 0 --format csv
-  profiling-lab kernels huge.sqlite --totals                  times and counts alone, several times faster
+  profiling-lab kernels huge.sqlite --totals                  only times and counts, several times faster
 """
 
 
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group-by",
         choices=("name", "short", "grid", "line", "shape"),
         default="name",
-        help="what a row is: a kernel by its full name (default), by its name without template arguments, or "
-        "split by grid and block, by line, by operator and shapes of its inputs",
+        help="one row per kernel with its full name (default), with its name without template arguments, or "
+        "per kernel and grid and block, line, or operator with its input shapes",
     )
-    parser.add_argument("--stats", action="store_true", help="show median and standard deviation too")
+    parser.add_argument("--stats", action="store_true", help="also show median and standard deviation")
     parser.add_argument(
         "--phases",
         action="store_true",
@@ -37,23 +37,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--occupancy",
         action="store_true",
-        help="show grid, block, registers and shared memory, and an estimate of the occupancy they allow",
+        help="show grid, block, registers, shared memory, and an estimate of the occupancy",
     )
     parser.add_argument(
         "--totals",
         action="store_true",
-        help="leave out who launched the kernels: calls and stacks are not read, most of a large file",
+        help="do not show what launched the kernels: calls and stacks, most of a large file, are not read",
     )
     shared.add_own(parser)
     parser.add_argument(
-        "--depth", metavar="N", type=int, default=4, help="how many frames of each stack to show (default: 4)"
+        "--depth", metavar="N", type=int, default=4, help="show N frames of each stack (default: 4)"
     )
     parser.add_argument(
         "--stacks",
         metavar="N",
         type=int,
         default=3,
-        help="how many stacks to show under a kernel (default: 3)",
+        help="show N stacks below each kernel (default: 3)",
     )
     shared.add_limit(parser, 10)
     shared.add_window(parser)

@@ -11,12 +11,12 @@ HELP = "show GPU time per line of your Python code: forward, backward, recompute
 EXAMPLES = """\
   profiling-lab lines run.sqlite
   profiling-lab lines run.sqlite --by function --phase backward
-  profiling-lab lines run.sqlite --tree                       who called what: time with what it calls
-  profiling-lab lines run.sqlite --depth 2                    tell apart who called the line
-  profiling-lab lines run.sqlite --sort inclusive             lines that only call others too
-  profiling-lab lines run.sqlite --by layer                   the nn.Module it ran in
+  profiling-lab lines run.sqlite --tree                       call tree, with the time of callees
+  profiling-lab lines run.sqlite --depth 2                    separate rows per caller
+  profiling-lab lines run.sqlite --sort inclusive             includes lines that only call others
+  profiling-lab lines run.sqlite --by layer                   the nn.Module that the line ran in
   profiling-lab lines run.sqlite --own src/model --own train.py
-  profiling-lab lines nsys_export.sqlite --by range           NVTX ranges, where there are no Python stacks
+  profiling-lab lines nsys_export.sqlite --by range           NVTX ranges, if there are no Python stacks
   profiling-lab lines run.sqlite --format json --limit 0
 """
 
@@ -26,40 +26,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         choices=("line", "function", "file", "module", "layer", "kernel", "range"),
-        help="what a row is (default: line); module is the class whose forward ran in your code, layer the "
-        "nn.Module with those around it, of libraries too, range an NVTX range",
+        help="group by (default: line); module is the class whose forward ran in your code, layer the "
+        "nn.Module with its parents, including those of libraries, range an NVTX range",
     )
     parser.add_argument(
         "--phase",
         choices=("forward", "backward", "recompute", "optimizer", "all"),
         default="all",
-        help="recompute is forward run again in backward (activation checkpointing), forward all that is "
-        "none of the others (default: all)",
+        help="recompute is forward computed again in backward (activation checkpointing), forward everything "
+        "else (default: all)",
     )
     parser.add_argument(
         "--sort",
         choices=("all", "forward", "backward", "recompute", "optimizer", "inclusive", "kernels", "key"),
-        help="by the time of all phases (the default) or of one, by the time with what a line calls, by "
+        help="by the time of all phases (default) or of one, by the time including callees, by "
         "the number of kernels, or in the order of the code",
     )
     parser.add_argument(
         "--tree",
         action="store_true",
-        help="your calls as a tree, each with the time of all that it called",
+        help="show a call tree of your code, each call with the time of its callees",
     )
     parser.add_argument(
         "--min-share",
         metavar="PERCENT",
         type=_percent,
-        help="of a tree, leave out calls with less of its GPU time (default: 0.5)",
+        help="with --tree, hide calls with a smaller share of its GPU time (default: 0.5)",
     )
     shared.add_own(parser)
     parser.add_argument(
         "--depth",
         metavar="N",
         type=shared.positive,
-        help="how many of your frames tell rows apart: 1 the line, 2 the line and its caller (default: 1); "
-        "of a tree, how many levels are shown (default: all)",
+        help="group by the N innermost of your frames: 1 the line, 2 the line and its caller (default: 1); "
+        "with --tree, how many levels are shown (default: all)",
     )
     shared.add_limit(parser, 30)
     shared.add_window(parser)
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     own, limit = tuple(args.own), args.limit or None
     for of_tree, option in ((False, "by"), (False, "sort"), (True, "min_share")):
         if args.tree != of_tree and getattr(args, option) is not None:
-            with_tree = "only goes" if of_tree else "does not go"
+            with_tree = "works only" if of_tree else "cannot be combined"
             raise UsageError(f"--{option.replace('_', '-')} {with_tree} with --tree")
     with shared.open_trace(args) as trace:
         if args.tree:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab merge`: the recordings of a job in one file."""
+"""`profiling-lab merge`: put the recordings of a job into one file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ EXAMPLES = """\
 
 Then: profiling-lab lines run.sqlite --rank 3, or profiling-lab ranks run.sqlite
 
-The files are left alone. Times are aligned by the wall clock that each file has: exact to some microseconds
-on one machine, and between machines as good as their clocks agree; the file says which. Processes, streams
-and correlation ids stay apart as in recordings of nsys. `ranks` reads many files as well, unmerged.
+The input files are not changed. Times are aligned by the wall clock recorded in each file: exact to some
+microseconds on one machine, and as exact as the clocks agree between machines. Processes, streams and
+correlation ids stay separate, as in recordings of nsys. `ranks` also reads many files without merging.
 """
 
 

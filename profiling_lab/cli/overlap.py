@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab overlap`: what the GPU did at the same time."""
+"""`profiling-lab overlap`: which operations of the GPU overlap."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from profiling_lab.cli import _trace_arguments as shared
 
 HELP = "show how copies, compute and communication overlap, and how busy the streams are"
 EXAMPLES = """\
-  profiling-lab overlap run.sqlite                            by class: what compute hides, what it does not
+  profiling-lab overlap run.sqlite                            by class: hidden behind compute, and exposed
   profiling-lab overlap run.sqlite --by stream
-  profiling-lab overlap run.sqlite --by pair --step 3         which kernels ran beside which, in one step
+  profiling-lab overlap run.sqlite --by pair --step 3         which kernels overlapped in step 3
   profiling-lab overlap run.sqlite --format json
 """
 
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("class", "stream", "pair"),
         default="class",
-        help="what a row is: a class of operations (compute, communication, copies by direction), a stream, "
-        "or two operations of different streams that ran side by side",
+        help="one row per class of operations (compute, communication, copies by direction), per stream, "
+        "or per pair of operations of different streams that overlapped",
     )
     shared.add_limit(parser, 30)
     shared.add_window(parser)

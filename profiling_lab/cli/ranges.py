@@ -7,10 +7,10 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show NVTX ranges (or operators): their time on the host, and what they were on the GPU"
+HELP = "show NVTX ranges (or operators): their time on the host and on the GPU"
 EXAMPLES = """\
   profiling-lab ranges run.sqlite
-  profiling-lab ranges run.sqlite --tree                      as they nest
+  profiling-lab ranges run.sqlite --tree                      nested
   profiling-lab ranges trace.json.gz --merge-numbers          step 1, step 2, ... as one row
   profiling-lab ranges nsys_export.sqlite --rank 0 --format csv --limit 0
 """
@@ -18,12 +18,14 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
-    parser.add_argument("--tree", action="store_true", help="ranges below the range around them")
+    parser.add_argument("--tree", action="store_true", help="show nested ranges below the range around them")
     parser.add_argument(
-        "--merge-numbers", action="store_true", help="names that differ in numbers alone are one"
+        "--merge-numbers", action="store_true", help="merge names that differ only in numbers"
     )
     parser.add_argument(
-        "--stats", action="store_true", help="show average, extremes and standard deviation on the host too"
+        "--stats",
+        action="store_true",
+        help="also show average, minimum, maximum and standard deviation on the host",
     )
     shared.add_own(parser)
     shared.add_lines(parser)

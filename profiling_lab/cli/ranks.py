@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab ranks`: the ranks of one job beside each other."""
+"""`profiling-lab ranks`: compare the ranks of one job."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.ranks import JobResult, Pool
     from profiling_lab.analysis.ranks.pools import Done
 
-HELP = "compare the ranks of a job: who is late to which collective, what it costs, and which line is why"
+HELP = (
+    "compare the ranks of a job: the straggler of each collective, what it costs, and the line that is late"
+)
 EXAMPLES = """\
   profiling-lab ranks recordings/                             a folder with a file per rank
-  profiling-lab ranks run.rank*.sqlite --by collective        who was last, waiting beside transfer
+  profiling-lab ranks run.rank*.sqlite --by collective        the last rank, waiting and transfer time
   profiling-lab ranks node.sqlite --by line                   one nsys export with several processes
   profiling-lab ranks recordings/ --rank 0 --rank 7 --step 2:
   profiling-lab ranks recordings/ --dask local                on a Dask cluster; or --dask tcp://head:8786
@@ -37,19 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("rank", "collective", "step", "line"),
         default="rank",
-        help="what a row is (default: rank)",
+        help="group by (default: rank)",
     )
     parser.add_argument(
         "--jobs",
         metavar="N",
         type=shared.positive,
-        help="processes that read files (default: one per CPU, at most one per file)",
+        help="number of processes that read files (default: one per CPU, at most one per file)",
     )
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
-        help="read and merge on this Dask scheduler, whose workers see the files under the same names, or on "
-        "a cluster of this machine: local",
+        help="read the files on the workers of this Dask scheduler, which must see the same paths, or on "
+        "a local cluster: local",
     )
     shared.add_steps_by(parser)
     shared.add_own(parser)
@@ -65,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.analysis.ranks.reading import files_of
     from profiling_lab.report.ranks import ranks_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.window import Wanted
+    from profiling_lab.trace.window import WindowSelection
 
-    window = Wanted(range=args.range, step=args.step, nvtx=args.nvtx, steps_by=args.steps_by)
+    window = WindowSelection(range=args.range, step=args.step, nvtx=args.nvtx, steps_by=args.steps_by)
     options = Options(args.steps_by, tuple(args.own), window or None)
     files = files_of(args.traces)
     with _pool(args.dask, args.jobs) as pool, _progress(len(files)) as done:
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exit_code(result: JobResult) -> int:
-    """Of the worst file, where one could not be used: the answer is about the others."""
+    """The exit code of the worst file, if one could not be used; the output is about the other files."""
     return max((failure.exit_code for failure in result.failures), default=0)
 
 
@@ -96,7 +98,7 @@ def _pool(address: str | None, jobs: int | None) -> Iterator[Pool]:
 
 @contextmanager
 def _progress(files: int) -> Iterator[Done]:
-    """A bar on standard error while files are read; nothing where nobody watches."""
+    """A progress bar on standard error while files are read; nothing if it is not a terminal."""
     import sys
 
     if not sys.stderr.isatty() or files < 2:

@@ -22,40 +22,39 @@ if TYPE_CHECKING:
 HELP = "run a Python script or a program, unmodified, and record its GPU work and the lines that launch it"
 EXAMPLES = """\
   profiling-lab record train.py                              writes train.sqlite
-  profiling-lab record -o run.sqlite train.py --epochs 2     what follows the script is the script's
+  profiling-lab record -o run.sqlite train.py --epochs 2     arguments after the script go to the script
   profiling-lab record -o run.sqlite -m package.train --lr 1e-4
-  profiling-lab record --steps 10:15 train.py                 five steps, found by optimizer.step()
-  profiling-lab record --active 2 --every 500 train.py       two steps of every 500, at no cost in between
-  profiling-lab record --sample-python train.py              where the host was, in finer steps
-  profiling-lab record --delay 60 --duration 5 serve.py      by the clock
+  profiling-lab record --steps 10:15 train.py                 five steps, as counted by optimizer.step()
+  profiling-lab record --active 2 --every 500 train.py       two of every 500 steps, no overhead in between
+  profiling-lab record --sample-python train.py              sample Python stacks more often
+  profiling-lab record --delay 60 --duration 5 serve.py      by time
   profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
   profiling-lab record -o run.sqlite torchrun --nproc-per-node 2 train.py
                                                              run.rank0.sqlite, run.rank1.sqlite
   profiling-lab record accelerate launch train.py            any launcher; also pytest, a shell script, ...
   torchrun --nproc-per-node 2 -m profiling_lab record -o run.sqlite train.py
-                                                             the other way round: the same files
-  profiling-lab record --budget 1% train.py                  whole steps, as often as 1 % of the time allows
-  profiling-lab record --dormant train.py                    nothing, until profiling-lab attach PID --steps 5
+                                                             the other way round: same files
+  profiling-lab record --budget 1% train.py                  whole steps, at most 1 % overhead
+  profiling-lab record --dormant train.py                    nothing until profiling-lab attach PID --steps 5
 
 Then: profiling-lab lines run.sqlite
 
-A Python script, folder or archive runs in this process. Another name is a program: an executable file, or
-what the shell would find. It runs in a process of its own; every Python process in or below it that uses the
-GPU writes its own file, and the summary lists them. So do the processes that a script starts, unless with
---no-children. Processes without GPU work cost nothing and write nothing; a fork of a recorded process is not
-recorded. Children inherit the recording by PROFILING_LAB_RECORD and PYTHONPATH in their environment: a
-Python with -E, -I or -S, or without profiling_lab, runs unrecorded.
+A Python script, folder or archive runs in this process. Any other name is a program: an executable file, or a
+command on PATH. It runs in its own process. Every Python process in its process tree that uses the GPU writes
+its own file, and the summary lists them. Child processes of a script are recorded in the same way, unless
+--no-children is given. Processes without GPU work write nothing and have no overhead. A fork of a recorded
+process is not recorded. Children inherit the recording through the environment variables PROFILING_LAB_RECORD
+and PYTHONPATH, so a Python with -E, -I or -S, or without profiling_lab, is not recorded.
 
-In a job of several ranks every file gets its rank (run.rank1.sqlite), unless -o has {rank}, {local_rank} or
-{pid}; {host} and {date} are known, too. A name that is taken does not end such a job: a free one is chosen.
+In a job of several ranks every file name gets its rank (run.rank1.sqlite), unless -o contains {rank},
+{local_rank} or {pid}. {host} and {date} work too. If the file exists, such a job chooses a free name.
 
-The script ends as it would without recording: same output, traceback and exit code. The recording stops
-when the script and its threads have ended, before its atexit handlers. An existing file is never replaced
-without --overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far
-is in OUTPUT.spool, for `profiling-lab recover`. From
-Python 3.12 on, os.fork() may warn about threads: the recorder has one. The beginning and the end of a window
-wait for the GPU; while another thread captures a CUDA graph, for the default stream alone: the rest would
-break the capture.
+The script ends as without recording: same output, traceback and exit code. The recording stops when the
+script and its threads have ended, before its atexit handlers. An existing file is never replaced without
+--overwrite; without -o a free name is chosen. After os._exit or a kill, what was captured so far is in
+OUTPUT.spool, for `profiling-lab recover`. From Python 3.12 on, os.fork() may warn about threads, because the
+recorder has one. The recording synchronises with the GPU when a window begins and ends. While another thread
+captures a CUDA graph, it synchronises only the default stream, because anything else would break the capture.
 
 exit code: the script's or the program's own (128 + N after signal N); 2 for wrong arguments, 4 if there is
 no such script or program
@@ -79,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--graph-nodes",
         action="store_true",
-        help="record CUDA graphs kernel by kernel, on the lines that captured them; a replay then costs more",
+        help="record each kernel of a CUDA graph, with the line that captured it; adds overhead to each "
+        "replay",
     )
     add_sampling(parser)
     _add_schedule(parser)
@@ -89,13 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         type=_size,
         default=0,
-        help="end the recording when its capture file is this large (500MB, 2GB); the script goes on",
+        help="end the recording when its capture file is this large (500MB, 2GB); the script continues",
     )
     parser.add_argument(
         "--status",
         metavar="S",
         type=_seconds,
-        help="say what has been recorded every S seconds (default: no)",
+        help="print what has been recorded every S seconds (default: no)",
     )
     parser.add_argument(
         "-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module, as in `python -m`"
@@ -116,13 +116,13 @@ def _add_schedule(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--steps",
         metavar="A:B",
-        help="steps A up to but not including B; the first is 0, an open end goes on to the end",
+        help="steps A up to but not including B; the first is 0, without B up to the end",
     )
     numbers = {
         "--wait": "steps before the first window's warm-up (default: 0)",
         "--warmup": "steps before each window, traced but not kept (default: 1 with --steps, else 0)",
         "--active": "steps in a window",
-        "--every": "a window begins every N steps (default: they follow each other)",
+        "--every": "begin a window every N steps (default: one window after the other)",
         "--repeat": "at most N windows",
     }
     for flag, text in numbers.items():
@@ -131,16 +131,16 @@ def _add_schedule(parser: argparse.ArgumentParser) -> None:
         "--step-by",
         metavar="HOW",
         default="optimizer",
-        help="what ends a step: optimizer (the step() of the script's first one), nvtx:NAME (the end of a "
-        "range of this name) or calls (profiling_lab.step(), which counts wherever it is called)",
+        help="what ends a step: optimizer (step() of the script's first optimizer), nvtx:NAME (the end of a "
+        "range with this name) or calls (profiling_lab.step(), which always counts)",
     )
-    what.add_argument("--delay", metavar="S", type=float, help="begin after so many seconds")
-    what.add_argument("--duration", metavar="S", type=float, help="record for so many seconds")
-    what.add_argument("--signal", metavar="NAME", help="this signal begins a window, and ends it (USR1)")
+    what.add_argument("--delay", metavar="S", type=float, help="begin after S seconds")
+    what.add_argument("--duration", metavar="S", type=float, help="record for S seconds")
+    what.add_argument("--signal", metavar="NAME", help="begin and end windows with this signal (USR1)")
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
-    """The plan that the arguments ask for. Raises UsageError if they contradict each other."""
+    """The schedule of the arguments. Raises UsageError if they contradict each other."""
     from profiling_lab.errors import UsageError
     from profiling_lab.recording import Schedule
 
@@ -156,12 +156,14 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     if args.steps is None:
         schedule = Schedule(**cycle, **warmup, **others)
         if args.step_by != "optimizer" and not schedule.by_steps:
-            raise UsageError("--step-by goes with --steps or --active: it says what ends a step")
+            raise UsageError("--step-by needs --steps or --active: it says what ends a step")
         return schedule
     if args.budget is not None:
-        raise UsageError("--budget says itself when windows begin: it excludes --steps")
+        raise UsageError("--budget cannot be combined with --steps: it chooses the windows itself")
     if cycle:
-        raise UsageError(f"--steps says which steps: it excludes {', '.join('--' + name for name in cycle)}")
+        raise UsageError(
+            f"--steps says which steps: it cannot be combined with {', '.join('--' + name for name in cycle)}"
+        )
     return Schedule.of_steps(args.steps, **warmup, **others)
 
 
@@ -188,15 +190,15 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.recording import output_name
 
     try:
-        from profiling_lab import _recorder  # noqa: F401 - told before anything starts
+        from profiling_lab import _recorder  # noqa: F401 - fails before anything starts
     except ImportError as error:
         raise LabError(
-            f"the recorder cannot be loaded ({error}); profiling-lab doctor says what to do"
+            f"the recorder cannot be loaded ({error}); profiling-lab doctor shows how to fix it"
         ) from None
     if args.dormant:
         return run_dormant(args, _schedule(args))
 
-    _child_start.forget()  # what a recording around this one asked for
+    _child_start.forget()  # settings of a recording around this one
     if args.output:
         output_name.check(args.output)
     program = None if args.is_module else find_program(args.script)
@@ -204,7 +206,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_script(args: argparse.Namespace) -> int:
-    """The script runs in this process; those that it starts are recorded as well."""
+    """Run the script in this process. Its child processes are recorded as well."""
     from profiling_lab import _recorder
     from profiling_lab.cli._children import recorded_children, say_what_became_of_children
     from profiling_lab.cli._live_status import report_every
@@ -229,30 +231,32 @@ def _run_script(args: argparse.Namespace) -> int:
     recorder.start()
     be_quiet = report_every(args.status) if args.status else lambda: None
     with recorded_children(_plan(args), output) as reports:
-        ending = run_script(
+        result = run_script(
             script, args.arguments, _recorder.python_stacks.hide_callers, _recorder.leave_out_this_thread
         )
         be_quiet()
         failure = 0
-        if not ending.in_child:
+        if not result.in_child:
             failure = _finish(recorder, script.name, output)
             say_what_became_of_children(reports)
-    return end_process(ending) or failure
+    return end_process(result) or failure
 
 
 def _launch(program: str, args: argparse.Namespace) -> int:
-    """The program runs in a process of its own; what uses the GPU in or below it is recorded."""
+    """Run the program in its own process. Every process in its tree that uses the GPU is recorded."""
     from profiling_lab.cli._children import recorded_children, say_what_became_of_children
     from profiling_lab.cli._launch import run_program
     from profiling_lab.errors import UsageError
     from profiling_lab.recording import children
-    from profiling_lab.recording.run_script import Ending, end_process
+    from profiling_lab.recording.run_script import ScriptResult, end_process
     from profiling_lab.recording.signals import signal_number
 
     if args.no_children:
-        raise UsageError(f"{args.script} runs as a child of this process: --no-children leaves nothing")
+        raise UsageError(f"{args.script} runs as a child process, so --no-children leaves nothing to record")
     if args.status:
-        raise UsageError("--status goes with a Python script, which runs in this process, not with a program")
+        raise UsageError(
+            "--status works only with a Python script, which runs in this process, not with a program"
+        )
     if args.output:
         _check_output(args)
     window = None if args.signal is None else signal_number(args.signal)
@@ -271,11 +275,11 @@ def _launch(program: str, args: argparse.Namespace) -> int:
             program, [args.script, *args.arguments], os.environ, open_or_close_windows
         )
         say_what_became_of_children(reports, args.script)
-    return end_process(Ending(code, interrupted))
+    return end_process(ScriptResult(code, interrupted))
 
 
 def _plan(args: argparse.Namespace) -> Plan | None:
-    """How the processes that are started record; None: not at all."""
+    """How child processes are recorded; None: not at all."""
     from profiling_lab.recording import children, output_name
 
     if args.no_children:
@@ -296,13 +300,13 @@ def _plan(args: argparse.Namespace) -> Plan | None:
 
 
 def _output(args: argparse.Namespace, script: str) -> Path:
-    """The file of this process. Of several ranks none is refused for a name that is taken."""
+    """The output file of this process. With several ranks, a free name is chosen if the file exists."""
     from profiling_lab.recording import output_name
-    from profiling_lab.recording.place_in_job import place_in_job
+    from profiling_lab.recording.rank_in_job import rank_in_job
 
     if not args.output:
         stem = script.rsplit(".", 1)[-1] if args.is_module else Path(os.path.abspath(script)).stem
-        return output_name.free_name(output_name.with_rank(Path(f"{stem}.sqlite"), place_in_job()))
+        return output_name.free_name(output_name.with_rank(Path(f"{stem}.sqlite"), rank_in_job()))
     path, note = output_name.in_this_process(args.output, overwrite=args.overwrite)
     if note:
         _say(note)
@@ -310,7 +314,7 @@ def _output(args: argparse.Namespace, script: str) -> Path:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """What can be told of the name before its processes are there. Raises UsageError."""
+    """Check the output name before any process starts. Raises UsageError."""
     from profiling_lab.errors import UsageError
     from profiling_lab.recording import output_name
 
@@ -330,13 +334,13 @@ def _refuse_to_replace(output: Path, spool: Path) -> None:
         raise UsageError(f"{output} exists already; choose another name with -o or pass --overwrite")
     if spool.is_file():
         raise UsageError(
-            f"{spool} is a recording that still runs or was not finished: "
-            "profiling-lab recover turns it into a file, --overwrite drops it"
+            f"{spool} belongs to a recording that still runs or was not finished: "
+            "profiling-lab recover turns it into a file, --overwrite deletes it"
         )
 
 
 def _finish(recorder: Recorder, script: str, output: Path) -> int:
-    """Stops and says what was recorded. Returns 0, or the exit code of what went wrong."""
+    """Stop and report what was recorded. Returns 0, or the exit code of a failure."""
     from profiling_lab.cli import _recorded
     from profiling_lab.errors import LabError
 
@@ -344,7 +348,7 @@ def _finish(recorder: Recorder, script: str, output: Path) -> int:
         summary = recorder.stop()
     except LabError as error:
         _say(f"{error}; {_what_is_left(recorder)}")
-        return 1  # the arguments were right: it went wrong in the end
+        return 1  # not 2: the arguments were right, the failure came later
     except KeyboardInterrupt:
         _say(f"interrupted while writing; {_what_is_left(recorder)}")
         return 1
@@ -360,5 +364,5 @@ def _what_is_left(recorder: Recorder) -> str:
 
 
 def _say(line: str) -> None:
-    line = line.replace("\n", "\\n")  # of a file's name
+    line = line.replace("\n", "\\n")  # from a file name
     print(f"profiling-lab: {line}", file=sys.stderr, flush=True)

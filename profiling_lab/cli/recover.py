@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab recover`: the recording of a process that could not finish it."""
+"""`profiling-lab recover`: write the recording of a process that was killed or crashed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import argparse
 import sys
 from pathlib import Path
 
-HELP = "turn what a killed or crashed recording left behind (its .spool file) into a recording"
+HELP = "turn the .spool file of a killed or crashed recording into a recording"
 EXAMPLES = """\
   profiling-lab recover run.sqlite.spool                     writes run.sqlite
   profiling-lab recover run.sqlite.spool -o partial.sqlite
 
-A recording that ended by os._exit, a signal or a crash has everything but its last second or so.
-The spool is left alone. While its recording still runs it is refused: record with --steps or --duration, or
-recover a copy of it.
+After os._exit, a signal or a crash the spool has everything except about the last second. The spool is not
+changed. The spool of a running recording is refused: record with --steps or --duration, or recover a copy.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spool", metavar="FILE.spool", type=Path, help="what the recording left behind")
+    parser.add_argument("spool", metavar="FILE.spool", type=Path, help="the spool file of the recording")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="SQLite file to write (default: FILE)"
     )

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 HELP = "write one self-contained HTML page: lines, findings, timeline, flame graph, gaps, steps"
 EXAMPLES = """\
   profiling-lab report run.sqlite                             writes run.html
-  profiling-lab report run.sqlite -o page.html --open         and shows it
+  profiling-lab report run.sqlite -o page.html --open         and opens it
   profiling-lab report run.sqlite --step 3:5 --title 'two steps' --force
   profiling-lab report trace.json.gz -o - > page.html
 
-The page needs no network and no server; send it as it is. Progress goes to standard error.
+The page needs no network and no server. Progress goes to standard error.
 """
 _KIND_OF_SUFFIX = (".sqlite", ".db", ".gz", ".json", ".pt", ".trace")
 
@@ -32,11 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="PAGE",
-        help="the file to write, - for standard output (default: FILE's name with .html, here)",
+        help="the file to write, - for standard output (default: the name of FILE with .html, in this "
+        "folder)",
     )
     parser.add_argument("--force", action="store_true", help="replace PAGE if it exists")
     parser.add_argument("--title", metavar="TEXT", help="the page's title (default: FILE's name)")
-    parser.add_argument("--open", action="store_true", help="show the page in a browser when it is written")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser when it is written")
     shared.add_steps_by(parser)
     shared.add_window(parser)
     shared.add_own(parser)
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     output = None if args.output == "-" else Path(args.output or default_output(args.trace))
     if output is None and args.open:
-        raise UsageError("--open needs a file: give -o a name instead of -")
+        raise UsageError("--open needs a file: pass a file name to -o instead of -")
     if output is not None:
         refuse(output, force=args.force, source=Path(args.trace))
     with shared.open_trace(args) as trace:
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if output is None:
         sys.stdout.buffer.write(page.html)
     else:
-        with new_file(output, force=args.force) as place:  # which asks again: others write meanwhile
+        with new_file(output, force=args.force) as place:  # checks again, because others may write meanwhile
             place.write_bytes(page.html)
     print(_done(page, output), file=sys.stderr)
     if args.open and output is not None:
@@ -85,5 +86,5 @@ def _done(page: Page, output: Path | None) -> str:
     name = "page" if output is None else str(output)
     kept = numbers.counted(page.events, "event")
     if page.kept < page.events:
-        kept += f", {page.kept:,} of them one by one and the rest in buckets"
+        kept += f", {page.kept:,} of them individually and the rest in buckets"
     return f"{name}: {numbers.size(len(page.html))}, {kept}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab rules`: what `check` looks for, with every threshold and where it comes from."""
+"""`profiling-lab rules`: the rules of `check`, with every threshold and its source."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from profiling_lab.cli import _trace_arguments as shared
 HELP = "list the rules of check with every threshold and its source, or explain one"
 EXAMPLES = """\
   profiling-lab rules                                   every rule, threshold, default, unit and source
-  profiling-lab rules dataloader                        one rule at length
-  profiling-lab rules --set dataloader.share=10%        what a setting would change
-  profiling-lab rules --rules-from my_rules.py          with your own beside ours
+  profiling-lab rules dataloader                        explain one rule
+  profiling-lab rules --set dataloader.share=10%        with a changed threshold
+  profiling-lab rules --rules-from my_rules.py          with your own rules too
 
-a rule of your own, in my_rules.py:
+an example of your own rule, in my_rules.py:
 
     from profiling_lab.rules import Rule, Threshold
 
@@ -37,7 +37,7 @@ a rule of your own, in my_rules.py:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rule", metavar="NAME", nargs="?", help="explain this rule")
-    parser.add_argument("--list", action="store_true", help="list the rules (what happens without NAME too)")
+    parser.add_argument("--list", action="store_true", help="list the rules (the default without NAME)")
     shared_rules.add_rules(parser)
     shared.add_format(parser)
 

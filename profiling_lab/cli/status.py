@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab status`: the processes that can be recorded while they run."""
+"""`profiling-lab status`: the running processes that can be attached to."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-HELP = "list the running processes that attach can record, and what they do"
+HELP = "list the running processes that attach can record, and their state"
 EXAMPLES = """\
-  profiling-lab status                                       all of this user's
-  profiling-lab status 4711                                  one, with the files it was recorded into
+  profiling-lab status                                       all processes of this user
+  profiling-lab status 4711                                  one process, with the files of its recordings
 
-STEPS are those that ended while the process was recorded: while it is dormant nobody counts.
+STEPS counts the steps that ended while the process was recorded. Dormant processes do not count steps.
 """
 
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         found = list(live_processes(os.geteuid()))
     if not found:
-        print("no process waits for a recording; start one with: profiling-lab record --dormant SCRIPT")
+        print("no process can be attached to; start one with: profiling-lab record --dormant SCRIPT")
         return 0
     print(f"{'PID':>8}  {'STATE':<10}  {'STEPS':>7}  {'FILES':>5}  SCRIPT")
     for process, status in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab steps`: where the time of each step goes."""
+"""`profiling-lab steps`: the time of each step by kind of activity."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show where the time of each step goes: compute, communication, copies, idle"
+HELP = "show the time of each step: compute, communication, copies, idle"
 EXAMPLES = """\
   profiling-lab steps run.sqlite
-  profiling-lab steps run.sqlite --steps-by '^epoch'          your own ranges are the steps
-  profiling-lab steps run.sqlite --host --step 3:             the host's part too, without the first steps
+  profiling-lab steps run.sqlite --steps-by '^epoch'          use your own ranges as steps
+  profiling-lab steps run.sqlite --host --step 3:             also host activity, without the first steps
   profiling-lab steps trace.json.gz --limit 0 --format csv
 """
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         action="store_true",
-        help="eight parts instead of four: also what the host did where the GPU did nothing",
+        help="eight parts instead of four: also what the host did while the GPU was idle",
     )
     shared.add_steps_by(parser)
     shared.add_window(parser)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab streams`: what each stream of each device did."""
+"""`profiling-lab streams`: the activity of each stream of each device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show the streams of each GPU: busy, idle, at once with others, and the lines that feed them"
+HELP = "show the streams of each GPU: busy, idle and overlapped time, and the lines that launch into them"
 EXAMPLES = """\
   profiling-lab streams run.sqlite
   profiling-lab streams run.sqlite --lines 5 --device 0

@@ -7,7 +7,7 @@ import argparse
 
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = "show where the host waits for the GPU, by line, and the GPU's idle time after it"
+HELP = "show where the host synchronises with the GPU, by line, and the GPU's idle time afterwards"
 EXAMPLES = """\
   profiling-lab syncs run.sqlite
   profiling-lab syncs run.sqlite --own train.py --limit 0

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job on a real program: record a training script, say what the recording cost, and name the
-slow line.
-"""
+"""The demo: record a training script, report the recording's overhead, and find the slow line."""

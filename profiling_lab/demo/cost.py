@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording cost, kept inside the recording: a table of times without it is half a measurement."""
+"""The overhead of a recording, stored inside it, so that its times can be judged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from profiling_lab.trace import Trace
 
-PREFIX = "demo:"  # of our names in PYREC_META
+PREFIX = "demo:"  # of the demo's keys in PYREC_META
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The time of one training step without and with the recorder: medians over rounds that took turns."""
+    """The time of a training step without and with the recorder: medians of interleaved rounds."""
 
     heavy: str
     """which implementation of HeavyLayer was trained"""
@@ -30,7 +30,7 @@ class Cost:
 
 
 def write_cost(path: Path, cost: Cost) -> None:
-    """Add the cost to a recording of ours, which nobody else has yet."""
+    """Add the cost to a recording that was just written."""
     rows = [(PREFIX + name, str(value)) for name, value in asdict(cost).items()]
     with sqlite3.connect(path) as file:
         file.executemany("INSERT INTO PYREC_META (name, value) VALUES (?, ?)", rows)
@@ -38,7 +38,7 @@ def write_cost(path: Path, cost: Cost) -> None:
 
 
 def read_cost(trace: Trace) -> Cost | None:
-    """The cost that the recording carries; None for a recording of something else."""
+    """The cost stored in the recording; None if it has none."""
     facts = trace.recorder_facts.items()
     found = {name.removeprefix(PREFIX): value for name, value in facts if name.startswith(PREFIX)}
     if not found:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that the demo records: the files that the first exercise starts from, as files.
+"""The program that the demo records: the starter files of exercise E17.
 
-A copy is run, so that its frames are a user's files like any other and not part of an installed package.
+The demo runs a copy of them, so that its frames are user files and not part of an installed package.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording of the training script tells, in the order in which a person asks: as text and as data."""
+"""The summary of the demo's recording, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ COLUMNS = (
 
 
 def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> None:
-    """Print the story of a recording: what it is and cost, kernels, lines, what has no line, and the
+    """Print the summary of a recording: its contents and overhead, kernels, lines, unattributed time, and the
     conclusion.
 
-    form: "table" for people, "json" for machines. Raises NotEnoughDataError where no kernel has a Python
+    form: "table" for text, "json" for machines. Raises NotEnoughDataError if no kernel has a Python
     line.
     """
     stream = stream or sys.stdout
@@ -59,8 +59,8 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
 
 
 def gpu_name(trace: Trace) -> str:
-    """The GPU that the recording names."""
-    return ", ".join(sorted({gpu.name for gpu in trace.source.gpus()})) or "an unnamed GPU"
+    """The name of the recorded GPU."""
+    return ", ".join(sorted({gpu.name for gpu in trace.source.gpus()})) or "an unknown GPU"
 
 
 def _print(stream: TextIO, text: list[str]) -> None:
@@ -78,7 +78,7 @@ def _recorded(trace: Trace, found: Bottleneck, cost: Cost | None) -> list[str]:
         f"{kernels}",
         f"Cost:     {cost.plain_step_ns / 1e6:.2f} ms per step without the recorder, "
         f"{cost.recorded_step_ns / 1e6:.2f} ms with it ({100 * cost.overhead_frac:+.1f} %; "
-        f"medians of {cost.rounds} rounds of {cost.steps_per_round} steps, in turns)",
+        f"medians of {cost.rounds} rounds of {cost.steps_per_round} steps, interleaved)",
     ]
 
 
@@ -98,15 +98,15 @@ def _line_table(found: Bottleneck) -> Table:
 
 
 def _rest(found: Bottleneck) -> list[str]:
-    """The GPU time that the table leaves out, with the reason."""
+    """The GPU time that is not in the table, with the reason."""
     more, coverage = found.lines[LINES:], found.coverage
     text = []
     if more:
         share = numbers.share(sum(row.share_frac for row in more))
         text.append(f"and {len(more)} more lines with {share} together")
     text.append(
-        f"{numbers.share(coverage.attributed_frac)} of the GPU time has a line of Python."
-        + " Without one:" * bool(coverage.unattributed)
+        f"{numbers.share(coverage.attributed_frac)} of the GPU time has a Python line."
+        + " Without a line:" * bool(coverage.unattributed)
     )
     text += [
         f"  {numbers.time(part.ns)} ({numbers.share(part.ns / coverage.gpu_ns)}): {part.reason}"

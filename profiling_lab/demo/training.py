@@ -62,10 +62,10 @@ def record_training(
     steps: int = STEPS,
     arguments: Sequence[str] = ("--device", "cuda"),
 ) -> Cost:
-    """Train by epochs of `steps` steps, in turns without and with the recorder.
+    """Train in epochs of `steps` steps, alternately without and with the recorder.
 
-    `path` keeps the last recording (of two epochs, the first of them not timed) and what it cost; `arguments`
-    are the script's. Raises UsageError where `path` exists already.
+    `path` gets the last recording (of two epochs, the first of them not timed) and its overhead; `arguments`
+    are those of the script. Raises UsageError if `path` exists already.
     """
     from profiling_lab.measure import compare_steps
     from profiling_lab.recording import record
@@ -80,10 +80,10 @@ def record_training(
             script.train_epoch(*training, steps)
 
         progress(f"train_model.py --heavy {heavy}: warming up")
-        with record(path) as recorder:  # NVTX asks once, at its first range, whether somebody listens
+        with record(path) as recorder:  # NVTX looks for a tool once, at its first range
             epoch()
         if recorder.summary and (reason := recorder.summary.reasons.get("gpu")):
-            raise NotEnoughDataError(f"the GPU cannot be recorded: {reason}; profiling-lab doctor says more")
+            raise NotEnoughDataError(f"the GPU cannot be recorded: {reason}; see profiling-lab doctor")
         progress(f"{ROUNDS} rounds of {steps} steps without the recorder and {steps} with it")
         contexts: dict[str, Callable[[], AbstractContextManager[object]]] = {
             "plain": nullcontext,
@@ -103,6 +103,6 @@ def record_training(
 
 
 def train_on_cpu(heavy: str) -> None:
-    """Train a model small enough for any CPU with the same script, which prints its loss."""
+    """Train a small model on the CPU with the same script, which prints its loss."""
     with training_script() as script:
         script.main(["--device", "cpu", "--heavy", heavy, "--epochs", "3", "--batches", "4", *TINY])

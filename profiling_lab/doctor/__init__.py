@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the machine one thing at a time. Nothing here changes anything; each check may fail on its own."""
+"""Checks of this machine, independent of each other. They change nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from profiling_lab.doctor import machine, package, recording, tools
-from profiling_lab.doctor.check import Check, Status, broken
+from profiling_lab.doctor.check import Health, HealthCheck, broken
 
-# In the order in which they are printed: from the machine up to what recording needs.
-CHECKS: tuple[Callable[[], Check], ...] = (
+# In output order: from the machine to the needs of recording.
+CHECKS: tuple[Callable[[], HealthCheck], ...] = (
     package.check_python,
     machine.check_driver,
     machine.check_gpus,
@@ -30,17 +30,17 @@ CHECKS: tuple[Callable[[], Check], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthSummary:
     sentence: str
     exit_code: int
 
 
-def examine() -> tuple[Check, ...]:
-    """Every check, in order. A check that fails itself is reported as broken, and the others still run."""
+def examine() -> tuple[HealthCheck, ...]:
+    """Run every check, in order. A check that raises is reported as broken, and the others still run."""
     return tuple(_look(check) for check in CHECKS)
 
 
-def _look(check: Callable[[], Check]) -> Check:
+def _look(check: Callable[[], HealthCheck]) -> HealthCheck:
     try:
         return check()
     except Exception as error:
@@ -48,17 +48,17 @@ def _look(check: Callable[[], Check]) -> Check:
         return broken(name, f"the check itself failed: {type(error).__name__}: {error}", "please report this")
 
 
-def verdict(checks: tuple[Check, ...]) -> Verdict:
-    """What it comes to for `profiling-lab record`."""
+def summary(checks: tuple[HealthCheck, ...]) -> HealthSummary:
+    """What the checks mean for `profiling-lab record`."""
     by_name = {check.name: check for check in checks}
-    failed = [check.name for check in checks if check.status is Status.BROKEN]
+    failed = [check.name for check in checks if check.status is Health.BROKEN]
     if failed:
-        return Verdict(
-            f"Broken: {', '.join(failed)}. Recording is limited or impossible until that is repaired.", 1
+        return HealthSummary(
+            f"Broken: {', '.join(failed)}. Recording is limited or impossible until this is fixed.", 1
         )
-    if by_name["gpu"].status is not Status.OK:
-        return Verdict("Recording works, without GPU activity: there is no GPU here.", 0)
-    missing = [name for name in ("torch", "cupti", "autograd") if by_name[name].status is not Status.OK]
+    if by_name["gpu"].status is not Health.OK:
+        return HealthSummary("Recording works, but without GPU activity: this machine has no GPU.", 0)
+    missing = [name for name in ("torch", "cupti", "autograd") if by_name[name].status is not Health.OK]
     if missing:
-        return Verdict(f"Recording works, within the limits stated at: {', '.join(missing)}.", 0)
-    return Verdict("Everything that recording needs works.", 0)
+        return HealthSummary(f"Recording works, with the limits listed at: {', '.join(missing)}.", 0)
+    return HealthSummary("Everything needed for recording works.", 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one look at the machine found."""
+"""The result of one check of the machine."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Status(Enum):
+class Health(Enum):
     OK = "ok"
-    ABSENT = "absent"  # not here, and what it means is stated; recording works without it
-    BROKEN = "broken"  # it is here and should work, or nothing works without it
+    ABSENT = "absent"  # not here; recording works without it, and the row says what is limited
+    BROKEN = "broken"  # it is here but does not work, or it is required
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """`found` is what is there or missing; `advice` what to do about it ("": nothing to do)."""
+class HealthCheck:
+    """`found` says what is there or missing, `advice` how to fix it ("": nothing to fix)."""
 
     name: str
-    status: Status
+    status: Health
     found: str
     advice: str = ""
 
 
-def ok(name: str, found: str, advice: str = "") -> Check:
-    return Check(name, Status.OK, found, advice)
+def ok(name: str, found: str, advice: str = "") -> HealthCheck:
+    return HealthCheck(name, Health.OK, found, advice)
 
 
-def absent(name: str, found: str, advice: str) -> Check:
-    return Check(name, Status.ABSENT, found, advice)
+def absent(name: str, found: str, advice: str) -> HealthCheck:
+    return HealthCheck(name, Health.ABSENT, found, advice)
 
 
-def broken(name: str, found: str, advice: str) -> Check:
-    return Check(name, Status.BROKEN, found, advice)
+def broken(name: str, found: str, advice: str) -> HealthCheck:
+    return HealthCheck(name, Health.BROKEN, found, advice)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver, the GPUs, and who may read hardware counters."""
+"""The driver, the GPUs, and the permission to read hardware counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
-from profiling_lab.doctor.check import Check, absent, ok
+from profiling_lab.doctor.check import HealthCheck, absent, ok
 from profiling_lab.doctor.nvml import Driver, read_driver
 
 _OLDEST_ARCHITECTURE = (8, 0)
@@ -21,23 +21,21 @@ def driver() -> Driver | str:
     return read_driver()
 
 
-def check_driver() -> Check:
+def check_driver() -> HealthCheck:
     found = driver()
     if isinstance(found, str):
         return absent(
             "driver",
             found,
-            "recordings here hold Python and NVTX only; record on a machine with an NVIDIA GPU",
+            "recordings on this machine contain only Python and NVTX; record on a machine with an NVIDIA GPU",
         )
-    return ok("driver", f"{found.version}, runs CUDA up to {found.cuda[0]}.{found.cuda[1]}")
+    return ok("driver", f"{found.version}, supports CUDA up to {found.cuda[0]}.{found.cuda[1]}")
 
 
-def check_gpus() -> Check:
+def check_gpus() -> HealthCheck:
     found = driver()
     if isinstance(found, str) or not found.gpus:
-        return absent(
-            "gpu", "none", "`profiling-lab demo` shows the analysis on a trace that ships with the package"
-        )
+        return absent("gpu", "none", "`profiling-lab demo` analyses a trace that ships with the package")
     kinds = Counter(found.gpus)
     text = "; ".join(
         f"{count} x {gpu.name}, compute capability {gpu.compute_capability[0]}.{gpu.compute_capability[1]}, "
@@ -53,7 +51,7 @@ def check_gpus() -> Check:
     return ok("gpu", text, advice)
 
 
-def check_counters(parameters: Path = _DRIVER_PARAMETERS) -> Check:
+def check_counters(parameters: Path = _DRIVER_PARAMETERS) -> HealthCheck:
     """ncu and metrics need hardware counters; recording does not."""
     name = "counters"
     try:
@@ -61,14 +59,14 @@ def check_counters(parameters: Path = _DRIVER_PARAMETERS) -> Check:
     except OSError:
         return absent(name, f"{parameters} cannot be read: no driver, or hidden by the container", "")
     if lines.get("RmProfilingAdminOnly", "1").strip() == "0":
-        return ok(name, "every user may read them")
+        return ok(name, "all users may read them")
     if _may_administrate():
         return ok(name, "only administrators may read them, and this process is one")
     return absent(
         name,
         "only administrators may read them (ncu says ERR_NVGPUCTRPERM)",
         "run ncu as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; "
-        "recording does not need it",
+        "recording does not need them",
     )
 
 

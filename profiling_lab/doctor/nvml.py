@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver and GPUs as the driver's own library names them: works without torch and without a toolkit."""
+"""The driver and the GPUs, read through NVML: works without torch and without a CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class InstalledGpu:
     name: str
     compute_capability: tuple[int, int]
     memory_bytes: int
@@ -17,8 +17,8 @@ class Gpu:
 @dataclass(frozen=True, slots=True)
 class Driver:
     version: str
-    cuda: tuple[int, int]  # the newest CUDA that it can run
-    gpus: tuple[Gpu, ...]
+    cuda: tuple[int, int]  # the newest CUDA that it supports
+    gpus: tuple[InstalledGpu, ...]
 
 
 class _Memory(ctypes.Structure):
@@ -26,7 +26,7 @@ class _Memory(ctypes.Structure):
 
 
 def read_driver() -> Driver | str:
-    """The driver, or one sentence saying why it cannot be asked."""
+    """The driver, or one sentence with the reason why it cannot be queried."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -34,7 +34,7 @@ def read_driver() -> Driver | str:
     nvml.nvmlErrorString.restype = ctypes.c_char_p
     status = nvml.nvmlInit_v2()
     if status != 0:
-        return f"the NVIDIA driver does not answer: {nvml.nvmlErrorString(status).decode()}"
+        return f"the NVIDIA driver does not respond: {nvml.nvmlErrorString(status).decode()}"
     try:
         version = ctypes.create_string_buffer(96)
         cuda = ctypes.c_int()
@@ -48,7 +48,7 @@ def read_driver() -> Driver | str:
         nvml.nvmlShutdown()
 
 
-def _read_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
+def _read_gpu(nvml: ctypes.CDLL, index: int) -> InstalledGpu:
     device = ctypes.c_void_p()
     name = ctypes.create_string_buffer(96)
     major, minor = ctypes.c_int(), ctypes.c_int()
@@ -57,4 +57,4 @@ def _read_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
     nvml.nvmlDeviceGetName(device, name, len(name))
     nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
     nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
-    return Gpu(name.value.decode(), (major.value, minor.value), memory.total)
+    return InstalledGpu(name.value.decode(), (major.value, minor.value), memory.total)

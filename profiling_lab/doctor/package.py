@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's own compiled parts, the Python they run in, and the torch they meet."""
+"""The compiled modules of the package, the Python version, and torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 
-from profiling_lab.doctor.check import Check, absent, broken, ok
+from profiling_lab.doctor.check import HealthCheck, absent, broken, ok
 from profiling_lab.doctor.machine import driver
 from profiling_lab.errors import LabError
 
-_BUILD_AGAIN = "install the package again where a C++20 compiler is found: pip install ."
+_BUILD_AGAIN = "reinstall the package with a C++20 compiler available: pip install ."
 
 
-def check_python() -> Check:
+def check_python() -> HealthCheck:
     found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     if platform.python_implementation() != "CPython" or sys.version_info < (3, 10):
         return broken("python", found, "use CPython 3.10 or newer")
@@ -33,12 +33,12 @@ def torch_or_reason() -> ModuleType | str:
         return f"cannot be imported: {error}"
 
 
-def check_torch() -> Check:
+def check_torch() -> HealthCheck:
     torch = torch_or_reason()
     if torch == "not installed":
-        return absent("torch", "not installed", "pip install torch; reading traces works without it")
+        return absent("torch", "not installed", "pip install torch; traces can be read without it")
     if isinstance(torch, str):
-        return broken("torch", torch, "repair or reinstall torch")
+        return broken("torch", torch, "reinstall torch")
     built_for = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
     found = f"{torch.__version__}, {built_for}"
     machine = driver()
@@ -51,21 +51,22 @@ def check_torch() -> Check:
         return broken(
             "torch",
             f"{found}, but it cannot use the GPU",
-            f"driver {machine.version} runs CUDA up to {runs}: install a torch for that, or a newer driver; "
+            f"driver {machine.version} supports CUDA up to {runs}: install a torch build for that, or a "
+            "newer driver; "
             "check CUDA_VISIBLE_DEVICES",
         )
     return ok("torch", found)
 
 
-def check_analysis() -> Check:
+def check_analysis() -> HealthCheck:
     return _check_module("_analysis", "traces cannot be read")
 
 
-def check_recorder() -> Check:
+def check_recorder() -> HealthCheck:
     return _check_module("_recorder", "nothing can be recorded")
 
 
-def _check_module(name: str, consequence: str) -> Check:
+def _check_module(name: str, consequence: str) -> HealthCheck:
     try:
         module = import_module(f"profiling_lab.{name}")
     except ImportError as error:
@@ -76,7 +77,7 @@ def _check_module(name: str, consequence: str) -> Check:
     return ok(name, f"built, {module.__file__}")
 
 
-def check_ops() -> Check:
+def check_ops() -> HealthCheck:
     from profiling_lab.ops import _load
 
     try:
@@ -92,7 +93,7 @@ def check_ops() -> Check:
     machine = driver()
     if cuda is None:
         has_gpu = not isinstance(machine, str) and machine.gpus
-        advice = "install the package again with nvcc on PATH for the CUDA kernels" if has_gpu else ""
+        advice = "reinstall the package with nvcc on PATH to get the CUDA kernels" if has_gpu else ""
         return ok("_ops", "built for the CPU only", advice)
     details = (
         ", ".join(f"{key} {value}" for key, value in cuda.items()) if isinstance(cuda, dict) else str(cuda)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording needs: CUPTI, Python stacks, the autograd link, and nobody else who traces."""
+"""The requirements of a recording: CUPTI, Python stacks, the autograd link, no other tracing client."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-from profiling_lab.doctor.check import Check, absent, broken, ok
+from profiling_lab.doctor.check import HealthCheck, absent, broken, ok
 from profiling_lab.doctor.machine import driver
 from profiling_lab.doctor.package import torch_or_reason
 from profiling_lab.recording import autograd_link, libcupti, other_profilers
@@ -14,7 +14,7 @@ from profiling_lab.recording import autograd_link, libcupti, other_profilers
 _NO_RECORDER = "needs _recorder, which is not built"
 
 
-def check_cupti() -> Check:
+def check_cupti() -> HealthCheck:
     name = "cupti"
     chosen = os.environ.get(libcupti.OVERRIDE)
     tried = [chosen] if chosen else libcupti.candidates()
@@ -27,25 +27,25 @@ def check_cupti() -> Check:
                 return ok(name, f"{_cupti_version(version.value)} at {path}")
         except (OSError, AttributeError) as error:
             refused = refused or str(error)
-    advice = f"pip install nvidia-cuda-cupti, or name the file in {libcupti.OVERRIDE}"
+    advice = f"pip install nvidia-cuda-cupti, or set {libcupti.OVERRIDE} to the path of libcupti"
     if chosen:
         return broken(
             name, f"{libcupti.OVERRIDE} names {chosen}, but: {refused}", f"unset {libcupti.OVERRIDE}"
         )
     machine = driver()
     if isinstance(machine, str) or not machine.gpus:
-        return absent(name, "libcupti was not found; it is needed where there is a GPU", advice)
+        return absent(name, "libcupti was not found; it is needed on a machine with a GPU", advice)
     return broken(name, "libcupti was not found: GPU activity cannot be recorded", advice)
 
 
 def _cupti_version(number: int) -> str:
-    """CUPTI counts its versions up to 12.x and dates them by the toolkit from 13.0 on."""
+    """CUPTI numbers its versions by API level up to 12.x, and like the toolkit from 13.0 on."""
     if number < 100_000:
         return f"API {number} (CUDA 12)" if number >= 18 else f"API {number}"
     return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
-def check_stacks() -> Check:
+def check_stacks() -> HealthCheck:
     name = "stacks"
     try:
         from profiling_lab import _recorder
@@ -58,7 +58,7 @@ def check_stacks() -> Check:
         stacks.start()
     except RuntimeError as error:
         return broken(
-            name, str(error), "recordings have no Python lines with this interpreter; try another one"
+            name, str(error), "recordings have no Python lines with this interpreter; use another one"
         )
     try:
         depth = len(stacks.stack(stacks.capture_here()))
@@ -68,12 +68,12 @@ def check_stacks() -> Check:
     return ok(name, f"self-test passed; a stack of {depth} frames takes {cost_ns:.0f} ns")
 
 
-def check_autograd() -> Check:
+def check_autograd() -> HealthCheck:
     name = "autograd"
     torch = torch_or_reason()
     if isinstance(torch, str):
         return absent(
-            name, f"torch is {torch}", "backward kernels get their forward lines where torch is installed"
+            name, f"torch is {torch}", "install torch to attribute backward kernels to their forward lines"
         )
     try:
         from profiling_lab import _recorder
@@ -85,15 +85,15 @@ def check_autograd() -> Check:
     _recorder.detach_autograd()
     if reason:
         return broken(
-            name, reason, "backward kernels will have no line with this torch; recordings work otherwise"
+            name, reason, "backward kernels have no line with this torch version; everything else is recorded"
         )
-    return ok(name, "self-test passed: backward kernels will get the line of their forward")
+    return ok(name, "self-test passed: backward kernels are attributed to their forward line")
 
 
-def check_other_profilers() -> Check:
+def check_other_profilers() -> HealthCheck:
     name = "other profilers"
     if held := other_profilers.held_by():
-        return broken(name, held, "CUDA serves one tracing client at a time")
+        return broken(name, held, "CUPTI supports one tracing client at a time")
     injected = [
         f"{variable}={os.environ[variable]}"
         for variable in ("CUDA_INJECTION64_PATH", other_profilers.NVTX_VARIABLE)

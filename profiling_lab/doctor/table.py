@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks as a table: one row each, and below it what to do."""
+"""The checks as a table: one row each, with advice below it."""
 
 from __future__ import annotations
 
-from profiling_lab.doctor import verdict
-from profiling_lab.doctor.check import Check
+from profiling_lab.doctor import summary
+from profiling_lab.doctor.check import HealthCheck
 from profiling_lab.report.table import Column, Report, Table
 
 
-def doctor_report(checks: tuple[Check, ...]) -> Report:
-    conclusion = verdict(checks)
+def doctor_report(checks: tuple[HealthCheck, ...]) -> Report:
+    conclusion = summary(checks)
     rows: list[tuple[str, ...]] = []
     for check in checks:
         rows.append((check.name, check.status.value, check.found))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learner's answer.toml, read strictly: a wrong type is said, an unfilled answer is None."""
+"""Read the learner's answer.toml. A wrong type is an error, an empty answer is None."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answers:
         return float(value) if value else None
 
     def replaced(self, changes: Mapping[str, object]) -> Answers:
-        """The same answers but for `changes`."""
+        """The same answers with `changes` applied."""
         return Answers({**self.values, **changes}, self.source)
 
     def _typed(self, key: str, kind: type | tuple[type, ...], wanted: str) -> Any:
@@ -48,7 +48,7 @@ class Answers:
 
 
 def read(folder: Path) -> Answers:
-    """The answers in `folder`. Raises UnreadableInputError where there are none or they are not TOML."""
+    """The answers in `folder`. Raises UnreadableInputError if there are none or they are not valid TOML."""
     path = folder / FILE
     try:
         with path.open("rb") as file:

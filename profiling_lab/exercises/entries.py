@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of catalogue.toml, and how a learner may name one of them."""
+"""The entries of catalogue.toml, and the names by which a learner can find one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One exercise of the curriculum, built or planned."""
+    """One exercise of the curriculum, existing or planned."""
 
     number: int
     slug: str
@@ -32,7 +32,7 @@ class Entry:
     minutes: int
     needs: tuple[str, ...]
     aliases: tuple[str, ...]
-    """The paths under which the exercise was first asked for."""
+    """Paths of the exercise in the original curriculum."""
 
     @property
     def label(self) -> str:
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def folder(self) -> Path:
-        """Where the exercise lives inside of the package, once it is built."""
+        """The folder of the exercise inside the package, if it exists."""
         return HERE / self.package
 
     @property
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that may follow `exercise start`, as `spelled` writes it."""
+        """All names accepted by `exercise start`, normalised by `spelled`."""
         tails = [alias.rpartition("/")[2] for alias in self.aliases]
         own = (self.slug, f"e{self.number:02d}", str(self.number), self.package)
         return tuple(dict.fromkeys(spelled(name) for name in (*own, *self.aliases, *tails)))
@@ -70,14 +70,16 @@ def entries() -> tuple[Entry, ...]:
 
 
 def spelled(name: str) -> str:
-    """One spelling for all: `E7`, `e07` and `7` are one name, as are underscores, spaces and hyphens."""
+    """Normalise a name: `E7`, `e07` and `7` are the same, and so are underscores, spaces and hyphens."""
     text = re.sub(r"[\s_]+", "-", name.strip().lower()).removeprefix("./").strip("/")
     number = re.fullmatch(r"e?0*(\d+)", text)
     return f"e{int(number[1]):02d}" if number else text
 
 
 def entry(name: str) -> Entry:
-    """The exercise of that number, slug or path. Raises UsageError, with the nearest names, where none is."""
+    """The exercise with this number, slug or path. Raises UsageError with the closest names if there is
+    none.
+    """
     wanted = spelled(name)
     for each in entries():
         if wanted in each.names:

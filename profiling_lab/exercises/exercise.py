@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exercise is, and what grading one says."""
+"""The declaration of an exercise, and the result of grading it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from profiling_lab.exercises.entries import Entry
 
 
 class Need(enum.Enum):
-    """What a part of an exercise cannot do without."""
+    """A requirement of a part of an exercise."""
 
     GPU = "gpu"
     TWO_GPUS = "2 gpus"
@@ -24,7 +24,7 @@ class Need(enum.Enum):
     NVCC = "nvcc"
 
     def missing(self) -> str:
-        """Why this machine does not have it; empty where it does. Asking about GPUs imports torch."""
+        """Why this machine does not have it; empty if it does. Asking about GPUs imports torch."""
         if self in (Need.NSYS, Need.NCU, Need.NVCC):
             return "" if shutil.which(self.value) else f"{self.value} is not on the PATH"
         wanted = 2 if self is Need.TWO_GPUS else 1
@@ -38,8 +38,8 @@ class Need(enum.Enum):
         return "" if found >= wanted else f"needs {wanted} NVIDIA GPU{'s'[: wanted - 1]}, found {found}"
 
 
-class Status(enum.Enum):
-    """Not checked is its own answer: neither right nor wrong, and always with a reason."""
+class CheckStatus(enum.Enum):
+    """The result of a check. NOT_CHECKED means neither right nor wrong, and always has a reason."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -47,76 +47,76 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One graded thing: what was looked at, how it came out, and a sentence for the learner."""
+class GradedCheck:
+    """One graded item: its name, its status, and a sentence for the learner."""
 
     name: str
-    status: Status
+    status: CheckStatus
     message: str
 
 
-def passed(name: str, message: str) -> Check:
-    return Check(name, Status.PASSED, message)
+def passed(name: str, message: str) -> GradedCheck:
+    return GradedCheck(name, CheckStatus.PASSED, message)
 
 
-def failed(name: str, message: str) -> Check:
-    return Check(name, Status.FAILED, message)
+def failed(name: str, message: str) -> GradedCheck:
+    return GradedCheck(name, CheckStatus.FAILED, message)
 
 
-def not_checked(name: str, reason: str) -> Check:
-    return Check(name, Status.NOT_CHECKED, reason)
+def not_checked(name: str, reason: str) -> GradedCheck:
+    return GradedCheck(name, CheckStatus.NOT_CHECKED, reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Grading:
     """All checks of one grading, in the order of the exercise's steps."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[GradedCheck, ...]
 
     @property
     def passed(self) -> bool:
         """Nothing failed and something was checked."""
         found = {check.status for check in self.checks}
-        return Status.FAILED not in found and Status.PASSED in found
+        return CheckStatus.FAILED not in found and CheckStatus.PASSED in found
 
     @property
-    def failed(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.status is Status.FAILED)
+    def failed(self) -> tuple[GradedCheck, ...]:
+        return tuple(check for check in self.checks if check.status is CheckStatus.FAILED)
 
     @property
-    def not_checked(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.status is Status.NOT_CHECKED)
+    def not_checked(self) -> tuple[GradedCheck, ...]:
+        return tuple(check for check in self.checks if check.status is CheckStatus.NOT_CHECKED)
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A wrong answer that learners really give. The tests prove that grading rejects it, and where."""
+    """A wrong answer that learners give. The tests verify that grading rejects it, and in which check."""
 
     why: str
     answer: Mapping[str, object]
-    """Answers that replace the right ones, by dotted key of answer.toml."""
+    """Wrong answers that replace the right ones, by dotted key of answer.toml."""
     rejected_by: str
     """The name of the check that must fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """One built exercise: its line of the catalogue, and how a learner's copy of its folder is judged."""
+    """One exercise: its entry in the catalogue, and how a learner's copy of its folder is graded."""
 
     entry: Entry
     question: str
     starter: tuple[str, ...]
     """The files that a learner gets."""
-    findings: Callable[[Path, Answers], list[Check]]
-    """Judges what the learner read from the recording that answer.toml names."""
-    repair: Callable[[Path, Answers], list[Check]]
-    """Judges the learner's changed program."""
+    findings: Callable[[Path, Answers], list[GradedCheck]]
+    """Grades the learner's answers about the recording named in answer.toml."""
+    repair: Callable[[Path, Answers], list[GradedCheck]]
+    """Grades the learner's changed program."""
     program: tuple[str, ...]
-    """What is recorded: the script and its arguments."""
+    """The script to record, with its arguments."""
     recording: str
-    """What an H200 gave, for learners without a GPU: a file of the folder."""
+    """A recording from an H200, for learners without a GPU: a file in the folder."""
     rules: tuple[str, ...]
-    """The rules of `check`, any of which names the planted cause on the starter's recording."""
+    """The rules of `check` that find the planted cause in the starter's recording; one is enough."""
     mistakes: tuple[Mistake, ...] = ()
 
     @property
@@ -133,8 +133,8 @@ class Exercise:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the whole exercise uses. Without it the rest still works, on the recorded trace where it
-        needs one.
+        """The requirements of the whole exercise. Without them the rest still works with the recorded
+        trace.
         """
         return tuple(map(Need, self.entry.needs))
 
@@ -142,6 +142,6 @@ class Exercise:
     def folder(self) -> Path:
         return self.entry.folder
 
-    def grade(self, workspace: Path, answers: Answers) -> Verdict:
-        """Everything, in the order of the steps."""
-        return Verdict((*self.findings(workspace, answers), *self.repair(workspace, answers)))
+    def grade(self, workspace: Path, answers: Answers) -> Grading:
+        """Grade everything, in the order of the steps."""
+        return Grading((*self.findings(workspace, answers), *self.repair(workspace, answers)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables over all exercises: what there is for a learner (`list`), what is built (`status`)."""
+"""The tables of all exercises: for learners (`list`), and the state of the curriculum (`status`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from profiling_lab.report.table import Column, Report, Table, Unit
 
 
 def missing_needs(exercises: tuple[Exercise, ...]) -> dict[str, str]:
-    """What some exercise needs and this machine lacks, and why."""
+    """The needs of exercises that this machine lacks, with the reason."""
     needs = dict.fromkeys(need for exercise in exercises for need in exercise.needs)
     return {need.value: why for need in needs if (why := need.missing())}
 
 
 def list_report(exercises: tuple[Exercise, ...], missing: dict[str, str], progress: Progress) -> Report:
-    """One row per exercise: what it asks and needs, what of that is not here (`missing`: need -> why), and
-    how far the learner is.
+    """One row per exercise: its question, its needs, those missing here (`missing`: need -> reason), and the
+    learner's progress.
     """
     columns = (
         Column("exercise", "exercise"),
@@ -66,7 +66,7 @@ def list_report(exercises: tuple[Exercise, ...], missing: dict[str, str], progre
 
 
 def status_report() -> Report:
-    """One row per exercise of the curriculum, built or planned; the modules above it."""
+    """One row per exercise of the curriculum, existing or planned, below a summary of the modules."""
     built = {exercise.slug: exercise for exercise in catalogue()}
     everything = entries()
     header = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a learner is: one small file in the folder that holds the learner's copies.
+"""The learner's progress: one small file in the folder that contains the learner's copies.
 
-The file is found from any folder below. From anywhere else the folder is known too: where it is stands in the
-user's state folder. Losing either loses no work: the copies themselves hold the answers.
+The file is found from any folder below. From elsewhere it is found through a pointer file in the user's state
+folder. Losing either file loses no work, because the copies contain the answers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FILE = ".profiling-lab-progress.json"
 
 
 @dataclass
-class Copy:
+class StartedExercise:
     """One exercise that was started."""
 
     folder: str
-    """relative to the learner's folder, where it lies below"""
+    """relative to the learner's folder if it is inside"""
     hints: int = 0
     checks: int = 0
     passed: bool = False
@@ -38,21 +38,21 @@ class Copy:
 
 @dataclass
 class Progress:
-    """The learner's folder, and every exercise that was started there, by slug."""
+    """The learner's folder, and the exercises started there, by slug."""
 
     home: Path
-    copies: dict[str, Copy] = field(default_factory=dict)
+    copies: dict[str, StartedExercise] = field(default_factory=dict)
     last: str = ""
 
     def folder_of(self, slug: str) -> Path:
         return self.home / self.copies[slug].folder
 
     def started(self, slug: str, folder: Path) -> None:
-        self.copies[slug] = Copy(os.path.relpath(folder.resolve(), self.home))
+        self.copies[slug] = StartedExercise(os.path.relpath(folder.resolve(), self.home))
         self.last = slug
 
     def save(self) -> None:
-        """A folder that cannot be written costs the learner nothing but the state shown by `list`."""
+        """Write the file. If the folder is not writable, only the state shown by `list` is lost."""
         text = json.dumps(
             {"last": self.last, "copies": {k: asdict(v) for k, v in self.copies.items()}}, indent=1
         )
@@ -66,21 +66,21 @@ class Progress:
 
 
 def load(start: Path | None = None) -> Progress:
-    """From `start` (the current folder) upwards, else from where the learner last worked, else new there."""
+    """Search from `start` (the current folder) upwards, then in the last used folder, else start anew."""
     here = (start or Path.cwd()).resolve()
     remembered = []
     with contextlib.suppress(OSError, RuntimeError):  # no home folder
         remembered = [Path(_pointer().read_text())]
     for home in (here, *here.parents, *remembered):
-        with contextlib.suppress(OSError):  # a folder that cannot be looked into
+        with contextlib.suppress(OSError):  # a folder without read permission
             if (home / FILE).is_file():
                 return _read(home)
     return Progress(here)
 
 
 def copy_for(name: str | None) -> Path:
-    """The learner's copy that is meant: a folder, an exercise that was started, or, without a name, the one
-    around the current folder or the last one started. Raises UsageError where there is none.
+    """The learner's copy: `name` is a folder or a started exercise; without a name it is the copy
+    around the current folder, or the last one started. Raises UsageError if there is none.
     """
     if name is not None and (Path(name) / answers.FILE).is_file():
         return Path(name)
@@ -111,7 +111,7 @@ def copy_for(name: str | None) -> Path:
 
 
 def note(folder: Path, slug: str, **changes: Any) -> None:
-    """Write down what happened with the copy in `folder`, for `list` and `next`."""
+    """Save the state of the copy in `folder`, for `list` and `next`."""
     progress = load(folder.resolve().parent)
     if slug not in progress.copies or progress.folder_of(slug).resolve() != folder.resolve():
         progress.started(slug, folder)
@@ -123,10 +123,12 @@ def note(folder: Path, slug: str, **changes: Any) -> None:
 
 
 def _read(home: Path) -> Progress:
-    """A damaged file counts as none: it holds nothing that the copies do not."""
+    """Read the file. A damaged file is ignored."""
     try:
         data = json.loads((home / FILE).read_text())
-        return Progress(home, {slug: Copy(**copy) for slug, copy in data["copies"].items()}, data["last"])
+        return Progress(
+            home, {slug: StartedExercise(**copy) for slug, copy in data["copies"].items()}, data["last"]
+        )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Progress(home)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that a recording puts under suspicion, with what the tables of profiling-lab say about each.
+"""Candidate lines of a recording, with their numbers as the tables of profiling-lab show them.
 
-An exercise says which operations of the GPU (or which waits of the host) count, and how much each; the rest
-is the same for all: sums by line, the names behind a line, and the number that the learner has to read off.
+An exercise selects GPU operations (or waits of the host) and their weights. This module sums them by line,
+and collects the names for each line and the number that the learner has to read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Suspect:
     function: str
     weight: float
     effect: float
-    """what the table says for this line, as the exercise asks for it"""
+    """the number in the table for this line, in the unit of the exercise"""
     names: Mapping[str, float]
-    """what stands behind the line (kernels, calls, kinds of memory), and with how much weight"""
+    """the kernels, calls or kinds of memory of the line, with their weights"""
 
 
 Find = Callable[[Trace], list[Suspect]]
@@ -47,7 +47,7 @@ def operations(
     weigh: Literal["time", "number"] = "time",
     names: Literal["kernel", "memory"] = "kernel",
 ) -> Find:
-    """Suspects by the GPU operations that `chosen` picks; the effect is a column of `lines`."""
+    """Candidates by the GPU operations that `chosen` selects; the effect is a column of `lines`."""
 
     def find(trace: Trace) -> list[Suspect]:
         view = View(trace)
@@ -68,7 +68,7 @@ def operations(
 
 
 def waits(trace: Trace) -> list[Suspect]:
-    """Suspects by how often the host waited for the GPU; the effect is that number, a column of `syncs`."""
+    """Candidates by the number of waits for the GPU; the effect is that number, a column of `syncs`."""
     found: dict[tuple[str, int], Suspect] = {}
     for row in syncs(trace).rows:
         frame = row.place.frame

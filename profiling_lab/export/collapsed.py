@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collapsed stacks, as flamegraph.pl reads them: a line each, `phase;outermost;..;kernel nanoseconds`."""
+"""Collapsed stacks for flamegraph.pl, one per line: `phase;outermost;..;kernel nanoseconds`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_collapsed(
     own_only: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[Written, ...]:
-    """Write the file; stacks that read the same are one line. Raises as `flame_stacks`."""
+    """Write the file; equal stacks are one line. Raises what `flame_stacks` raises."""
     lines: Counter[str] = Counter()
     for stack in flame_stacks(trace, own, own_only=own_only):
         lines[";".join((stack.phase.name.lower(), *map(_text, stack.frames)))] += stack.ns
@@ -30,6 +30,6 @@ def write_collapsed(
 
 
 def _text(frame: FlameFrame) -> str:
-    """A frame without the marks of the format: semicolons part frames, line breaks part stacks."""
+    """A frame without the separators of the format: semicolons and line breaks."""
     text = f"{frame.name} ({frame.file}:{frame.line})" if frame.file else frame.name
     return " ".join(text.replace(";", ",").split()) or "?"

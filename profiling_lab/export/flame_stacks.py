@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the flame graphs show: a stack from the outermost frame to the kernel, and its GPU time."""
+"""The data of flame graphs: stacks from the outermost frame to the kernel, with their GPU time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling_lab.trace.phases import LinePhase
 
 
 class FlameFrame(NamedTuple):
-    """One box: a frame of Python, or a kernel or the reason for no frame, where `file` is '' and `line` 0."""
+    """One box: a Python frame, or a kernel or the reason for a missing frame (`file` is '', `line` 0)."""
 
     name: str
     file: str
@@ -21,18 +21,18 @@ class FlameFrame(NamedTuple):
 
 
 class FlameStack(NamedTuple):
-    """GPU time of one stack, which other stacks of the same phase do not share."""
+    """The GPU time of one stack in one phase."""
 
     phase: LinePhase
     frames: tuple[FlameFrame, ...]
-    """outermost first, the last one a kernel or a kind of copy"""
+    """outermost first; the last one is a kernel or a kind of copy"""
     ns: int
 
 
 def flame_stacks(trace: Trace, own: tuple[str, ...] = (), *, own_only: bool = False) -> Iterator[FlameStack]:
     """Every stack; they sum to the GPU time of the trace. `own_only`: without the frames of libraries.
 
-    Raises NotEnoughDataError in a trace without GPU operations. One without stacks has kernels alone.
+    Raises NotEnoughDataError for a trace without GPU operations. Without stacks there are only kernels.
     """
     own_row = trace.stacks.own_rows(Ownership(own))
     for time in stack_times(trace, own_row, all_frames=not own_only, by_kernel=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a slice of the GPU says of itself: its name, its line, its phase and its stack."""
+"""The arguments of a GPU slice: name, line, phase and stack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEMORY = {int(kind): kind.name.replace("_", " ").title() for kind in MemoryKind
 
 
 class OperationArgs:
-    """The JSON of operations. Few of them differ but in their times: each distinct text is made once."""
+    """The JSON of operations. Most differ only in their times, so each distinct text is created once."""
 
     def __init__(self, trace: Trace, own: tuple[str, ...]) -> None:
         self._trace = trace
@@ -44,7 +44,7 @@ class OperationArgs:
         self._size_bytes = operations.size_bytes
 
     def of(self, rows: I64) -> Iterator[tuple[str, str]]:
-        """Per row category and name, and the arguments without their braces."""
+        """Per row its category and name, and the arguments without braces."""
         (head, heads), (place, places) = self._head, self._place
         columns = (head, place, self._device, self._stream, self._size_bytes)
         for h, p, device, stream, size in zip(*(column[rows].tolist() for column in columns), strict=True):
@@ -52,7 +52,7 @@ class OperationArgs:
             yield heads[h], f'"device":{device},"stream":{stream}{copied},{places[p]}'
 
     def _head_of(self, name: int, kind: int, source: int, target: int) -> str:
-        """Copies are named as torch.profiler does, with their kinds of memory."""
+        """Copies have names with memory kinds, as in torch.profiler."""
         text = self._trace.operations.names[name]
         memory = [_MEMORY.get(number, "Unknown") for number in (source, target)]
         if kind == OperationKind.COPY and text.startswith("memcpy "):
@@ -73,7 +73,7 @@ class OperationArgs:
 
 
 def _texts(make: Callable[..., str], *columns: tuple[np.ndarray, int]) -> tuple[I32, list[str]]:
-    """Per row the number of its text, and the texts, of columns given with their bits."""
+    """Per row the number of its text, and the texts; columns are given with their bit widths."""
     packed = np.zeros(len(columns[0][0]), dtype=np.int64)
     for column, bits in columns:
         packed = packed << bits | column.astype(np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that exist under their name only once they are complete."""
+"""Write files atomically: they get their name only when complete."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from typing import TypeAlias
 from profiling_lab.errors import UsageError
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""told what is being written, how many of its rows are, and how many there are"""
+"""called with what is being written, the number of written rows, and the total"""
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """For whom it is too little to wait for."""
+    """A progress function that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows of one kind in the output."""
+    """The number of rows of one kind in the output."""
 
     what: str
     rows: int
 
 
 def refuse(path: Path, *, force: bool, source: Path | None = None, folder: bool = False) -> None:
-    """Raises UsageError where no file, or no `folder`, may be written. Asked before the work is done.
+    """Raises UsageError if the file (or `folder`) must not be written. Called before the work starts.
 
-    source: what the work reads, which must survive even `force`.
+    source: the input, which is not overwritten even with `force`.
     """
     try:
         _refuse(path, force, source, folder)
-    except OSError as error:  # a folder on the way to it is denied, or the name is too long
+    except OSError as error:  # no permission for a parent folder, or the name is too long
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
@@ -47,7 +47,7 @@ def _refuse(path: Path, force: bool, source: Path | None, folder: bool) -> None:
         return
     if source is not None and source.exists() and path.samefile(source):
         raise UsageError(f"{path} is the trace itself")
-    if not path.is_file() and not path.is_dir():  # renaming onto /dev/null would be the end of it
+    if not path.is_file() and not path.is_dir():  # renaming onto /dev/null would replace it
         raise UsageError(f"{path} is a pipe or a device; a file was expected")
     if not force:
         raise UsageError(f"{path} exists; --force replaces it")
@@ -58,23 +58,23 @@ def _refuse(path: Path, force: bool, source: Path | None, folder: bool) -> None:
 
 @contextmanager
 def new_file(path: Path, *, force: bool = False, source: Path | None = None) -> Iterator[Path]:
-    """A place to write to, which becomes `path` if all goes well and is removed if not.
+    """A temporary file, which becomes `path` on success and is removed on failure.
 
-    Raises UsageError as `refuse`, or if `path` cannot be written.
+    Raises UsageError like `refuse`, or if `path` cannot be written.
     """
     refuse(path, force=force, source=source)
-    with _beside(path) as place:
+    with _temporary_path(path) as place:
         yield place
         os.replace(place, path)
 
 
 @contextmanager
 def new_folder(path: Path, *, suffix: str, force: bool = False, source: Path | None = None) -> Iterator[Path]:
-    """The same for a folder of files `*suffix`; with `force` a folder that holds nothing else is replaced."""
+    """The same for a folder of files `*suffix`. With `force` a folder with only such files is replaced."""
     refuse(path, force=force, source=source, folder=True)
     if path.exists() and not _only(path, suffix):
-        raise UsageError(f"{path} is not replaced: it holds other things than {suffix} files")
-    with _beside(path) as place:
+        raise UsageError(f"{path} is not replaced: it contains other files than {suffix} files")
+    with _temporary_path(path) as place:
         place.mkdir()
         yield place
         if path.is_dir():
@@ -91,8 +91,8 @@ def _only(path: Path, suffix: str) -> bool:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    # In the same folder, so that renaming it is one step.
+def _temporary_path(path: Path) -> Iterator[Path]:
+    # In the same folder, so that renaming is atomic.
     place = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
         yield place

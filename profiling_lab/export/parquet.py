@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a trace as Parquet files, one each, with names, lines and phases in the place of numbers.
+"""The tables of a trace as Parquet files, with names, lines and phases instead of numbers.
 
 A row number in one file (`call`, `stack`, `range`) is the column `id` of the file of that name.
 """
@@ -32,15 +32,15 @@ from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 
 _ROWS = 1 << 20
-"""rows of one group: what a reader holds at the same time"""
+"""rows per row group, which a reader has in memory at the same time"""
 
 
 def write_parquet(
     trace: Trace, folder: Path, own: tuple[str, ...] = (), *, progress: Progress = no_progress
 ) -> tuple[Written, ...]:
-    """Write all tables into an existing folder. `own`: whose line an operation is given, see Ownership.
+    """Write all tables into an existing folder. `own`: the user's own code, see Ownership.
 
-    Raises NotEnoughDataError in a trace without GPU operations.
+    Raises NotEnoughDataError for a trace without GPU operations.
     """
     tables = {
         "operations": _operations,
@@ -163,7 +163,7 @@ def _overheads(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
 
 
 def _stacks(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
-    """A tree: the frames of a stack are its row's, its parent's, and so on."""
+    """A tree: the frames of a stack are those of its row, its parent, and so on."""
     stacks = trace.stacks
     frame = stacks.frame[1:]
     return {
@@ -186,14 +186,16 @@ def _or_null(values: npt.NDArray[Any], unknown: npt.NDArray[Any]) -> pa.Array:
 
 
 def _as_texts(schema: pa.Schema) -> pa.Schema:
-    """Numbered texts as texts: the format numbers them itself, and readers need not join the numberings."""
+    """Dictionary columns as plain texts. Parquet has its own dictionaries, and readers need not merge
+    them.
+    """
     return pa.schema([pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema])
 
 
 def _named(
     number: npt.NDArray[Any], names: Sequence[str], unknown: npt.NDArray[Any] | None = None
 ) -> pa.Array:
-    """A column of texts of which there are few: kept once each, and read as texts."""
+    """A column with few distinct texts: each is stored once, and read as text."""
     mask = None if unknown is None else np.asarray(unknown, dtype=bool)
     indices = pa.array(number.astype(np.int32), mask=mask)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(names), pa.string()))

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chrome's trace JSON for ui.perfetto.dev: the program's threads, the GPUs' streams, and arrows from each
-launch to what it launched.
+"""Chrome trace JSON for ui.perfetto.dev: threads, GPU streams, and arrows from each launch to its operation.
 
-Viewers keep times as nanoseconds but are given microseconds, and some cut what is behind the third digit
-instead of rounding: a child may then end behind its parent, and is dropped. So a time with a fraction has
-a fourth digit, which leaves the first three as they are whether it is cut or rounded. Times count from
-`baseTimeNanoseconds`; from the epoch they would not fit into the viewer's floating-point numbers.
+Viewers use nanoseconds internally but read microseconds, and some truncate after the third digit instead of
+rounding: a child may then end after its parent, and is dropped. So a time with a fraction has a fourth
+digit, with which truncating and rounding give the same first three. Times count from `baseTimeNanoseconds`;
+from the epoch they would not fit into the viewer's floating-point numbers.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from profiling_lab.trace.call_stacks import EXACT_LINES
 from profiling_lab.trace.columns import I64, NO_SEQUENCE, OPEN_END, Calls, Evaluates, Operations, OverheadKind
 
 _AROUND_NS = 24 * 3600 * 10**9
-"""how far from the GPU's work anything on the host may lie"""
+"""the largest distance of a host event from the GPU work"""
 _CHUNK = 20_000
-"""rows that are text at the same time"""
+"""rows that are formatted at a time"""
 
 
 def write_perfetto(
@@ -40,7 +39,7 @@ def write_perfetto(
     packed: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[Written, ...]:
-    """Write the file; `packed`: with gzip. `own`: whose line is named, see Ownership.
+    """Write the file; `packed`: with gzip. `own`: the user's own code, see Ownership.
 
     Raises NotEnoughDataError in a trace without GPU operations.
     """
@@ -72,7 +71,7 @@ class _Writer:
             "exporter": "profiling-lab",
         }
         self.out.write(json.dumps(root)[:-1].encode() + b', "traceEvents": [')
-        # Slices before the arrows that begin and end in them: viewers keep the order of what is simultaneous.
+        # Slices come before their arrows, because viewers keep the order of simultaneous events.
         host, gpu = self.host, gpu_slices(self.trace)
         self._lines("", 0, self._names(host, gpu), first=True)
         self._lines("calls and ranges", len(host.start_ns), self._host_events(host))
@@ -90,7 +89,7 @@ class _Writer:
         return tuple(Written(what, rows) for what, rows in counts.items())
 
     def _lines(self, what: str, total: int, events: Iterator[str], *, first: bool = False) -> int:
-        """Write events as they come, some thousand at a time; how many they were."""
+        """Write events in chunks; returns their number."""
         done, chunk = 0, []
         for event in events:
             chunk.append(event)
@@ -127,13 +126,13 @@ class _Writer:
         return f'{{"ph":"X",{head},{at},"ts":{ts},"dur":{dur}{args}}}'
 
     def _host(self) -> Slices:
-        """Calls, ranges and overheads on one set of tracks, since they nest."""
+        """Calls, ranges and overheads, which nest and share tracks."""
         operations, calls, ranges = self.trace.operations, self.trace.calls, self.trace.ranges
         parts = (calls, ranges, self.trace.overheads)
-        # What was open when the recording stopped ends with it.
+        # Ranges that were open when the recording stopped end with it.
         last_ns = max(int(column.max()) for column in (operations.end_ns, calls.end_ns) if len(column))
         ended = np.where(ranges.end_ns == OPEN_END, np.maximum(ranges.start_ns, last_ns), ranges.end_ns)
-        # From the times of a damaged file no viewer could tell the others apart.
+        # Extreme times of a damaged file would make the other events invisible.
         around = (int(operations.start_ns.min()) - _AROUND_NS, int(operations.end_ns.max()) + _AROUND_NS)
         return host_slices(
             self.trace,
@@ -153,7 +152,7 @@ class _Writer:
         }
         correlation = self._correlation(calls)
         for rows, at in _chunks(slices.order(), slices):
-            mine = np.where(rows < len(calls), rows, 0)  # the others look up any call, and do not use it
+            mine = np.where(rows < len(calls), rows, 0)  # other rows look up call 0, and do not use it
             columns = (calls.name, correlation) if len(calls) else (mine, mine)
             names, ids = (column[mine].tolist() for column in columns)
             for row, (a, b, t), name, number in zip(rows.tolist(), at, names, ids, strict=True):
@@ -166,7 +165,7 @@ class _Writer:
                     yield self._slice(a, b, kinds.get(int(overheads.kind[row]), kinds[0]), t, "")
 
     def _range(self, row: int, start_ns: int, end_ns: int, heads: dict[str, list[str]], at: str) -> str:
-        """An NVTX range, or an operator: with its number readers join backward with forward."""
+        """An NVTX range or operator, with the sequence number that links backward to forward."""
         ranges = self.trace.ranges
         sequence, evaluates = int(ranges.sequence[row]), int(ranges.evaluates[row])
         args: dict[str, object] = {}
@@ -184,7 +183,7 @@ class _Writer:
         return self._slice(start_ns, end_ns, head[ranges.name[row]], at, text)
 
     def _call_stack(self, stack: int) -> str:
-        """The stack of an operator as torch 1.8 to 1.11 wrote it, with the lines that ran."""
+        """The stack of an operator in the form of torch 1.8 to 1.11, with the executing lines."""
         if stack not in self.call_stacks:
             frames = self.trace.stacks.of(stack) if self.trace.stacks_found.form == EXACT_LINES else ()
             self.call_stacks[stack] = ";".join(f"{f.file}({f.line}): {f.function}" for f in frames)
@@ -198,7 +197,7 @@ class _Writer:
                 yield self._slice(a, b, head, t, f',"args":{{"correlation":{number},{text}}}')
 
     def _arrows(self, host: Slices, gpu: Slices) -> Iterator[str]:
-        """From the start of each call to the start of what it launched."""
+        """Arrows from the start of each call to the start of its operation."""
         call, base = self.launched_by, self.base_ns
         host_at, gpu_at = _places(host), _places(gpu)
         for rows, _ in _chunks(np.flatnonzero(call >= 0), gpu):
@@ -210,7 +209,7 @@ class _Writer:
                 yield f'{{"ph":"f","bp":"e",{shared},{gpu_at[to]},"ts":{microseconds(t1 - base)}}}'
 
     def _correlation(self, table: Operations | Calls) -> I64:
-        """Ids that differ between processes: a reader of this file takes all of it for one."""
+        """Ids that are unique over all processes, as readers of this format expect."""
         if len(self.trace.pids) < 2:
             return table.correlation
         apart = table.process.astype(np.int64) << 32 | table.correlation & 0xFFFFFFFF
@@ -218,7 +217,7 @@ class _Writer:
 
 
 def microseconds(ns: int) -> str:
-    """Nanoseconds from 0 up, as a number that is the same whether its reader rounds or cuts it."""
+    """Nanoseconds (not negative) as microseconds, the same whether a reader rounds or truncates."""
     whole, part = divmod(ns, 1000)
     return f"{whole}.{part:03d}1" if part else str(whole)
 
@@ -236,7 +235,7 @@ def _places(slices: Slices) -> list[str]:
 
 
 def _chunks(rows: I64, slices: Slices) -> Iterator[tuple[I64, Iterator[tuple[int, int, str]]]]:
-    """Some thousand rows at a time, with the start, end and place of each."""
+    """Rows in chunks, with the start, end and track of each."""
     places = _places(slices)
     for first in range(0, len(rows), _CHUNK):
         chunk = rows[first : first + _CHUNK]

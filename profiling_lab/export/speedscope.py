@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file for speedscope.app: GPU time by Python stack, a profile for each phase.
+"""A file for speedscope.app: GPU time by Python stack, one profile per phase.
 
 The format (github.com/jlfwong/speedscope, file-format-spec): frames are shared, a sampled profile lists
 stacks as row numbers of frames, outermost first, and a weight for each.
@@ -27,7 +27,7 @@ def write_speedscope(
     own_only: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[Written, ...]:
-    """Write the file; a phase without GPU time has no profile. Raises as `flame_stacks`."""
+    """Write the file; a phase without GPU time has no profile. Raises what `flame_stacks` raises."""
     number: dict[FlameFrame, int] = {}
     samples: dict[LinePhase, list[tuple[list[int], int]]] = {}
     for stack in flame_stacks(trace, own, own_only=own_only):
@@ -35,7 +35,7 @@ def write_speedscope(
         samples.setdefault(stack.phase, []).append((rows, stack.ns))
     profiles = []
     for phase in sorted(samples):
-        # Neighbours with equal beginnings become one box in the view by time.
+        # Adjacent stacks with a common prefix become one box in the time-ordered view.
         ordered = sorted(samples[phase])
         profiles.append(
             {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each slice is drawn: the threads of the program and the streams of the GPUs, as numbered tracks.
+"""The tracks of slices: threads of the program and streams of the GPUs.
 
-A viewer draws a track as a stack and drops what overlaps without nesting. Where that happens a track gets
-further lanes, each a track of its own.
+A viewer draws a track as a stack and drops slices that overlap without nesting. For those a track gets extra
+lanes, each with its own track.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from profiling_lab import _analysis
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, dense
 
-# Threads of the viewer that are none of the program: Linux gives its own smaller numbers.
+# Thread ids for additional tracks: larger than thread ids of Linux.
 _FIRST_TID = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of the viewer."""
+    """A track of the viewer."""
 
     pid: int
     tid: int
@@ -33,7 +33,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """What stands on tracks, one row each."""
+    """Slices on tracks, one row each."""
 
     start_ns: I64
     end_ns: I64
@@ -42,7 +42,7 @@ class Slices:
     tracks: tuple[Track, ...]
 
     def order(self) -> I64:
-        """By time, and of what begins together the longer one first, as nesting wants it."""
+        """Rows by start time, the longer one first, as needed for nesting."""
         return np.lexsort((-self.end_ns, self.start_ns)).astype(np.int64)
 
 
@@ -71,7 +71,7 @@ def host_slices(
 
 
 def gpu_slices(trace: Trace, first_tid: int = 2 * _FIRST_TID) -> Slices:
-    """The operations of the GPUs on their streams; every GPU of every process is a process of the viewer."""
+    """GPU operations on their streams. Every GPU of every process is a process in the viewer."""
     operations = trace.operations
     device = operations.process.astype(np.int64) << 32 | (operations.device.astype(np.int64) & 0xFFFFFFFF)
     device_number, devices = dense(device)

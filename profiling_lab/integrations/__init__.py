@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder in the form that other libraries' users know: torch.profiler, Hugging Face, Lightning.
+"""The recorder with the interfaces of other libraries: torch.profiler, Hugging Face, Lightning.
 
-Each module imports its library at its own import; this package imports none.
+Each module imports its own library; this package imports none.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.profiler's key_averages() is asked for, answered by line of Python."""
+"""The interface of torch.profiler's key_averages(), with GPU time per Python line."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from profiling_lab.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """GPU time of a line of Python under the names that torch.profiler gives it, in microseconds."""
+    """GPU time of a Python line in microseconds, under the names of torch.profiler."""
 
     key: str
     count: int
-    """operations on the GPU: kernels and copies"""
+    """the number of GPU operations: kernels and copies"""
     self_device_time_total: float
     device_time_total: float
-    """with what the line calls"""
+    """including callees"""
 
 
 class Averages:
-    """GPU time per line of a recording, the most expensive first. depth: how many frames tell lines apart."""
+    """GPU time per line of a recording, the most expensive first. depth: frames per group."""
 
     def __init__(self, path: Path, depth: int | None = None) -> None:
         self._path = path
@@ -38,8 +38,8 @@ class Averages:
             yield Average(row.key, row.kernels + row.copies, row.gpu_ns / 1e3, row.inclusive_ns / 1e3)
 
     def table(self, sort_by: str | None = None, row_limit: int = 100, **_: object) -> str:
-        """The table of `profiling-lab lines`. What would sort by time of the CPU sorts by time of the GPU;
-        a negative row_limit shows all. Other arguments of torch's table() change nothing.
+        """The table of `profiling-lab lines`. CPU time as a sort key means GPU time; a negative row_limit
+        shows all rows. Other arguments of torch's table() are ignored.
         """
         wanted = sort_by or ""
         sort: Sort = "kernels" if wanted == "count" else "all"
@@ -53,6 +53,6 @@ class Averages:
 
 
 def lines_of(path: Path, limit: int | None = None, depth: int | None = None) -> LinesResult:
-    """GPU time per line of a recording. Raises NotEnoughDataError where nothing ran on a GPU."""
+    """GPU time per line of a recording. Raises NotEnoughDataError if nothing ran on a GPU."""
     with Trace.open(path) as trace:
         return lines(trace, depth=depth, limit=limit)

@@ -17,10 +17,10 @@ from profiling_lab.integrations.steps import RecordedSteps
 _Callback: Any = import_module("transformers").TrainerCallback
 
 
-class RecordCallback(_Callback):  # type: ignore[misc]  # transformers need not be here to check types
+class RecordCallback(_Callback):  # type: ignore[misc]  # type checks do not need transformers
     """Records the steps A:B of each train(), as RecordedSteps says; a step ends with an optimizer's step.
 
-    `path` is the file of the last train(), once it is whole.
+    `path` is the file of the last train(), once it is complete.
     """
 
     def __init__(self, path: str | os.PathLike[str], steps: str = "10:15", **options: Any) -> None:
@@ -31,7 +31,7 @@ class RecordCallback(_Callback):  # type: ignore[misc]  # transformers need not 
         return self._steps.path
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._steps.end()  # of a train() that failed
+        self._steps.end()  # after a train() that failed
         self._steps.begin()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:

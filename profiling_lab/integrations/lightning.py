@@ -30,7 +30,7 @@ def _callback() -> Any:
 class RecordCallback(_callback()):  # type: ignore[misc]  # which one is known at run time alone
     """Records the steps A:B of each fit(), as RecordedSteps says; a step is a batch.
 
-    `path` is the file of the last fit(), once it is whole.
+    `path` is the file of the last fit(), once it is complete.
     """
 
     def __init__(self, path: str | os.PathLike[str], steps: str = "10:15", **options: Any) -> None:

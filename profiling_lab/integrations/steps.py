@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records some steps of a training loop that belongs to a library, which tells when each step ends."""
+"""Record some steps of a library's training loop, which calls step() after each step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from profiling_lab.recording import step as step_ended
 
 
 class RecordedSteps:
-    """The steps `A:B` of a run, the first being 0, in a file that is written as soon as B is reached.
+    """Records steps `A:B` of a run (the first is 0) into a file, which is written when step B begins.
 
-    steps: as in `profiling-lab record --steps`; an open end records until end(). options: those of Recorder.
-    Of several ranks each writes its own file, as with record(). What fails becomes a RuntimeWarning: the
-    training goes on. Raises UsageError for steps that make no sense.
+    steps: as in `profiling-lab record --steps`; without B it records until end(). options: those of Recorder.
+    With several ranks each writes its own file, as with record(). Failures become a RuntimeWarning, and the
+    training continues. Raises UsageError for invalid steps.
     """
 
     def __init__(self, path: str | os.PathLike[str], steps: str, **options: Any) -> None:
@@ -33,7 +33,7 @@ class RecordedSteps:
 
     @property
     def path(self) -> Path | None:
-        """The file, once it is whole."""
+        """The file, once it is complete."""
         summary = None if self._recorder is None else self._recorder.summary
         return None if summary is None else summary.path
 
@@ -55,7 +55,7 @@ class RecordedSteps:
             self.end()
 
     def end(self) -> None:
-        """The training is over, or failed. Does nothing the second time."""
+        """The training has ended or failed. A second call does nothing."""
         running, self._running = self._running, None
         if running is None:
             return

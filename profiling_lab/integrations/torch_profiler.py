@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder behind the interface of torch.profiler: one import changes, the rest of the program stays.
+"""The recorder with the interface of torch.profiler: only the import changes.
 
 from profiling_lab import profile, trace_handler  # instead of torch.profiler's
 plan = torch.profiler.schedule(wait=1, warmup=1, active=3)
@@ -35,18 +35,19 @@ _RECORDING = ("RECORD", _SAVE)
 _LONGEST_WARM_UP = 100_000
 
 
-class profile:  # the name it has in torch.profiler
-    """Records what torch.profiler.profile with the same arguments would, one file for each active window.
+class profile:  # the name in torch.profiler
+    """Records like torch.profiler.profile with the same arguments, one file per active window.
 
     schedule: a function from the number of a step to a torch.profiler.ProfilerAction, such as
-    torch.profiler.schedule() returns; without it all is recorded. on_trace_ready: called with this object
-    when a window's file is whole. path: of the first file; the next is profile-2.sqlite and so on; an old
-    file is not replaced, and of several ranks each writes its own. Further options are those of Recorder.
+    torch.profiler.schedule() returns; without it everything is recorded. on_trace_ready: called with this
+    object when a window's file is complete. path: the first file; the next is profile-2.sqlite and so on. An
+    existing file is not replaced, and each of several ranks writes its own. Further options: as in Recorder.
 
     activities, record_shapes, profile_memory, with_stack, with_flops, with_modules: as in torch.profiler.
-    Stacks, and with them modules, are always recorded; what is not is said in one RuntimeWarning. What fails
-    in the recorder, or in an export by on_trace_ready, becomes a RuntimeWarning as well and the program goes
-    on; what else on_trace_ready raises is the program's own. Either way the file is whole by then.
+    Stacks, and with them modules, are always recorded; data that is not recorded is listed in one
+    RuntimeWarning. Failures of the recorder, or of an export in on_trace_ready, become a RuntimeWarning
+    too, and the program continues. Other exceptions of on_trace_ready are passed on. In all cases the file
+    is complete.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class profile:  # the name it has in torch.profiler
                 "schedule must be a function of the step's number such as torch.profiler.schedule() returns, "
                 f"not {type(schedule).__name__}; record() takes a profiling_lab.Schedule"
             )
-        folder = getattr(on_trace_ready, "folder", None)  # of our trace_handler: files belong together
+        folder = getattr(on_trace_ready, "folder", None)  # our trace_handler: files go to the same folder
         self._first = Path(
             path if path is not None else NAME if folder is None else Path(folder, NAME)
         ).absolute()
@@ -83,22 +84,22 @@ class profile:  # the name it has in torch.profiler
         self.step_num = 0
         self.current_action = _OFF
         self.paths: list[Path] = []
-        """of the files that are whole"""
+        """the complete files"""
 
     @property
     def path(self) -> Path:
-        """The file of the last window. Raises UsageError while there is none."""
+        """The file of the last window. Raises UsageError if there is none yet."""
         if not self.paths:
             raise UsageError("no window has ended yet: there is no recording to read")
         return self.paths[-1]
 
     @property
     def summary(self) -> RecordingSummary | None:
-        """What the last window recorded; None while there is none."""
+        """The summary of the last window; None if there is none yet."""
         return None if self._recorder is None else self._recorder.summary
 
     def start(self) -> None:
-        """Begin with what the schedule says of step 0. Raises UsageError where no file could be written."""
+        """Start with step 0 of the schedule. Raises UsageError if no file can be written."""
         if not self._first.parent.is_dir():
             raise UsageError(f"the folder {self._first.parent} does not exist")
         if self._unmet:
@@ -117,7 +118,7 @@ class profile:  # the name it has in torch.profiler
         before = self.current_action
         self.step_num += 1
         self.current_action = now = self._action(self.step_num)
-        # A window ends with RECORD_AND_SAVE; a schedule that breaks off without it loses nothing either.
+        # A window ends with RECORD_AND_SAVE, or with any other step that does not record.
         ended = before == _SAVE or now == _OFF or (before in _RECORDING and now == _WARM_UP)
         if ended and before != _OFF:
             self._finish(before)
@@ -125,7 +126,7 @@ class profile:  # the name it has in torch.profiler
             self._begin()
 
     def stop(self) -> None:
-        """Finish the window that is open, if any."""
+        """Finish the open window, if any."""
         self._stop(None, None, None)
 
     def __enter__(self) -> profile:
@@ -141,22 +142,22 @@ class profile:  # the name it has in torch.profiler
         self._stop(kind, error, traceback)
 
     def lines(self, limit: int | None = None) -> LinesResult:
-        """GPU time per line of Python in the last window. Raises NotEnoughDataError where there is none."""
+        """GPU time per Python line in the last window. Raises NotEnoughDataError if there is none."""
         from profiling_lab.integrations.averages import lines_of
 
         return lines_of(self.path, limit)
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> Averages:
-        """GPU time per line of Python, in the form of torch's averages. group_by_stack_n: how many of the
-        program's frames tell lines apart. Shapes are not recorded, so they group nothing.
+        """GPU time per Python line, in the form of torch's averages. group_by_stack_n: frames of the
+        program per group. Shapes are not recorded, so grouping by shape has no effect.
         """
         from profiling_lab.integrations.averages import Averages
 
         return Averages(self.path, group_by_stack_n or None)
 
     def export_chrome_trace(self, path: str | os.PathLike[str], **_: object) -> None:
-        """The last window for Perfetto and chrome://tracing; packed where the name ends in .gz. What torch's
-        own handlers say beside the path changes nothing.
+        """Write the last window for Perfetto and chrome://tracing, compressed if the name ends in .gz. Other
+        arguments of torch's handlers are ignored.
         """
         from profiling_lab.export.output import new_file
         from profiling_lab.export.perfetto import write_perfetto
@@ -166,7 +167,7 @@ class profile:  # the name it has in torch.profiler
             write_perfetto(trace, place, packed=Path(path).suffix == ".gz")
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cuda_time_total") -> None:
-        """The last window's call stacks with their GPU time, for flame graphs; every metric is GPU time."""
+        """Write the last window's call stacks with GPU time, for flame graphs. Every metric is GPU time."""
         from profiling_lab.export.collapsed import write_collapsed
         from profiling_lab.export.output import new_file
         from profiling_lab.trace import Trace
@@ -175,22 +176,22 @@ class profile:  # the name it has in torch.profiler
             write_collapsed(trace, place)
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Accepted as in torch.profiler, and not recorded."""
+        """Accepted as in torch.profiler, but not recorded."""
         self._warn_once("metadata is not recorded")
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Accepted as in torch.profiler, and not recorded."""
+        """Accepted as in torch.profiler, but not recorded."""
         self._warn_once("metadata is not recorded")
 
     def _action(self, step: int) -> str:
-        """What the schedule says of a step, by the name that ProfilerAction has for it."""
+        """The action of a step in the schedule, as the name of its ProfilerAction."""
         if self._schedule is None:
             return "RECORD"
         action = self._schedule(step)
         return str(getattr(action, "name", action))
 
     def _begin(self) -> None:
-        """Record from this step on, after the warm-up that the schedule asks for."""
+        """Record from this step on, after the warm-up of the schedule."""
         warm_up = 0
         while warm_up < _LONGEST_WARM_UP and self._action(self.step_num + warm_up) == _WARM_UP:
             warm_up += 1
@@ -203,7 +204,7 @@ class profile:  # the name it has in torch.profiler
             self._warn_once(f"nothing is recorded: {error}")
 
     def _finish(self, action: str, failure: BaseException | None = None) -> None:
-        """End the window, write its file, and say so to on_trace_ready. `action`: of the step that ended."""
+        """End the window, write its file, and call on_trace_ready. `action`: that of the ended step."""
         running, self._running = self._running, None
         if running is None or self._recorder is None:
             return
@@ -212,7 +213,7 @@ class profile:  # the name it has in torch.profiler
         except LabError as error:
             self._warn_once(f"a recording could not be finished: {error}")
             return
-        if action not in _RECORDING:  # a warm-up that came to nothing
+        if action not in _RECORDING:  # a warm-up without a recorded step
             self._recorder.path.unlink(missing_ok=True)
             return
         self.paths.append(self._recorder.path)
@@ -225,7 +226,7 @@ class profile:  # the name it has in torch.profiler
         except Exception as error:
             if failure is None:
                 raise
-            # The failure of the program is what its caller must see.
+            # The caller must see the failure of the program.
             self._warn_once(f"on_trace_ready: {type(error).__name__}: {error}")
 
     def _stop(self, *failure: Any) -> None:
@@ -251,9 +252,9 @@ class profile:  # the name it has in torch.profiler
             warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
-class trace_handler:  # a function to its caller, as torch.profiler's tensorboard_trace_handler
-    """An on_trace_ready that keeps each window in `folder`: its recording, and beside it a Chrome trace whose
-    name TensorBoard and HTA know. worker_name: default host and process; use_gzip packs the trace.
+class trace_handler:  # used like the function torch.profiler.tensorboard_trace_handler
+    """An on_trace_ready that writes each window into `folder`: its recording, and a Chrome trace with a name
+    that TensorBoard and HTA recognise. worker_name: default host and process; use_gzip compresses the trace.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class trace_handler:  # a function to its caller, as torch.profiler's tensorboar
 def _not_recorded(
     activities: Iterable[Any] | None, record_shapes: bool, profile_memory: bool, with_flops: bool
 ) -> list[str]:
-    """What was asked for and is not in the recording."""
+    """The requested data that is not recorded."""
     asked = {"record_shapes": record_shapes, "profile_memory": profile_memory, "with_flops": with_flops}
     missing = [name for name, wanted in asked.items() if wanted]
     names = [str(getattr(activity, "name", activity)) for activity in activities or ("CUDA",)]

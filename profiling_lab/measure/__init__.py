@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing, machine facts and result files. Nothing else in this project times anything.
+"""Timing, machine properties and result files. All measurements of this project use this package.
 
     timings = compare({"ours": lambda: f(x), "eager": lambda: g(x)}, device="cuda")
     timings["ours"].median_ns, timings["ours"].iqr_frac, ratio(timings["eager"], timings["ours"])
 
-Importing this package loads no torch; measuring on CUDA does.
+Importing this package does not load torch; measuring on CUDA does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement was made on. Facts that cannot be found out are None, never guessed."""
+"""The machine of a measurement. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIT_FILE = ".git-commit"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The columns that every result carries. `gpu` is the CPU's name where the measurement was made there."""
+    """The columns of every result. `gpu` is the CPU's name for measurements on the CPU."""
 
     gpu: str | None
     driver: str | None
@@ -32,9 +32,9 @@ class Machine:
 
 
 def machine(device: str = "cuda") -> Machine:
-    """The facts for a measurement on `device`, now (UTC).
+    """The properties for a measurement on `device`, now (UTC).
 
-    Raises UsageError for a CUDA device where torch has none.
+    Raises UsageError for a CUDA device if torch has none.
     """
     import torch
 
@@ -55,10 +55,10 @@ def machine(device: str = "cuda") -> Machine:
 
 
 def git_commit(repository: Path = _REPOSITORY) -> str | None:
-    """The commit that is measured, with "+changes" if tracked files differ from it.
+    """The measured commit, with "+changes" if tracked files differ from it.
 
-    Machines that get the files without the repository say it with the environment variable PROFILING_LAB_GIT
-    or with a file .git-commit in the top folder; both come before git itself.
+    Without a repository it comes from the environment variable PROFILING_LAB_GIT or from a file .git-commit
+    in the top folder; both take precedence over git.
     """
     if os.environ.get(GIT_VARIABLE):
         return os.environ[GIT_VARIABLE]

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rates this machine really reaches. A share of the roof means a share of these, measured in the same
-run.
-"""
+"""The measured peak rates of this machine. A share of the roof is relative to these, from the same run."""
 
 from __future__ import annotations
 

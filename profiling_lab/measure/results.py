@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result files: one JSON object per line, appended, so that a run that breaks keeps what it measured."""
+"""Result files: one JSON object per line, appended, so that an aborted run keeps its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Case = Mapping[str, str | int | float | bool]
 
 
 class ResultsFile:
-    """Appends results of one run on one machine to `path`, or only collects them where path is None.
+    """Appends results of one run on one machine to `path`, or only collects them if path is None.
 
     Every line has benchmark, case (what was measured: names to numbers or texts), provider (whose
     implementation), metric, value, unit, the facts of the machine, and `run`, equal for all lines of one

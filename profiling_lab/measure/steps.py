@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times steps of a running program, such as training steps, and what something switched on around them
-costs.
-"""
+"""Time steps of a running program, such as training steps, and the overhead of a context around them."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ def _synchronizer(device: str) -> Callable[[], None]:
 
 
 def _run(step: Callable[[], object], count: int, synchronize: Callable[[], None]) -> int:
-    """Nanoseconds per step of `count` steps. Waits for the GPU only at both ends, as a training loop
-    would.
+    """Nanoseconds per step of `count` steps. Synchronises with the GPU only at both ends, like a training
+    loop.
     """
     synchronize()
     start = time.perf_counter_ns()
@@ -60,9 +58,7 @@ def interleaved(
     blocks: int = 5,
     device: str = "cuda",
 ) -> dict[str, Timing]:
-    """Time steps of several programs in turn: A B A B ..., every second time B A. Sample i of all belongs to
-    block i.
-    """
+    """Time steps of several programs interleaved: A B, B A, A B, ... Sample i of each belongs to block i."""
     return _interleave(
         {name: (step, nullcontext) for name, step in steps.items()}, steps_per_block, warmup, blocks, device
     )
@@ -77,7 +73,7 @@ def compare_steps(
     blocks: int = 5,
     device: str = "cuda",
 ) -> dict[str, Timing]:
-    """Time the same step inside different contexts, in turn as `interleaved` does.
+    """Time the same step inside different contexts, interleaved as in `interleaved`.
 
     `contexts` maps names to functions that make a fresh context manager, such as contextlib.nullcontext and
     `lambda: profiling_lab.record(path)`. Entering and leaving is not timed, nor are the first `warmup` steps

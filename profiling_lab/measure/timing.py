@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times variants of the same work against each other: interleaved, warm, behind a filled queue, L2 cold.
+"""Time variants of the same work against each other: interleaved, warm, with a full launch queue, cold L2.
 
 Absolute times move by several per cent from run to run with clocks and temperature, so only variants that
 took turns in one process are comparable. Hence there is no function that times one thing: `compare` times
@@ -55,7 +55,7 @@ class Timing:
 
 
 def ratio(numerator: Timing, denominator: Timing) -> float:
-    """How many times longer the first takes: the median over rounds of the two samples of a round.
+    """How many times longer the first takes: the median over rounds of the ratio of the samples of a round.
 
     Samples of one round share the clock and the temperature; the ratio of two medians would not use that.
     """
@@ -139,7 +139,7 @@ def _synchronize() -> None:
 
 
 def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> None:
-    """By time, not by number: compilation, caches and clocks all settle with time. Every buffer is
+    """By time, not by number: compilation, caches and clocks all stabilise with time. Every buffer is
     touched.
     """
     end = time.perf_counter() + seconds
@@ -152,8 +152,8 @@ def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> Non
 
 
 def _order(names: list[str], round_number: int) -> list[str]:
-    """Each round starts with another variant, and every second round runs backwards: nobody always follows
-    the same.
+    """Each round starts with another variant, and every second round runs backwards, so that no variant
+    always follows the same.
     """
     shift = round_number % len(names)
     turned = names[shift:] + names[:shift]

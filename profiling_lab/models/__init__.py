@@ -7,12 +7,12 @@ TransformerWithHeavyLayer is the model of the first exercise.
 
 from __future__ import annotations
 
-from profiling_lab.models.layers import HeavyLayer, PositionalEncoding, TransformerBlock, attention_layer
+from profiling_lab.models.layers import HeavyBlock, PositionalEncoding, TransformerBlock, attention_layer
 from profiling_lab.models.transformer import Block, Transformer, TransformerWithHeavyLayer
 
 __all__ = [
     "Block",
-    "HeavyLayer",
+    "HeavyBlock",
     "PositionalEncoding",
     "Transformer",
     "TransformerBlock",

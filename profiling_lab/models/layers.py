@@ -19,12 +19,12 @@ from profiling_lab.ops import heavy_layer
 from profiling_lab.ops.heavy_layer import Implementation
 
 HEAVY: Implementation = "slow"
-"""which implementation of HeavyLayer a model gets unless it asks"""
+"""which implementation of heavy_layer a model gets unless it asks"""
 _ON_GPU = torch.cuda.is_available()
 
 
 def layer_range(name: str) -> AbstractContextManager[object]:
-    """An NVTX range around one layer. Without CUDA nobody could see it, so there it is nothing."""
+    """An NVTX range around one layer. Without CUDA it does nothing."""
     return cast(AbstractContextManager[object], torch.cuda.nvtx.range(name)) if _ON_GPU else nullcontext()
 
 
@@ -37,13 +37,13 @@ def attention_layer(x: Tensor, qkv: nn.Linear, out: nn.Linear, nhead: int) -> Te
 
 
 def feed_forward_layer(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
-    """Two matrix products with a GELU between them, for every token alone."""
+    """Two matrix multiplications with a GELU in between, applied per token."""
     hidden = F.gelu(up(x))
     return down(hidden)
 
 
 class PositionalEncoding(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Adds a fixed pattern of sines and cosines, from which the model tells positions apart."""
+    """Adds a fixed pattern of sines and cosines, so that the model can distinguish positions."""
 
     def __init__(self, d_model: int, max_tokens: int = 4096) -> None:
         super().__init__()
@@ -76,9 +76,10 @@ class TransformerBlock(nn.Module):  # type: ignore[misc]  # torch is untyped her
             return x + feed_forward_layer(self.feed_forward_norm(x), self.up, self.down)
 
 
-class HeavyLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class HeavyBlock(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """tanh(x @ w1 @ w2 @ w3 + bias) for x (batch, tokens, d_model), the same for every token; the weights
-    are (d_model, d_model)."""
+    are (d_model, d_model). What the exercise's file calls HeavyLayer, with its names and first values.
+    """
 
     def __init__(self, d_model: int, implementation: Implementation = HEAVY) -> None:
         super().__init__()

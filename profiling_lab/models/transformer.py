@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from profiling_lab.models.layers import (
     HEAVY,
-    HeavyLayer,
+    HeavyBlock,
     PositionalEncoding,
     TransformerBlock,
     attention_layer,
@@ -74,7 +74,7 @@ class Transformer(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Token numbers (batch, tokens) in, one score per word of the vocabulary and position out.
 
     ops:          "fast" runs flash_attention, layer_norm_gelu and heavy_layer's fast implementation; "torch"
-                  runs scaled_dot_product_attention, layer_norm and gelu, and the HeavyLayer that `heavy`
+                  runs scaled_dot_product_attention, layer_norm and gelu, and the heavy_layer that `heavy`
                   names. flash_attention has kernels for 16 bits, so float32 without autocast keeps torch's on
                   CUDA.
     heavy:        "slow", "loop" or "fast", for ops="torch"; None is what the exercise has.
@@ -102,7 +102,7 @@ class Transformer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.positional_encoding = PositionalEncoding(d_model)
         self.blocks = nn.ModuleList(Block(d_model, nhead, ops, hidden_norm) for _ in range(num_layers))
-        self.heavy = HeavyLayer(d_model, "fast" if ops == "fast" else heavy or HEAVY)
+        self.heavy = HeavyBlock(d_model, "fast" if ops == "fast" else heavy or HEAVY)
         self.output_norm = nn.LayerNorm(d_model)
         self.output_projection = nn.Linear(d_model, vocab_size)
 
@@ -121,7 +121,7 @@ class Transformer(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class TransformerWithHeavyLayer(Transformer):
-    """The exercise's model: PyTorch's ops, and the HeavyLayer that `heavy` names."""
+    """The exercise's model: PyTorch's ops, and the heavy_layer that `heavy` names."""
 
     def __init__(
         self,

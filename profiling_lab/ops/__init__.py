@@ -14,48 +14,24 @@ from typing import TYPE_CHECKING, Any
 from profiling_lab.ops import _load
 
 if TYPE_CHECKING:
-    from profiling_lab.ops.attention import (
-        FlashSelfAttention,
-        attention_flash,
-        flash_attention,
-        flash_attention_for_sdpa,
-    )
-    from profiling_lab.ops.heavy_layer import HeavyLayer, heavy_layer
-    from profiling_lab.ops.ladder_attention import LadderSelfAttention, ladder_attention
-    from profiling_lab.ops.layer_norm_gelu import LayerNormGelu, layer_norm_gelu, layer_norm_gelu_residual
+    from profiling_lab.ops.attention import *  # noqa: F403
+    from profiling_lab.ops.heavy_layer import *  # noqa: F403
+    from profiling_lab.ops.ladder_attention import *  # noqa: F403
+    from profiling_lab.ops.layer_norm_gelu import *  # noqa: F403
 
-__all__ = [
-    "OPS",
-    "FlashSelfAttention",
-    "HeavyLayer",
-    "LadderSelfAttention",
-    "LayerNormGelu",
-    "attention_flash",
-    "flash_attention",
-    "flash_attention_for_sdpa",
-    "heavy_layer",
-    "ladder_attention",
-    "layer_norm_gelu",
-    "layer_norm_gelu_residual",
-]
+# What each op's module has for its users, besides the function that is named like it.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "attention": ("attention_flash", "flash_attention", "flash_attention_for_sdpa", "FlashSelfAttention"),
+    "heavy_layer": ("HeavyLayer",),
+    "ladder_attention": ("LadderSelfAttention",),
+    "layer_norm_gelu": ("layer_norm_gelu_residual", "LayerNormGelu"),
+}
 
-OPS: tuple[str, ...] = ("attention", "heavy_layer", "ladder_attention", "layer_norm_gelu")
+OPS: tuple[str, ...] = tuple(_NAMES)
 """Every op, by the name of its function, its module here and its folder in csrc/ops."""
 
-_HOMES = {
-    "attention": "attention",
-    "attention_flash": "attention",
-    "flash_attention": "attention",
-    "flash_attention_for_sdpa": "attention",
-    "FlashSelfAttention": "attention",
-    "heavy_layer": "heavy_layer",
-    "HeavyLayer": "heavy_layer",
-    "ladder_attention": "ladder_attention",
-    "LadderSelfAttention": "ladder_attention",
-    "layer_norm_gelu": "layer_norm_gelu",
-    "layer_norm_gelu_residual": "layer_norm_gelu",
-    "LayerNormGelu": "layer_norm_gelu",
-}
+_HOMES = {name: op for op, names in _NAMES.items() for name in (op, *names)}
+__all__ = ["OPS", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

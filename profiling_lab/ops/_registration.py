@@ -1,183 +1,221 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every op must tell torch, and what torch gets silently wrong where an op does not.
+"""The declaration of an op: what torch must be told about it, once.
 
-An op without these registrations still runs. It then loses gradients of second order, ignores autocast, or
-answers forward-mode differentiation with zeros, all without an error. So each op says what it does, or
-refuses.
+Without it the library's op still runs. It then loses gradients of second order, ignores autocast or answers
+forward-mode differentiation with zeros, all without an error. Both ways to call an op follow from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from profiling_lab.ops import _load
+from profiling_lab.ops._calls import (
+    LIBRARY,
+    NAMESPACE,
+    Function,
+    choice,
+    is_plain_backward,
+    kernel,
+    overload,
+    plain_apply,
+)
 
-_load.load()
-
-NAMESPACE = "profiling_lab"
-_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
-_HAS_CUDA_KERNELS = _load.has_cuda_kernels()
-
-CastRule = Callable[[torch.dtype, tuple[Any, ...]], tuple[Any, ...]]
-
-
-def overload(name: str) -> Any:
-    """The op as torch's dispatcher knows it; looked up at import, so that a wrong schema shows there."""
-    return getattr(getattr(torch.ops, NAMESPACE), name).default
-
-
-def plain_overload(name: str) -> Callable[..., Any]:
-    """The op's kernel with nothing around it, for calls of which `route` says that they are plain.
-
-    Autograd is passed by without a question: where gradients are wanted, call it in an autograd.Function. A
-    profile shows it by the op's own name.
-    """
-    for key in ("AutogradCPU", "AutogradCUDA"):
-        _LIBRARY.impl(f"{name}.plain", torch.library.fallthrough_kernel, key)
-    op = getattr(getattr(torch.ops, NAMESPACE), name).plain
-    return cast(Callable[..., Any], op._op)  # what the op's __call__ calls
+Arguments = tuple[Any, ...]
+Dims = tuple[int | None, ...]
 
 
-def define(schema: str, implementation: Callable[..., Any]) -> None:
+def define(schema: str, implementation: Function) -> None:
     """Makes an op of a function of plain torch: one node for autograd, torch.compile and profilers."""
-    _LIBRARY.define(schema)
-    _LIBRARY.impl(schema[: schema.index("(")], implementation, "CompositeExplicitAutograd")
+    LIBRARY.define(schema)
+    LIBRARY.impl(schema[: schema.index("(")], implementation, "CompositeExplicitAutograd")
 
 
-def refuse_double_backward(name: str, slug: str) -> None:
-    """Makes backward through the backward op `name` an error; otherwise terms of the gradient vanish."""
-
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        del ctx, inputs, output
-
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(f"{slug} is not twice differentiable: its backward has no gradient of its own")
-
-    torch.library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=setup_context)
-
-
-def cast_all(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def cast_all(dtype: torch.dtype, args: Arguments) -> Arguments:
     """The rule of matrix products: floating-point tensors are cast to autocast's dtype, except float64."""
 
     def cast(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64:
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64:
             return value.to(dtype)
         return value
 
     return tuple(cast(value) for value in args)
 
 
-def register_autocast(name: str, rule: CastRule) -> None:
-    """Under autocast, `name` gets `rule(autocast dtype, arguments)`, on CUDA and on the CPU."""
-    op = overload(name)
-
-    def kernel_for(device_type: str) -> Callable[..., Any]:
-        def kernel(*args: Any) -> Any:
-            dtype = torch.get_autocast_dtype(device_type)
-            with torch.autocast(device_type, enabled=False):
-                return op(*rule(dtype, args))
-
-        return kernel
-
-    _LIBRARY.impl(name, kernel_for("cuda"), "AutocastCUDA")
-    _LIBRARY.impl(name, kernel_for("cpu"), "AutocastCPU")
+def check_alike(slug: str, x: Tensor, **others: Tensor) -> None:
+    """check_alike of csrc/torch_abi/check.h, in its words, for fakes, which never reach it."""
+    for name, tensor in others.items():
+        if tensor.device != x.device:
+            raise ValueError(f"{slug}: {name} is on {tensor.device} but x is on {x.device}")
+        if tensor.dtype != x.dtype:
+            theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
+            raise ValueError(f"{slug}: {name} has dtype {theirs} but x has dtype {ours}")
 
 
-# How a call is made. Plain calls may pass the dispatcher's layers by, which saves 5 to 40 us.
-DISPATCHED, PLAIN, PLAIN_WITH_GRADIENT = range(3)
+# Rules for vmap
 
 
-def route(*tensors: torch.Tensor | None) -> int:
-    """PLAIN if nothing between Python and the kernel has a say, PLAIN_WITH_GRADIENT if only autograd has.
-
-    That is, tensors of torch's own classes on a device that has kernels, no torch.compile, autocast,
-    functorch transform, TorchDispatchMode or forward-mode differentiation.
-    """
-    if _is_compiling() or _has_transforms() or _has_autocast() or _dispatch_modes():
-        return DISPATCHED
-    if getattr(_forward_ad, "_current_level", -1) >= 0:
-        return DISPATCHED
-    wanted = PLAIN
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) not in _PLAIN_CLASSES:
-            return DISPATCHED
-        if wanted == PLAIN and tensor.requires_grad:
-            wanted = PLAIN_WITH_GRADIENT
-    first = tensors[0]
-    if first is None or not ((first.is_cuda and _HAS_CUDA_KERNELS) or first.is_cpu):
-        return DISPATCHED
-    return wanted if wanted == PLAIN or _has_gradients() else PLAIN
+def separate_calls(op: Function, size: int, dims: Dims, args: Arguments) -> tuple[Any, Any]:
+    """As many calls as the batch is large, their results stacked."""
+    calls = [
+        op(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, dims, strict=True)))
+        for i in range(size)
+    ]
+    if isinstance(calls[0], Tensor):
+        return torch.stack(calls), 0
+    results = tuple(torch.stack(result) for result in zip(*calls, strict=True))
+    return results, (0,) * len(results)
 
 
-# Looked up once: each dot costs a thirtieth of a microsecond, which small problems feel. Of all that traces,
-# only Dynamo is not a dispatch mode.
-_PLAIN_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
-_is_compiling = torch.compiler.is_dynamo_compiling
-_has_transforms = torch._C._are_functorch_transforms_active
-_has_autocast = torch._C._is_any_autocast_enabled
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_has_gradients = torch.is_grad_enabled
-_forward_ad = torch.autograd.forward_ad
-_BelowAutograd = torch._C._AutoDispatchBelowAutograd
+def more_rows(out_dims: Any) -> Function:
+    """The rule by which a batch of the first tensor alone is just more rows of it."""
+
+    def rule(op: Function, size: int, dims: Dims, args: Arguments) -> tuple[Any, Any]:
+        if dims[0] is None or any(dim is not None for dim in dims[1:]):
+            return separate_calls(op, size, dims, args)
+        return op(args[0].movedim(dims[0], 0), *args[1:]), out_dims
+
+    return rule
 
 
-def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """function.apply for plain calls, forward and backward without the Python around the function's own.
-
-    What is left out serves functorch's transforms, and functions that are written in another way.
-    """
-    function._backward_cls.apply = function.backward
-    return super(torch.autograd.Function, function).apply  # type: ignore[misc, no-any-return]
-
-
-def below_autograd(op: Any, *args: Any) -> Any:
-    """op(*args) without its autograd kernel, which is Python and costs more than the launch.
-
-    For kernels that call torch's ops, which then go below autograd too; for others plain_overload costs less.
-    """
-    with _BelowAutograd():
-        return op._op(*args)
+def larger_batch(op: Function, size: int, dims: Dims, args: Arguments) -> tuple[Any, Any]:
+    """A batch of the first three tensors alone joins their first dimension, which is a batch already."""
+    if any(dim is not None for dim in dims[3:]):
+        return separate_calls(op, size, dims, args)
+    joined = (
+        (a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)).flatten(0, 1)
+        for a, dim in zip(args[:3], dims[:3], strict=True)
+    )
+    results = op(*joined, *args[3:])
+    if isinstance(results, Tensor):
+        return results.unflatten(0, (size, -1)), 0
+    return tuple(result.unflatten(0, (size, -1)) for result in results), (0,) * len(results)
 
 
-def is_plain_backward(dy: torch.Tensor) -> bool:
-    """True if the backward of a plain call may call its op directly.
-
-    With gradients wanted here too, the dispatcher's autograd says that there is no second derivative. Shorter
-    than `route`: it runs on the engine's thread, whose core has slept and knows nothing of our code.
-    """
-    if _has_gradients() or _is_compiling() or _has_transforms() or _dispatch_modes():
-        return False
-    return type(dy) is torch.Tensor and not dy.is_meta
+# Declarations
 
 
-def check_call(slug: str, *tensors: torch.Tensor) -> None:
-    """Refuses what the op would answer wrongly or with a riddle: devices without kernels, forward-mode AD."""
-    for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{slug} expected tensors, got {type(tensor).__name__}")
-    device = tensors[0].device.type
-    if device == "cuda" and not _HAS_CUDA_KERNELS:
-        raise RuntimeError(
-            f"{slug} got a CUDA tensor, but this profiling_lab was built without CUDA kernels: nvcc was not "
-            "found when it was installed; install it again with nvcc on PATH"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardOp:
+    """An op that computes gradients. Backward through it is an error; otherwise gradients lose terms."""
+
+    name: str
+    slug: str
+    fake: Function
+    calls_torch: bool = False
+    """These four are as in Op."""
+
+    def __post_init__(self) -> None:
+        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
+            del ctx, inputs, output
+
+        def backward(ctx: Any, *grads: Any) -> Any:
+            raise RuntimeError(
+                f"{self.slug} is not twice differentiable: its backward has no gradient of its own"
+            )
+
+        name = f"{NAMESPACE}::{self.name}"
+        torch.library.register_fake(name, self.fake)
+        torch.library.register_autograd(name, backward, setup_context=setup_context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """An op of the library. It is called by op.way(its tensors)(all its arguments)."""
+
+    name: str
+    """In the schema, csrc/ops/<op>/<op>.cpp."""
+    slug: str
+    """In the texts of errors."""
+    fake: Function
+    """fake(arguments): results without data, for torch.compile, torch.export and meta tensors."""
+    saved: str
+    """What backward needs, by the schema's names of arguments and results; "result" is one without a name."""
+    backward_op: BackwardOp
+    backward: Callable[..., tuple[Tensor | None, ...]]
+    """backward(call, saved, options, grads): a gradient or None for each tensor. `call` calls backward_op;
+    options are the arguments behind the tensors; grads is a gradient or None for each result."""
+    results: int = 1
+    """So many results are for the caller; what follows is for backward, and a plain call may leave it out."""
+    cast: Callable[[torch.dtype, Arguments], Arguments] = cast_all
+    """cast(autocast's dtype, arguments): the arguments under autocast."""
+    vmap: Function = separate_calls
+    """vmap(the op, size of the batch, its dimension in each argument or None, arguments): the results, and
+    its dimension in each."""
+    calls_torch: bool = False
+    """Whether the kernel calls ops of torch's."""
+    keeping: Op | None = None
+    """The op whose first result is this one's, and which keeps more for its backward: it runs in its place
+    where a plain call wants gradients."""
+    way: Function = field(init=False)
+    """way(its tensors, some maybe None): the function to call. Raises TypeError, ValueError or RuntimeError
+    for tensors that have no kernel, and for forward-mode differentiation."""
+
+    def __post_init__(self) -> None:
+        op, name = overload(self.name), f"{NAMESPACE}::{self.name}"
+        setup_context, _, backward = self._autograd(op)
+        torch.library.register_fake(name, self.fake)
+        torch.library.register_autograd(name, backward, setup_context=setup_context)
+        torch.library.register_vmap(
+            name, lambda info, dims, *args: self.vmap(op, info.batch_size, dims, args)
         )
-    if device not in ("cpu", "cuda", "meta"):
-        raise ValueError(f"{slug} runs on the CPU and on CUDA, but x is on {device}")
-    if not torch.compiler.is_compiling():
-        _refuse_forward_mode(slug, tensors)
+        for device in ("cpu", "cuda"):
+            LIBRARY.impl(self.name, self._autocast(device), f"Autocast{device.upper()}")
+        _, forward, backward = (self.keeping or self)._autograd(op)
+        required = sum(str(argument.type) == "Tensor" for argument in op._schema.arguments)
+        plain = kernel(self.name, self.calls_torch)
+        with_gradient = plain_apply(f"profiling_lab_{self.name}", forward, backward)
+        object.__setattr__(self, "way", choice(self.slug, required, op, plain, with_gradient))
 
-
-def _refuse_forward_mode(slug: str, tensors: tuple[torch.Tensor, ...]) -> None:
-    # Torch offers custom ops no hook for forward mode and would return a tangent of zeros.
-    forward_ad = torch.autograd.forward_ad
-    if getattr(forward_ad, "_current_level", -1) < 0:
-        return
-    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise RuntimeError(
-            f"{slug} has no forward-mode derivative (jvp); differentiate its reference in plain torch instead"
+    def _autograd(self, called: Any) -> tuple[Function, Function, Function]:
+        """setup_context of dispatched calls, forward of plain ones (results as of `called`), and backward."""
+        op, slope = overload(self.name), self.backward_op
+        arguments, returns, results = op._schema.arguments, op._schema.returns, self.results
+        names = [a.name for a in arguments] + [r.name or "result" for r in returns]
+        at = [names.index(name) for name in self.saved.split()]
+        chosen = itemgetter(*at) if len(at) > 1 else itemgetter(slice(at[0], at[0] + 1))  # a tuple always
+        tensors = sum("Tensor" in str(argument.type) for argument in arguments)
+        no_gradients = (None,) * (len(arguments) - tensors)
+        run, is_one, several = kernel(self.name, self.calls_torch), len(returns) == 1, results > 1
+        own = 0 if len(called._schema.returns) == 1 else slice(results)
+        gradients, dispatched, plain = (
+            self.backward,
+            overload(slope.name),
+            kernel(slope.name, slope.calls_torch),
         )
+
+        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
+            outputs = (output,) if is_one else output
+            ctx.mark_non_differentiable(*outputs[results:])
+            ctx.save_for_backward(*chosen(inputs + outputs))
+            ctx.options = inputs[tensors:]
+            ctx.set_materialize_grads(not several)
+
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            outputs = (run(*inputs),) if is_one else run(*inputs)
+            ctx.to_save = chosen(inputs + outputs)  # save_for_backward, which is Python and takes time
+            ctx.options = inputs[tensors:]
+            if several:
+                ctx.set_materialize_grads(False)
+            return outputs[own]
+
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            call = plain if is_plain_backward(grads[0]) else dispatched
+            return gradients(call, ctx.saved_tensors, ctx.options, grads[:results]) + no_gradients
+
+        return setup_context, forward, backward
+
+    def _autocast(self, device: str) -> Function:
+        op, cast = overload(self.name), self.cast
+
+        def autocast(*args: Any) -> Any:
+            dtype = torch.get_autocast_dtype(device)
+            with torch.autocast(device, enabled=False):
+                return op(*cast(dtype, args))
+
+        return autocast

@@ -19,12 +19,15 @@ from torch.overrides import TorchFunctionMode
 
 from profiling_lab.ops import _registration as registration
 from profiling_lab.ops._load import has_cuda_kernels
-from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
 
-_FORWARD = registration.overload("attention_fwd")
-_BACKWARD = registration.overload("attention_bwd")
-_PLAIN_FORWARD = registration.plain_overload("attention_fwd")
-_PLAIN_BACKWARD = registration.plain_overload("attention_bwd")
+__all__ = [
+    "FlashSelfAttention",
+    "attention",
+    "attention_flash",
+    "flash_attention",
+    "flash_attention_for_sdpa",
+]
 
 Window = int | tuple[int, int] | None
 
@@ -73,24 +76,16 @@ def flash_attention(
     differentiation.
     Algorithm: Dao et al., FlashAttention (2022), FlashAttention-2 (2023), FlashAttention-3 (2024).
     """
-    route = registration.route(q, k, v, sink, cu_seqlens_q, cu_seqlens_k)
-    if route == registration.DISPATCHED:
-        registration.check_call("flash_attention", q, k, v)
+    way = _OP.way(q, k, v, sink, cu_seqlens_q, cu_seqlens_k)
     left, right = _window(window, causal)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
     if sink is not None:
         sink = sink.to(_statistics(q.dtype)).contiguous()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    arguments = (
+    out, lse = way(
         q, k, v, sink, cu_seqlens_q, cu_seqlens_k, float(scale), left, right, float(softcap), deterministic
-    )  # fmt: skip
-    if route == registration.PLAIN_WITH_GRADIENT:
-        out, lse = _apply(*arguments)
-    elif route == registration.PLAIN:
-        out, lse = _PLAIN_FORWARD(*arguments)
-    else:
-        out, lse = _FORWARD(*arguments)
+    )
     return (out, lse) if return_lse else out
 
 
@@ -121,7 +116,7 @@ def _statistics(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors.
+# The op
 
 
 def _forward_fake(
@@ -156,79 +151,40 @@ def _backward_fake(
     )
 
 
-# Autograd. O and LSE are saved, rows x (head_dim + 1) numbers; the probabilities are computed again.
-# It stands twice: for the dispatcher, which torch.compile and transforms need, and as the autograd.Function
-# of plain calls.
-
-
-class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _PLAIN_FORWARD(*inputs)
-        _setup_context(ctx, inputs, output)
-        return cast(tuple[Tensor, Tensor], output)
-
-    @staticmethod
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, dout, dlse)
-
-
-_apply = registration.plain_apply(_FlashAttention)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, sink, cu_seqlens_q, cu_seqlens_k, *ctx.options = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, *output, sink, cu_seqlens_q, cu_seqlens_k)
-
-
-def _backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+def _gradients(
+    call: Any, saved: tuple[Tensor, ...], options: tuple[Any, ...], grads: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    dout, dlse = grads
     if dout is None and dlse is None:
-        return (None,) * (6 + len(ctx.options))
-    saved = ctx.saved_tensors
+        return (None,) * 6
     if dout is None:
         dout = torch.zeros_like(saved[3])
-    op = _PLAIN_BACKWARD if registration.is_plain_backward(dout) else _BACKWARD
-    dq, dk, dv, dsink = op(dout, dlse, *saved, *ctx.options)
-    return (dq, dk, dv, None if saved[5] is None else dsink, *(None,) * (2 + len(ctx.options)))
+    dq, dk, dv, dsink = call(dout, dlse, *saved, *options)
+    return dq, dk, dv, None if saved[5] is None else dsink, None, None
 
 
-# Autocast: q, k and v as for a matrix product; the sink and the offsets keep their types.
+def _cast(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return registration.cast_all(dtype, args[:3]) + args[3:]  # the sink and the offsets keep their types
 
 
-def _cast_operands(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return registration.cast_all(dtype, args[:3]) + args[3:]
+def _vmap(op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...]) -> tuple[Any, Any]:
+    has_batch = args[4] is None
+    rule = registration.larger_batch if has_batch else registration.separate_calls
+    return rule(op, size, dims, args)
 
 
-# vmap. Another batch dimension of q, k and v joins the first; batches of anything else are so many separate
-# calls.
-
-
-def _vmap_rule(
-    info: Any, in_dims: tuple[int | None, ...], *args: Any
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    size = info.batch_size
-    if args[4] is None and all(dim is None for dim in in_dims[3:]):
-        folded = (
-            (a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)).flatten(0, 1)
-            for a, dim in zip(args[:3], in_dims[:3], strict=True)
-        )
-        out, lse = _FORWARD(*folded, *args[3:])
-        return (out.unflatten(0, (size, -1)), lse.unflatten(0, (size, -1))), (0, 0)
-    calls = (
-        [a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)]
-        for i in range(size)
-    )
-    outs, lses = zip(*(_FORWARD(*call) for call in calls), strict=True)
-    return (torch.stack(outs), torch.stack(lses)), (0, 0)
-
-
-torch.library.register_fake("profiling_lab::attention_fwd", _forward_fake)
-torch.library.register_fake("profiling_lab::attention_bwd", _backward_fake)
-torch.library.register_autograd("profiling_lab::attention_fwd", _backward, setup_context=_setup_context)
-torch.library.register_vmap("profiling_lab::attention_fwd", _vmap_rule)
-registration.refuse_double_backward("attention_bwd", "flash_attention")
-registration.register_autocast("attention_fwd", _cast_operands)
+_OP = registration.Op(
+    name="attention_fwd",
+    slug="flash_attention",
+    fake=_forward_fake,
+    # rows x (head_dim + 1) numbers of results; the probabilities are computed again
+    saved="q k v out lse sink cu_seqlens_q cu_seqlens_k",
+    backward_op=registration.BackwardOp(name="attention_bwd", slug="flash_attention", fake=_backward_fake),
+    backward=_gradients,
+    results=2,
+    cast=_cast,
+    vmap=_vmap,
+)
 
 
 class FlashSelfAttention(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -408,17 +364,15 @@ def reference(
 def _make_inputs(
     shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    def normal() -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
-
-    return normal(), normal(), normal()
+    draw = drawing(dtype, device, generator)
+    return draw(*shape), draw(*shape), draw(*shape)
 
 
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     q, k, v = inputs
     options = (1 / math.sqrt(max(q.shape[-1], 1)), -1, 0, 0.0, False)
     with torch.no_grad():
-        out, lse = _FORWARD(q, k, v, None, None, None, *options)
+        out, lse = _OP.way(q, k, v)(q, k, v, None, None, None, *options)
     return (
         ("attention_fwd", (q, k, v, None, None, None, *options)),
         ("attention_bwd", (torch.ones_like(out), None, q, k, v, out, lse, None, None, None, *options)),

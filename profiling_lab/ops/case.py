@@ -6,12 +6,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 Shape = tuple[int, ...]
+
+
+def drawing(
+    dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> Callable[..., torch.Tensor]:
+    """draw(*shape, scale=1, mean=0): normal numbers, before rounding the same for every dtype and device."""
+
+    def draw(*shape: int, scale: float = 1.0, mean: float = 0.0) -> torch.Tensor:
+        values = torch.randn(*shape, generator=generator, dtype=torch.float64) * scale + mean
+        return values.to(device=device, dtype=dtype)
+
+    return draw
 
 
 @dataclass(frozen=True, slots=True)

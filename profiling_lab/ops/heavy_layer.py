@@ -8,22 +8,19 @@ With Z = X W1 W2 W3 + b and G = dY (1 - Y^2), row by row of X:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from profiling_lab.ops import _registration as registration
-from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
+
+__all__ = ["HeavyLayer", "heavy_layer"]
 
 Implementation = Literal["slow", "loop", "fast"]
 _IMPLEMENTATIONS = get_args(Implementation)
-
-_SLOW = registration.overload("heavy_layer_slow")
-_FAST = registration.overload("heavy_layer_fast")
-_FAST_KEEPING = registration.overload("heavy_layer_fast_keeping")
-_BACKWARD = registration.overload("heavy_layer_backward")
 
 
 def heavy_layer(
@@ -45,19 +42,11 @@ def heavy_layer(
     Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """
-    if implementation == "fast" or implementation == "slow":
-        route = registration.route(x, w1, w2, w3, b)
-        if route == registration.DISPATCHED:
-            registration.check_call("heavy_layer", x, w1, w2, w3, b)
-        inputs: tuple[Any, ...] = (x, w1, w2, w3, b)
-        op = _SLOW
-        if implementation == "fast":
-            op, inputs = _FAST, (*inputs, x.dtype is torch.float32 and _tf32_is_allowed())
-        if route == registration.PLAIN_WITH_GRADIENT:
-            return cast(Tensor, _apply(op, *inputs))
-        if route == registration.PLAIN:
-            return cast(Tensor, registration.below_autograd(op, *inputs))
-        return cast(Tensor, op(*inputs))
+    if implementation == "fast":
+        way = _FAST.way(x, w1, w2, w3, b)
+        return cast(Tensor, way(x, w1, w2, w3, b, x.dtype is torch.float32 and _tf32_is_allowed()))
+    if implementation == "slow":
+        return cast(Tensor, _SLOW.way(x, w1, w2, w3, b)(x, w1, w2, w3, b))
     if implementation != "loop":
         raise ValueError(
             f"heavy_layer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
@@ -90,25 +79,18 @@ def _loop(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
 
 def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
     """The checks of heavy_layer.cpp, in its words, for the paths that never reach it."""
-    named = {"x": x, "w1": w1, "w2": w2, "w3": w3, "b": b}
-    for name, tensor in named.items():
-        if tensor.device != x.device:
-            raise ValueError(f"heavy_layer: {name} is on {tensor.device} but x is on {x.device}")
-        if tensor.dtype != x.dtype:
-            theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
-            raise ValueError(f"heavy_layer: {name} has dtype {theirs} but x has dtype {ours}")
+    registration.check_alike("heavy_layer", x, w1=w1, w2=w2, w3=w3, b=b)
     if x.dim() == 0:
         raise ValueError("heavy_layer: x has no dimensions, expected at least one")
     d = x.shape[-1]
-    for name in ("w1", "w2", "w3"):
-        shape = named[name].shape
+    for name, shape in (("w1", w1.shape), ("w2", w2.shape), ("w3", w3.shape)):
         if len(shape) != 2 or shape[0] != d or shape[1] != d:
             raise ValueError(f"heavy_layer: {name} has shape {list(shape)} but x has last dimension {d}")
     if b.dim() != 1 or b.shape[0] != d:
         raise ValueError(f"heavy_layer: b has shape {list(b.shape)} but x has last dimension {d}")
 
 
-# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors.
+# The ops
 
 
 def _forward_fake(
@@ -146,82 +128,35 @@ def _keeping_fake(
     return y, w1.new_empty(w1.shape), m
 
 
-# Autograd. Y is saved, not Z: the slope of tanh follows from it. A plain call keeps two products too, W2 W3
-# and W1 W2 W3 or, of the chain, X W1 and X W1 W2; under torch.compile the backward makes them again.
+def _gradients(
+    call: Any, saved: tuple[Tensor, ...], options: tuple[bool, ...], grads: tuple[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """`saved` are the inputs, y, whose slope follows from it, and maybe what the forward kept."""
+    return cast(tuple[Tensor, ...], call(*grads, *saved[:6], *(options or (False,)), *saved[6:]))
 
 
-def _gradients(saved: tuple[Tensor, ...], options: Sequence[bool], dy: Tensor) -> tuple[Tensor, ...]:
-    """For x, w1, w2, w3 and b; `saved` are these, y, and maybe what the forward kept."""
-    arguments = (dy, *saved[:6], *(options or (False,)), *saved[6:])
-    if registration.is_plain_backward(dy):
-        return cast(tuple[Tensor, ...], registration.below_autograd(_BACKWARD, *arguments))
-    return cast(tuple[Tensor, ...], _BACKWARD(*arguments))
-
-
-class _HeavyLayer(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    @staticmethod
-    def forward(ctx: Any, op: Any, *inputs: Any) -> Tensor:
-        if op is _FAST:
-            y, *kept = registration.below_autograd(_FAST_KEEPING, *inputs)
-        else:
-            y, kept = registration.below_autograd(op, *inputs), []
-        ctx.save_for_backward(*inputs[:5], y, *kept)
-        ctx.options = inputs[5:]
-        return cast(Tensor, y)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
-
-
-_apply = registration.plain_apply(_HeavyLayer)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:5], output)
-    ctx.options = inputs[5:]
-
-
-def _setup_keeping_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*inputs[:5], *output)
-    ctx.options = inputs[5:]
-
-
-def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    return *_gradients(ctx.saved_tensors, ctx.options, dy), *(None for _ in ctx.options)
-
-
-# vmap. A batch of x is just more rows; a batch of weights is so many separate calls.
-
-
-def _vmap_rule(op: Any) -> Any:
-    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        if in_dims[0] is not None and all(dim is None for dim in in_dims[1:]):
-            return op(args[0].movedim(in_dims[0], 0), *args[1:]), 0
-        calls = (
-            [a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)]
-            for i in range(info.batch_size)
-        )
-        return torch.stack([op(*call) for call in calls]), 0
-
-    return rule
-
-
-torch.library.register_fake("profiling_lab::heavy_layer_backward", _backward_fake)
-registration.refuse_double_backward("heavy_layer_backward", "heavy_layer")
-for _name in ("heavy_layer_slow", "heavy_layer_fast"):
-    torch.library.register_fake(f"profiling_lab::{_name}", _forward_fake)
-    torch.library.register_autograd(f"profiling_lab::{_name}", _backward, setup_context=_setup_context)
-    torch.library.register_vmap(f"profiling_lab::{_name}", _vmap_rule(registration.overload(_name)))
-    registration.register_autocast(_name, registration.cast_all)
-
-
-torch.library.register_fake("profiling_lab::heavy_layer_fast_keeping", _keeping_fake)
-torch.library.register_autograd(
-    "profiling_lab::heavy_layer_fast_keeping", _backward, setup_context=_setup_keeping_context
+# A plain call keeps two products for its backward, W2 W3 and W1 W2 W3 or, of the chain, X W1 and X W1 W2;
+# under torch.compile the backward makes them again.
+_op = partial(
+    registration.Op,
+    slug="heavy_layer",
+    backward_op=registration.BackwardOp(
+        name="heavy_layer_backward", slug="heavy_layer", fake=_backward_fake, calls_torch=True
+    ),
+    backward=_gradients,
+    calls_torch=True,
 )
-registration.register_autocast("heavy_layer_fast_keeping", registration.cast_all)
+_KEEPING = _op(name="heavy_layer_fast_keeping", fake=_keeping_fake, saved="x w1 w2 w3 b y kept1 kept2")
+_FAST = _op(
+    name="heavy_layer_fast",
+    fake=_forward_fake,
+    saved="x w1 w2 w3 b result",
+    vmap=registration.more_rows(0),
+    keeping=_KEEPING,
+)
+_SLOW = _op(
+    name="heavy_layer_slow", fake=_forward_fake, saved="x w1 w2 w3 b result", vmap=registration.more_rows(0)
+)
 
 
 class HeavyLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -278,13 +213,9 @@ def _make_inputs(
 ) -> tuple[Tensor, ...]:
     d = shape[-1]
 
-    def normal(*size: int, scale: float = 1.0) -> Tensor:
-        values = torch.randn(*size, generator=generator, dtype=torch.float64) * scale
-        return values.to(device=device, dtype=dtype)
-
-    scale = 1 / math.sqrt(max(d, 1))
-    weights = [normal(d, d, scale=scale) for _ in range(3)]
-    return (normal(*shape), *weights, normal(d, scale=0.5))
+    d, draw = shape[-1], drawing(dtype, device, generator)
+    weights = [draw(d, d, scale=1 / math.sqrt(max(d, 1))) for _ in range(3)]
+    return (draw(*shape), *weights, draw(d, scale=0.5))
 
 
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from profiling_lab.ops import _registration as registration
+from profiling_lab.ops.attention import CASE as ATTENTION
 from profiling_lab.ops.attention import FlashSelfAttention, reference
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
 
+__all__ = ["LadderSelfAttention", "ladder_attention"]
+
 Rung = Literal["naive", "tiled", "flash"]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
-
-_FORWARD = registration.overload("ladder_attention")
 
 
 def ladder_attention(
@@ -47,25 +48,23 @@ def ladder_attention(
     CUDA tensor where profiling_lab was built without CUDA kernels, and for forward-mode or second-order
     differentiation.
     """
-    registration.check_call("ladder_attention", q, k, v)
+    way = _OP.way(q, k, v)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
-    return cast(Tensor, _FORWARD(q, k, v, float(scale), causal, rung))
+    return cast(Tensor, way(q, k, v, float(scale), causal, rung))
 
 
-# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors.
+# The op
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, rung: str) -> Tensor:
     return q.new_empty(q.shape)
 
 
-# The backward, as an op of its own so that its reference to the probabilities is never differentiated again.
-
-
 def _backward_in_torch(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """An op of its own, so that its reference to the probabilities is never differentiated again."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     queries, keys, values, slope = (x.to(wide).transpose(1, 2) for x in (q, k, v, dout))
     scores = queries @ keys.mT * scale
@@ -82,44 +81,32 @@ def _backward_in_torch(
     return dq, dk, dv
 
 
+def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+def _gradients(
+    call: Any, saved: tuple[Tensor, ...], options: tuple[Any, ...], grads: tuple[Tensor]
+) -> tuple[Tensor | None, ...]:
+    return cast(tuple[Tensor, ...], call(*grads, *saved, *options[:2]))
+
+
 registration.define(
     "ladder_attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, float scale, bool causal)"
     " -> (Tensor dq, Tensor dk, Tensor dv)",
     _backward_in_torch,
 )
-_BACKWARD = registration.overload("ladder_attention_backward")
-
-
-def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:3])
-    ctx.options = inputs[3:5]
-
-
-def _backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-    return (*_BACKWARD(dout, *ctx.saved_tensors, *ctx.options), None, None, None)
-
-
-# vmap. Another batch dimension joins the first.
-
-
-def _vmap_rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-    folded = (
-        (a.expand(info.batch_size, *a.shape) if dim is None else a.movedim(dim, 0)).flatten(0, 1)
-        for a, dim in zip(args[:3], in_dims[:3], strict=True)
-    )
-    return _FORWARD(*folded, *args[3:]).unflatten(0, (info.batch_size, -1)), 0
-
-
-torch.library.register_fake("profiling_lab::ladder_attention", _forward_fake)
-torch.library.register_fake("profiling_lab::ladder_attention_backward", _backward_fake)
-torch.library.register_autograd("profiling_lab::ladder_attention", _backward, setup_context=_setup_context)
-torch.library.register_vmap("profiling_lab::ladder_attention", _vmap_rule)
-registration.refuse_double_backward("ladder_attention_backward", "ladder_attention")
-registration.register_autocast("ladder_attention", registration.cast_all)
+_OP = registration.Op(
+    name="ladder_attention",
+    slug="ladder_attention",
+    fake=_forward_fake,
+    saved="q k v",
+    backward_op=registration.BackwardOp(
+        name="ladder_attention_backward", slug="ladder_attention", fake=_backward_fake, calls_torch=True
+    ),
+    backward=_gradients,
+    vmap=registration.larger_batch,
+)
 
 
 class LadderSelfAttention(FlashSelfAttention):
@@ -132,26 +119,12 @@ class LadderSelfAttention(FlashSelfAttention):
 # The case
 
 
-def _make_inputs(
-    shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
-) -> tuple[Tensor, ...]:
-    def normal() -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
-
-    return normal(), normal(), normal()
-
-
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     options = (1 / math.sqrt(max(inputs[0].shape[-1], 1)), True)
     return (
         ("ladder_attention", (*inputs, *options, "flash")),
         ("ladder_attention_backward", (torch.ones_like(inputs[0]), *inputs, *options)),
     )
-
-
-def _flops(shape: Shape) -> int:
-    batch, rows, heads, dim = shape
-    return 4 * batch * heads * rows * rows * dim
 
 
 def _bytes(shape: Shape, dtype: torch.dtype) -> int:
@@ -169,9 +142,9 @@ def _variant(rung: Rung, causal: bool) -> Variant:
 CASE = OpCase(
     slug="ladder_attention",
     variants=tuple(_variant(rung, causal) for rung in RUNGS for causal in (False, True)),
-    make_inputs=_make_inputs,
+    make_inputs=ATTENTION.make_inputs,
     dispatcher_calls=_dispatcher_calls,
-    flops=_flops,
+    flops=ATTENTION.flops,
     bytes=_bytes,
     test_shapes=(
         TestShape("less than a tile, odd everything", (2, 33, 2, 17)),

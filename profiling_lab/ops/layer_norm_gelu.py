@@ -17,17 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from profiling_lab.ops import _registration as registration
-from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
+from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
+
+__all__ = ["LayerNormGelu", "layer_norm_gelu", "layer_norm_gelu_residual"]
 
 Approximate = Literal["none", "tanh"]
 _APPROXIMATE = get_args(Approximate)
-
-_FORWARD = registration.overload("layer_norm_gelu")
-_RESIDUAL = registration.overload("layer_norm_gelu_residual")
-_BACKWARD = registration.overload("layer_norm_gelu_backward")
-_PLAIN_FORWARD = registration.plain_overload("layer_norm_gelu")
-_PLAIN_RESIDUAL = registration.plain_overload("layer_norm_gelu_residual")
-_PLAIN_BACKWARD = registration.plain_overload("layer_norm_gelu_backward")
 
 
 def layer_norm_gelu(
@@ -52,14 +47,7 @@ def layer_norm_gelu(
     CUDA tensor where profiling_lab was built without CUDA kernels, for forward-mode and for second-order
     differentiation.
     """
-    route = registration.route(x, weight, bias)
-    if route == registration.PLAIN_WITH_GRADIENT:
-        return cast(Tensor, _apply(x, weight, bias, eps, approximate))
-    if route == registration.PLAIN:
-        return cast(Tensor, _PLAIN_FORWARD(x, weight, bias, eps, approximate)[0])
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    registration.check_call("layer_norm_gelu", *tensors)
-    return cast(Tensor, _FORWARD(x, weight, bias, eps, approximate)[0])
+    return cast(Tensor, _OP.way(x, weight, bias)(x, weight, bias, eps, approximate)[0])
 
 
 def layer_norm_gelu_residual(
@@ -77,17 +65,8 @@ def layer_norm_gelu_residual(
     results are contiguous. The gradient that reaches s from elsewhere is added in the backward's only pass; x
     and residual get the same gradient.
     """
-    route = registration.route(x, residual, weight, bias)
-    if route == registration.PLAIN_WITH_GRADIENT:
-        y, total = _apply_residual(x, residual, weight, bias, eps, approximate)
-        return y, total
-    if route == registration.PLAIN:
-        y, total, _ = _PLAIN_RESIDUAL(x, residual, weight, bias, eps, approximate)
-        return y, total
-    tensors = (x, residual, weight) if bias is None else (x, residual, weight, bias)
-    registration.check_call("layer_norm_gelu", *tensors)
-    y, total, _ = _RESIDUAL(x, residual, weight, bias, eps, approximate)
-    return y, total
+    way = _RESIDUAL.way(x, residual, weight, bias)
+    return cast(tuple[Tensor, Tensor], way(x, residual, weight, bias, eps, approximate)[:2])
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> None:
@@ -102,7 +81,7 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
     for name, vector in (("weight", weight), ("bias", bias)):
         if vector is None:
             continue
-        _check_alike(name, vector, x)
+        registration.check_alike("layer_norm_gelu", x, **{name: vector})
         if vector.dim() != 1:
             shape = list(vector.shape)
             raise ValueError(
@@ -114,16 +93,7 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
             )
 
 
-def _check_alike(name: str, tensor: Tensor, x: Tensor) -> None:
-    if tensor.device != x.device:
-        raise ValueError(f"layer_norm_gelu: {name} is on {tensor.device} but x is on {x.device}")
-    if tensor.dtype != x.dtype:
-        theirs, ours = str(tensor.dtype)[6:], str(x.dtype)[6:]
-        raise ValueError(f"layer_norm_gelu: {name} has dtype {theirs} but x has dtype {ours}")
-
-
-# Fake: shapes and dtypes without data, for torch.compile, torch.export and meta tensors. Results are
-# contiguous.
+# The ops
 
 
 def _statistics(x: Tensor) -> Tensor:
@@ -141,7 +111,7 @@ def _residual_fake(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(x, weight, bias, approximate)
-    _check_alike("residual", residual, x)
+    registration.check_alike("layer_norm_gelu", x, residual=residual)
     if residual.shape != x.shape:
         shapes = list(residual.shape), list(x.shape)
         raise ValueError(f"layer_norm_gelu: residual has shape {shapes[0]} but x has shape {shapes[1]}")
@@ -160,145 +130,53 @@ def _backward_fake(
     return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape)
 
 
-# Autograd. The statistics are saved, two numbers a row; z is computed again: cheaper than reading it.
-# Everything stands twice: for the dispatcher, which torch.compile and transforms need, and as the
-# autograd.Function of plain calls.
-
-
 def _gradients(
-    saved: tuple[Tensor, ...], approximate: str, dy: Tensor | None, dsum: Tensor | None = None
+    call: Any, saved: tuple[Tensor, ...], options: tuple[float, str], grads: tuple[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """For x, weight and bias."""
     x, weight, bias, statistics = saved
-    if dy is None:  # only the sum was used
-        return dsum, None, None
-    op = _PLAIN_BACKWARD if registration.is_plain_backward(dy) else _BACKWARD
-    dx, dweight, dbias = op(dy, x, weight, bias, statistics, approximate, dsum)
+    dx, dweight, dbias = call(grads[0], x, weight, bias, statistics, options[1], None)
     return dx, dweight, None if bias is None else dbias
 
 
-class _LayerNormGelu(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
-    ) -> Tensor:
-        y, statistics = _PLAIN_FORWARD(x, weight, bias, eps, approximate)
-        ctx.save_for_backward(x, weight, bias, statistics)
-        ctx.approximate = approximate
-        return cast(Tensor, y)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias = _gradients(ctx.saved_tensors, ctx.approximate, dy)
-        return dx, dweight, dbias, None, None
+def _residual_gradients(
+    call: Any, saved: tuple[Tensor, ...], options: tuple[float, str], grads: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    (total, weight, bias, statistics), (dy, dsum) = saved, grads
+    if dy is None:  # only the sum was used
+        return dsum, dsum, None, None
+    dx, dweight, dbias = call(dy, total, weight, bias, statistics, options[1], dsum)
+    return dx, dx, dweight, None if bias is None else dbias
 
 
-class _LayerNormGeluResidual(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        eps: float,
-        approximate: str,
-    ) -> tuple[Tensor, Tensor]:
-        y, total, statistics = _PLAIN_RESIDUAL(x, residual, weight, bias, eps, approximate)
-        ctx.save_for_backward(total, weight, bias, statistics)
-        ctx.approximate = approximate
-        ctx.set_materialize_grads(False)
-        return y, total
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias = _gradients(ctx.saved_tensors, ctx.approximate, dy, dsum)
-        return dx, dx, dweight, dbias, None, None
+def _cast(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The op computes in fp32 whatever it reads, so x need not be cast; the other tensors follow it."""
+    x, *others = args
+    return x, *(a.to(x.dtype) if isinstance(a, Tensor) else a for a in others)
 
 
-_apply = registration.plain_apply(_LayerNormGelu)
-_apply_residual = registration.plain_apply(_LayerNormGeluResidual)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, bias, _, ctx.approximate = inputs
-    _, statistics = output
-    ctx.mark_non_differentiable(statistics)
-    ctx.save_for_backward(x, weight, bias, statistics)
-
-
-def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    # saved_tensors once: checkpointing computes anew each time
-    return *_gradients(ctx.saved_tensors, ctx.approximate, dy), None, None
-
-
-def _setup_residual_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    _, _, weight, bias, _, ctx.approximate = inputs
-    _, total, statistics = output
-    ctx.mark_non_differentiable(statistics)
-    ctx.save_for_backward(total, weight, bias, statistics)
-
-
-def _residual_backward(ctx: Any, dy: Tensor, dsum: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    dx, dweight, dbias = _gradients(ctx.saved_tensors, ctx.approximate, dy, dsum)
-    return dx, dx, dweight, dbias, None, None
-
-
-# Autocast. The op computes in fp32 whatever it reads, so x need not be cast; weight and bias follow it.
-
-
-def _align_with_x(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    x, weight, bias, *options = args
-    return x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), *options
-
-
-def _align_residual_with_x(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    x, residual, *rest = args
-    first, *others = _align_with_x(dtype, (x, *rest))
-    return first, residual.to(x.dtype), *others
-
-
-# vmap. A batch of x is just more rows; a batch of weights is so many separate calls.
-
-
-def _vmap_rule(
-    info: Any, in_dims: tuple[int | None, ...], *args: Any
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    if in_dims[0] is not None and in_dims[1] is None and in_dims[2] is None:
-        return _FORWARD(args[0].movedim(in_dims[0], 0), *args[1:]), (0, 1)
-    return _separately(_FORWARD, info, in_dims, args)
-
-
-def _residual_vmap_rule(
-    info: Any, in_dims: tuple[int | None, ...], *args: Any
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    return _separately(_RESIDUAL, info, in_dims, args)
-
-
-def _separately(
-    op: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    calls = (
-        [a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)]
-        for i in range(info.batch_size)
-    )
-    results = [op(*call) for call in calls]
-    stacked = tuple(torch.stack(part) for part in zip(*results, strict=True))
-    return stacked, (0,) * len(stacked)
-
-
-torch.library.register_fake("profiling_lab::layer_norm_gelu", _forward_fake)
-torch.library.register_fake("profiling_lab::layer_norm_gelu_residual", _residual_fake)
-torch.library.register_fake("profiling_lab::layer_norm_gelu_backward", _backward_fake)
-torch.library.register_autograd("profiling_lab::layer_norm_gelu", _backward, setup_context=_setup_context)
-torch.library.register_autograd(
-    "profiling_lab::layer_norm_gelu_residual", _residual_backward, setup_context=_setup_residual_context
+_BACKWARD = registration.BackwardOp(
+    name="layer_norm_gelu_backward", slug="layer_norm_gelu", fake=_backward_fake
 )
-torch.library.register_vmap("profiling_lab::layer_norm_gelu", _vmap_rule)
-torch.library.register_vmap("profiling_lab::layer_norm_gelu_residual", _residual_vmap_rule)
-registration.refuse_double_backward("layer_norm_gelu_backward", "layer_norm_gelu")
-registration.register_autocast("layer_norm_gelu", _align_with_x)
-registration.register_autocast("layer_norm_gelu_residual", _align_residual_with_x)
+_OP = registration.Op(
+    name="layer_norm_gelu",
+    slug="layer_norm_gelu",
+    fake=_forward_fake,
+    saved="x weight bias statistics",  # two numbers a row; z is computed again: cheaper than reading it
+    backward_op=_BACKWARD,
+    backward=_gradients,
+    cast=_cast,
+    vmap=registration.more_rows((0, 1)),
+)
+_RESIDUAL = registration.Op(
+    name="layer_norm_gelu_residual",
+    slug="layer_norm_gelu",
+    fake=_residual_fake,
+    saved="sum weight bias statistics",
+    backward_op=_BACKWARD,
+    backward=_residual_gradients,
+    results=2,
+    cast=_cast,
+)
 
 
 class LayerNormGelu(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -356,12 +234,8 @@ def reference(
 def _make_inputs(
     shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    def normal(*size: int, mean: float, scale: float) -> Tensor:
-        values = torch.randn(*size, generator=generator, dtype=torch.float64) * scale + mean
-        return values.to(device=device, dtype=dtype)
-
-    d = shape[-1]
-    return normal(*shape, mean=0.5, scale=2.0), normal(d, mean=1.0, scale=0.3), normal(d, mean=0.0, scale=0.3)
+    d, draw = shape[-1], drawing(dtype, device, generator)
+    return draw(*shape, scale=2.0, mean=0.5), draw(d, scale=0.3, mean=1.0), draw(d, scale=0.3)
 
 
 def reference_residual(
@@ -380,7 +254,7 @@ def reference_residual(
 def _dispatcher_calls(inputs: tuple[Tensor, ...]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     x, weight, bias = inputs
     with torch.no_grad():
-        _, statistics = _FORWARD(x, weight, bias, 1e-5, "none")
+        _, statistics = _OP.way(x, weight, bias)(x, weight, bias, 1e-5, "none")
     dy = torch.ones_like(x, memory_format=torch.contiguous_format)
     return (
         ("layer_norm_gelu", (x, weight, bias, 1e-5, "none")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what this process does on the GPU, and which Python line asked for it.
+"""Record the GPU work of this process, with the Python lines that launched it.
 
 with profiling_lab.record("run.sqlite"):
     train()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns the link from backward launches to forward lines on, now or as soon as the script imports torch.
+"""Enable the link from backward launches to forward lines, now or when the script imports torch.
 
-The recorder reads an autograd node's number and birth thread from memory, at offsets that it learns here from
-nodes whose numbers Python knows. The nodes are made on short-lived threads: their sequence numbers are per
-thread, so the user's own numbering does not change. No backward pass is run, because torch's engine would
-start its worker threads, and a script that forks afterwards could not use autograd in the child any more.
+The recorder reads the sequence number and creating thread of an autograd node from memory. It learns the
+offsets here, from nodes whose numbers Python knows. The nodes are created on short-lived threads: sequence
+numbers are per thread, so those of the program do not change. No backward pass runs, because torch's engine
+would start its worker threads, and a script that forks afterwards could no longer use autograd in the
+child.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from typing import Any
 from profiling_lab.errors import LabError
 from profiling_lab.recording import torch_import
 
-# What takes milliseconds is waited for at most so long; on a machine without a free core it is then finished
-# beside the program.
-IMPORT_PATIENCE_S = 0.3  # within the user's `import torch`
-START_PATIENCE_S = 10.0  # where a recording starts and torch is there: its first backward shall be linked
+IMPORT_PATIENCE_S = 0.3
+"""how long the user's `import torch` may wait for the calibration, which usually takes milliseconds. A longer
+calibration continues in the background, and the program may launch meanwhile"""
+START_PATIENCE_S = 10.0
+"""the same for the start of a recording when torch is imported already: its first backward must be linked"""
 
 
 def link_when_imported() -> Callable[[], None]:
-    """Link now if torch is there, else right after its import. Returns how to give that up."""
+    """Link now if torch is imported, else right after its import. Returns a function that cancels this."""
     linking = _Linking()
     patience_s = START_PATIENCE_S if "torch" in sys.modules else IMPORT_PATIENCE_S
     no_import = torch_import.when_imported(partial(linking.begin, patience_s=patience_s))
@@ -39,7 +41,7 @@ def link_when_imported() -> Callable[[], None]:
 
 
 def link(torch: Any) -> str:
-    """Calibrate against the imported torch, however long that takes. Returns "" or why the link stays off."""
+    """Calibrate against the imported torch and wait for it. Returns "" or the reason why the link is off."""
     from profiling_lab import _recorder
 
     _Linking().begin(torch, patience_s=-1)
@@ -48,17 +50,17 @@ def link(torch: Any) -> str:
 
 
 class _Linking:
-    """One recording's calibration, on a thread of its own."""
+    """The calibration of one recording, on its own thread."""
 
     def __init__(self) -> None:
         self.wanted = True
 
     def begin(self, torch: Any, patience_s: float) -> None:
-        """Learn this torch's nodes; negative patience has no end. autograd_state() tells how it went."""
+        """Start the calibration. A negative patience waits forever. autograd_state() has the result."""
         from profiling_lab import _recorder
 
-        # Nothing that goes wrong here may break the user's `import torch`. Where no thread can be started
-        # the state says that nothing was examined.
+        # No failure here may break the user's `import torch`. If no thread can be started, the state says
+        # that nothing was examined.
         with contextlib.suppress(RuntimeError):
             if not _recorder.attach_autograd():
                 done = _begin_thread(partial(self._calibrate, torch))
@@ -72,7 +74,7 @@ class _Linking:
             nodes: list[tuple[int, int, int]] = []
             ends = [
                 _begin_thread(partial(_make_nodes, torch, depths, keep, nodes))
-                for depths in ((1, 5), (2, 3))  # unlike depths: no other field may look like a node's thread
+                for depths in ((1, 5), (2, 3))  # so that no other field looks like a node's thread
             ]
             for end in ends:
                 end.acquire()
@@ -80,7 +82,9 @@ class _Linking:
                 raise LabError("autograd nodes could not be made on a helper thread")
             if not self.wanted or _recorder.calibrate(nodes):
                 return
-            with contextlib.suppress(Exception):  # costs only the names of autograd.Functions
+            with contextlib.suppress(
+                Exception
+            ):  # without this only the names of autograd.Functions are missing
                 _make_function(torch, keep, nodes)
                 _recorder.calibrate_functions(nodes[-1], nodes[-2])
         except Exception as error:
@@ -125,7 +129,7 @@ def _describe(node: Any, keep: list[Any], nodes: list[tuple[int, int, int]]) -> 
 
 
 def _begin_thread(work: Callable[[], None]) -> Any:
-    """Run `work` on a thread of its own. Returns a lock that is free when it has ended, in whatever way.
+    """Run `work` on its own thread. Returns a lock that is released when the thread ends, also on failure.
 
     Not threading.Thread: this may run inside `import torch`.
     """
@@ -134,7 +138,7 @@ def _begin_thread(work: Callable[[], None]) -> Any:
 
     def body() -> None:
         try:
-            with contextlib.suppress(Exception):  # what it should have made is missing
+            with contextlib.suppress(Exception):  # the caller notices the missing nodes
                 work()
         finally:
             running.release()

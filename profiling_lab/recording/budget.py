@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorder that always runs: whole steps, as often as a share of the program's time allows.
+"""A budget for a recorder that always runs: whole steps, as often as an overhead limit allows.
 
-What a window costs is measured against the pauses around it. A window begins and ends between steps, so the
-time of its steps, and of the step after it, holds everything: CUPTI and the callbacks while it is open,
-opening and closing it, and the waits for the GPU, after which the program has to fill its queue again. What
-is above the same number of paused steps is the cost. Programs have slow steps of their own (a checkpoint, an
-evaluation), so medians are compared, and what one step may add is bounded.
+The overhead of a window is measured against the paused steps around it. A window begins and ends between
+steps, so its steps and the step after it include everything: CUPTI and the callbacks, opening and closing
+the window, and the synchronisation with the GPU, after which the program must fill its launch queue again.
+The overhead is the difference to the same number of paused steps. Programs have slow steps of their own (a
+checkpoint, an evaluation), so medians are compared, and the contribution of one step is bounded.
 
-What CUPTI costs while it is paused cannot be seen from inside, for there is no step without it. It is
-estimated from the number of CUDA calls in a step, and counts as spent.
+The overhead of paused CUPTI cannot be measured from inside, because no step runs without it. It is estimated
+from the number of CUDA calls per step, and counts against the budget.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 STEPS_IN_A_WINDOW = 3
 WARM_UP_STEPS = 1
 PAUSED_CALL_S = 70e-9
-"""of one CUDA call while CUPTI is attached and all off: 0 to 140 ns, measured (csrc/recorder/README.md)"""
-_PAUSED_STEPS_FIRST, _PAUSED_STEPS_BETWEEN = 20, 5  # fewer are no measure of a step
+"""per CUDA call while CUPTI is attached and paused: measured, 0 to 140 ns (csrc/recorder/README.md)"""
+_PAUSED_STEPS_FIRST, _PAUSED_STEPS_BETWEEN = 20, 5  # fewer are too noisy
 _PAUSED_STEPS_KEPT = _WINDOWS_KEPT = 64
-_FIRST_TRANSITION_S, _FIRST_SHARE = 0.05, 0.2  # of the first window, before anything was measured
+_FIRST_TRANSITION_S, _FIRST_SHARE = 0.05, 0.2  # for the first window, before anything was measured
 _STEP_ADDS_AT_MOST = (
-    2.0  # times a paused step, beside what opening and closing took: the rest is the program's
+    2.0  # times a paused step, besides opening and closing; anything above is the program's own
 )
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with 95 % confidence, whatever the distribution; all values if they are few."""
+    """The 95 % confidence interval of the median, for any distribution; the full range for few values."""
     ordered = sorted(values)
     count = len(ordered)
     below = math.floor(count / 2 - 0.98 * math.sqrt(count))
@@ -42,20 +42,20 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def may_open(budget: float, plain_s: float, spent_s: float, next_s: float) -> bool:
-    """Whether one more window fits: `plain_s` is what the program took without us so far."""
+    """Whether one more window fits the budget. `plain_s`: the program's time so far without the recorder."""
     return spent_s + next_s <= budget * plain_s
 
 
 @dataclass(slots=True)
-class Window:
-    """One window as it happens. `steps`: its warm-up, its recorded steps and the step after it."""
+class BudgetWindow:
+    """The current window. `steps`: its warm-up, its recorded steps and the step after it."""
 
     paused_s: float
     steps: list[float] = field(default_factory=list)
     transitions: list[float] = field(default_factory=list)
 
     def rest(self) -> float:
-        """What the window cost beside opening and closing it; negative where the program overlaps those."""
+        """The overhead besides opening and closing; negative if the program overlaps those."""
         most = _STEP_ADDS_AT_MOST * self.paused_s
         pairs = zip(self.steps, self.transitions, strict=True)
         return sum(min(step - ours - self.paused_s, most) for step, ours in pairs)
@@ -63,7 +63,7 @@ class Window:
 
 @dataclass(slots=True)
 class _Estimate:
-    """What something cost: the median's account, and the ends of its interval."""
+    """An overhead estimate: the median, and the ends of its confidence interval."""
 
     low: float = 0.0
     middle: float = 0.0
@@ -74,7 +74,7 @@ class _Estimate:
 
 
 class BudgetPlan:
-    """Decides after every step whether the next one is recorded. Times are seconds of one steady clock.
+    """Decides after every step whether the next one is recorded. Times are seconds of a monotonic clock.
 
     calls: how many CUDA calls were recorded so far, warm-up included.
     """
@@ -95,12 +95,12 @@ class BudgetPlan:
         self._began = self._last = 0.0
         self._paused: deque[float] = deque(maxlen=_PAUSED_STEPS_KEPT)
         self._paused_since = 0
-        self._open: Window | None = None
+        self._open: BudgetWindow | None = None
         self._transition = 0.0
         self._transitions = 0.0
         self._recent_transitions: deque[float] = deque(maxlen=_WINDOWS_KEPT)
         self._rests: list[float] = []
-        self._settled = _Estimate()  # of the windows that are too long ago to be in the list
+        self._older = _Estimate()  # of older windows, which are no longer in the list
         self._rest = _Estimate()  # of all windows
         self._next = 0.0
         self._recorded: deque[float] = deque(maxlen=_WINDOWS_KEPT)
@@ -108,11 +108,11 @@ class BudgetPlan:
 
     @property
     def in_window(self) -> int | None:
-        """The number of the running step within its window, counted from its warm-up; None in a pause."""
+        """The index of the current step in its window, counted from the warm-up; None in a pause."""
         return None if self._open is None else len(self._open.steps)
 
     def records(self) -> bool:
-        """Whether the running step is to be recorded; else it is a pause, or a window's warm-up or end."""
+        """Whether the current step is recorded; else it is paused, or a window's warm-up or end."""
         at = self.in_window
         return at is not None and self.warm_up <= at < self.warm_up + self.active
 
@@ -121,11 +121,11 @@ class BudgetPlan:
         return at is not None and at < self.warm_up
 
     def step_ended(self, now: float) -> None:
-        """A step ended at `now`; afterwards records() and warms_up() speak of the step that begins."""
+        """A step ended at `now`; from here on records() and warms_up() are about the next step."""
         self.steps += 1
         took, self._last = now - self._last, now
         transition, self._transition = self._transition, 0.0
-        if self.steps == 1:  # nobody saw it begin
+        if self.steps == 1:  # its begin was not seen
             self._began = now
             return
         if self._open is not None:
@@ -135,14 +135,14 @@ class BudgetPlan:
         self._paused_since += 1
         if not self._over and self._may_open():
             self._paused_since = 0
-            self._open = Window(statistics.median(self._paused))
+            self._open = BudgetWindow(statistics.median(self._paused))
 
     def transition_took(self, seconds: float) -> None:
-        """Opening or closing, at the end of a step, took so long; the step after it holds that time."""
+        """The time of opening or closing a window at the end of a step; it is part of the next step."""
         self._transition += seconds
 
     def window_did_not_open(self) -> None:
-        """The file has reached its limit: there are no more windows."""
+        """The file reached its limit: no more windows are opened."""
         self._open, self._over = None, True
 
     def _in_a_window(self, took: float, transition: float) -> None:
@@ -162,17 +162,19 @@ class BudgetPlan:
         self._estimate()
 
     def _estimate(self) -> None:
-        """Once in a window: the steps of a pause only compare."""
+        """Update the estimate, once per window."""
         low, high = median_interval(self._rests)
         middle = statistics.median(self._rests)
         below, above = median_interval(self._paused)
         unsure = (self.warm_up + self.active + 1) * (above - below) / 2
         low, high = low - unsure, high + unsure
-        if len(self._rests) == 2 * _WINDOWS_KEPT:  # steps may grow: each window counts as its neighbours do
+        if (
+            len(self._rests) == 2 * _WINDOWS_KEPT
+        ):  # step times may drift: older windows are folded into one estimate
             del self._rests[:_WINDOWS_KEPT]
-            self._settled.add(*(_WINDOWS_KEPT * each for each in (low, middle, high)))
-        settled, count = self._settled, len(self._rests)
-        self._rest = _Estimate(settled.low, settled.middle, settled.high)
+            self._older.add(*(_WINDOWS_KEPT * each for each in (low, middle, high)))
+        older, count = self._older, len(self._rests)
+        self._rest = _Estimate(older.low, older.middle, older.high)
         self._rest.add(count * low, count * middle, count * high)
         self._next = statistics.median(self._recent_transitions) + high
 
@@ -195,7 +197,7 @@ class BudgetPlan:
         return max(self._last - self._began - spent, 1e-9)
 
     def facts(self) -> dict[str, str]:
-        """What was reached, for the file; {} if no window was measured."""
+        """The result of the budget for the file's metadata; {} if no window was measured."""
         if not self.windows:
             return {}
         spent = [self._spent(rest) for rest in (self._rest.middle, self._rest.low, self._rest.high)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code of a notebook's cell stands in no file: it goes by the cell's number, In[3], as users know it."""
+"""Name the code of notebook cells by their number, such as In[3], because it has no file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CELL = "Cell"
 
 
 def numbers() -> dict[str, str]:
-    """Meta entry: for each cell that this process ran, the file it was compiled under and its number.
+    """Metadata: for each cell that this process ran, its compile-time file name and its number.
 
-    JSON, none outside of IPython. A cell that ran again unchanged has its last number. Raises nothing: an
-    IPython that does not tell has none.
+    JSON, empty outside of IPython. A cell that ran again unchanged has its last number. Never raises; an
+    unknown IPython version gives an empty result.
     """
     ipython: Any = sys.modules.get("IPython")
     names: dict[str, str] = {}
@@ -36,7 +36,7 @@ def numbers() -> dict[str, str]:
 
 
 def call_by_number(spool: Spool, nodes: Records) -> None:
-    """The files of cells get their cell's number for a name."""
+    """Rename the files of cells to their cell's number."""
     names: dict[str, str] = json.loads(spool.meta.get(CELLS, "{}"))
     for file in set(nodes["file"].tolist()) if names else ():
         if file < len(spool.strings):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that a recorded program starts: each with GPU work records itself, by the plan it inherits.
+"""Child processes of a recorded program: each one with GPU work records itself, with the inherited plan.
 
-The parent makes a Plan and puts it into the environment (offer). A child's Python finds it there at its start
-(inherit/sitecustomize.py), and calls `begin` when it first uses the GPU. What became of each child stands in
-a folder of reports, which the parent reads in the end (collect).
+The parent puts a Plan into the environment (offer). A child's Python reads it at start-up
+(inherit/sitecustomize.py), and calls `begin` when it first uses the GPU. Each child writes its result into a
+folder of reports, which the parent reads at the end (collect).
 
-A folder on PYTHONPATH, and not a .pth file in site-packages: it works wherever the package is, and a Python
-that nobody records runs nothing of ours. Not reached are children with -E, -I or -S, children that are given
-another PYTHONPATH or environment, and children whose Python has no profiling_lab.
+This uses a folder on PYTHONPATH instead of a .pth file in site-packages: it works wherever the package is
+installed, and a Python that is not recorded runs none of this code. Children are not recorded if they run
+with -E, -I or -S, with another PYTHONPATH or environment, or with a Python without profiling_lab.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pathlib import Path
 
 from profiling_lab.errors import LabError
 from profiling_lab.recording import output_name, process_end
-from profiling_lab.recording.place_in_job import place_in_job
+from profiling_lab.recording.rank_in_job import rank_in_job
 from profiling_lab.recording.recorder import Recorder
 from profiling_lab.recording.schedule import Schedule
 
-_WRITING_S = 120.0  # so long is waited for a child that writes its file when its parent has ended already
+_WRITING_S = 120.0  # how long to wait for children that still write their file when the parent has ended
 
 RECORDING, CAPTURED, WRITING, FINISHED = "recording", "captured", "writing", "finished"
 FAILED, REFUSED, KILLED, RECOVERED = "failed", "refused", "killed", "recovered"
@@ -37,7 +37,7 @@ _WORK = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "ME
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How children record. output: the name asked for, with its braces; "": after each child's script."""
+    """How children record. output: the file name template; "": named after each child's script."""
 
     folder: str
     reports: str = ""
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What became of one process. `state` is one of the words above; `why` goes with FAILED and REFUSED."""
+    """The result of one process. `state` is one of the constants above; FAILED and REFUSED have a `why`."""
 
     pid: int
     born: str
@@ -84,9 +84,9 @@ class Child:
 
 
 def begin(text: str, uses_gpu: bool) -> None:
-    """Record this process from now to its end, as the plan says. What goes wrong is reported, not raised.
+    """Record this process from now to its end, as the plan says. Failures are reported, not raised.
 
-    uses_gpu: it is certain to, so that a recording which cannot see the GPU has to say why.
+    uses_gpu: the process certainly uses the GPU, so a recording without GPU activity must say why.
     """
     from profiling_lab import _recorder
 
@@ -94,7 +94,7 @@ def begin(text: str, uses_gpu: bool) -> None:
     if _recorder.recording():  # the program records itself
         return
     if plan.host == socket.gethostname() and not Path(plan.reports).is_dir():
-        return  # who asked for it has ended: whatever a daemon starts later is nobody's recording
+        return  # the parent has ended: processes that a daemon starts later are not recorded
     me = Child(os.getpid(), _born(os.getpid()), "", RECORDING)
     try:
         path = _claim(plan)
@@ -108,7 +108,7 @@ def begin(text: str, uses_gpu: bool) -> None:
             sample_hz=plan.sample_hz,
             most_bytes=plan.most_bytes,
             schedule=Schedule(**plan.schedule),  # type: ignore[arg-type]
-            even_if_idle=bool(plan.schedule),  # else its windows have missed the work, and the file says so
+            even_if_idle=bool(plan.schedule),  # an empty file says that the windows missed the work
         )
         recorder.start()
     except Exception as error:
@@ -119,11 +119,11 @@ def begin(text: str, uses_gpu: bool) -> None:
 
 
 def _finish(plan: Plan, recorder: Recorder, me: Child, uses_gpu: bool) -> None:
-    if not recorder.is_recording:  # a forked child, or the program has stopped it
+    if not recorder.is_recording:  # a forked child, or the program stopped it
         return
     from profiling_lab import _recorder
 
-    _recorder.leave_out_this_thread()  # samples are of the program, not of what we do at its end
+    _recorder.leave_out_this_thread()  # sample the program, not the recorder's work at its end
     try:
         if _dies_of_ctrl_c() and Path(plan.reports).is_dir():
             recorder.stop_capture()
@@ -153,13 +153,13 @@ def _finish(plan: Plan, recorder: Recorder, me: Child, uses_gpu: bool) -> None:
 
 
 def _dies_of_ctrl_c() -> bool:
-    """Whether Python is about to end by SIGINT, which the imports of a conversion would make it forget."""
+    """Whether Python is about to end by SIGINT, a state that the imports of a conversion would reset."""
     return isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
 
 
 def _claim(plan: Plan) -> Path:
-    """A name that no other process of this recording has, and none that would destroy a file."""
-    place = place_in_job()
+    """A file name that no other process of this recording has, and that does not overwrite a file."""
+    place = rank_in_job()
     if plan.output:
         path = Path(plan.folder, output_name.expand(plan.output, place, plan.date))
     else:
@@ -178,12 +178,12 @@ def _is_ours(plan: Plan, path: Path) -> bool:
         return False
     try:
         return claim(plan.reports, path)
-    except OSError:  # another machine: there are no reports, and the rank tells the names apart
+    except OSError:  # another machine: there are no reports, and names differ by rank
         return not os.path.lexists(f"{path}.spool")
 
 
 def claim(reports: str, path: Path) -> bool:
-    """Take a name for one process of this recording. False if another has it."""
+    """Claim a file name for one process of this recording. False if another has it."""
     try:
         os.close(os.open(Path(reports, f"{path.name}.claim"), os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
@@ -197,7 +197,7 @@ def _report(plan: Plan, child: Child) -> None:
     try:
         temporary.write_text(json.dumps(asdict(child)))
         os.replace(temporary, target)
-    except OSError:  # nobody listens any more, or on another machine
+    except OSError:  # the parent has ended, or is on another machine
         if child.state in (FINISHED, FAILED, REFUSED):
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 said = f"recorded {child.path}" if child.state == FINISHED else f"not recorded: {child.why}"
@@ -214,7 +214,7 @@ def _report_file(plan: Plan, child: Child) -> Path:
 
 
 def reported(reports: str) -> list[Child]:
-    """Every child that has used the GPU, by the names of their files."""
+    """Every child that used the GPU, by file name."""
     found = []
     for file in Path(reports).glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -223,7 +223,7 @@ def reported(reports: str) -> list[Child]:
 
 
 def collect(reports: str, say: Callable[[str], None]) -> list[Child]:
-    """What became of every child. The capture of one that did not write its file is turned into it here."""
+    """The results of all children. A capture without a file (the child was killed) is converted here."""
     _wait_for_writers(reports, say)
     found = [_recovered(child) for child in reported(reports)]
     return [child for child in found if child is not None]
@@ -242,7 +242,7 @@ def _wait_for_writers(reports: str, say: Callable[[str], None]) -> None:
 
 
 def _recovered(child: Child) -> Child | None:
-    """None: it had no work for the GPU."""
+    """Convert the child's capture. None: it had no GPU work."""
     if child.state not in (RECORDING, CAPTURED, WRITING) or (child.is_alive and child.state != CAPTURED):
         return child
     from profiling_lab.recording.convert import convert
@@ -260,7 +260,7 @@ def _recovered(child: Child) -> Child | None:
 
 
 def _born(pid: int) -> str:
-    """When this process began, in the kernel's ticks: a pid alone may come again. "" if it is gone."""
+    """The process's start time in kernel ticks, because a pid may be reused. "" if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture file (spool) -> SQLite in Nsight Systems' schema. A function of the spool alone.
+"""Convert a capture file (spool) to SQLite in Nsight Systems' schema. The result depends only on the spool.
 
-The file is built beside its destination and renamed when it is whole, so a reader never sees half of one.
+The file is written next to its destination and renamed when complete, so a reader never sees a partial file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from profiling_lab.recording.windows import keep_what_was_recorded
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What a conversion wrote: rows per table, and what the spool says about the recording.
+    """The result of a conversion: rows per table, and the metadata of the recording.
 
-    `unreadable` is one clause about what was damaged in it, "" if nothing was.
+    `unreadable` describes damage in the spool, "" if there is none.
     """
 
     rows: dict[str, int]
@@ -46,12 +46,12 @@ def convert(
     spool_file: int = -1,
     overwrite: bool = True,
 ) -> Converted:
-    """Write `out_path` from the capture file `spool_path`; `meta` adds to what the capture says itself.
+    """Write `out_path` from the capture file `spool_path`; `meta` is added to the metadata of the capture.
 
-    spool_file: a descriptor of the capture, for whoever holds its lock; without one the file must not be
-    written any more. overwrite: an existing file of this name is replaced.
+    spool_file: a descriptor of the capture, for a caller that holds its lock; without it the capture must be
+    complete. overwrite: replace an existing file.
 
-    Raises UnreadableInputError if the spool is none, UsageError if it is still written, LabError if the
+    Raises UnreadableInputError if it is not a spool, UsageError if it is still being written, LabError if the
     SQLite file cannot be written.
     """
     source, destination = Path(spool_path), Path(out_path)
@@ -71,11 +71,12 @@ def _open(path: Path) -> int:
     try:
         return files.open_finished(path)
     except files.OccupiedError as taken:
-        if taken.held is files.Held.OTHER:
+        if taken.occupant is files.Occupant.OTHER:
             raise UnreadableInputError(f"{path} is not a capture of the recorder") from None
         by = f" (process {taken.process})" if taken.process else ""
         raise UsageError(
-            f"{path} is still being written: its recording runs{by}; it can be recovered when that has ended"
+            f"{path} is still being written by a running recording{by}; it can be recovered after the "
+            "recording has ended"
         ) from None
     except OSError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror}") from error
@@ -86,20 +87,24 @@ def _convert(spool: Spool, file: int, destination: Path, overwrite: bool) -> Con
     try:
         claim = files.create(temporary, replace_dead=True)
     except files.OccupiedError as taken:
-        what = "another process writes it" if taken.held is files.Held.LIVE else f"{temporary} is in the way"
+        what = (
+            "another process is writing it"
+            if taken.occupant is files.Occupant.LIVE
+            else f"{temporary} is in the way"
+        )
         raise LabError(_cannot_write(spool, file, destination, what)) from None
     except OSError as error:
         raise LabError(_cannot_write(spool, file, destination, error)) from error
     try:
         counts = _write(temporary, _tables(spool))
-        os.fsync(claim)  # some file systems say only now that they are full
+        os.fsync(claim)  # some file systems report only here that they are full
         _put_in_place(temporary, destination, overwrite)
     except FileExistsError:
         raise UsageError(
-            _cannot_write(spool, file, destination, "a file of this name has been made meanwhile")
+            _cannot_write(spool, file, destination, "a file with this name was created meanwhile")
         ) from None
-    except _UnfitError as error:
-        raise UnreadableInputError(f"{spool.path} holds what no recorder writes: {error}") from error
+    except _InvalidCaptureError as error:
+        raise UnreadableInputError(f"{spool.path} contains data that no recorder writes: {error}") from error
     except Exception as error:
         raise LabError(_cannot_write(spool, file, destination, error)) from error
     finally:  # after Ctrl-C too
@@ -114,27 +119,27 @@ def _cannot_write(spool: Spool, file: int, destination: Path, why: object) -> st
     return f"cannot write {destination} ({where}): {why}"
 
 
-class _UnfitError(Exception):
-    """The capture is whole, but its content makes no recording."""
+class _InvalidCaptureError(Exception):
+    """The capture is complete, but its contents are not a valid recording."""
 
 
 def _tables(spool: Spool) -> Iterator[Rows]:
-    """All rows of the file. Raises _UnfitError whatever a crafted capture makes go wrong."""
+    """All rows of the file. Raises _InvalidCaptureError for any failure caused by a crafted capture."""
     try:
         keep_what_was_recorded(spool)
         strings = StringTable(spool.strings)
         yield from activity.build(spool, strings)
         yield from ranges.build(spool, strings)
         yield from target.build(spool, strings)
-        yield from strings.build()  # last: every other table has named its strings by now
+        yield from strings.build()  # last: all other tables have added their strings
     except (MemoryError, OSError):
         raise
     except Exception as error:
-        raise _UnfitError(f"{type(error).__name__}: {error}") from error
+        raise _InvalidCaptureError(f"{type(error).__name__}: {error}") from error
 
 
 def _put_in_place(temporary: Path, destination: Path, overwrite: bool) -> None:
-    """Give the whole file its name in one step. FileExistsError: there is one already."""
+    """Rename the complete file atomically. FileExistsError: the destination exists."""
     if overwrite:
         os.replace(temporary, destination)
         return
@@ -142,21 +147,21 @@ def _put_in_place(temporary: Path, destination: Path, overwrite: bool) -> None:
         os.link(temporary, destination)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links: the name is claimed, then replaced
+    except OSError:  # a file system without hard links: claim the name, then replace it
         os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.replace(temporary, destination)
 
 
 def _write(path: Path, rows: Iterable[Rows]) -> dict[str, int]:
-    """Writes the tables into the empty file as their rows come; returns how many each has."""
+    """Write the tables into the empty file as their rows arrive; returns the number of rows of each."""
     import adbc_driver_sqlite.dbapi
 
-    uri = f"file:{quote(os.fsencode(path.absolute()))}"  # a file name may be no UTF-8, which a text must be
+    uri = f"file:{quote(os.fsencode(path.absolute()))}"  # a file name may not be valid UTF-8
     connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
     counts = dict.fromkeys((*NSYS_TABLES, *PYREC_TABLES), 0)
     try:
         with connection.cursor() as cursor:
-            # The file is thrown away if anything fails, so it needs no journal.
+            # The file is deleted if anything fails, so it needs no journal.
             for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
                 cursor.execute(statement)
             for name in ALWAYS_WRITTEN:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA driver says about the GPUs, under the column names of TARGET_INFO_GPU."""
+"""GPU properties from the CUDA driver, under the column names of TARGET_INFO_GPU."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> dict[str, Any]:
         "busLocation": f"{domain:04x}:{bus:02x}:{slot:02x}.0",
         "isDiscrete": int(not attribute(_INTEGRATED)),
         "totalMemory": memory.value,
-        # Two transfers per clock, the bus in bytes.
+        # Two transfers per clock (DDR), bus width in bytes.
         "memoryBandwidth": 2 * attribute(_MEMORY_CLOCK_KHZ) * 1000 * (attribute(_BUS_BITS) // 8),
         "clockRate": attribute(_CLOCK_KHZ) * 1000,
         "maxWarpsPerSm": attribute(_THREADS_PER_SM) // warp,
@@ -68,7 +68,7 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> dict[str, Any]:
 
 
 def system() -> dict[str, str]:
-    """The machine in nsys' own names; nothing that tells who uses it."""
+    """Properties of the machine under nsys' names, without personal data."""
     facts = {
         "CpuCores": str(os.cpu_count() or 0),
         "CpuArchitecture": platform.machine(),

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for what was launched, so that its records are complete: never at the price of a graph's capture.
+"""Synchronise with the GPU so that records are complete, without breaking a CUDA graph capture.
 
-The driver is asked, so that it does not matter who launched: PyTorch, CuPy, Numba and JAX all work in a
-device's primary context. A context that the program made itself is waited for if it is the calling thread's.
+This uses the driver API, so it works for every library: PyTorch, CuPy, Numba and JAX all use a device's
+primary context. A context that the program created itself is synchronised if it is current on the calling
+thread.
 
-Waiting for a context while any thread captures a graph in it fails, and breaks the capture. Then only streams
-that capture nothing can be waited for, on a thread that is exempt from the capture's rules.
+Synchronising a context while a thread captures a graph in it fails and breaks the capture. In this case only
+streams that are not capturing can be synchronised, on a thread with the relaxed capture mode.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _DEFAULT_STREAM = 0
 
 
 def wait_for_gpu(*, unseen_captures: bool = False) -> str:
-    """Let running kernels end. Returns "" or why that could not be: a broken device must not keep us.
+    """Wait until running kernels have ended. Returns "" or the reason why that failed.
 
-    unseen_captures: another thread may be in a capture that began before the recorder could see it.
+    unseen_captures: another thread may be in a capture that began before the recording.
     """
     torch: Any = sys.modules.get("torch")
     cuda: Any = getattr(torch, "cuda", None)
     uses_torch = cuda is not None and cuda.is_initialized()
     try:
         if uses_torch and cuda.is_current_stream_capturing():
-            return ""  # waiting would break the capture, and nothing runs
+            return ""  # synchronising would break the capture, and nothing runs
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
-        return ""  # nobody in this process uses a GPU
+        return ""  # no GPU is used in this process
     except Exception as error:
         return str(error)
     try:
@@ -50,7 +51,7 @@ def wait_for_gpu(*, unseen_captures: bool = False) -> str:
 
 
 def _contexts(driver: Any) -> Iterator[tuple[int | None, ctypes.c_void_p]]:
-    """The contexts in use, each held while it is looked at: devices' primary ones, and the thread's own."""
+    """The contexts in use, each retained during the iteration: primary contexts, and the current one."""
     count = ctypes.c_int()
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return  # the driver was never initialised
@@ -81,12 +82,12 @@ def _wait(driver: Any, context: ctypes.c_void_p, streams: list[int], unseen_capt
         if not unseen_captures and not _recorder.captures_under_way():
             _do(driver, "cuCtxSynchronize")
             return
-        # Work on other streams may still run, and what ends after this is not in the window.
+        # Work on other streams may still run; work that ends later is not in the window.
         with _exempt_from_captures(driver):
             for stream in dict.fromkeys(streams):
                 state = ctypes.c_int()
-                # An error is the default stream's answer where a capture is under way that it would wait for;
-                # asking does no harm to that capture, waiting would.
+                # The query fails on the default stream while a capture is in progress that it would wait for.
+                # A query does not break that capture, a synchronisation would.
                 asked = driver.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(state))
                 if asked == 0 and state.value == _NOT_CAPTURING:
                     _do(driver, "cuStreamSynchronize", ctypes.c_void_p(stream))
@@ -98,7 +99,9 @@ def _wait(driver: Any, context: ctypes.c_void_p, streams: list[int], unseen_capt
 def _exempt_from_captures(driver: Any) -> Iterator[None]:
     mode = ctypes.c_int(_RELAXED)
     if driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) != 0:
-        raise RuntimeError("another thread captures a CUDA graph, and the driver knows no exemption")
+        raise RuntimeError(
+            "another thread captures a CUDA graph, and the driver has no cuThreadExchangeStreamCaptureMode"
+        )
     try:
         yield
     finally:
@@ -106,7 +109,7 @@ def _exempt_from_captures(driver: Any) -> Iterator[None]:
 
 
 def _do(driver: Any, call: str, *arguments: Any) -> None:
-    """Raises RuntimeError with the driver's name for what went wrong."""
+    """Raises RuntimeError with the driver's error name."""
     if code := getattr(driver, call)(*arguments):
         name = ctypes.c_char_p()
         known = driver.cuGetErrorName(code, ctypes.byref(name)) == 0 and name.value

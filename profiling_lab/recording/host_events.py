@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python and torch say themselves about pauses of the host: garbage collections and compilations."""
+"""Host events reported by Python and torch: garbage collections and compilations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _COMPILER = "torch._dynamo.callback"
 
 
 def watch() -> Callable[[], None]:
-    """Have the running recording told of every garbage collection, and of every compilation by torch.compile
-    once the program has imported the compiler. Returns how to end that.
+    """Report every garbage collection to the running recording, and every compilation by torch.compile once
+    the program has imported the compiler. Returns a function that ends this.
     """
     from profiling_lab import _recorder
 
@@ -34,7 +34,7 @@ def watch() -> Callable[[], None]:
 
     def end() -> None:
         for step in reversed(undo):
-            with contextlib.suppress(ValueError):  # the program has emptied the list itself
+            with contextlib.suppress(ValueError):  # the program cleared the list itself
                 step()
 
     return end

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where libcupti may be, without importing torch (which would bring its own copy and cost seconds)."""
+"""Find libcupti without importing torch, which takes seconds and loads its own copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def torch_cuda_major() -> int | None:
 
 
 def candidates() -> list[str]:
-    """Files to try, best first: torch's own wheels, conda, the toolkit, then the loader's search."""
+    """Candidates, best first: the wheels that torch uses, conda, the CUDA toolkit, the loader's search
+    path.
+    """
     found: list[Path] = []
     for wheel in _WHEELS:
         try:
@@ -49,7 +51,7 @@ def candidates() -> list[str]:
 
 
 def _major_of(path: str) -> int | None:
-    """From libcupti.so.13 or the file behind libcupti.so; CUDA 12's file may be named after its year."""
+    """The major version from libcupti.so.13 or the target of libcupti.so; CUDA 12's file may have a year."""
     match = re.search(r"libcupti\.so\.(\d+)", os.path.realpath(path)) or re.search(
         r"libcupti\.so\.(\d+)", path
     )

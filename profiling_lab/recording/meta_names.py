@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the meta entries that go into tables of their own instead of PYREC_META rows.
+"""Keys of metadata that is stored in separate tables instead of PYREC_META rows.
 
-Here, and not beside those tables, because the recorder names them before the script runs, and numpy must not
-be imported by then.
+They are not next to those tables, because the recorder uses them before the script runs, when numpy must
+not be imported yet.
 """
 
 from __future__ import annotations

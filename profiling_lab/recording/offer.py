@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process leaves in its environment for the children that it starts: the plan of the recording."""
+"""Pass the recording plan to child processes through the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SITE = str(Path(__file__).with_name("inherit"))
 
 
 def offer(plan: Plan | None, environment: MutableMapping[str, str]) -> Callable[[], None]:
-    """Let processes with this environment record by `plan` (None: not at all). Returns how to undo that."""
+    """Make child processes record with `plan` (None: not at all). Returns a function that undoes this."""
     before = {name: environment.get(name) for name in (_child_start.VARIABLE, "PYTHONPATH")}
     environment.pop(_child_start.VARIABLE, None)
     if plan is not None:

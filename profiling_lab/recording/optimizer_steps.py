@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells who wants to know that an optimizer has stepped, through torch's hook of all optimizers.
+"""Call actions after each optimizer step, through torch's global optimizer hook.
 
-The hook is registered once and stays: torch goes through its hooks on the program's thread, and adding or
+The hook is registered once and stays. torch iterates over its hooks on the program's thread; adding or
 removing one meanwhile, from the thread that attaches to a live process, would raise in the program.
 """
 
@@ -18,14 +18,14 @@ Action = Callable[[Any], None]
 _SECONDS_FOR_OTHERS = 5.0
 
 _followers: tuple[Action, ...] = ()
-_hooked: Any = None  # torch's module that has our hook
+_hooked: Any = None  # torch's module with our hook
 
 
 def follow(action: Action) -> Callable[[], None]:
-    """Call `action(optimizer)` after every step of one. torch must be imported. Returns how to give that up.
+    """Call `action(optimizer)` after every optimizer step. torch must be imported. Returns a cancel function.
 
-    Raises LabError if other tools' hooks leave no moment to register ours; does nothing with a torch that has
-    no such hooks.
+    Raises LabError if hooks of other tools leave no moment to register ours. Does nothing with a torch
+    version without such hooks.
     """
     global _followers
     _register()
@@ -40,17 +40,17 @@ def follow(action: Action) -> Callable[[], None]:
 
 def _register() -> None:
     global _hooked
-    optimizers: Any = sys.modules.get("torch.optim.optimizer")  # torch.optim hides its submodule
+    optimizers: Any = sys.modules.get("torch.optim.optimizer")  # torch.optim shadows its submodule
     register = getattr(optimizers, "register_optimizer_step_post_hook", None)
     if register is None or _hooked is optimizers:
         return
     ends = time.monotonic() + _SECONDS_FOR_OTHERS
-    # Without other hooks nobody can be in the middle of going through them.
+    # Without other hooks no thread can be iterating over them.
     while getattr(optimizers, "_global_optimizer_post_hooks", None) and _somebody_steps(optimizers.__file__):
         if time.monotonic() > ends:
             raise LabError(
-                "another tool's hooks of the optimizer leave no moment to count steps: record by --seconds, "
-                "or say with --step-by what ends a step"
+                "optimizer hooks of another tool prevent counting steps: record by --seconds, "
+                "or choose with --step-by what ends a step"
             )
         time.sleep(0.0005)
     register(_stepped)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who else traces this process. CUPTI serves one client at a time, so we ask before we start."""
+"""Detect other profilers in this process. CUPTI supports one client at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 NVTX_VARIABLE = "NVTX_INJECTION64_PATH"
-_UNDER_NSYS = "this process runs under Nsight Systems, which holds the GPU's tracing: run it without nsys"
+_UNDER_NSYS = "this process runs under Nsight Systems, which already uses CUPTI: run it without nsys"
 
 
 def held_by() -> str | None:
@@ -16,18 +16,21 @@ def held_by() -> str | None:
     if "NSYS_PROFILING_SESSION_ID" in os.environ:
         return _UNDER_NSYS
     if "NV_NSIGHT_INJECTION_TRANSPORT_TYPE" in os.environ:
-        return "this process runs under Nsight Compute, which holds the GPU's tracing: run it without ncu"
+        return "this process runs under Nsight Compute, which already uses CUPTI: run it without ncu"
     if _mapped("libToolsInjection"):
         return _UNDER_NSYS
     if _mapped("libsanitizer-"):
-        return "this process runs under compute-sanitizer, which holds the GPU's tracing: run it without that"
+        return (
+            "this process runs under compute-sanitizer, which already uses CUPTI: run it without "
+            "compute-sanitizer"
+        )
     if torch_profiler_is_on():
-        return "torch.profiler is recording, and CUDA serves one client: start the recorder outside of it"
+        return "torch.profiler is recording, and CUPTI supports one client: start the recorder outside of it"
     return None
 
 
 def suspect() -> str:
-    """Who may hold CUPTI, where it gives no name: "" or the end of a sentence."""
+    """The likely CUPTI client if its name is not known: "" or the end of a sentence."""
     return "; Triton's Proton is loaded here" if _mapped("libproton") else ""
 
 
@@ -39,7 +42,7 @@ def torch_profiler_is_on() -> bool:
 
 
 def foreign_nvtx_injection(ours: str) -> str | None:
-    """The NVTX injection library that somebody else asked for."""
+    """The NVTX injection library that another tool set."""
     wanted = os.environ.get(NVTX_VARIABLE)
     return wanted if wanted and wanted != ours else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last moment at which a process can still run Python."""
+"""Run code at the end of a process, while Python still works."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 
 def call_then(action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` when this process ends. Returns how to give that up.
+    """Call `action` when this process ends. Returns a function that cancels this.
 
-    A worker of multiprocessing (a DataLoader's) leaves without Python's atexit, but it has its own.
+    A worker of multiprocessing (of a DataLoader) does not run atexit handlers, but has its own finalizers.
     """
     atexit.register(action)
     processes = sys.modules.get("multiprocessing.process")

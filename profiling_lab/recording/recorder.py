@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start and stop of a recording, and what it says about itself afterwards."""
+"""Start and stop of a recording, and its summary."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from profiling_lab.recording import (
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
-from profiling_lab.recording.place_in_job import place_in_job
-from profiling_lab.recording.schedule import Conductor, Phase, Schedule
+from profiling_lab.recording.rank_in_job import rank_in_job
+from profiling_lab.recording.schedule import RecorderState, Schedule, ScheduleRunner
 from profiling_lab.recording.summary import RecordingSummary, summarize
 
 NAME = "recording.sqlite"
-"""where nobody said how the file is to be called; the next is recording-2.sqlite"""
+"""the default file name; the next is recording-2.sqlite"""
 
 MOST_SAMPLE_HZ = 2000
-"""more often the samples would be what is measured"""
+"""a higher rate would mostly measure the sampling"""
 
 _GPU_WORK = ("kernels", "copies", "sets", "graph_launches")
 
@@ -47,23 +47,23 @@ _GPU_WORK = ("kernels", "copies", "sets", "graph_launches")
 class Recorder:
     """Records this process from start() to stop() into one SQLite file.
 
-    path: without one, start() chooses the first free name of recording.sqlite, recording-2.sqlite and so on
-    in the working folder; `path` then says which. overwrite: an existing file, and what a killed recording
-    left of it, may be replaced; a recording that still runs never is.
-    schedule: which stretches of the run are recorded (default: all of it); pause() and resume() do the same
-    by hand. most_bytes: the recording ends early when its capture file has so many bytes (0: no limit).
-    graph_nodes: a replayed CUDA graph is recorded as its kernels, each with the line that captured it, and
-    not as a whole. In a process that used the GPU before the recording began, that is so for every graph.
-    sample_hz: how often per second the Python stacks of all threads are sampled as well, so that idle time of
-    the GPU can be laid at the line the host was in (0: not at all; see MOST_SAMPLE_HZ). even_if_idle: False
-    writes no file if the GPU did nothing.
+    path: without it, start() chooses the first free name of recording.sqlite, recording-2.sqlite and so on
+    in the working folder, and sets `path`. overwrite: replace an existing file, and the capture of a killed
+    recording; the file of a running recording is never replaced. schedule: which parts of the run are
+    recorded (default: all of it); pause() and resume() do this by hand. most_bytes: the recording ends
+    early when its capture file has this size (0: no limit). graph_nodes: record a replayed CUDA graph as
+    its kernels, each with the line that captured it, instead of as a whole. In a process that used the GPU
+    before the recording began, this applies to every graph. sample_hz: how often per second the Python
+    stacks of all threads are sampled, to attribute idle time of the GPU to the line that the host was in
+    (0: never; see MOST_SAMPLE_HZ). even_if_idle: False writes no file if the GPU did nothing.
 
-    on_phase: called when a window opens or closes, on the thread that does it. give_way: for a recording that
-    somebody outside of the program asked for. It is called when the program starts one of its own, and must
-    end this one; this one then does not end by itself with the process either.
+    on_phase: called when a window opens or closes, on the thread that does it. give_way: for a recording
+    that was requested from outside of the program. It is called when the program starts its own recording,
+    and must end this one. Such a recording does not end by itself with the process.
 
-    While it runs, events go to `<path>.spool`, which survives a crash; stop() turns it into `path`. Without a
-    GPU, a driver or libcupti the recording still runs: it holds NVTX ranges and says what is missing.
+    While it runs, events go to `<path>.spool`, which survives a crash; stop() converts it to `path`.
+    Without a GPU, a driver or libcupti the recording still works: it contains NVTX ranges and says what is
+    missing.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Recorder:
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
         even_if_idle: bool = True,
-        on_phase: Callable[[Phase], None] | None = None,
+        on_phase: Callable[[RecorderState], None] | None = None,
         give_way: Callable[[], None] | None = None,
     ) -> None:
         # The program may change the working folder.
@@ -97,11 +97,11 @@ class Recorder:
         if not 0 <= sample_hz <= MOST_SAMPLE_HZ:
             raise UsageError(f"Python is sampled 1 to {MOST_SAMPLE_HZ} times a second, not {sample_hz}")
         if sample_hz and not stacks:
-            raise UsageError("samples of Python are stacks: they cannot be had without stacks")
+            raise UsageError("samples of Python are stacks: sample_hz needs stacks=True")
         self._sample_hz = sample_hz
         self._most_bytes = most_bytes
         self._on_phase, self._give_way = on_phase, give_way
-        self._conductor = Conductor(schedule or Schedule(), self._wait_for_gpu, on_phase)
+        self._schedule_runner = ScheduleRunner(schedule or Schedule(), self._wait_for_gpu, on_phase)
         self._graph_nodes = graph_nodes
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
@@ -111,23 +111,23 @@ class Recorder:
 
     @property
     def is_recording(self) -> bool:
-        """Between start() and stop(), in the process that started."""
+        """True between start() and stop(), in the process that called start()."""
         return self._process == os.getpid()
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why something is not recorded, as RecordingSummary has it."""
+        """Why something is not recorded, as in RecordingSummary."""
         return dict(self._reasons)
 
     @property
     def steps(self) -> int:
-        """The steps that have ended since start(), where a schedule counts them."""
-        return self._conductor.steps
+        """The number of steps that ended since start(), if a schedule counts them."""
+        return self._schedule_runner.steps
 
     @property
     def windows(self) -> int:
-        """The windows that have begun, where there is a schedule."""
-        return self._conductor.windows
+        """The number of windows that have begun, if there is a schedule."""
+        return self._schedule_runner.windows
 
     @property
     def spool_path(self) -> Path:
@@ -136,12 +136,12 @@ class Recorder:
     def start(self) -> None:
         """Begin to record.
 
-        Raises UsageError for a path that cannot be used, or a signal beside the main thread, LabError where
-        another profiler holds CUPTI or a recording already runs in this process.
+        Raises UsageError for a path that cannot be used, or for a signal outside of the main thread,
+        LabError if another profiler uses CUPTI or this process is already recording.
         """
         from profiling_lab import _recorder
 
-        if self._conductor.schedule.signal is not None:
+        if self._schedule_runner.schedule.signal is not None:
             signals.check_thread()
         if _recorder.recording():
             _make_others_give_way()
@@ -153,8 +153,10 @@ class Recorder:
         began = time.perf_counter()
         spool_file = self._claim()
         self._reasons = {}
-        # Of this recording alone:
-        self._conductor = Conductor(self._conductor.schedule, self._wait_for_gpu, self._on_phase)
+        # Only for this recording:
+        self._schedule_runner = ScheduleRunner(
+            self._schedule_runner.schedule, self._wait_for_gpu, self._on_phase
+        )
         try:
             state = _recorder.start(
                 spool_path=str(self.spool_path),
@@ -165,7 +167,7 @@ class Recorder:
                 python_stacks=self._stacks,
                 nvtx=self._attract_nvtx(_recorder.__file__),
                 sample_period_ns=1_000_000_000 // self._sample_hz if self._sample_hz else 0,
-                paused=self._conductor.begins_paused,
+                paused=self._schedule_runner.begins_paused,
                 most_bytes=self._most_bytes,
                 graph_nodes=self._graph_nodes,
                 buffer_bytes=self._buffer_bytes,
@@ -177,7 +179,7 @@ class Recorder:
             unnamed = "CUPTI is held by another profiler" in str(error)
             raise LabError(f"{error}{other_profilers.suspect() if unnamed else ''}") from error
         finally:
-            os.close(spool_file)  # the recorder has one of its own
+            os.close(spool_file)  # the recorder has its own descriptor
         if not state["gpu"]:
             self._reasons["gpu"] = state["gpu_reason"]
         if state["stack_reason"]:
@@ -194,10 +196,10 @@ class Recorder:
             self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
         _running = self
-        self._conductor.start()
+        self._schedule_runner.start()
 
     def _claim(self) -> int:
-        """Create the capture file: nobody else can then record to this path. Raises UsageError if taken."""
+        """Create and lock the capture file. Raises UsageError if another recording uses this path."""
         if self._choose_name:
             return self._claim_free_name()
         if self.path.is_dir():
@@ -235,15 +237,15 @@ class Recorder:
         os.close(spool_file)
 
     def pause(self) -> None:
-        """Record nothing until resume(); launches in between cost what they cost without a recorder.
+        """Record nothing until resume(). Launches in between have no overhead.
 
-        Waits for the GPU, so that what was launched before is recorded whole.
+        Synchronises with the GPU, so that all earlier launches are recorded completely.
         """
-        self._conductor.pause()
+        self._schedule_runner.pause()
 
     def resume(self) -> None:
-        """Record again. Waits for the GPU, whose unrecorded work would look like idle time."""
-        self._conductor.resume()
+        """Record again. Synchronises with the GPU, because its unrecorded work would look like idle time."""
+        self._schedule_runner.resume()
 
     def stop(self) -> RecordingSummary:
         """End the recording and write the file. Raises LabError if this recorder is not recording."""
@@ -255,7 +257,8 @@ class Recorder:
                     "and deleted, renamed or replaced"
                 )
             if self._even_if_idle or any(int(facts[work]) for work in _GPU_WORK):
-                # Not before the capture is whole: it imports for so long that a second Ctrl-C may hit it.
+                # Only after the capture is complete: the imports take so long that a second Ctrl-C may
+                # interrupt them.
                 from profiling_lab.recording.convert import convert
 
                 done = convert(
@@ -272,9 +275,9 @@ class Recorder:
         return self.summary
 
     def stop_capture(self) -> tuple[dict[str, str], float]:
-        """End the recording and leave it in its capture file, which is whole then, for another process.
+        """End the recording and leave the complete capture file for another process.
 
-        Returns what it says about itself, and its seconds. Raises LabError if this recorder is not recording.
+        Returns its metadata and its duration in seconds. Raises LabError if this recorder is not recording.
         """
         facts, seconds, spool_file = self._end()
         if spool_file >= 0:
@@ -282,18 +285,18 @@ class Recorder:
         return facts, seconds
 
     def _end(self) -> tuple[dict[str, str], float, int]:
-        """What the recording says about itself, its seconds, and the whole, locked capture file; -1: gone."""
+        """The recording's metadata, its seconds, and the complete, locked capture file (-1: it is gone)."""
         from profiling_lab import _recorder
 
         if not self.is_recording:
             raise LabError("this recorder is not recording")
-        self._conductor.stop()
+        self._schedule_runner.stop()
         self._wait_for_gpu()
         ended = time.perf_counter()
         link_state = _recorder.autograd_state() if self._autograd else "switched off"
         if link_state != "on":
             self._reasons["autograd"] = link_state
-        # Held until it is converted, so that what is at its path by then does not matter.
+        # Kept open until it is converted, so that later changes at its path do not matter.
         spool_file = _recorder.duplicate_spool()
         try:
             facts = self._last_facts(ended - self._began)
@@ -308,13 +311,13 @@ class Recorder:
         self._process, _running = 0, None
         self._take_back()
         if "write_error" in facts:
-            self._reasons["write"] = f"{facts['write_error']}: what came after is lost"
+            self._reasons["write"] = f"{facts['write_error']}: later events are lost"
         if "stopped_at_bytes" in facts:
             limit = int(facts["stopped_at_bytes"])
             self._reasons["size"] = f"the recording ended early, when its capture file had {limit:,} bytes"
         if "recorder_failures" in facts:
             self._reasons["memory"] = (
-                f"the recorder ran out of memory {facts['recorder_failures']} times; see what was dropped"
+                f"the recorder ran out of memory {facts['recorder_failures']} times; see the dropped counts"
             )
         return facts, ended - self._began, spool_file
 
@@ -322,14 +325,14 @@ class Recorder:
         return summarize(self.path, meta, self._reasons, seconds)
 
     def _attract_nvtx(self, module_path: str) -> bool:
-        """Point every library's NVTX at our module; it looks at its first NVTX call."""
+        """Make every library's NVTX load our module, which happens at its first NVTX call."""
         if not self._nvtx:
             return False
         if other := other_profilers.foreign_nvtx_injection(module_path):
-            self._reasons["nvtx"] = f"NVTX ranges go to {other}, as {other_profilers.NVTX_VARIABLE} says"
+            self._reasons["nvtx"] = f"NVTX ranges go to {other}, because of {other_profilers.NVTX_VARIABLE}"
             return False
         if os.environ.get(other_profilers.NVTX_VARIABLE) == module_path:
-            return True  # of a process that waits for windows
+            return True  # a dormant process has set this already
         os.environ[other_profilers.NVTX_VARIABLE] = module_path
         self._undo.append(lambda: (os.environ.pop(other_profilers.NVTX_VARIABLE, None), None)[1])
         return True
@@ -345,7 +348,7 @@ class Recorder:
             PROCESS_NAME: os.path.basename(sys.executable) or "python",
             "overhead_start_ns": str(int(start_seconds * 1e9)),
             SYSTEM_INFO: json.dumps(gpu_facts.system()),
-            **place_in_job().facts(),
+            **rank_in_job().facts(),
             "gpu_reason": self._reasons.get("gpu", ""),
             "stacks_state": self._reasons.get("stacks", "on"),
             "samples_per_second": str(self._sample_hz),
@@ -354,14 +357,14 @@ class Recorder:
 
     def _last_facts(self, seconds: float) -> dict[str, str]:
         facts = {"seconds": f"{seconds:.6f}", "finished": "yes"}
-        schedule, conductor = self._conductor.schedule, self._conductor
+        schedule, runner = self._schedule_runner.schedule, self._schedule_runner
         if schedule != Schedule():
-            facts |= {"schedule": str(schedule), "steps_counted": str(conductor.steps)}
-            if conductor.plan is not None:
-                facts |= conductor.plan.facts()
-            if not conductor.windows:
-                steps = f": {conductor.steps} steps ended, by {schedule.step_by}" if schedule.by_steps else ""
-                self._reasons["schedule"] = f"nothing was recorded, the plan was {schedule}{steps}"
+            facts |= {"schedule": str(schedule), "steps_counted": str(runner.steps)}
+            if runner.plan is not None:
+                facts |= runner.plan.facts()
+            if not runner.windows:
+                steps = f": {runner.steps} steps ended, by {schedule.step_by}" if schedule.by_steps else ""
+                self._reasons["schedule"] = f"nothing was recorded; the schedule was {schedule}{steps}"
         if not self._autograd:
             facts["autograd_link"] = "switched off"
         if "gpu" not in self._reasons:
@@ -374,14 +377,14 @@ class Recorder:
         return facts
 
     def _wait_for_gpu(self) -> None:
-        # Who comes to a live process, on a thread of its own, may come in the middle of a capture.
+        # An attach, on its own thread, may come during a graph capture.
         unseen = (
             self._give_way is not None
-            and not self._conductor.windows
+            and not self._schedule_runner.windows
             and threading.get_ident() != threading.main_thread().ident
         )
         if "gpu" not in self._reasons and (why := wait_for_gpu(unseen_captures=unseen)):
-            self._reasons["sync"] = f"the GPU could not be waited for: {why}"
+            self._reasons["sync"] = f"the GPU could not be synchronised: {why}"
 
     def _take_back(self) -> None:
         while self._undo:
@@ -402,55 +405,56 @@ def _make_others_give_way() -> None:
 
 
 def step() -> None:
-    """Say that a step of the program has ended, for a recording with a schedule of steps.
+    """Mark the end of a step of the program, for a recording with a schedule of steps.
 
-    Once it was called, optimizers are not counted any more. Does nothing where nothing is recorded.
+    After the first call, optimizer steps are no longer counted. Does nothing if nothing is recorded.
     """
     if _running is not None and _running.is_recording:  # a forked child records nothing
-        _running._conductor.called()
+        _running._schedule_runner.called()
 
 
 def _why_taken(taken: files.OccupiedError) -> str:
-    if taken.held is files.Held.LIVE:
+    if taken.occupant is files.Occupant.LIVE:
         by = f" (process {taken.process})" if taken.process else ""
-        return f"{taken.path} is being written by a recording that runs{by}; choose another name"
-    if taken.held is files.Held.DEAD:
+        return f"{taken.path} is being written by a running recording{by}; choose another name"
+    if taken.occupant is files.Occupant.DEAD:
         return (
-            f"{taken.path} is a recording that was not finished: profiling-lab recover turns it into a file, "
-            "overwrite=True (--overwrite) drops it"
+            f"{taken.path} belongs to a recording that was not finished: profiling-lab recover turns it "
+            "into a file, "
+            "overwrite=True (--overwrite) deletes it"
         )
-    return f"{taken.path} is no file that the recorder may write to, but a link, a folder or another user's"
+    return f"{taken.path} cannot be written by the recorder: it is a link, a folder or another user's file"
 
 
 @contextmanager
 def record(
     path: str | os.PathLike[str] | None = None, *, overwrite: bool = False, **options: Any
 ) -> Iterator[Recorder]:
-    """Record the body of a `with` statement into `path`, an SQLite file that nsys' readers understand.
+    """Record the body of a `with` statement into `path`, an SQLite file with the schema of Nsight Systems.
 
-    Without `path` a free name is chosen: recording.sqlite, recording-2.sqlite, ... `overwrite` allows an
-    existing file to be replaced; further options are those of Recorder. In a job of several ranks each writes
-    a file of its own (run.rank1.sqlite), under a free name if that exists; {rank} {local_rank} {pid} {host}
-    {date} in `path` are filled in. The recorder is yielded; its `path` and, after the block, its `summary`
-    are there. Raises what Recorder.start and stop raise; what the body raises goes on, and what stop() then
-    has to say becomes a RuntimeWarning.
+    Without `path` a free name is chosen: recording.sqlite, recording-2.sqlite, ... `overwrite` allows to
+    replace an existing file; further options are those of Recorder. In a job of several ranks each rank
+    writes its own file (run.rank1.sqlite), under a free name if that exists; {rank} {local_rank} {pid}
+    {host} {date} in `path` are filled in. Yields the recorder, with its `path` and, after the block, its
+    `summary`. Raises what Recorder.start and stop raise. Exceptions of the body are passed on; a failure of
+    stop() is then only a RuntimeWarning.
     """
     file, note = (
         (None, "") if path is None else output_name.in_this_process(os.fspath(path), overwrite=overwrite)
     )
     if note:
-        sys.stderr.write(f"profiling-lab: {note}\n")  # a warning could be made an error
+        sys.stderr.write(f"profiling-lab: {note}\n")  # not a warning, which could be turned into an error
     recorder = Recorder(file, overwrite=overwrite, **options)
     recorder.start()
     try:
         yield recorder
     except BaseException:
-        # What the body raised is what its caller must see; a failing stop() comes beside it.
+        # The caller must see the exception of the body; a failure of stop() is only a warning.
         if recorder.is_recording:
             try:
                 recorder.stop()
             except LabError as error:
                 warnings.warn(f"the recording could not be finished: {error}", RuntimeWarning, stacklevel=3)
         raise
-    if recorder.is_recording:  # not stopped in the body, nor a forked child that came out of it
+    if recorder.is_recording:  # not stopped in the body, and not a forked child that returned from it
         recorder.stop()

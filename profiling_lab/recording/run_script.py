@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Python script in this process as `python script.py ...` would, without a trace of the launcher.
+"""Run a Python script in this process as `python script.py ...` does, without frames of the launcher.
 
 The script is `__main__` (so pickling, multiprocessing and `if __name__ == "__main__"` work), sees its own
-`sys.argv` and `sys.path`, and ends as it would alone: same exit code, same traceback, same Ctrl-C.
+`sys.argv` and `sys.path`, and ends as without us: same exit code, same traceback, same Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _SIGINT_EXIT = 130  # 128 + SIGINT, what a shell reports
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What to run. `facts` become attributes of `__main__`, as Python itself sets them."""
+    """A script to run. `facts` become attributes of `__main__`, like those that Python sets."""
 
-    name: str  # for messages: what the user typed
+    name: str  # as typed by the user, for messages
     argv0: str
     folder: str  # goes to sys.path[0]
     facts: dict[str, object]
-    load: Callable[[], CodeType]  # raises what Python raises for code that cannot be compiled
+    load: Callable[[], CodeType]  # raises what Python raises for invalid code
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a script ended: what the process must do to end in the same way."""
+class ScriptResult:
+    """How a script ended, and what the process must do to end in the same way."""
 
     exit_code: int
     interrupted: bool = False  # Ctrl-C: the process must die of SIGINT
-    in_child: bool = False  # a forked child came out of the script: it has no recording
+    in_child: bool = False  # a forked child returned from the script: it has no recording
 
 
 def find_script(path: str) -> Script:
-    """What `python path` would run: a file, a folder or an archive with a `__main__.py`, or `-`, the standard
-    input. Raises UnreadableInputError where there is nothing that Python could run."""
+    """The script that `python path` runs: a file, a folder or archive with a `__main__.py`, or `-` (standard
+    input). Raises UnreadableInputError if there is none."""
     if path == "-":
         return _script_from_stdin()
     if os.path.isdir(path):
@@ -80,7 +80,7 @@ def find_script(path: str) -> Script:
 
 def _script_from_stdin() -> Script:
     if sys.stdin is None or sys.stdin.isatty():
-        raise UnreadableInputError("expected a script on the standard input, but nothing is piped into it")
+        raise UnreadableInputError("expected a script on the standard input, but it is a terminal")
     source = sys.stdin.buffer.read()
     return Script(
         name="stdin",
@@ -98,7 +98,7 @@ def _script_from_stdin() -> Script:
 
 
 def _script_inside(path: str, what: str) -> Script:
-    """The `__main__.py` of a folder or of an archive (zipapp). `what` is at `path` if there is none."""
+    """The `__main__.py` of a folder or archive (zipapp). `what` describes `path` if there is none."""
     folder = os.path.abspath(path)
     spec = PathFinder.find_spec("__main__", [folder])
     if spec is None:
@@ -107,7 +107,7 @@ def _script_inside(path: str, what: str) -> Script:
 
 
 def find_module(name: str) -> Script:
-    """The module that `python -m name` would run. Imports its parent packages, as Python does."""
+    """The module that `python -m name` runs. Imports its parent packages, as Python does."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.getcwd()
     asked = name
@@ -119,7 +119,7 @@ def find_module(name: str) -> Script:
     except (ImportError, ValueError) as error:
         raise UnreadableInputError(f"cannot find the module {name}: {error}") from None
     if spec is None or not hasattr(spec.loader, "get_code"):
-        raise UnreadableInputError(f"there is no module {name} that could be run")
+        raise UnreadableInputError(f"there is no module {name} that can be run")
     return replace(_script_of(spec), name=asked)
 
 
@@ -152,11 +152,11 @@ def run_script(
     arguments: Sequence[str],
     about_to_run: Callable[[], None] = lambda: None,
     has_run: Callable[[], None] = lambda: None,
-) -> Ending:
-    """Runs `script` and reports how it ended. What it printed, raised or left running is as without us.
+) -> ScriptResult:
+    """Run `script` and report how it ended. Its output, exceptions and threads are as without us.
 
-    `about_to_run` is called from the frame that executes the script: the frames below it are the launcher's;
-    `has_run` as soon as it is back there.
+    `about_to_run` is called from the frame that executes the script, so that the launcher's frames can be
+    hidden; `has_run` is called when the script returns.
     """
     owner = os.getpid()
     main = ModuleType("__main__")
@@ -167,7 +167,7 @@ def run_script(
     sys.argv[:] = [script.argv0, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = script.folder
-    ending, error = Ending(0), None
+    result, error = ScriptResult(0), None
     try:
         code = script.load()
         about_to_run()
@@ -176,39 +176,39 @@ def run_script(
         finally:
             has_run()
     except SystemExit as stop:
-        ending = Ending(_exit_code(stop.code))
+        result = ScriptResult(_exit_code(stop.code))
     except BaseException as raised:
         error = raised
-    if (
-        error is not None
-    ):  # outside of the handler: the script's excepthook must not find an exception in flight
-        ending = _ending_of(error)
+    if error is not None:  # outside of the handler: the script's excepthook must not see a current exception
+        result = _result_of(error)
     if os.getpid() != owner:
-        return replace(ending, in_child=True)
+        return replace(result, in_child=True)
     try:
         _wait_for_threads()
     except KeyboardInterrupt as raised:
-        ending = _ending_of(raised)
-    return ending
+        result = _result_of(raised)
+    return result
 
 
-def _ending_of(error: BaseException) -> Ending:
-    """Prints the traceback of what the script did not catch."""
+def _result_of(error: BaseException) -> ScriptResult:
+    """Print the traceback of an uncaught exception."""
     _show(error)
     interrupted = isinstance(error, KeyboardInterrupt)
-    return Ending(_SIGINT_EXIT if interrupted else 1, interrupted)
+    return ScriptResult(_SIGINT_EXIT if interrupted else 1, interrupted)
 
 
-def end_process(ending: Ending) -> int:
-    """The process's exit code. After a Ctrl-C it raises instead: Python then dies of SIGINT, in silence."""
-    if ending.interrupted:
-        sys.excepthook = lambda *_: None  # the traceback was shown already
+def end_process(result: ScriptResult) -> int:
+    """The process's exit code. After Ctrl-C it raises instead, so that Python dies of SIGINT without
+    output.
+    """
+    if result.interrupted:
+        sys.excepthook = lambda *_: None  # the traceback was printed already
         raise KeyboardInterrupt
-    return ending.exit_code
+    return result.exit_code
 
 
 def _exit_code(asked: object) -> int:
-    """What `sys.exit(asked)` comes to: a text is printed and counts as failure."""
+    """The exit code of `sys.exit(asked)`: a text is printed and means failure."""
     if asked is None:
         return 0
     if isinstance(asked, int):
@@ -218,9 +218,9 @@ def _exit_code(asked: object) -> int:
 
 
 def _wait_for_threads() -> None:
-    """Python waits for a script's threads before it exits; what they launch belongs to the recording."""
+    """Wait for the script's threads, as Python does before it exits. Their launches are recorded."""
     pools = sys.modules.get("concurrent.futures.thread")
-    finish_pools = getattr(pools, "_python_exit", None)  # idle pool threads end only when told
+    finish_pools = getattr(pools, "_python_exit", None)  # idle pool threads end only on request
     if finish_pools is not None:
         finish_pools()
     for thread in threading.enumerate():
@@ -229,13 +229,13 @@ def _wait_for_threads() -> None:
 
 
 def _show(error: BaseException) -> None:
-    """Prints the traceback as Python would, from the script's first frame on."""
+    """Print the traceback as Python does, starting with the script's first frame."""
     _drop_launcher(error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     vars(sys)["last_exc"] = error  # from 3.12 on
     try:
         sys.excepthook(type(error), error, error.__traceback__)
-    except BaseException as second:  # a broken hook of the script
+    except BaseException as second:  # the script's own hook failed
         _drop_launcher(second)
         sys.stderr.write("Error in sys.excepthook:\n")
         sys.__excepthook__(type(second), second, second.__traceback__)
@@ -244,7 +244,7 @@ def _show(error: BaseException) -> None:
 
 
 def _drop_launcher(error: BaseException) -> None:
-    """Takes the leading frames of this file and of the import system out of the traceback."""
+    """Remove the leading frames of this file and of the import system from the traceback."""
     traceback = error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which stretches of a run are recorded: a plan in steps or in seconds, and what carries it out."""
+"""Schedules: which parts of a run are recorded, in steps or in seconds, and their execution."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from profiling_lab.recording.budget import BudgetPlan
 
 
-class Phase(Enum):
-    """What the recorder does during a step."""
+class RecorderState(Enum):
+    """The state of the recorder during a step."""
 
     OFF = "off"
     WARM_UP = "warm-up"
-    """CUPTI works, so that its first, slow records are behind it; nothing is kept"""
+    """CUPTI is enabled, so that its slow first records are over; nothing is kept"""
     RECORD = "record"
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A plan: `wait` steps off, then cycles of `warmup` and `active` steps, one every `every` steps.
+    """`wait` steps off, then cycles of `warmup` and `active` steps, one every `every` steps.
 
-    wait: steps before the first cycle. warmup: steps before each window in which records are thrown away.
-    active: steps that a window records; None: to the end of the run. repeat: how many windows; None: no
-    limit. every: steps from the start of one window to the next; None: they follow each other.
-    delay_s, duration_s: the same by the clock, for programs without steps. signal: every signal of this name
-    opens a window or closes it (USR1). Steps, clock and signal exclude each other. While any thread captures
-    a CUDA graph, a window ends without waiting for streams other than the default one and its own.
-    step_by: what ends a step: "optimizer" (the first optimizer's step()), "calls" (profiling_lab.step()), or
-    "nvtx:NAME" (the end of an NVTX range NAME). budget: windows of `active` steps (3) come as often as this
-    share of the program's time allows (0.01); it excludes the other plans.
+    wait: steps before the first cycle. warmup: steps before each window whose records are discarded.
+    active: steps per window; None: to the end of the run. repeat: number of windows; None: no limit. every:
+    steps from the start of one window to the next; None: one directly after the other. delay_s, duration_s:
+    a window in seconds, for programs without steps. signal: each signal with this name opens or closes a
+    window (USR1). Steps, seconds and signal exclude each other. While a thread captures a CUDA graph, a
+    window ends without synchronising streams other than the default stream and its own. step_by: what ends
+    a step: "optimizer" (the first optimizer's step()), "calls" (profiling_lab.step()), or "nvtx:NAME" (the
+    end of an NVTX range NAME). budget: record windows of `active` steps (default 3) as often as this
+    overhead limit allows (0.01 is 1 %); it excludes the other options.
 
-    Raises UsageError for a plan that records nothing or says two things.
+    Raises UsageError for a schedule that records nothing or contradicts itself.
     """
 
     wait: int = 0
@@ -69,39 +69,37 @@ class Schedule:
                 raise UsageError(f"{name} must be at least 1, not {count}")
         for name, seconds in {"delay": self.delay_s, "duration": self.duration_s or 0.0}.items():
             if not seconds <= threading.TIMEOUT_MAX:
-                raise UsageError(f"{name} must be a time that a clock can show, not {seconds:g} s")
+                raise UsageError(f"{name} must be a finite time, not {seconds:g} s")
         if self.duration_s is not None and self.duration_s <= 0:
             raise UsageError(f"duration must be more than 0 seconds, not {self.duration_s:g}")
         if self.signal is not None:
             signal_number(self.signal)
         if self.by_clock and self.by_steps:
-            raise UsageError("a schedule goes by steps or by the clock: delay and duration exclude the rest")
+            raise UsageError("delay and duration cannot be combined with steps")
         if self.signal is not None and (self.by_clock or self.by_steps):
-            raise UsageError("a signal opens and closes windows itself: it excludes steps and the clock")
+            raise UsageError("signal cannot be combined with steps, delay or duration")
         if self.budget is not None:
             self._check_budget(self.budget)
         if self.active is None and (self.every is not None or self.repeat is not None):
-            raise UsageError("windows that come again need a length: say how many steps are active")
+            raise UsageError("repeated windows need a length: set the number of active steps")
         if self.every is not None and self.active is not None and self.every < self.active + self.warmup:
             raise UsageError(
-                f"a window every {self.every} steps is too often for {self.warmup} + {self.active} steps of "
+                f"a window every {self.every} steps is too short for {self.warmup} + {self.active} steps of "
                 "warm-up and recording"
             )
         kind, _, name = self.step_by.partition(":")
         if self.step_by not in ("optimizer", "calls") and not (kind == "nvtx" and name.strip()):
-            raise UsageError(f"steps are found by optimizer, calls or nvtx:NAME, not by {self.step_by!r}")
+            raise UsageError(f"step_by must be optimizer, calls or nvtx:NAME, not {self.step_by!r}")
 
     def _check_budget(self, share: float) -> None:
         if not 0 < share <= 0.5:
             raise UsageError(
-                f"a budget is a share above 0 % and up to 50 % of the program's time, not {share:.4%}"
+                f"a budget must be above 0 % and at most 50 % of the program's time, not {share:.4%}"
             )
         others = {"wait": self.wait, "every": self.every, "repeat": self.repeat, "signal": self.signal}
         named = [name for name, value in others.items() if value]
         if self.by_clock or named:
-            raise UsageError(
-                f"a budget says itself when windows begin: it excludes {', '.join(named) or 'the clock'}"
-            )
+            raise UsageError(f"a budget cannot be combined with {', '.join(named) or 'delay or duration'}")
 
     @property
     def by_clock(self) -> bool:
@@ -113,7 +111,7 @@ class Schedule:
 
     @classmethod
     def of_steps(cls, text: str, warmup: int = 1, **options: Any) -> Schedule:
-        """The plan of `A:B`, steps A up to but not including B, as Python counts; an open end is allowed.
+        """The schedule for `A:B`, steps A up to but not including B, as in Python; B may be omitted.
 
         Raises UsageError for anything else.
         """
@@ -125,7 +123,7 @@ class Schedule:
             begin = end = -1
         if not colon or begin < 0 or (end is not None and end <= begin):
             raise UsageError(
-                f"steps are given as A:B with 0 <= A < B (10:15 are five steps, the first of all is 0), "
+                f"steps must be A:B with 0 <= A < B (10:15 means five steps, the first step is 0), "
                 f"not {text!r}"
             )
         warmup = min(warmup, begin)
@@ -134,30 +132,30 @@ class Schedule:
         return cls(wait=begin - warmup, warmup=warmup, active=active, repeat=repeat, **options)
 
     def changes(self) -> dict[str, Any]:
-        """What differs from the whole run, for Schedule(**changes) in another process."""
+        """The values that differ from the defaults, for Schedule(**changes) in another process."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in values.items() if value != getattr(Schedule(), name)}
 
-    def phase(self, step: int) -> Phase:
-        """What happens during the step with this number, counted from 0, unless a budget decides that."""
+    def phase(self, step: int) -> RecorderState:
+        """The state during the step with this number, counted from 0, unless a budget decides."""
         if self.budget is not None:
-            return Phase.OFF
+            return RecorderState.OFF
         since = step - self.wait
         if since < 0:
-            return Phase.OFF
+            return RecorderState.OFF
         if self.active is None:
-            return Phase.RECORD if since >= self.warmup else Phase.WARM_UP
+            return RecorderState.RECORD if since >= self.warmup else RecorderState.WARM_UP
         cycle = self.every or self.warmup + self.active
         number, within = divmod(since, cycle)
         if (self.repeat is not None and number >= self.repeat) or within >= self.warmup + self.active:
-            return Phase.OFF
-        return Phase.RECORD if within >= self.warmup else Phase.WARM_UP
+            return RecorderState.OFF
+        return RecorderState.RECORD if within >= self.warmup else RecorderState.WARM_UP
 
     def __str__(self) -> str:
         if self.signal is not None:
             return f"between signals {self.signal}"
         if self.budget is not None:
-            return f"as often as {100 * self.budget:g} % of the time allow"
+            return f"as often as {100 * self.budget:g} % overhead allows"
         if self.by_clock:
             length = "to the end" if self.duration_s is None else f"for {self.duration_s:g} s"
             return f"from {self.delay_s:g} s on {length}"
@@ -171,24 +169,24 @@ class Schedule:
         return f"{text} and again {again}" + (f", {self.repeat} times" if self.repeat else "")
 
 
-class Conductor:
-    """Carries a schedule out on one running recording. Steps may end on any thread."""
+class ScheduleRunner:
+    """Executes a schedule on a running recording. Steps may end on any thread."""
 
     def __init__(
         self,
         schedule: Schedule,
         wait_for_gpu: Callable[[], None],
-        on_phase: Callable[[Phase], None] | None = None,
+        on_phase: Callable[[RecorderState], None] | None = None,
     ) -> None:
         self.schedule = schedule
         self._on_phase = on_phase
         self.plan = _budget_plan(schedule)
         self.steps = 0
-        """steps that have ended"""
+        """the number of ended steps"""
         self.windows = 0
         self._wait_for_gpu = wait_for_gpu
-        self._phase = Phase.OFF if self.begins_paused else Phase.RECORD
-        self._lock = threading.RLock()  # a signal may come while its own thread holds it
+        self._phase = RecorderState.OFF if self.begins_paused else RecorderState.RECORD
+        self._lock = threading.RLock()  # reentrant: a signal may interrupt the thread that holds it
         self._optimizer: weakref.ref[Any] | None = None
         self._told = False
         self._over = False
@@ -197,11 +195,11 @@ class Conductor:
 
     @property
     def begins_paused(self) -> bool:
-        """Whether the recording must be started in a pause. Without a plan all of the run is one window."""
+        """Whether the recording must start paused. Without a schedule the whole run is one window."""
         return self.schedule != Schedule()
 
     def start(self) -> None:
-        """The recording runs: begin with what the schedule says of step 0."""
+        """The recording has started: enter the state of step 0."""
         schedule = self.schedule
         if schedule.signal is not None:
             self._undo.append(on_signal(schedule.signal, self.toggle))
@@ -217,7 +215,7 @@ class Conductor:
         self._enter(schedule.phase(0))
 
     def stop(self) -> None:
-        """Nothing changes any more, not even by a timer that has just run out. Safe to call twice."""
+        """Stop all changes, including those of a timer that has just expired. Safe to call twice."""
         with self._lock:
             self._over = True
             while self._undo:
@@ -225,15 +223,15 @@ class Conductor:
 
     @property
     def _elsewhere(self) -> bool:
-        """In a forked child, which records nothing, and whose lock a thread may have held for ever."""
+        """Whether this is a forked child, which records nothing, and whose lock may never be released."""
         return os.getpid() != self._process
 
     def called(self) -> None:
-        """The program itself says that a step has ended: from now on its word alone counts."""
+        """profiling_lab.step() was called: from now on only these calls count."""
         if self._elsewhere:
             return
         with self._lock:
-            counted_already = not self._told and self.steps > 0  # by the optimizer, a moment ago
+            counted_already = not self._told and self.steps > 0  # by the optimizer, just before
             self._told = True
             if self.schedule.by_steps and not counted_already:
                 self._step_ended()
@@ -243,19 +241,19 @@ class Conductor:
         if self._elsewhere:
             return
         with self._lock:
-            self._enter(Phase.OFF if self._phase is Phase.RECORD else Phase.RECORD)
+            self._enter(RecorderState.OFF if self._phase is RecorderState.RECORD else RecorderState.RECORD)
 
     def pause(self) -> None:
-        """Close the window that is open, if any."""
+        """Close the open window, if any."""
         if not self._elsewhere:
             with self._lock:
-                self._enter(Phase.OFF)
+                self._enter(RecorderState.OFF)
 
     def resume(self) -> None:
         """Open a window, if none is open."""
         if not self._elsewhere:
             with self._lock:
-                self._enter(Phase.RECORD)
+                self._enter(RecorderState.RECORD)
 
     def _step_ended(self) -> None:
         if self._elsewhere:
@@ -270,31 +268,37 @@ class Conductor:
     def _follow_budget(self, plan: BudgetPlan) -> None:
         began = time.perf_counter()
         plan.step_ended(began)
-        phase = Phase.RECORD if plan.records() else Phase.WARM_UP if plan.warms_up() else Phase.OFF
+        phase = (
+            RecorderState.RECORD
+            if plan.records()
+            else RecorderState.WARM_UP
+            if plan.warms_up()
+            else RecorderState.OFF
+        )
         if phase is self._phase:
             return
         windows = self.windows
         self._enter(phase)
         plan.transition_took(time.perf_counter() - began)
-        if phase is Phase.RECORD and self.windows == windows:
+        if phase is RecorderState.RECORD and self.windows == windows:
             plan.window_did_not_open()
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: RecorderState) -> None:
         from profiling_lab import _recorder
 
         if phase is self._phase or self._over:
             return
-        if self._phase is Phase.RECORD:
-            # What the window launched must be done before CUPTI is switched off: it would be lost.
+        if self._phase is RecorderState.RECORD:
+            # The window's work must end before CUPTI is disabled, or its records are lost.
             _recorder.close_window()
             self._wait_for_gpu()
-        if phase is Phase.OFF:
+        if phase is RecorderState.OFF:
             _recorder.pause()
-        elif phase is Phase.WARM_UP:
+        elif phase is RecorderState.WARM_UP:
             _recorder.warm_up()
         else:
-            # What still runs belongs to no window: unrecorded it would look like idle time, and of a warm-up
-            # it would stand in the window without its launches.
+            # Work that still runs belongs to no window: unrecorded it would look like idle time, and work
+            # of a warm-up would be in the window without its launches.
             self._wait_for_gpu()
             self.windows += _recorder.open_window(self.steps if self.schedule.by_steps else -1)
         self._phase = phase
@@ -305,7 +309,9 @@ class Conductor:
         self._undo.append(optimizer_steps.follow(self._optimizer_stepped))
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
-        """Of several optimizers (a GAN's) the first counts, and while a graph is captured nothing runs."""
+        """Count a step. Only the first of several optimizers (as in a GAN) counts, and no step during
+        capture.
+        """
         if self._told:
             return
         first = self._optimizer() if self._optimizer is not None else None
@@ -344,7 +350,7 @@ class Conductor:
 def _budget_plan(schedule: Schedule) -> BudgetPlan | None:
     if schedule.budget is None:
         return None
-    from profiling_lab.recording import budget  # not in a process that only waits
+    from profiling_lab.recording import budget  # do not import it in a dormant process
 
     return budget.BudgetPlan(
         schedule.budget,

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 
 from profiling_lab.errors import UsageError
 
-# Ctrl-C must go on to end the script, and a fault that a handler returns from happens again for ever.
+# Ctrl-C must still end the script, and returning from the handler of a fault repeats the fault forever.
 _NOT_TO_BE_HANDLED = ("SIGKILL", "SIGSTOP", "SIGINT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 
 
-# Faults belong to the thread that made them.
+# Faults are delivered to the thread that caused them.
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Threads that are started in this block get no signals: they are the program's, which may block them."""
+    """Threads started in this block get no signals, because signals belong to the program's threads."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
     try:
         yield
@@ -29,24 +29,22 @@ def blocked() -> Iterator[None]:
 
 
 def signal_number(name: str) -> signal.Signals:
-    """The signal of this name (USR1, SIGUSR1). Raises UsageError if no program can do without it."""
+    """The signal with this name (USR1, SIGUSR1). Raises UsageError if programs depend on it."""
     full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"
     number = getattr(signal, full, None)
     if not isinstance(number, signal.Signals) or number.name in _NOT_TO_BE_HANDLED:
-        raise UsageError(
-            f"{name!r} is no signal that opens and closes windows; USR1 and USR2 are free to use"
-        )
+        raise UsageError(f"{name!r} cannot be used to open and close windows; use USR1 or USR2")
     return number
 
 
 def check_thread() -> None:
     """Raises UsageError on a thread that cannot handle signals."""
     if threading.current_thread() is not threading.main_thread():
-        raise UsageError("signals can be handled by the main thread alone; record from there")
+        raise UsageError("only the main thread can handle signals; start the recording there")
 
 
 def on_signal(name: str, action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` on every signal of this name. Returns how to give that up.
+    """Call `action` on every signal with this name. Returns a function that cancels this.
 
     Raises UsageError as `signal_number` and `check_thread`.
     """
@@ -59,9 +57,9 @@ def on_signal(name: str, action: Callable[[], None]) -> Callable[[], None]:
     before = signal.signal(number, handle)
 
     def give_up() -> None:
-        if signal.getsignal(number) is handle:  # else the program has put its own there meanwhile
+        if signal.getsignal(number) is handle:  # else the program installed its own handler meanwhile
             with contextlib.suppress(ValueError):  # on another thread, at exit
-                # None: a handler that Python did not install, and cannot put back.
+                # None: a handler that was not installed by Python and cannot be restored.
                 signal.signal(number, signal.SIG_DFL if before is None else before)
 
     return give_up

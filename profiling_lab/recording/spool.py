@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture file in memory: one structured array per kind of record of csrc/recorder/spool/records.h."""
+"""A capture file in memory: one structured array per record kind (csrc/recorder/spool/records.h)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from profiling_lab.errors import LabError, UnreadableInputError
 Records = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 Rows = tuple[str, Any]
-"""the name of a table and some rows for it"""
+"""the name of a table, and rows for it"""
 
 NONE = 0xFFFFFFFF
 """a field's "no value" (csrc/recorder/spool/records.h)"""
 
 PIECE_ROWS = 200_000
-"""so many rows are made and written at a time: memory must hold the capture, and not much more"""
+"""rows per chunk when writing, to limit memory to little more than the capture"""
 
 # nsys packs machine, process and thread into one number; ours are machine 0, virtual machine 1.
 VIRTUAL_MACHINE = 1 << 48
@@ -43,9 +43,9 @@ class Spool:
 
     @classmethod
     def read(cls, path: str | Path, file: int = -1) -> Spool:
-        """Read it from `path`, or from a descriptor; `path` is then for messages alone.
+        """Read it from `path`, or from a descriptor; `path` is then only used in messages.
 
-        Raises UnreadableInputError if it is no capture file.
+        Raises UnreadableInputError if it is not a capture file.
         """
         from profiling_lab import _recorder
 
@@ -67,12 +67,12 @@ class Spool:
         )
 
     def since_start(self, times: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Nanoseconds since time zero; negative for what began before."""
+        """Nanoseconds since time zero; negative for earlier events."""
         return times.astype(np.int64) - np.int64(self.start_ns)
 
     @property
     def unreadable(self) -> str:
-        """One clause about what could not be read; "" if all of it could."""
+        """A clause about unreadable parts; "" if there are none."""
         if not self.unreadable_bytes:
             return ""
         places = f" in {self.unreadable_places} places" if self.unreadable_places > 1 else ""
@@ -84,14 +84,14 @@ class Spool:
 
 
 def pieces(records: Records) -> Iterator[Records]:
-    """The records by their start, some at a time."""
+    """The records by start time, in chunks."""
     order = np.argsort(records["start_ns"], kind="stable")
     for first in range(0, len(order), PIECE_ROWS):
         yield records[order[first : first + PIECE_ROWS]]
 
 
 def global_tid(process: int, thread: Any) -> Any:
-    """nsys' serialised id of a thread: 24 bits each for process and thread."""
+    """The globalTid of nsys: 24 bits each for process and thread."""
     return VIRTUAL_MACHINE | (process << 24) | thread
 
 
@@ -103,15 +103,15 @@ class StringTable:
         self._ids: dict[str, int] = {}
 
     def id(self, text: str) -> int:
-        """The id of a text, new if it was not seen before."""
+        """The id of a text; a new id for a new text."""
         return self._ids.setdefault(text, len(self._ids) + 1)
 
     def text(self, spool_id: int) -> str:
-        """The text behind a spool id; "" where there is none."""
+        """The text of a spool id; "" if there is none."""
         return self._spool[spool_id] if spool_id < len(self._spool) else ""
 
     def ids(self, spool_ids: npt.NDArray[Any]) -> Ids:
-        """StringIds ids for a column of spool ids; -1 where a row has no string."""
+        """StringIds ids for a column of spool ids; -1 for rows without a string."""
         distinct, inverse = np.unique(spool_ids, return_inverse=True)
         mapped = [self.id(self._spool[i]) if i < len(self._spool) else -1 for i in distinct.tolist()]
         return np.asarray(mapped, dtype=np.int64)[inverse.reshape(-1)]

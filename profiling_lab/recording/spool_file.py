@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who owns a capture file, and whether its recording still runs.
+"""The lock of a capture file: which process owns it, and whether its recording still runs.
 
-A recorder creates its file with O_EXCL and holds a lock (flock) on it until the recording is written. A file
-without the lock was left by a process that was killed. On file systems without locks a file counts as being
-written while its last change is less than `STILL_WRITTEN_S` old: a recorder writes at least once a second.
+A recorder creates its file with O_EXCL and holds a lock (flock) on it until the recording is written. A
+file without a lock belongs to a killed process. On file systems without locks, a file counts as being
+written while its last change is less than `STILL_WRITTEN_S` old, because a recorder writes at least once
+per second.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ STILL_WRITTEN_S = 60
 _ATTEMPTS = 100
 
 
-class Held(Enum):
-    """What stands where a file was to be created."""
+class Occupant(Enum):
+    """What already exists at the path of a new capture file."""
 
-    LIVE = "a recording that runs"
-    DEAD = "what a killed recording left"
+    LIVE = "a running recording"
+    DEAD = "the file of a killed recording"
     OTHER = "something else: a link, a folder, a device, or another user's file"
 
 
 class OccupiedError(Exception):
-    """The name is taken. `process` is the one that wrote the file, 0 where that is not known."""
+    """The path is occupied. `process` wrote the file; 0 if unknown."""
 
-    def __init__(self, path: Path, held: Held, process: int = 0) -> None:
-        super().__init__(f"{path}: {held.value}")
-        self.path, self.held, self.process = path, held, process
+    def __init__(self, path: Path, occupant: Occupant, process: int = 0) -> None:
+        super().__init__(f"{path}: {occupant.value}")
+        self.path, self.occupant, self.process = path, occupant, process
 
 
 def create(path: Path, *, replace_dead: bool = False) -> int:
-    """A new, locked file, readable by its owner alone; the descriptor is the caller's.
+    """Create a locked file, readable only by its owner. The caller owns the descriptor.
 
-    Raises OccupiedError where the name is taken, OSError where the file cannot be made. A file whose process
-    is gone is replaced with `replace_dead`; nothing else ever is.
+    Raises OccupiedError if the path is occupied, OSError if the file cannot be created. With `replace_dead` a
+    file whose process is gone is replaced; nothing else is ever replaced.
     """
     for _ in range(_ATTEMPTS):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
@@ -51,24 +52,24 @@ def create(path: Path, *, replace_dead: bool = False) -> int:
         except FileExistsError:
             _make_way(path, replace_dead)
             continue
-        # Between the two calls another process may have taken the file for a dead one.
+        # Between the two calls another process may have replaced the file, because it looked dead.
         if _lock(file, fcntl.LOCK_EX) is not False and is_at(file, path):
             return file
         os.close(file)
-    raise OccupiedError(path, Held.LIVE)
+    raise OccupiedError(path, Occupant.LIVE)
 
 
 def open_finished(path: Path) -> int:
-    """A descriptor of a capture file that nobody writes any more; while it is open, nobody replaces the file.
+    """A descriptor of a complete capture file. While it is open, no recorder replaces the file.
 
-    Raises OccupiedError if it is still written or no plain file, OSError if it cannot be read.
+    Raises OccupiedError if it is still being written or not a regular file, OSError if it cannot be read.
     """
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OccupiedError(path, Held.OTHER)
+            raise OccupiedError(path, Occupant.OTHER)
         if _is_written(file, fcntl.LOCK_SH):
-            raise OccupiedError(path, Held.LIVE, _process(file))
+            raise OccupiedError(path, Occupant.LIVE, _process(file))
     except BaseException:
         os.close(file)
         raise
@@ -76,7 +77,7 @@ def open_finished(path: Path) -> int:
 
 
 def is_at(file: int, path: Path) -> bool:
-    """Whether `path` names the file behind this descriptor."""
+    """Whether `path` refers to the file of this descriptor."""
     try:
         there = os.lstat(path)
     except OSError:
@@ -85,14 +86,14 @@ def is_at(file: int, path: Path) -> bool:
 
 
 def remove(file: int, path: Path) -> None:
-    """Delete the file behind this descriptor if it has this name. Whoever holds its lock is not disturbed."""
+    """Delete the file of this descriptor if it is at this path. Its lock is not affected."""
     with contextlib.suppress(OSError):
         if is_at(file, path):
             os.unlink(path)
 
 
 def place(file: int, path: Path) -> Path | None:
-    """Where the file behind this descriptor is now: its folder may have been renamed. None: deleted."""
+    """The current path of this descriptor's file, because its folder may have been renamed. None: deleted."""
     if is_at(file, path):
         return path
     with contextlib.suppress(OSError):
@@ -105,20 +106,20 @@ def place(file: int, path: Path) -> Path | None:
 def _make_way(path: Path, replace_dead: bool) -> None:
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise OccupiedError(path, Held.OTHER)
+            raise OccupiedError(path, Occupant.OTHER)
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:  # gone meanwhile
         return
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
-            raise OccupiedError(path, Held.OTHER) from error
+            raise OccupiedError(path, Occupant.OTHER) from error
         raise
     try:
         if _is_written(file, fcntl.LOCK_EX):
-            raise OccupiedError(path, Held.LIVE, _process(file))
+            raise OccupiedError(path, Occupant.LIVE, _process(file))
         if not replace_dead:
-            raise OccupiedError(path, Held.DEAD, _process(file))
-        if is_at(file, path):  # we hold its lock: nobody else may replace it now
+            raise OccupiedError(path, Occupant.DEAD, _process(file))
+        if is_at(file, path):  # we hold its lock, so no one else may replace it
             os.unlink(path)
     finally:
         os.close(file)
@@ -132,7 +133,7 @@ def _is_written(file: int, lock: int) -> bool:
 
 
 def _lock(file: int, kind: int) -> bool | None:
-    """Whether the lock was had; None where the file system has none."""
+    """Whether the lock was acquired; None if the file system has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -143,7 +144,7 @@ def _lock(file: int, kind: int) -> bool | None:
 
 
 def _process(file: int) -> int:
-    """The process that a capture file names in its first block (csrc/recorder/spool/records.h), or 0."""
+    """The process id in the first block of a capture file, 0 if there is none."""
     with contextlib.suppress(OSError):
         block = os.pread(file, 24, 0)
         if len(block) == 24 and block[:4] == b"PLSL":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording says when it has ended."""
+"""The summary of a finished recording."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _LOST = (
     "callback_errors",
     "unwritten_records",
     "texts_cut",
-    "unreadable_places",  # only where the capture was converted
+    "unreadable_places",  # only set after the conversion
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingSummary:
-    """What a finished recording holds.
+    """The contents of a finished recording.
 
-    `launches` counts recorded CUDA calls, `stacks` those among them with a Python stack, `dropped` events and
-    records that were lost. `reasons` says why something was not recorded: keys `gpu`, `stacks`, `nvtx`,
-    `autograd`; a part that worked has no key. `meta` is what PYREC_META holds: more counts, versions, costs.
+    `launches` is the number of recorded CUDA calls, `stacks` of those with a Python stack, `dropped` of
+    lost events and records. `reasons` says why something was not recorded, with the keys `gpu`, `stacks`,
+    `nvtx`, `autograd`; a part that worked has no key. `meta` is the content of PYREC_META: more counts,
+    versions, overhead.
     """
 
     path: Path
@@ -45,7 +46,7 @@ class RecordingSummary:
 def summarize(
     path: Path, meta: Mapping[str, str], reasons: Mapping[str, str], seconds: float
 ) -> RecordingSummary:
-    """The summary of a recording that has ended: `meta` is what the recorder said last."""
+    """The summary of a recording that has ended; `meta` is the recorder's final metadata."""
     return RecordingSummary(
         path=path,
         kernels=int(meta["kernels"]),

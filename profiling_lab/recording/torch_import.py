@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does something with a module as soon as the script has imported it, without importing it for the script."""
+"""Call an action as soon as the script has imported a module, without importing it ourselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Action = Callable[[Any], object]
 
 
 def when_imported(action: Action, name: str = "torch") -> Callable[[], None]:
-    """Call `action(module)` now if the module is there, else after its import. Returns how to give up."""
+    """Call `action(module)` now if the module is imported, else after its import. Returns a cancel
+    function.
+    """
     module = sys.modules.get(name)
     if module is not None:
         action(module)
@@ -26,7 +28,7 @@ def when_imported(action: Action, name: str = "torch") -> Callable[[], None]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for the import of some modules and lets the usual finders do the import itself."""
+    """Watches for the import of some modules; the import itself is left to the usual finders."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Action]] = {}
@@ -48,10 +50,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         execute = loader.exec_module
 
         def execute_and_act(module: ModuleType) -> None:
-            del loader.exec_module  # the loader is as it was
+            del loader.exec_module  # restore the loader
             execute(module)
-            # The module is whole, but the import system says so only after this; until then every thread that
-            # imports it, as torch's own functions do, waits for this thread.
+            # The module is complete, but the import system marks it only after this. Until then every thread
+            # that imports it, as torch's own functions do, waits for this thread.
             if module.__spec__ is not None:
                 vars(module.__spec__)["_initializing"] = False
             actions = self.actions.pop(name, [])
@@ -71,7 +73,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._leave_if_done()
 
     def _leave_if_done(self) -> None:
-        # A new list: another thread may be going through this one, and would miss a finder.
+        # A new list: another thread may be iterating over this one, and would miss a finder.
         if not self.actions and self in sys.meta_path:
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of a recording that paused, and what of its capture file belongs to them."""
+"""The windows of a recording with pauses, and the records that belong to them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy.typing as npt
 from profiling_lab.recording.spool import Records, Spool
 
 OPEN_END = np.uint64(np.iinfo(np.uint64).max)
-_NAMES = (33, 75)  # NVTX categories and domains: no ranges, they have no time
+_NAMES = (33, 75)  # NVTX categories and domains, which have no time
 
 
 def windows(spool: Spool) -> Records:
-    """One row per window, by start. One that nothing closed (a killed process) ends with the recording."""
+    """One row per window, by start. A window that was never closed (killed process) ends with the
+    recording.
+    """
     rows = spool.records["windows"]
     latest = {int(row["start_ns"]): row for row in rows}  # the closing row follows the opening one
     out = np.array(list(latest.values()), dtype=rows.dtype) if latest else rows[:0]
@@ -25,10 +27,10 @@ def windows(spool: Spool) -> Records:
 
 
 def keep_what_was_recorded(spool: Spool) -> None:
-    """Drop what lies outside of all windows, if there are any: warm-up, and graphs replayed in a pause.
+    """Drop records outside of all windows, if there are any: warm-up, and graphs replayed during a pause.
 
-    A call belongs to the window in which it started. Work of the GPU belongs to its call, wherever it ran;
-    what else ran in a window is kept as well, for the GPU was busy with it.
+    A call belongs to the window in which it started. GPU work belongs to its call, whenever it ran. Other GPU
+    work during a window is kept too, because the GPU was busy with it.
     """
     if not len(spool.records["windows"]) and spool.meta.get("windows") != "0":
         return
@@ -56,7 +58,7 @@ def keep_what_was_recorded(spool: Spool) -> None:
 def _overlaps(
     starts: npt.NDArray[Any], ends: npt.NDArray[Any], first: npt.NDArray[Any], last: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Per [first, last] whether it touches one of the windows, which are in order and disjoint."""
+    """Per interval [first, last] whether it overlaps a window. Windows are sorted and disjoint."""
     if not len(starts):
         return np.zeros(len(first), dtype=bool)
     at = np.searchsorted(starts, last, side="right") - 1  # the last window that begins in time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong in a trace: one rule per file, each with evidence, cost, line and remedy.
+"""The rules of `check`: one rule per file. A finding has evidence, a cost, a source line and a remedy.
 
 To add a rule: `<name>.py` with a RULE of that name, one line in RULES, and `tests/rules/test_<name>.py` with
 a trace where it fires, one where it stays silent and one where it abstains. A file of your own for

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the program allocate and free GPU memory again and again? cudaMalloc and cudaFree are slow, and
-cudaFree waits for the GPU; after warm-up torch's allocator needs neither.
+"""Does the program allocate and free GPU memory in every step? cudaMalloc and cudaFree are slow, and cudaFree
+synchronises with the GPU. After warm-up, torch's caching allocator needs neither.
 
-Counted are calls that allocate or free after the first third of the kernels, by line. Those of a memory pool
-(cudaMallocAsync) are cheap and left out. The cost is the host's time in the calls; the GPU feels it only
-where its queue runs dry meanwhile, which `gaps` shows.
+The rule counts calls that allocate or free after the first third of the kernels, by line. Calls that use a
+memory pool (cudaMallocAsync) are cheap and not counted. The cost is the host time in the calls. The GPU loses
+time only if it runs out of queued work meanwhile; `gaps` shows that.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.costs import held
-from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.costs import host_blocked
+from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.cuda_calls import CudaCall
@@ -22,39 +22,41 @@ WARM_UP = Threshold(
     "warm_up", "warm-up", 1 / 3, "of the kernels", "ours: torch grows its pool in the first steps"
 )
 MANY = Threshold("many", "calls after warm-up", 4, "at least", "ours: a few blocks grow late in any program")
-ENOUGH = Threshold("enough", "kernels to tell warm-up from steps", 100, "at least", "ours")
-# Allocations from a pool (cudaMallocAsync) are cheap and belong into a loop.
+ENOUGH = Threshold("enough", "kernels needed to tell warm-up from steps", 100, "at least", "ours")
+# Allocations from a pool (cudaMallocAsync) are cheap and fine inside a loop.
 ALLOCATES = (CudaCall.DEVICE_MEMORY, CudaCall.PINNED_MEMORY)
 REMEDY = (
-    "allocate once and reuse; in torch, find what asks for ever new sizes, drop torch.cuda.empty_cache(), "
+    "allocate once and reuse; in torch, find the tensors whose sizes change, drop torch.cuda.empty_cache(), "
     "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations, calls = view.operations, view.calls
     allocates = view.calls_of(*ALLOCATES)
     if not len(calls):
-        return Abstain("no API call was recorded", CALLS)
+        return Abstain("no CUDA API call was recorded", CALLS)
     if view.kernels.sum() < view[ENOUGH]:
-        return Abstain(f"{int(view.kernels.sum())} kernels are too few to tell warm-up from steps", LONGER)
+        return Abstain(
+            f"{int(view.kernels.sum())} kernels are too few to tell warm-up from steady steps", LONGER
+        )
     starts = np.sort(operations.start_ns[view.kernels])
     warm = starts[int(min(view[WARM_UP] * len(starts), len(starts) - 1))]
     rows = np.flatnonzero(allocates & (calls.start_ns > warm))
     findings = []
     for number, mine in grouped(rows, view.call_place[rows]):
-        stood = held(view, mine)
-        if len(mine) < view[MANY] or stood.total_ns < view[WORTH] * view.span_ns:
+        blocked = host_blocked(view, mine)
+        if len(mine) < view[MANY] or blocked.total_ns < view[WORTH] * view.span_ns:
             continue
         findings.append(
             view.finding(
-                what=f"{len(mine)} allocations and releases after warm-up took {ms(stood.total_ns)}",
-                cost_ns=stood.total_ns,
-                cost_of="host held in the calls",
+                what=f"{len(mine)} allocations and frees after warm-up took {ms(blocked.total_ns)}",
+                cost_ns=blocked.total_ns,
+                cost_of="host blocked in the calls",
                 place=view.place(number),
                 table="calls",
-                rows=stood.calls,
-                weight=stood.each_ns,
+                rows=blocked.calls,
+                weight=blocked.each_ns,
                 remedy=REMEDY,
             )
         )

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What limits the program: launching (the GPU waits for the host), copying, or neither?
+"""Is the program launch-bound, copy-bound or neither?
 
-Long launch calls do not mean that launching limits: where the queue of the GPU is full, the call waits for
-the GPU, and a CUDA graph wins nothing.
+Copy-bound: only copies run for at least half of the recording. Launch-bound: the GPU idles, most kernels
+start on an idle GPU, they are launched more slowly than they run, and the launch queue was never full. Long
+launch calls alone do not mean launch-bound: if the launch queue is full, the call waits for the GPU, and a
+CUDA graph does not help.
 
-Copy-bound: for half of the recording only copies run. Launch-bound: the GPU idles, most kernels found it with
-nothing left to do, they are launched more slowly than they run, and no queue was full. Long gaps (first
-calls, loading data) come from no launch: they are left out here, and `gap_cause` explains them.
+Long gaps (first calls, data loading) are not caused by launches. They are excluded here; `gap_cause` explains
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.gpu_gaps import LONG
 from profiling_lab.rules.launch_queue import full_queue_ns, launch_pace
 from profiling_lab.rules.rule import Rule, Time
@@ -22,14 +23,18 @@ from profiling_lab.rules.view import ENOUGH_FRAC, View
 
 IDLE = Threshold("idle", "the GPU idles", 0.15, "of the recording, from", "TraceLens and nsys-ai: 15 %")
 COPYING = Threshold("copying", "only copies run", 0.5, "of the recording, from", "ours: more than all else")
-STARVED = Threshold("starved", "kernels that found the GPU with no work", 0.5, "of all, from", "ours: most")
-QUEUE = Threshold("queue", "launches in a full queue", 1000, "from", "CUDA: 1,024 entries")
-FULL = Threshold("full", "the host waits for a full queue", 0.05, "of the recording, from", "ours")
-OF_LAUNCHES = "launch less: a CUDA graph (torch.compile(mode='reduce-overhead')), larger batches, fusion"
-OF_COPIES = "copy less, or beside computing: keep data on the GPU, prefetch on a stream, pin, smaller types"
+STARVED = Threshold("starved", "kernels that start on an idle GPU", 0.5, "of all, from", "ours: most")
+QUEUE = Threshold("queue", "launches in a full launch queue", 1000, "from", "CUDA: 1,024 entries")
+FULL = Threshold("full", "the host waits for a full launch queue", 0.05, "of the recording, from", "ours")
+OF_LAUNCHES = (
+    "reduce launches: a CUDA graph (torch.compile(mode='reduce-overhead')), larger batches, fused kernels"
+)
+OF_COPIES = (
+    "copy less or overlap copies with compute: keep data on the GPU, prefetch on a side stream, pin memory"
+)
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     findings: list[Finding] = []
     unknown: list[Abstain] = []
     for process, busy in view.processes.items():
@@ -69,7 +74,7 @@ def _launch_bound(view: View, process: int, idle_ns: int, span_ns: int) -> Findi
     pace = launch_pace(view, kernels)
     if len(pace.known) < ENOUGH_FRAC * max(len(kernels), 1):
         return Abstain(
-            f"of {len(kernels)} kernels {len(pace.known)} have their launch in the file: too few",
+            f"of {len(kernels)} kernels {len(pace.known)} have a recorded launch: too few",
             FROM_THE_START,
         )
     queue_is_full = pace.fullest >= view[QUEUE] or full_queue_ns(view, process) >= view[FULL] * span_ns
@@ -78,12 +83,12 @@ def _launch_bound(view: View, process: int, idle_ns: int, span_ns: int) -> Findi
         return None
     waited_ns = np.where(pace.starved_ns < view[LONG], pace.starved_ns, 0)
     return view.finding(
-        what=f"launch-bound{view.of_process(process)}: apart from long gaps the GPU idles "
-        f"{percent(idle_ns / span_ns)} of the time; {percent(starved_frac)} of the kernels found it with "
-        f"nothing left to do, one launched every {pace.interval_ns / 1000:.1f} µs to run "
+        what=f"launch-bound{view.of_process(process)}: outside of long gaps the GPU idles "
+        f"{percent(idle_ns / span_ns)} of the time; {percent(starved_frac)} of the kernels started on "
+        f"an idle GPU; the host launches one every {pace.interval_ns / 1000:.1f} µs, and one runs "
         f"{pace.kernel_ns / 1000:.1f} µs",
         cost_ns=idle_ns,
-        cost_of="GPU idle in gaps that are not long",
+        cost_of="GPU idle outside of long gaps",
         place=view.hottest_line(pace.starved, waited_ns),
         rows=pace.starved,
         weight=waited_ns,
@@ -93,7 +98,7 @@ def _launch_bound(view: View, process: int, idle_ns: int, span_ns: int) -> Findi
 
 RULE = Rule(
     "bound",
-    "Does launching or copying limit the program?",
+    "Is the program launch-bound or copy-bound?",
     (IDLE, LONG, COPYING, STARVED, QUEUE, FULL),
     check,
     __doc__ or "",

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the program wait for communication between GPUs? What computing hides costs nothing.
+"""Does the program wait for communication between GPUs? Communication that overlaps with compute costs
+nothing.
 
-Communication is known by the names of kernels: NCCL's, NVSHMEM's, and the all-reduces over symmetric memory
-that torch, vLLM and others bring. The cost is the time in which it runs and nothing computes. An all-reduce
-that waits for a slow rank looks the same: `ranks` tells the two apart.
+Communication kernels are recognised by name: those of NCCL, NVSHMEM, and the all-reduces over symmetric
+memory in torch, vLLM and others. The cost is the exposed communication: time in which communication runs
+and no compute does. An all-reduce that waits for a straggler looks the same; `ranks` tells the two apart.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
@@ -18,21 +19,23 @@ from profiling_lab.trace.operation_classes import OperationClass
 SHARE = Threshold(
     "share", "exposed communication", 0.1, "of the recording, more than", "TensorBoard's profiler plugin"
 )
-HIDDEN = Threshold("hidden", "is called badly hidden", 0.3, "of it, below", "nsys-ai: communication-bound")
+HIDDEN = Threshold(
+    "hidden", "is called badly overlapped", 0.3, "of it, less than", "nsys-ai: communication-bound"
+)
 REMEDY = (
     "start it earlier and in larger pieces (DDP bucket_cap_mb, gradient_as_bucket_view, FSDP prefetch), send "
     "less (bf16 gradients, no_sync while accumulating)"
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     communicates = view.classes == OperationClass.COMMUNICATION
     if not communicates.any():
         if len(view.devices) == 1:
             return ()
         return Abstain(
-            f"{len(view.devices)} GPUs work, yet no kernel has a name of communication",
-            "their kernels, where a library of your own moves the data",
+            f"{len(view.devices)} GPUs are used, but no kernel has the name of a communication kernel",
+            "the kernels of your own communication library, if you use one",
         )
     computes = view.classes == OperationClass.COMPUTE
     findings = []
@@ -46,19 +49,20 @@ def check(view: View) -> Verdict:
         mine = rows[communicates[rows]]
         duration = view.operations.duration_ns[mine]
         streams = view.operations.stream
-        beside = np.isin(streams[mine], streams[rows[computes[rows]]])
+        on_compute_stream = np.isin(streams[mine], streams[rows[computes[rows]]])
         why = (
-            "; most of it runs on a stream that computes"
-            if duration[beside].sum() > duration.sum() / 2
+            "; most of it runs on a compute stream"
+            if duration[on_compute_stream].sum() > duration.sum() / 2
             else ""
         )
+        overlap = f"; only {percent(hidden)} overlaps with compute"
         findings.append(
             view.finding(
-                f"device {device}{view.of_process(process)} communicates for {ms(talks.total_ns)}, and for "
-                f"{ms(exposed_ns)} of it, {percent(exposed_ns / view.span_ns)} of the recording, computes "
-                f"nothing{f'; only {percent(hidden)} is hidden' if hidden < view[HIDDEN] else ''}{why}",
+                f"device {device}{view.of_process(process)} communicates for {ms(talks.total_ns)}; "
+                f"{ms(exposed_ns)} of it, {percent(exposed_ns / view.span_ns)} of the recording, is "
+                f"exposed{overlap if hidden < view[HIDDEN] else ''}{why}",
                 cost_ns=exposed_ns,
-                cost_of="communication that nothing hides",
+                cost_of="exposed communication",
                 place=view.hottest_line(mine, duration),
                 rows=mine,
                 weight=duration,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What copies cost that hold the host: what the GPU loses by them, and never the wait for its earlier work.
+"""The cost of copies that block the host: the time that the GPU loses because of them.
 
-The GPU loses the time in which only they run, which at best other work hides, and the idle time while the
-host is held and behind it, until the GPU has work again: freed from the call, the host would have launched
-that earlier, by as much as the call lasted.
+The GPU loses the time in which only these copies run, because other work could overlap with them. It also
+loses the idle time while the host is blocked, and after that until it has work again: without the blocking
+call the host would have launched that work earlier, by at most the duration of the call. The wait for
+earlier GPU work is not counted.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ COST_OF = "GPU idle because of them, and time in which only they run"
 
 @dataclass(frozen=True, slots=True)
 class CopyCost:
-    """Of the process that lost most."""
+    """The cost in the process that lost most."""
 
     alone_ns: int
     """nothing else ran on its GPUs"""
     idle_ns: int
     each_ns: I64
-    """per operation given, its part of both"""
+    """the share of each given operation in both"""
 
     @property
     def total_ns(self) -> int:
@@ -39,7 +40,7 @@ class CopyCost:
     def __str__(self) -> str:
         return (
             f"for {ms(self.alone_ns)} nothing else ran on the GPU, and for {ms(self.idle_ns)} it idled "
-            "because the host was held"
+            "because the host was blocked"
         )
 
 
@@ -52,12 +53,12 @@ def copy_cost(view: View, rows: I64) -> CopyCost:
     for process in np.unique(operations.process[rows]).tolist():
         mine = np.flatnonzero(operations.process[rows] == process)
         others = np.flatnonzero(~counts & (operations.process == process))
-        beside = view.busy(others)
+        other_work = view.busy(others)
         start_ns, end_ns = operations.start_ns[rows[mine]], operations.end_ns[rows[mine]]
         together = Busy.of(start_ns, end_ns)
-        alone_ns = together.total_ns - int(beside.busy_within(together.start_ns, together.end_ns).sum())
-        each_ns[mine] = end_ns - start_ns - beside.busy_within(start_ns, end_ns)
-        # Operations of one call, as those of a graph, hold the host once.
+        alone_ns = together.total_ns - int(other_work.busy_within(together.start_ns, together.end_ns).sum())
+        each_ns[mine] = end_ns - start_ns - other_work.busy_within(start_ns, end_ns)
+        # Several operations of one call (a CUDA graph) block the host once.
         of, first = np.unique(call[rows[mine]], return_index=True)
         wait = waits_at_once(view, of)
         released = np.maximum(calls.end_ns[of], np.where(wait >= 0, np.append(calls.end_ns, 0)[wait], 0))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the program wait for its DataLoader? Told by the range that torch puts around each `next`.
+"""Does the program wait for its DataLoader? torch puts a range around each `next`, and the rule reads these.
 
-The cost is the GPU's idle time within these calls: waiting for data that the GPU does not wait for is free.
-A DataLoader of one's own is seen if it puts a range with `DataLoader` and `__next__` in its name around it.
+The cost is the GPU's idle time during these calls. Waiting while the GPU still has work costs nothing. A
+custom loader is seen if it puts a range around each batch whose name contains `DataLoader` and `__next__`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.finding import OPERATORS, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import FARTHEST_NS
@@ -25,13 +25,15 @@ _NEXT = re.compile(r"DataLoader.*__next__")
 _OPERATOR = re.compile(r"^(aten|autograd)::|^ProfilerStep#")
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     ranges = view.trace.ranges
     loading = [_NEXT.search(name) is not None for name in ranges.names]
     if not any(loading):
         if any(_OPERATOR.search(name) for name in ranges.names):
-            return ()  # torch noted its operators: it would have noted a DataLoader
-        return Abstain("the file has no operator ranges, in which torch notes its DataLoader", OPERATORS)
+            return ()  # the trace has torch's operators: it would also have a DataLoader's range
+        return Abstain(
+            "the trace has no operator ranges, so the DataLoader's range is missing too", OPERATORS
+        )
     in_next = np.array(loading, dtype=bool)[ranges.name]
     closed = (ranges.start_ns > -FARTHEST_NS) & (ranges.end_ns < FARTHEST_NS)
     findings = []
@@ -40,7 +42,7 @@ def check(view: View) -> Verdict:
         waits = Busy.of(ranges.start_ns[rows], ranges.end_ns[rows])
         if not waits.span_ns or not busy.span_ns:
             continue
-        # The recording may begin with a DataLoader, before the GPU has anything to do.
+        # The recording may begin inside a DataLoader call, before the first GPU operation.
         began = min(int(waits.start_ns[0]), int(busy.start_ns[0]))
         whole_ns = max(int(waits.end_ns[-1]), int(busy.end_ns[-1])) - began
         if waits.total_ns <= view[SHARE] * whole_ns:

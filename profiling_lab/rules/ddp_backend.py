@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does DistributedDataParallel reduce its gradients without NCCL? Other backends take them through the host.
+"""Does DistributedDataParallel use a backend other than NCCL? Other backends copy gradients through the host.
 
-DDP is known by its file in the Python stacks or by its operator. Where it runs and no kernel communicates,
-gloo or MPI does, on the host: every gradient is copied there and back; unless the file names its backend, or
-the job has one process, which has nobody to reduce with. The cost is the GPU time of these
-copies; the time of the host and the network comes on top, and no GPU trace holds it.
+DDP is recognised by its file in the Python stacks or by its operator. If it runs and there is no
+communication kernel, the backend is gloo or MPI, which copies every gradient to the host and back. The rule
+does not fire if the trace names NCCL as the backend, or if the job has a single process. The cost is the
+GPU time of the copies. The time on the host and the network comes on top; a GPU trace does not contain it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import re
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
 CALLS = Threshold(
-    "calls", "CUDA calls inside of DDP", 1, "at least", "TensorBoard's profiler plugin: DDP in use"
+    "calls", "CUDA calls inside DDP", 1, "at least", "TensorBoard's profiler plugin: DDP in use"
 )
 FILE = "torch/nn/parallel/distributed.py"
 REMEDY = "torch.distributed.init_process_group('nccl') or 'cpu:gloo,cuda:nccl'"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     if (view.classes == OperationClass.COMMUNICATION).any():
         return ()
     backend, size = str(view.trace.job_facts.get("backend", "")), view.trace.job_facts.get("world_size")
@@ -34,7 +34,7 @@ def check(view: View) -> Verdict:
     if on_the_gpu or str(size) == "1" or any(name.startswith("nccl:") for name in view.trace.ranges.names):
         return ()
     if not view.knows_python:
-        return Abstain("the file does not say which code launched its kernels", STACKS)
+        return Abstain("the trace does not say which code launched its kernels", STACKS)
     inside = view.calls_inside(FILE, r"(^|[. ])DistributedDataParallel\.forward")
     calls = np.flatnonzero(inside)
     if len(calls) < max(view[CALLS], 1):
@@ -44,8 +44,8 @@ def check(view: View) -> Verdict:
     took_ns = view.calls.end_ns[calls] - view.calls.start_ns[calls]
     return [
         view.finding(
-            f"DistributedDataParallel runs{f' over {backend}' if backend else ''}, and no kernel "
-            "communicates: its gradients go through the host; "
+            f"DistributedDataParallel runs{f' with {backend}' if backend else ''}, and there is no "
+            "communication kernel: its gradients go through the host; "
             f"copies to the host and back take {ms(copies_ns)}",
             cost_ns=gpu_time(view, copies),
             cost_of="copies between host and GPU",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one kernel take so much of the GPU's time that nothing else is worth looking at first?
+"""Does one kernel take so large a share of the GPU time that it should be optimised first?
 
-Kernels are one by name. The cost is all its time: what it could at most be made to save. Fewer than twenty
-kernels always have one that leads, and tell nothing.
+Kernels with the same name count together. The cost is all of their time, which is the most that optimising
+them can save. Below twenty kernels some kernel always has a large share, so the rule abstains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import (
     FUSED_ATTENTION,
     MEMORY_BOUND,
@@ -26,35 +26,36 @@ from profiling_lab.trace.operation_classes import OperationClass
 SHARE = Threshold("share", "one kernel takes", 0.3, "of the GPU time, at least", "nsys-ai: top kernel")
 HOT = Threshold("hot", "called a hot spot", 0.6, "of the GPU time, from", "nsys-ai: hot spot")
 ENOUGH = Threshold(
-    "enough", "kernels to speak of shares", 20, "at least", "ours: fewer always have one that leads"
+    "enough", "kernels needed to compare shares", 20, "at least", "ours: with fewer, one always leads"
 )
-OTHERWISE = "optimise this kernel first: a better algorithm, a fused or a library kernel"
+OTHERWISE = "optimise this kernel first: a better algorithm, a fused kernel or a library kernel"
 OF_COMMUNICATION = (
-    "communicate less or beside computing (see communication); where ranks wait for one that is late it is "
-    "no work at all: `profiling-lab ranks` over the traces of all ranks"
+    "communicate less, or overlap it with compute (see communication); if the kernel only waits for a "
+    "straggler, find the late rank: `profiling-lab ranks` over the traces of all ranks"
 )
-# The first whose names fit.
+# The first family whose names match decides.
 OF_FAMILIES = (
     (
         FUSED_ATTENTION,
-        "it is fused and on tensor cores already: attend to less (causal or sliding masks, shorter or packed "
-        "sequences), or take a newer backend (cuDNN, FlashAttention-3)",
+        "it is fused and uses tensor cores already: reduce the work (causal or sliding masks, shorter or "
+        "packed "
+        "sequences), or use a newer backend (cuDNN, FlashAttention-3)",
     ),
-    (NO_TENSOR_CORES, "bring it onto tensor cores (see tensor_cores): bf16, fp16 or TF32"),
+    (NO_TENSOR_CORES, "use tensor cores (see tensor_cores): bf16, fp16 or TF32"),
     (
         TENSOR_CORES,
-        "it runs on tensor cores already: sizes in multiples of 64 or 128, larger batches, smaller types "
-        "(fp8), or fewer products",
+        "it uses tensor cores already: sizes in multiples of 64 or 128, larger batches, smaller types "
+        "(fp8), or fewer matrix multiplications",
     ),
-    (MEMORY_BOUND, "fuse it with the operations around it (torch.compile): it only passes over memory"),
+    (MEMORY_BOUND, "it is memory-bound: fuse it with the operations around it (torch.compile)"),
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     rows = np.flatnonzero(view.kernels)
     if len(rows) < view[ENOUGH]:
-        return Abstain(f"{len(rows)} kernels are too few to speak of shares", LONGER)
+        return Abstain(f"{len(rows)} kernels are too few to compare shares", LONGER)
     number = {name: i for i, name in enumerate(dict.fromkeys(operations.names))}
     of_name = np.array([number[name] for name in operations.names], dtype=np.int32)
     totals = np.zeros(len(number), dtype=np.int64)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one line of Python take most of the GPU's time? Many short kernels of one line show only here.
+"""Does one line of Python take most of the GPU time? Only this view shows many short kernels of one line.
 
-A line answers for what it launched forward and for the backward of that. Where most of the GPU time has no
-line, the rule cannot tell.
+A line is charged for the operations that it launches in forward and for their backward. If most of the GPU
+time has no line, the rule abstains.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 
-SHARE = Threshold(
-    "share", "one line takes", 0.3, "of the GPU time, at least", "nsys-ai, which has it for kernels"
-)
+SHARE = Threshold("share", "one line takes", 0.3, "of the GPU time, at least", "nsys-ai, for kernels")
 HOT = Threshold("hot", "called a hot spot", 0.6, "of the GPU time, from", "nsys-ai: hot spot")
-ENOUGH = Threshold("enough", "operations to speak of shares", 20, "at least", "ours")
-REMEDY = "look at this line first: `profiling-lab kernels` shows the kernels it is made of"
+ENOUGH = Threshold("enough", "operations needed to compare shares", 20, "at least", "ours")
+REMEDY = "look at this line first: `profiling-lab kernels` shows its kernels"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     if len(operations) < view[ENOUGH]:
-        return Abstain(f"{len(operations)} operations are too few to speak of shares", LONGER)
+        return Abstain(f"{len(operations)} operations are too few to compare shares", LONGER)
     time_ns = view.time_by_line()
     rows = np.flatnonzero(np.isin(view.operation_place, np.flatnonzero(time_ns >= view[SHARE] * view.gpu_ns)))
     findings = []

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do products run in double precision? A buffer from NumPy is float64 unless it says otherwise.
+"""Are matrix multiplications computed in double precision? A tensor made from a NumPy array is float64 by
+default.
 
-Told by the kernels' names (`f64`, `dgemm`, `d884`). GPUs for machine learning compute float64 at a small part
-of the rate of bfloat16, and it takes four times the memory. Where the program means it (a simulation), this
-is no fault: skip the rule.
+They are recognised by kernel name (`f64`, `dgemm`, `d884`). GPUs for machine learning compute float64 at a
+fraction of the rate of bfloat16, and it takes four times the memory. If the program needs double precision,
+as a simulation may, skip this rule.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
-SHARE = Threshold("share", "products in double precision", 0.02, "of the GPU time, from", "ours")
+SHARE = Threshold("share", "float64 matrix multiplications", 0.02, "of the GPU time, from", "ours")
 DOUBLE = r"f64f64|(?i:dgemm|_d884|d16816)|gem[mv]\w*<[^>]*\bdouble\b"
 REMEDY = "convert to float32 where the tensor is made (torch.from_numpy(a).float(), dtype=torch.float32)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
     double = np.flatnonzero(view.kernels_named(DOUBLE))
     findings = []
@@ -31,10 +32,10 @@ def check(view: View) -> Verdict:
             continue
         findings.append(
             view.finding(
-                f"{len(mine):,} products in double precision take {ms(total_ns)}, "
+                f"{len(mine):,} matrix multiplications in float64 take {ms(total_ns)}, "
                 f"{percent(total_ns / view.gpu_ns)} of the GPU time, forward and backward",
                 cost_ns=total_ns,
-                cost_of="GPU time of the products",
+                cost_of="GPU time of the matrix multiplications",
                 place=view.place(number),
                 rows=mine,
                 weight=duration[mine],
@@ -46,7 +47,7 @@ def check(view: View) -> Verdict:
 
 RULE = Rule(
     "double_precision",
-    "Do products run in double precision?",
+    "Are matrix multiplications in double precision?",
     (SHARE, KNOWN),
     check,
     __doc__ or "",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule finds, by which thresholds, and how it says that it could not tell."""
+"""The results of a rule: a finding with its evidence, or the reason why it abstains; and thresholds."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from profiling_lab.trace import Frame
 EVIDENCE_AT_MOST = 20
 
 Confidence: TypeAlias = Literal["high", "medium", "low"]
-"""high: counted from records; medium: concluded from times or names; low: a good guess"""
+"""high: counted from records; medium: inferred from times or names; low: a rough estimate"""
 Severity: TypeAlias = Literal["high", "medium", "low"]
 SEVERITIES: dict[Severity, float] = {"high": 0.15, "medium": 0.05, "low": 0.0}
-"""by the cost's share of the recording, from; nsys-ai draws its lines at the same shares"""
+"""the least share of the recording for each severity; nsys-ai uses the same shares"""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number that decides, and who says that it should be this one. Rules read it as `view[THRESHOLD]`:
-    the user may have set another with `--set RULE.NAME=VALUE`.
+    """A number that a rule compares with, and its source. Rules read it as `view[THRESHOLD]`, because
+    the user may override it with `--set RULE.NAME=VALUE`.
     """
 
     name: str
@@ -31,9 +31,7 @@ class Threshold:
     source: str
 
 
-WORTH = Threshold(
-    "worth", "least cost", 0.001, "of the recording", "ours: less is lost in the spread of steps"
-)
+WORTH = Threshold("worth", "least cost", 0.001, "of the recording", "ours: less is within the noise of steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +49,40 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong; `view.finding` makes one. `run` fills in the rule's name and the severity."""
+    """One problem, made by `view.finding`. `run` fills in the rule's name and the severity."""
 
     what: str
-    """a sentence with its numbers"""
+    """one sentence with the measured numbers"""
     cost_ns: int
-    """the most that a remedy can win, counted as `cost_of` says"""
+    """the most that a remedy can save; `cost_of` says which time was counted"""
     cost_of: str
     place: Frame | None
-    """the line to look at; None where the trace names none"""
+    """the line to look at; None if the trace has none"""
     evidence: tuple[Event, ...]
-    """the weightiest events, at most EVIDENCE_AT_MOST of them"""
+    """the events that cost most, at most EVIDENCE_AT_MOST of them"""
     events: int
-    """how many events there are"""
+    """the number of events"""
     remedy: str
     confidence: Confidence = "high"
     per_step_ns: int | None = None
-    """the part of the cost from the first step to the last, per step; None where the trace has no steps"""
+    """the cost within the steps, per step; None if the trace has no steps"""
     severity: Severity = "low"
     rule: str = ""
     cause: str = ""
-    """what is wrong in one word, where the rule tells several causes apart; else its name"""
+    """the cause in one word, if the rule distinguishes several; else the rule's name"""
     gain_ns: int = 0
-    """what the remedy should win: a part of the cost (Rule.wins_frac)"""
+    """the expected saving: a fraction of the cost (Rule.wins_frac)"""
     gain_per_step_ns: int | None = None
-    """the same of the cost per step"""
+    """the expected saving per step"""
     effects: tuple[Finding, ...] = ()
-    """findings that this one explains"""
+    """the findings that this one explains"""
     gpu_ns_by_line: tuple[tuple[int, int], ...] = ()
-    """the GPU time of its operations by number of the line: what other findings about the same time are told
-    by; empty where its events are no operations"""
+    """the GPU time of its operations by line number. Findings about the same time are matched by it;
+    empty if its events are not operations"""
 
 
 def with_effects(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """These findings, each followed by all that it explains."""
+    """These findings, each followed by the findings that it explains."""
     for finding in findings:
         yield finding
         yield from with_effects(finding.effects)
@@ -92,17 +90,17 @@ def with_effects(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Abstain:
-    """The rule could not tell, and why."""
+    """The rule could not decide, with the reason."""
 
     reason: str
     to_record: str = ""
-    """what would have recorded what is missing: an option of ours, of nsys or of torch.profiler"""
+    """how to record what is missing: an option of profiling-lab, nsys or torch.profiler"""
 
 
-Verdict: TypeAlias = Sequence[Finding] | Abstain
+RuleResult: TypeAlias = Sequence[Finding] | Abstain
 
 
-# What records the missing thing, where several rules miss it.
+# How to record what is missing, for data that several rules need.
 LONGER = "more steps"
 CALLS = "`profiling-lab record`, `nsys profile --trace=cuda`, or torch.profiler with ProfilerActivity.CUDA"
 MEMORY_KINDS = "`profiling-lab record`, nsys from 2021 on, or torch.profiler"
@@ -110,16 +108,16 @@ STACKS = (
     "`profiling-lab record`; with nsys --python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
 )
 OPERATORS = "torch.profiler, or nsys with --pytorch=autograd-nvtx"
-FROM_THE_START = "the program from before these calls on: start the recording earlier"
+FROM_THE_START = "start the recording earlier, before these calls"
 
 
 def where(place: Frame | None, text: str) -> str:
-    """What a sentence says of the line it is about, where there is one."""
+    """`text` if the finding has a line, else nothing."""
     return text if place else ""
 
 
 def ms(ns: float) -> str:
-    """`12.345 ms`: findings are compared by eye, so all of them speak milliseconds."""
+    """`12.345 ms`. Findings are compared by eye, so all of them use milliseconds."""
     return f"{ns / 1e6:,.3f} ms"
 
 

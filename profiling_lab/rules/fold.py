@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One root cause, one finding: what another finding explains is told with that one, and not beside it.
+"""One root cause, one finding: a finding that another one explains is listed below that one.
 
-A rule says whether its cost is idle or busy time of the GPU, and whether it names a cause or only describes a
-symptom. A symptom is an effect of the causes of its kind once these explain enough of it. Two causes of one
-kind at one line are one: the one that would win more tells both, a generic one (Rule.generic) never a
-specific one. Of several symptoms of one kind that nothing explains, the most specific one speaks.
+A rule says whether its cost is idle or busy time of the GPU, and whether it names a cause or only describes
+a symptom. A symptom is folded into the causes of its kind of time if they explain enough of it. Two causes
+of one kind at one line are folded into the one with the larger saving, but never a specific cause into a
+generic one (Rule.generic). Of several symptoms of one kind that no cause explains, only the most specific
+one is listed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from profiling_lab.rules.finding import Finding
 from profiling_lab.rules.rule import Rule, Time
 
 EXPLAINED_FRAC = 0.4
-"""a symptom is explained by causes that would win so much of what it costs"""
+"""a symptom is explained if its causes would save at least this fraction of its cost"""
 
 
 def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """The findings that are left, those first that would win most; each with its effects."""
+    """The findings that remain, the largest saving first, each with its effects."""
     by_gain = sorted(findings, key=lambda finding: (-finding.gain_ns, finding.rule))
     causes = _one_per_line([f for f in by_gain if not rules[f.rule].symptom], rules)
     symptoms = [f for f in by_gain if rules[f.rule].symptom]
@@ -41,7 +42,7 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
     told = [
         replace(cause, effects=(*cause.effects, *effects.get(i, ()))) for i, cause in enumerate(causes)
     ] + _most_specific(alone, rules)
-    # What only describes comes after the causes that are worth something.
+    # Symptoms come after the causes that save something.
     return sorted(
         told,
         key=lambda finding: (
@@ -81,19 +82,19 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
 
 
 def _says_little(cause: Finding, rules: Mapping[str, Rule]) -> bool:
-    """Another cause at the same line says more; so does the rule that a piece of idle time is a matter of."""
+    """Whether another cause at the same line, or the rule for this kind of idle time, is more specific."""
     return rules[cause.rule].generic or (cause.cause != cause.rule and cause.cause in rules)
 
 
 def _most_specific(symptoms: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """Of symptoms of one kind of time those of the rule that stands last in the list of rules."""
+    """For each kind of time, the symptoms of the rule that comes last in the list of rules."""
     order = {name: number for number, name in enumerate(rules)}
     kept: list[Finding] = []
     first: dict[Time, int] = {}
     for symptom in sorted(symptoms, key=lambda finding: -order[finding.rule]):
         time = rules[symptom.rule].time
         one = kept[first[time]] if time in first and time != Time.OTHER else None
-        if one is not None and one.rule != symptom.rule:  # another GPU or line is no effect of this one
+        if one is not None and one.rule != symptom.rule:  # another GPU or line is not an effect of this one
             kept[first[time]] = replace(one, effects=(*one.effects, symptom))
         else:
             first.setdefault(time, len(kept))
@@ -102,8 +103,8 @@ def _most_specific(symptoms: Sequence[Finding], rules: Mapping[str, Rule]) -> li
 
 
 def _shared_ns(cause: Finding, symptom: Finding, time: Time) -> float:
-    """How much of what the cause would win is time that the symptom is about: busy time by lines, since
-    products at one line do not explain what another line takes; idle time is that of the whole GPU.
+    """How much of the saving of the cause is time of the symptom. Busy time is compared by line, because
+    a kernel at one line does not explain the time of another line. Idle time is that of the whole GPU.
     """
     if time != Time.BUSY or symptom.place is None:
         return cause.gain_ns

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does the GPU idle? Each piece of idle time has a cause and a line; the most expensive are named.
+"""Why does the GPU idle? Each piece of idle time has a cause and a line; the most expensive ones are listed.
 
-Every gap is cut where the host's thread changed what it did: the profiler itself, loading and compiling GPU
-code, allocation, waits, data loading, the interpreter's lock, blocking calls of the system, garbage
-collection, compilation, or plain code between two of your lines; the innermost cause wins, and `gaps` shows
-all of them. Long stretches of plain code have the line where samples found the host, which `record` takes,
-else the line that it was on its way to. What needs no cause, the pause between queued operations and the
-latency of a launch, is left out here, as are the short pauses from one launch to the next: `tiny_kernels` and
-`bound` tell of those.
+Every gap is split where the launching host thread changed its activity: the profiler itself, loading and
+compiling GPU code, allocation, synchronisation, data loading, the GIL, blocking system calls, garbage
+collection, compilation, or plain code between two of your lines. The innermost activity is the cause. `gaps`
+shows all of them. A long piece of plain code gets the line at which most samples found the thread (`record`
+takes samples), else the next line that launched something.
+
+Not listed: the pause between queued operations, launch latency, and short pauses between two launches.
+`tiny_kernels` and `bound` report those.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.host_lines import HostLine, host_lines
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES, WORDS
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -27,13 +28,15 @@ from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I64
 
 SHARE = Threshold("share", "idle for one cause at one line", 0.01, "of the recording, at least", "ours")
-UNKNOWN = Threshold("unknown", "idle time without a cause", 0.5, "of all, from: cannot tell", "ours: most")
+UNKNOWN = Threshold(
+    "unknown", "idle time without a cause", 0.5, "of all, from: the rule abstains", "ours: most"
+)
 LONG = Threshold(
     "long", "plain code between two launches", 500_000, "ns, from", "ours: no launch takes so long"
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     pieces = view.gap_pieces
     idle_ns = pieces.end_ns - pieces.start_ns
     if not idle_ns.sum():
@@ -56,7 +59,9 @@ def check(view: View) -> Verdict:
     ]
     unknown = int(idle_ns[np.isin(pieces.cause, (Cause.LATE_START, Cause.NOT_RECORDED))].sum())
     if not findings and unknown >= view[UNKNOWN] * idle_ns.sum():
-        return Abstain(f"{ms(unknown)} of {ms(int(idle_ns.sum()))} idle time have no cause", FROM_THE_START)
+        return Abstain(
+            f"{ms(unknown)} of {ms(int(idle_ns.sum()))} idle time have no known cause", FROM_THE_START
+        )
     return findings
 
 
@@ -86,7 +91,7 @@ def _finding(
     if cost_ns < view[SHARE] * view.span_ns:
         return None
     ended, weight = _ended(view, pieces, rows, idle_ns[rows])
-    where = f", {'at' if exact else 'on the way to'} this line" if frame else ""
+    where = f", {'at' if exact else 'before'} this line" if frame else ""
     if cause == Cause.GIL_WAIT:
         where = ", while another thread runs Python at this line" if frame else ""
     mostly = f" (mostly {pieces.mostly(rows)})" if cause == Cause.CUDA_CALL else ""
@@ -105,7 +110,7 @@ def _finding(
 
 
 def _group(view: View, pieces: GapPieces) -> I64:
-    """Pieces of one cause between the same two lines are one group."""
+    """Pieces with the same cause between the same two lines form one group."""
     after, stack = view.place_of_stack(pieces.after), view.place_of_stack(pieces.stack)
     lines = int(max(after.max(initial=0), stack.max(initial=0))) + 2
     key = (after.astype(np.int64) + 1) * lines + stack + 1
@@ -113,7 +118,7 @@ def _group(view: View, pieces: GapPieces) -> I64:
 
 
 def _ended(view: View, pieces: GapPieces, rows: I64, idle_ns: I64) -> tuple[I64, I64]:
-    """The operations that the GPU waited for, and how long for each."""
+    """The operations that the GPU waited for, and the time for each."""
     operations, found = view.operations, []
     for number, mine in grouped(np.arange(len(rows)), pieces.device[rows]):
         its = view.devices[number][2]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a GPU stand still for long at a time? A single gap that a person can see in a timeline.
+"""Is a GPU idle for a long time at once? Such a gap is visible in a timeline.
 
-Gaps lie between the operations of one GPU, copies included; what comes before the first and after the last is
-none, and time that the profiler took is subtracted. nsys asks for 500 ms, which no gap of a training step
-reaches; a millisecond is a hundred launches. `gap_cause` says why, `low_utilisation` finds many short ones.
+A gap is the idle time between two operations of one GPU, copies included. The time before the first and
+after the last operation does not count, and profiler overhead is subtracted. nsys uses a threshold of 500
+ms, which no gap within a training step reaches. The default here is 1 ms, the time of about a hundred
+launches. `gap_cause` gives the reasons; `low_utilisation` finds many short gaps.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.rules.finding import LONGER, WORTH, Abstain, Threshold, Verdict, ms, where
+from profiling_lab.rules.finding import LONGER, WORTH, Abstain, RuleResult, Threshold, ms, where
 from profiling_lab.rules.profiler_overhead import OF_THE_PROFILER
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
 LONG = Threshold("long", "a gap", 1_000_000, "ns, from", "nsys-ai: 1 ms (nsys: 500 ms, adjustable)")
-REMEDY = "`profiling-lab gaps` says what the host did meanwhile, piece by piece"
+REMEDY = "`profiling-lab gaps` shows what the host did in each gap"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations, findings, several = view.operations, [], False
     for process, device, rows in view.devices:
         several |= len(rows) > 1
@@ -42,10 +43,10 @@ def check(view: View) -> Verdict:
         place = view.place(int(view.operation_place[after[longest]]))
         findings.append(
             view.finding(
-                f"device {device}{view.of_process(process)} stood still "
+                f"device {device}{view.of_process(process)} was idle "
                 f"{'once' if len(after) == 1 else f'{len(after):,} times'} for {ms(view[LONG])} or "
-                f"more, {ms(total_ns)} in all; the longest time "
-                f"{ms(int(idle_ns[longest]))}{where(place, ', until this line')}",
+                f"more, {ms(total_ns)} in total; the longest gap is "
+                f"{ms(int(idle_ns[longest]))}{where(place, ', and ends with this line')}",
                 cost_ns=total_ns,
                 cost_of="GPU idle in long gaps",
                 place=place,
@@ -55,7 +56,7 @@ def check(view: View) -> Verdict:
             )
         )
     if not several:
-        return Abstain("no GPU has two operations, and so no gap", LONGER)
+        return Abstain("no GPU has two operations, so there is no gap", LONGER)
     return findings
 
 
@@ -68,7 +69,7 @@ def _profiler(view: View, process: int) -> Busy:
 
 RULE = Rule(
     "gpu_gaps",
-    "Does a GPU stand still for long?",
+    "Is a GPU idle for a long time at once?",
     (LONG, WORTH),
     check,
     __doc__ or "",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits of the host for the GPU, by line: what the GPU lost by them, and how long the host stood still."""
+"""Host synchronisation by line: the GPU's idle time after it, and how long the host was blocked."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ from profiling_lab.trace.cuda_calls import SYNCS
 from profiling_lab.trace.operation_classes import OperationClass
 
 IDLE = Threshold(
-    "idle", "GPU idle after the waits", 0.01, "of the recording, at least", "ours: what a step can show"
+    "idle", "GPU idle after the waits", 0.01, "of the recording, at least", "ours: less is within the noise"
 )
 DENSITY = Threshold(
     "density", "host waiting", 0.15, "of the recording, at least", "nsys-ai: synchronisation dominates"
 )
 TINY_COPY = Threshold(
-    "tiny_copy", "size of a value that is read", VALUE_BYTES, "bytes, at most", "ours: a scalar, or a few"
+    "tiny_copy",
+    "size of a value that the host reads",
+    VALUE_BYTES,
+    "bytes, at most",
+    "ours: a scalar or a few",
 )
 
 
 def reads_of_a_value(view: View) -> tuple[I64, I64]:
-    """Small copies to the host that the same thread waits for at once: (operations, the waiting calls)."""
+    """Small copies to the host after which the same thread synchronises: (operations, waiting calls)."""
     call = view.attribution.call
     small = view.named("memcpy DtoH") & (view.operations.size_bytes <= view[TINY_COPY]) & view.has_call
     rows = np.flatnonzero(small)
@@ -37,9 +41,9 @@ def reads_of_a_value(view: View) -> tuple[I64, I64]:
 
 
 def waits_at_once(view: View, calls: npt.NDArray[np.integer]) -> I64:
-    """The wait that each of these calls' threads made right after it, -1 where it did something else first.
+    """Per call the wait that its thread made right after it, -1 if the thread did something else first.
 
-    A profiler may take its time between the two: from the same stack they belong together, however late.
+    A profiler may delay the wait. If both have the same stack they belong together, however late it comes.
     """
     after, stack = view.next_call[calls], view.calls.stack
     soon = view.calls.start_ns[after] - view.calls.end_ns[calls] <= AT_ONCE_NS
@@ -48,29 +52,29 @@ def waits_at_once(view: View, calls: npt.NDArray[np.integer]) -> I64:
 
 
 def other_waits(view: View) -> I64:
-    """Calls that wait for the GPU, other than those that read a value."""
+    """Calls that wait for the GPU, except those that read a value."""
     waits: Mask = view.calls_of(*SYNCS)
     waits[reads_of_a_value(view)[1]] = False
     return np.flatnonzero(waits)
 
 
 def ends_a_copy(view: View) -> Mask:
-    """Per call, whether its thread's call before it was a copy from or to the host: such a wait is the second
-    half of a blocking copy, as `.to(device)` and `.cpu()` make it.
+    """Per call, whether the previous call of its thread was a copy from or to the host. Such a wait is the
+    second half of a blocking copy, as made by `.to(device)` and `.cpu()`.
     """
     host_side = np.isin(view.classes, (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
-    ends = np.zeros(len(view.calls) + 1, dtype=bool)  # the last is for copies without such a wait
+    ends = np.zeros(len(view.calls) + 1, dtype=bool)  # the last entry is for copies without such a wait
     ends[waits_at_once(view, view.attribution.call[host_side & view.has_call])] = True
     return ends[:-1]
 
 
 def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Finding]:
-    """One finding for each line whose waits cost enough. `calls` are rows of waiting calls."""
+    """One finding per line whose waits cost enough. `calls` are rows of waiting calls."""
     findings = []
     for number, mine in grouped(calls, view.call_place[calls]):
         waited_ns = _within_the_recording(view, mine)
         idle_ns = view.host_wait_idle[mine]
-        # Several threads wait at the same time: what counts is the one that waited longest.
+        # Several threads wait at the same time: the one that waited longest counts.
         by_thread = [int(waited_ns[rows].sum()) for _, rows in _by_thread(view, mine)]
         longest, threads = max(by_thread), "the thread that waited longest " if len(by_thread) > 1 else ""
         if int(idle_ns.sum()) < view[IDLE] * view.span_ns and longest < view[DENSITY] * view.span_ns:
@@ -94,8 +98,8 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
 
 
 def _within_the_recording(view: View, rows: I64) -> I64:
-    """How long each of these calls waited while the recording's operations ran: before the first and after
-    the last there is no GPU time that a wait could cost.
+    """How long each of these calls waited within the recorded GPU activity. Before the first and after the
+    last operation there is no GPU time to lose.
     """
     first, last = int(view.operations.start_ns.min()), int(view.operations.end_ns.max())
     calls = view.calls

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines read a value from the GPU (.item(), .cpu(), nonzero, printing a tensor), and so wait for it?
+"""Which lines read a value from the GPU (.item(), .cpu(), nonzero, printing a tensor) and so synchronise
+with it?
 
-Recognised by what it does: a copy of a few bytes to the host, and a wait by the same thread right after it.
+The rule recognises a copy of a few bytes to the host, followed by a wait of the same thread.
 
 Such a line costs twice: the host waits until the GPU has caught up, and then the GPU idles until the host has
-launched again. The cost counts only the second, as that of `sync_calls`.
+launched new work. Only the idle time counts as the cost, as in `sync_calls`.
 """
 
 from __future__ import annotations
 
-from profiling_lab.rules.finding import Verdict
+from profiling_lab.rules.finding import RuleResult
 from profiling_lab.rules.host_waits import DENSITY, IDLE, TINY_COPY, reads_of_a_value, wait_findings
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -19,7 +20,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     to_host = view.named("memcpy DtoH")
     if not to_host.any():
         return ()
@@ -30,7 +31,7 @@ def check(view: View) -> Verdict:
 
 RULE = Rule(
     "implicit_sync",
-    "Which lines read a value and so wait for the GPU?",
+    "Which lines read a value and so synchronise?",
     (TINY_COPY, IDLE, DENSITY),
     check,
     __doc__ or "",

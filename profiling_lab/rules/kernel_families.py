@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels are for, by their names: as good a guess as there is without counters."""
+"""Kernel families by kernel name: GEMM, attention, elementwise and so on. An estimate without counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MATRIX = (
     r"(?i)gemm|nvjet|xmma_(fprop|dgrad|wgrad)|wgrad|dgrad|convolve|conv\w*_?(fprop|forward|backward)|"
     r"[his]\d*cudnn|cudnn_?conv|implicit_gemm|winograd|cutlass_\d+_(tensorop|simt|wmma)|\bfmha|flash_(fwd|bwd|attn)"
 )
-"""products of matrices, convolutions, attention: what tensor cores are for"""
+"""matrix multiplications, convolutions and attention: the work for tensor cores"""
 
 CONVOLUTION = (
     r"(?i)convolve|conv\w*(fprop|dgrad|wgrad|2d|3d|_engine)|[his]\d*cudnn|cudnn_?conv|winograd|wgrad|dgrad|fprop|"
@@ -21,7 +21,7 @@ CONVOLUTION = (
 FUSED_ATTENTION = (
     r"(?i)flash_?(fwd|bwd|attn|attention)|(?<![a-z])fmha|cudnn\w*(sdpa|flash)|(?<![a-z])mha_?(fwd|bwd)"
 )
-"""attention in one kernel, by whatever library"""
+"""fused attention of any library"""
 
 TENSOR_CORES = (
     r"(?i)[hicdb]?mma_|gmma|[his](884|1688|16816|16832|64\d\d\d)|tensorop|wmma|nvjet|tf32f32|"
@@ -38,24 +38,28 @@ MEMORY_BOUND = (
     r"dropout|gelu|relu|activation|pooling|copy_kernel|CatArray|transpose|multi_tensor_apply|embedding|index_|"
     r"gather|scatter|GammaBeta|triton_(poi|red|per)|nchwToNhwc|nhwcToNchw|OpTensor|scalePackedTensor"
 )
-"""a few operations on each element that passes: bound by memory, whatever the GPU"""
+"""a few operations per element: memory-bound on every GPU"""
 
 REARRANGING = (
     r"(?i)copy_kernel|CatArrayBatchedCopy|transpose|permute|nchwToNhwc|nhwcToNchw|contiguous|im2col|col2im"
 )
-"""moves elements, and computes nothing"""
+"""moves elements without computing"""
 
 CASTING = r"(?i)(Load|Store)WithCast|float\d+\w*_copy_kernel|half_copy_kernel"
-"""copies elements into another type"""
+"""converts elements to another dtype"""
 
-KNOWN = Threshold("known", "kernels whose family the name tells", 0.5, "of the GPU time, from", "ours: most")
+KNOWN = Threshold(
+    "known", "kernels whose name tells their family", 0.5, "of the GPU time, from", "ours: most"
+)
 
 
 def names_tell_little(view: View) -> Abstain | None:
-    """Abstain where most of the GPU time goes into kernels whose names tell no family."""
+    """Abstain if most of the GPU time is in kernels whose family is unknown."""
     known = view.kernels_named(MATRIX) | view.kernels_named(MEMORY_BOUND) | view.kernels_named(CONVOLUTION)
     known |= view.classes != OperationClass.COMPUTE
     share = int(view.operations.duration_ns[known].sum()) / view.gpu_ns
     if share >= view[KNOWN]:
         return None
-    return Abstain(f"the names of kernels with {percent(1 - share)} of the GPU time tell nothing", OPERATORS)
+    return Abstain(
+        f"kernels with {percent(1 - share)} of the GPU time have names of no known family", OPERATORS
+    )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the same kernel take very different times? Then something disturbs it, or its sizes change.
+"""Does the duration of one kernel vary a lot? Then something disturbs it, or its sizes change.
 
-Launches are compared within one kernel and one line of yours, forward and backward apart. Usual reasons are
-shapes that change from batch to batch, another kernel beside it, a partner that comes late (collectives), and
-clocks that fall. The cost is what the launches take beyond their median.
+Launches of one kernel from one line are compared, forward and backward separately. Usual reasons are shapes
+that change from batch to batch, a concurrent kernel, a straggler (for collectives), and falling clocks. The
+cost is the time of the launches beyond their median.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import LONGER, Abstain, Finding, Threshold, Verdict, ms
+from profiling_lab.rules.finding import LONGER, Abstain, Finding, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, dense
@@ -20,15 +20,17 @@ from profiling_lab.trace.operation_classes import OperationClass
 
 SPREAD = Threshold("spread", "the slowest takes", 5, "times the mean, from", "nsys-ai: variability")
 MANY = Threshold("many", "launches of one kernel at one line", 20, "at least", "nsys-ai")
-SHARE = Threshold("share", "time beyond the median", 0.01, "of the GPU time, from", "ours: 10 ms of a second")
+SHARE = Threshold("share", "time beyond the median", 0.01, "of the GPU time, from", "ours: 10 ms per second")
 OF_COMMUNICATION = (
-    "a collective lasts until the last rank has come: `profiling-lab ranks` over the traces of all ranks "
-    "says which one is late, and at which line"
+    "a collective waits for the last rank: `profiling-lab ranks` over the traces of all ranks "
+    "shows which rank is late, and at which line"
 )
-REMEDY = "pad or bucket the shapes; look at what ran beside the slowest (`overlap`), and at the clocks"
+REMEDY = (
+    "pad or bucket the shapes; check what overlapped with the slowest launches (`overlap`), and the clocks"
+)
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     rows = np.flatnonzero(view.kernels)
     duration = view.operations.duration_ns
     place = view.operation_place[rows].astype(np.int64) + 1
@@ -43,7 +45,7 @@ def check(view: View) -> Verdict:
     np.maximum.at(slowest, key, duration[rows])
     spread = slowest * np.bincount(key) / np.maximum(total, 1)
     wild = np.isin(key, many[spread[many] >= view[SPREAD]])
-    # Collectives wait for the others, whatever their kernel and line: one finding is of all of them.
+    # All collectives wait for other ranks, so they share one finding.
     talks = view.classes[rows] == OperationClass.COMMUNICATION
     beyond_of = np.zeros(len(duration), dtype=np.int64)
     findings = []
@@ -57,7 +59,7 @@ def check(view: View) -> Verdict:
         name = view.operations.short_names[view.operations.name[mine[0]]]
         findings.append(
             view.finding(
-                f"{len(mine):,} launches of {name} take {ms(median)} in the median, and up to "
+                f"{len(mine):,} launches of {name} take {ms(median)} in the median and up to "
                 f"{ms(int(took.max()))}",
                 cost_ns=gpu_time(view, mine, beyond),
                 cost_of="GPU time beyond the median",
@@ -78,8 +80,8 @@ def _of_communication(view: View, rows: I64, beyond_of: I64) -> list[Finding]:
     took = view.operations.duration_ns[rows]
     return [
         view.finding(
-            f"{len(rows):,} communication kernels take very different times: {ms(int(beyond.sum()))} of "
-            f"{ms(int(took.sum()))} beyond the medians, up to {ms(int(took.max()))} for one",
+            f"{len(rows):,} communication kernels vary a lot in duration: {ms(int(beyond.sum()))} of "
+            f"{ms(int(took.sum()))} is beyond the medians, and one takes {ms(int(took.max()))}",
             cost_ns=gpu_time(view, rows, beyond),
             cost_of="GPU time beyond the median",
             place=view.hottest_line(rows, beyond),
@@ -93,7 +95,7 @@ def _of_communication(view: View, rows: I64, beyond_of: I64) -> list[Finding]:
 
 RULE = Rule(
     "kernel_variability",
-    "Does the same kernel take very different times?",
+    "Does the duration of one kernel vary a lot?",
     (SPREAD, MANY, SHARE),
     check,
     __doc__ or "",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How full the queue between the host and the GPU is."""
+"""The launch queue between host and GPU: how full it is, and how fast the host fills it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling_lab.trace.columns import I64, OverheadKind
 
 
 def full_queue_ns(view: View, process: int) -> int:
-    """How long the host waited for room in the command buffer, as far as the file notes it."""
+    """How long the host waited for room in the command buffer, if the trace records that."""
     overheads = view.trace.overheads
     rows = (overheads.kind == OverheadKind.COMMAND_BUFFER_FULL) & (overheads.process == process)
     return within_recording(view, overheads.start_ns[rows], overheads.end_ns[rows])
@@ -21,20 +21,20 @@ def full_queue_ns(view: View, process: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPace:
-    """How the launches of some kernels kept up with the GPU."""
+    """Whether the launches of some kernels kept up with the GPU."""
 
     known: I64
-    """rows of the kernels whose launch was recorded"""
+    """the kernels whose launch was recorded"""
     starved: I64
-    """those of them before which the GPU had nothing left to do when their launch returned"""
+    """the kernels that started on an idle GPU: it had no work left when their launch returned"""
     starved_ns: I64
-    """how long it had waited for each of these"""
+    """the GPU's idle time before each of these"""
     interval_ns: float
     """the median time from launch to launch"""
     kernel_ns: float
-    """the median length of a kernel"""
+    """the median duration of a kernel"""
     fullest: int
-    """the most launches that waited in one stream"""
+    """the most launches queued on one stream"""
 
 
 def launch_pace(view: View, kernels: I64) -> LaunchPace:
@@ -61,7 +61,7 @@ def launch_pace(view: View, kernels: I64) -> LaunchPace:
 
 
 def fullest_queue(view: View, kernels: I64) -> int:
-    """The most launches of these kernels that waited in one stream; their launches must be known."""
+    """The most launches of these kernels queued on one stream. Their launches must be known."""
     if not len(kernels):
         return 0
     launched = view.calls.start_ns[view.attribution.call[kernels]]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines only rearrange memory, or only change its type: contiguous(), cat, transposes, layouts, casts?
+"""Which lines only change the memory layout or the dtype: contiguous(), cat, transposes, channels_last,
+casts?
 
-Such kernels compute nothing; they are told by their names, copies within the GPU by their kind. A transpose
-that is followed by contiguous() copies; a view does not. Now and then the copy pays, where the next kernel
-would read badly many times. Casts to another type (`aten::_to_copy`) are told apart: no layout saves them.
-The cost is all their time.
+Such kernels compute nothing. They are recognised by name, copies within the GPU by their kind. A transpose
+followed by contiguous() copies the tensor; a view does not. Sometimes the copy pays off, because the next
+kernel would otherwise read with bad strides many times. Casts to another dtype (`aten::_to_copy`) are
+reported separately, because a different layout does not remove them. The cost is all of their time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import Finding, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import CASTING, KNOWN, REARRANGING, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
@@ -24,26 +25,27 @@ from profiling_lab.trace.attribution import BLEED_NS, Phase
 from profiling_lab.trace.columns import full
 
 SHARE = Threshold(
-    "share", "rearranging at one line", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
+    "share", "layout changes at one line", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
 )
 REMEDY = (
-    "keep one layout throughout (channels_last, or strides that the next kernel takes), write into a slice "
-    "instead of cat, drop contiguous() where nothing needs it"
+    "keep one layout throughout (channels_last, or strides that the next kernel accepts), write into a slice "
+    "instead of cat, drop contiguous() if nothing needs it"
 )
 
 OF_CASTS = (
-    "keep one type throughout: cast weights and inputs once before the loop, make tensors in the type that "
-    "is needed (dtype=), and let torch.autocast cover whole blocks instead of single operations"
+    "keep one dtype throughout: cast weights and inputs once before the loop, create tensors with the "
+    "dtype that "
+    "is needed, and let torch.autocast cover whole blocks instead of single operations"
 )
 COPYING = r"^aten::(_to_copy|clone|contiguous|cat|stack|pad|_reshape_copy)$"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     moves = view.kernels_named(REARRANGING) | view.named("memcpy DtoD")
     casts = moves & _casts(view)
     findings = [
-        *_by_line(view, moves & ~casts, "kernels and copies only rearrange memory", REMEDY),
-        *_by_line(view, casts, "kernels only change the type of elements", OF_CASTS),
+        *_by_line(view, moves & ~casts, "kernels and copies only change the memory layout", REMEDY),
+        *_by_line(view, casts, "kernels only cast to another dtype", OF_CASTS),
     ]
     return findings or names_tell_little(view) or ()
 
@@ -61,7 +63,7 @@ def _by_line(view: View, counted: Mask, what: str, remedy: str) -> list[Finding]
                 f"{len(mine):,} {what}: {ms(total_ns)}, "
                 f"{percent(total_ns / view.gpu_ns)} of the GPU time{both}",
                 cost_ns=gpu_time(view, mine),
-                cost_of="GPU time of rearranging",
+                cost_of="GPU time of these kernels and copies",
                 place=view.place(number),
                 rows=mine,
                 weight=duration[mine],
@@ -73,8 +75,8 @@ def _by_line(view: View, counted: Mask, what: str, remedy: str) -> list[Finding]
 
 
 def _casts(view: View) -> Mask:
-    """Per operation, whether it is a kernel that copies elements into another type: it says so, or torch's
-    operator for it is around its launch, the nearest of those that copy.
+    """Per operation, whether it is a kernel that casts to another dtype: by its name, or because the
+    innermost copying operator of torch around its launch is a cast.
     """
     named, ranges = view.kernels_named(CASTING), view.trace.ranges
     copying = np.array([bool(re.match(COPYING, name)) for name in ranges.names] or [False])[ranges.name]
@@ -88,13 +90,13 @@ def _casts(view: View) -> Mask:
     nearest[rows] = np.append(rows, -1)[_analysis.nearest_marked(parent, copying[rows].astype(np.uint8))]
     casts = np.array([*(name == "aten::_to_copy" for name in ranges.names), False])
     name = np.append(ranges.name, np.int32(-1))[nearest[view.attribution.range]]
-    # With the types the same `_to_copy` changes the layout, and its kernel says that it does not cast.
+    # `_to_copy` with equal dtypes changes the layout; its kernel's name shows that it does not cast.
     return np.asarray(named | (view.kernels & casts[name] & ~view.kernels_named("nocast")))
 
 
 RULE = Rule(
     "layout_copies",
-    "Which lines only rearrange memory or cast it?",
+    "Which lines only change the memory layout or cast?",
     (SHARE, KNOWN),
     check,
     __doc__ or "",

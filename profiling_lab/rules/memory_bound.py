@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the GPU's time goes into kernels that only pass over memory? Fused, they pass once.
+"""How much of the GPU time is spent in memory-bound kernels? Fused kernels read and write memory only once.
 
 Elementwise operations, activations, normalisations, softmax, reductions, dropout and copies do a few
-operations per element: memory limits them on every GPU, and each reads what the one before wrote. They are
-told by their names. The cost is all their time; fusing wins a good part of it, never all.
+operations per element. Memory bandwidth limits them on every GPU, and each one reads what the one before
+wrote. They are recognised by name. The cost is all of their time; fusion saves a good part of it, but not
+all.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
-SHARE = Threshold("share", "kernels bound by memory", 0.3, "of the GPU time, from", "ours: worth fusing")
-REMEDY = "torch.compile fuses them; or a fused operation (layer_norm_gelu, a fused optimizer, SDPA)"
+SHARE = Threshold("share", "memory-bound kernels", 0.3, "of the GPU time, from", "ours: worth fusing")
+REMEDY = "fuse them: torch.compile, or a fused op (layer_norm_gelu, a fused optimizer, SDPA)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
     memory = view.kernels_named(MEMORY_BOUND) & ~view.kernels_named(MATRIX)
     total_ns = int(duration[memory].sum())
@@ -30,10 +31,10 @@ def check(view: View) -> Verdict:
     place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(
-            f"{ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, are {len(rows):,} kernels "
-            f"that only pass over memory{where(place, ', most of it on this line')}",
+            f"{ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, are spent in "
+            f"{len(rows):,} memory-bound kernels{where(place, ', most of it on this line')}",
             cost_ns=gpu_time(view, rows),
-            cost_of="GPU time of kernels bound by memory",
+            cost_of="GPU time of memory-bound kernels",
             place=place,
             rows=rows,
             weight=duration[rows],
@@ -45,7 +46,7 @@ def check(view: View) -> Verdict:
 
 RULE = Rule(
     "memory_bound",
-    "How much time only passes over memory?",
+    "How much time do memory-bound kernels take?",
     (SHARE, KNOWN),
     check,
     __doc__ or "",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which asynchronous copies use pageable host memory? The driver stages those, and the host waits for it.
+"""Which asynchronous copies use pageable host memory? The driver stages those, and the host waits for that.
 
-Counted are asynchronous copies with pageable memory on either side; managed memory is not meant. The cost is
-the time in which nothing else runs on the GPU, and the idle time of the GPU that the call causes: never the
-wait for work that the GPU had before. Pinned memory makes the copy faster, and free of the host.
+The rule counts asynchronous copies with pageable memory on either side, but not managed memory. The cost is
+the time in which only these copies run, and the GPU's idle time that the calls cause. The wait for earlier
+GPU work is not counted. With pinned memory the copy is faster, and the call returns at once.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.copy_cost import COST_OF, copy_cost
-from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, Verdict, ms
+from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, RuleResult, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import MemoryKind
 
 REMEDY = (
-    "allocate the host side with pin_memory() (DataLoader(pin_memory=True)), and copy with non_blocking=True"
+    "pin the host memory (tensor.pin_memory(), DataLoader(pin_memory=True)), and copy with non_blocking=True"
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     known = (operations.source_memory != MemoryKind.UNKNOWN) | (
         operations.target_memory != MemoryKind.UNKNOWN
@@ -30,7 +30,7 @@ def check(view: View) -> Verdict:
     if not view.copies.any():
         return ()
     if not (view.copies & known).any():
-        return Abstain("the file does not say which memory its copies touch", MEMORY_KINDS)
+        return Abstain("the trace does not record the memory kinds of its copies", MEMORY_KINDS)
     pageable = (operations.source_memory == MemoryKind.PAGEABLE) | (
         operations.target_memory == MemoryKind.PAGEABLE
     )

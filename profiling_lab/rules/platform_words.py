@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts in the words of ROCm: rules are written in those of CUDA."""
+"""The texts of rules for AMD GPUs: CUDA terms are replaced by those of ROCm."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from profiling_lab.rules.finding import Abstain, Verdict
+from profiling_lab.rules.finding import Abstain, RuleResult
 from profiling_lab.trace.platform import in_words_of_rocm
 
 
-def in_words_of_the_platform(verdict: Verdict) -> Verdict:
-    if isinstance(verdict, Abstain):
-        return Abstain(in_words_of_rocm(verdict.reason), in_words_of_rocm(verdict.to_record))
+def in_words_of_the_platform(result: RuleResult) -> RuleResult:
+    if isinstance(result, Abstain):
+        return Abstain(in_words_of_rocm(result.reason), in_words_of_rocm(result.to_record))
     return [
         replace(
             finding,
@@ -19,5 +19,5 @@ def in_words_of_the_platform(verdict: Verdict) -> Verdict:
             cost_of=in_words_of_rocm(finding.cost_of),
             remedy=in_words_of_rocm(finding.remedy),
         )
-        for finding in verdict
+        for finding in result
     ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Did the recording itself change what was recorded?
 
-Ours notes what a callback costs; others note the stretches in which they flushed buffers or set themselves
-up. Compilers and the loading of modules, which the same tables hold, are the program's own.
+profiling_lab records the cost of its callbacks; other profilers record when they flushed buffers or
+initialised themselves. Compilation and module loading are in the same tables, but belong to the program.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import within_recording
-from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import FARTHEST_NS, I64, OverheadKind
 
-NOTABLE = Threshold("notable", "overhead is worth a word", 0.05, "of the recording, from", "nsys-ai")
-CONTAMINATED = Threshold("contaminated", "times cannot be trusted", 0.15, "of the recording, from", "nsys-ai")
-# What else the tables hold, compilers and loading, is the program's own.
+NOTABLE = Threshold("notable", "overhead is reported", 0.05, "of the recording, from", "nsys-ai")
+CONTAMINATED = Threshold("contaminated", "times are not reliable", 0.15, "of the recording, from", "nsys-ai")
+# The tables also contain compilation and module loading, which belong to the program.
 OF_THE_PROFILER = (
     OverheadKind.BUFFER_FLUSH,
     OverheadKind.INSTRUMENTATION,
     OverheadKind.RESOURCE,
     OverheadKind.PROFILER,
 )
-REMEDY = "compare shares, not times; record again with less: no native backtraces, no sampling, fewer steps"
+REMEDY = "compare shares, not times; record less: no native backtraces, no sampling, fewer steps"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     noted = _of_callbacks(view) or _of_stretches(view)
     if noted is None:
         return Abstain(
-            "the file does not say what the recording cost", "`profiling-lab record`, or nsys 2025"
+            "the trace does not contain the profiler's overhead", "`profiling-lab record`, or nsys 2025"
         )
     table, rows, weight, cost_ns = noted
     share = cost_ns / view.span_ns
     if share < view[NOTABLE]:
         return ()
     judged = (
-        "the times are contaminated" if share >= view[CONTAMINATED] else "short times are longer than without"
+        "the times are not reliable" if share >= view[CONTAMINATED] else "short calls and gaps appear longer"
     )
     return [
         view.finding(
@@ -56,13 +56,13 @@ def check(view: View) -> Verdict:
 
 
 def _of_callbacks(view: View) -> tuple[str, I64, I64, int] | None:
-    """Our recorder's: (table, rows, weight, cost); None where it was not noted."""
+    """Our recorder's overhead: (table, rows, weight, cost); None if it was not recorded."""
     per_call = view.trace.recorder_facts.get("overhead_callback_ns", "")
     if not per_call.isdecimal() or not len(view.calls):
         return None
     calls, each_ns = view.calls, min(int(per_call), FARTHEST_NS)
     rows = np.arange(len(calls), dtype=np.int64)
-    # Threads pay side by side: what counts is the one that paid most.
+    # Threads run concurrently: the one with the most overhead counts.
     cost_ns = max(
         within_recording(view, calls.end_ns[mine], calls.end_ns[mine] + each_ns)
         for _, mine in grouped(rows, calls.thread)
@@ -71,7 +71,7 @@ def _of_callbacks(view: View) -> tuple[str, I64, I64, int] | None:
 
 
 def _of_stretches(view: View) -> tuple[str, I64, I64, int] | None:
-    """The others', as far as it lies in the recorded stretch."""
+    """The overhead of other profilers, within the recorded GPU activity."""
     overheads = view.trace.overheads
     if not len(overheads):
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the GPU's time does activation checkpointing spend on computing forward a second time?
+"""How much GPU time does activation checkpointing spend on computing forward a second time?
 
-What is launched in backward from inside of torch/utils/checkpoint.py is forward again. It buys memory;
-whether it is worth it only you can tell, so the cost is all of it.
+Everything that backward launches from inside torch/utils/checkpoint.py is recomputed forward. This saves
+memory. Whether it is worth the time is your decision, so the cost is all of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
@@ -23,19 +23,17 @@ SHARE = Threshold(
     "recomputation takes",
     0.1,
     "of the GPU time, at least",
-    "ours: checkpointing every layer costs a quarter",
+    "ours: checkpointing every layer takes a quarter",
 )
-REMEDY = (
-    "checkpoint fewer layers while memory allows it, or only the cheap operations (selective checkpointing)"
-)
+REMEDY = "checkpoint fewer layers if memory allows, or only cheap operations (selective checkpointing)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     stacks, found, duration = view.trace.stacks, view.attribution, view.operations.duration_ns
     if len(stacks) == 1:
-        return Abstain("the file holds no Python stacks", STACKS)
+        return Abstain("the trace has no Python stacks", STACKS)
     if not (found.phase == Phase.BACKWARD).any():
-        return Abstain("the file does not tell backward from forward, or there is no backward in it", STACKS)
+        return Abstain("the trace has no backward, or does not distinguish it from forward", STACKS)
     rows = np.flatnonzero(found.line_phase == LinePhase.RECOMPUTE)
     total_ns = int(duration[rows].sum())
     share = total_ns / view.gpu_ns
@@ -44,7 +42,8 @@ def check(view: View) -> Verdict:
     place = _checkpointing_line(view, rows) or view.hottest_line(rows, duration[rows])
     return [
         view.finding(
-            what=f"{percent(share)} of the GPU time computes forward again for checkpointing: {ms(total_ns)}"
+            what=f"{percent(share)} of the GPU time is recomputed forward (activation checkpointing): "
+            f"{ms(total_ns)}"
             f" in {len(rows):,} operations{where(place, ', most of it on this line')}",
             cost_ns=gpu_time(view, rows),
             cost_of="GPU time of the recomputation",
@@ -57,15 +56,17 @@ def check(view: View) -> Verdict:
 
 
 def _checkpointing_line(view: View, rows: I64) -> Frame | None:
-    """The line that called checkpoint() around most of what is computed again: it stands in forward's stacks,
-    where the same lines run inside of it.
+    """The line whose checkpoint() call causes most of the recomputation. It is in the stacks of forward,
+    where the same lines run inside the call.
     """
     stacks, found = view.trace.stacks, view.attribution
     inside = stacks.passes_through((_CHECKPOINT,))
     forward = np.flatnonzero((found.line_phase != LinePhase.RECOMPUTE) & (inside[found.stack] > 0))
     again = np.unique(view.operation_place[rows])
     row = inside[found.stack[forward[np.isin(view.operation_place[forward], again)]]]
-    while ((further := inside[stacks.parent[row]]) > 0).any():  # to the outermost frame of checkpoint's file
+    while (
+        (further := inside[stacks.parent[row]]) > 0
+    ).any():  # up to the outermost frame of checkpoint's file
         row = np.where(further > 0, further, row)
     caller = view.place_of_stack(stacks.parent[row].astype(np.int32))
     caller = caller[caller >= 0]

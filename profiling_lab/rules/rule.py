@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule is."""
+"""The declaration of a rule."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from profiling_lab.rules.finding import Threshold, Verdict
+from profiling_lab.rules.finding import RuleResult, Threshold
 from profiling_lab.rules.view import View
 
 
 class Time(Enum):
-    """What a rule's costs are made of."""
+    """The kind of time that a rule's costs consist of."""
 
-    IDLE = "the GPU's idle time, or the host's that leads to it"
+    IDLE = "the GPU's idle time, or host time that leads to it"
     BUSY = "the GPU's busy time"
     OTHER = "something else, or both"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`check` gives findings, an empty sequence where there is nothing to find, or abstains."""
+    """`check` returns findings, an empty sequence if nothing is wrong, or Abstain."""
 
     name: str
     """the name of the rule's file"""
     question: str
     thresholds: tuple[Threshold, ...]
-    check: Callable[[View], Verdict]
+    check: Callable[[View], RuleResult]
     about: str = ""
-    """what it looks at, how it decides and what to make of it: the docstring of its file"""
+    """what it looks at, how it decides and how to read it: the docstring of its file"""
     time: Time = Time.OTHER
     symptom: bool = False
-    """it describes what is slow, and other rules say why (see fold.py)"""
+    """the rule describes what is slow, and other rules say why (see fold.py)"""
     generic: bool = False
-    """other causes at the same line say more"""
+    """other causes at the same line are more specific"""
     wins_frac: float = 1.0
-    """how much of the cost the remedy usually wins"""
+    """the fraction of the cost that the remedy usually saves"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applying rules to a trace."""
+"""Apply rules to a trace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, Severity, Verdict
+from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, RuleResult, Severity
 from profiling_lab.rules.fold import folded
 from profiling_lab.rules.platform_words import in_words_of_the_platform
 from profiling_lab.rules.rule import Rule, Time
@@ -19,20 +19,20 @@ from profiling_lab.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the rules said. Every rule is in exactly one of the three, or has at least one finding."""
+    """The results of all rules. Each rule either has findings, found nothing, or abstained."""
 
     findings: tuple[Finding, ...]
-    """those first that would win most, each with what it explains"""
+    """the largest saving first, each with the findings that it explains"""
     silent: tuple[str, ...]
-    """rules that looked and found nothing"""
+    """rules that found nothing"""
     abstained: tuple[tuple[str, Abstain], ...]
-    """rules that could not tell, each with its reason"""
+    """rules that could not decide, each with its reason"""
     steps: int = 0
-    """that costs per step are counted by; 0 where the trace has none"""
+    """the number of steps for costs per step; 0 if the trace has none"""
     span_ns: int = 0
-    """from the first operation to the last: what severities are shares of"""
+    """from the first operation to the last: severities are shares of it"""
     start_up: StartUp | None = None
-    """what was left out at the beginning"""
+    """the start-up that was excluded"""
 
     @property
     def could_tell(self) -> bool:
@@ -47,12 +47,11 @@ def run(
     steps_by: str | None = None,
     whole: bool = False,
 ) -> Checked:
-    """Apply the rules. `own`: what counts as the user's code (see Ownership). `settings`: thresholds by rule
-    and name that are to have other values (see parse_settings). `steps_by`: which ranges are the steps that
-    costs are counted by (see step_windows). `whole`: the start-up too, and not the steady steps alone (see
-    steady.py).
+    """Apply the rules. `own`: the user's code (see Ownership). `settings`: thresholds to override, by rule
+    and name (see parse_settings). `steps_by`: the ranges that are steps (see step_windows). `whole`: include
+    the start-up instead of the steady steps alone (see steady.py).
 
-    Raises NotEnoughDataError if the trace has no GPU operation, or no range that `steps_by` matches.
+    Raises NotEnoughDataError if the trace has no GPU operation, or no range that matches `steps_by`.
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
@@ -65,15 +64,15 @@ def run(
     for rule in rules:
         view.settings = (settings or {}).get(rule.name, {})
         try:
-            verdict: Verdict = rule.check(view)
+            result: RuleResult = rule.check(view)
         except NotEnoughDataError as error:
-            verdict = Abstain(str(error), LONGER)
+            result = Abstain(str(error), LONGER)
         if view.is_rocm:
-            verdict = in_words_of_the_platform(verdict)
-        if isinstance(verdict, Abstain):
-            abstained.append((rule.name, verdict))
-        elif verdict:
-            findings += [_finished(finding, rule, view.span_ns) for finding in verdict]
+            result = in_words_of_the_platform(result)
+        if isinstance(result, Abstain):
+            abstained.append((rule.name, result))
+        elif result:
+            findings += [_finished(finding, rule, view.span_ns) for finding in result]
         else:
             silent.append(rule.name)
     left = folded(findings, {rule.name: rule for rule in rules})
@@ -93,7 +92,7 @@ def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
 
 
 def _most(severity: Severity, rule: Rule) -> Severity:
-    """A symptom alone is no grave fault: a healthy program has a hottest line and a slowest step, too."""
+    """A symptom alone is not of high severity: every program has a hottest line and a slowest step."""
     if not rule.symptom or severity == "low":
         return severity
     return "low" if rule.time == Time.BUSY else "medium"
@@ -106,14 +105,14 @@ def _severity(gain_ns: int, span_ns: int) -> Severity:
 def select(
     rules: Sequence[Rule], only: Sequence[str] | None = None, skip: Sequence[str] = ()
 ) -> tuple[Rule, ...]:
-    """The rules of these names, in this order; without `only` all but `skip`.
+    """The rules with these names, in this order; without `only` all but `skip`.
 
-    Raises UsageError for a name that there is not, and where nothing is left.
+    Raises UsageError for an unknown name, and if no rule is left.
     """
     by_name = {rule.name: rule for rule in rules}
     if len(by_name) < len(rules):
         twice = next(rule.name for rule in rules if rule is not by_name[rule.name])
-        raise UsageError(f"two rules have the name {twice!r}")
+        raise UsageError(f"two rules have the same name {twice!r}")
     wanted = list(by_name) if only is None else list(only)
     if unknown := [name for name in (*wanted, *skip) if name not in by_name]:
         raise UsageError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(by_name)}")

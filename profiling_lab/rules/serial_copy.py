@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do copies to the GPU run on the stream that computes, so that neither hides the other?
+"""Do copies to the GPU run on the compute stream, so that copies and compute cannot overlap?
 
-non_blocking=True only frees the host: on one stream the GPU still copies first and computes then, though an
-engine of its own could copy meanwhile. Counted are copies from the host on a stream that also runs kernels,
-for the time in which nothing else runs on the GPU. Pageable memory has to be pinned first: `pageable_copy`.
+non_blocking=True only frees the host: on one stream the GPU still copies first and computes afterwards,
+although its copy engine could work concurrently. The rule counts copies from the host on a stream that also
+runs kernels, for the time in which nothing else runs on the GPU. Pageable memory must be pinned first: see
+`pageable_copy`.
 
-The cost is what could be hidden: no more than the other work that the GPU does. Where copies take longer than
-that, the program is copy-bound (`bound`), and prefetching wins little.
+The cost is the time that could be hidden, at most the time of the GPU's other work. If copies take longer
+than that, the program is copy-bound (`bound`), and prefetching saves little.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold("share", "copies that could be hidden", 0.01, "of the recording, from", "ours")
 REMEDY = (
-    "prefetch the next batch on a stream of its own: with torch.cuda.stream(side): batch.to('cuda', "
+    "prefetch the next batch on a side stream: with torch.cuda.stream(side): batch.to('cuda', "
     "non_blocking=True), then wait_stream and record_stream"
 )
 OF_TOO_MANY = (
-    "copy less first (keep it on the GPU, smaller types): there is too little other work to hide the copies "
-    "behind, even on a stream of their own"
+    "copy less (keep data on the GPU, smaller dtypes): there is too little other work to hide the copies, "
+    "even on a side stream"
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     copies = view.classes == OperationClass.HOST_TO_DEVICE
     if not copies.any():
         return ()
     if not view.kernels.any():
-        return Abstain("the file holds copies but no kernel that they could hide behind", "kernels too")
+        return Abstain("the trace has copies, but no kernels that they could overlap with", "kernels too")
     operations, findings = view.operations, []
     for process, device, rows in view.devices:
         computing = rows[view.kernels[rows]]
@@ -43,12 +44,12 @@ def check(view: View) -> Verdict:
         mine = rows[counts]
         if not len(mine) or not len(computing):
             continue
-        # Sets and copies in other directions have engines of their own; they hide as well as kernels do.
+        # Memsets and copies in other directions use other engines, so they can overlap as well as kernels.
         together, others = view.busy(mine), view.busy(rows[~counts])
         alone_ns = together.total_ns - int(others.busy_within(together.start_ns, together.end_ns).sum())
         exposed = operations.duration_ns[mine]
         exposed = exposed - others.busy_within(operations.start_ns[mine], operations.end_ns[mine])
-        # Copies side by side share their time.
+        # Concurrent copies share their time.
         exposed = (exposed * min(1.0, alone_ns / max(int(exposed.sum()), 1))).astype(np.int64)
         other_ns = others.total_ns - int(together.busy_within(others.start_ns, others.end_ns).sum())
         could = min(1.0, other_ns / max(alone_ns, 1))
@@ -59,12 +60,12 @@ def check(view: View) -> Verdict:
                 continue
             findings.append(
                 view.finding(
-                    f"{len(part):,} copies to device {device}{view.of_process(process)} run on a stream that "
-                    f"computes, and for {ms(exposed_ns)}, {percent(exposed_ns / view.span_ns)} of the "
+                    f"{len(part):,} copies to device {device}{view.of_process(process)} run on a compute "
+                    f"stream, and for {ms(exposed_ns)}, {percent(exposed_ns / view.span_ns)} of the "
                     f"recording, nothing else runs"
                     f"{f'; other work could hide {ms(cost_ns)}' if could < 1 else ''}",
                     cost_ns=cost_ns,
-                    cost_of="copies that other work could hide",
+                    cost_of="copies that could overlap with other work",
                     place=view.place(number),
                     rows=mine[part],
                     weight=exposed[part],
@@ -76,7 +77,7 @@ def check(view: View) -> Verdict:
 
 RULE = Rule(
     "serial_copy",
-    "Do copies wait for computing on the same stream?",
+    "Do copies run on the compute stream?",
     (SHARE,),
     check,
     __doc__ or "",

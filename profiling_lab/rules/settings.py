@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user sets: thresholds (`dataloader.share=10%`), and when a check fails (`2ms`)."""
+"""Parse the user's settings: thresholds (`dataloader.share=10%`), and when a check fails (`2ms`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from profiling_lab.rules.rule import Rule
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 """values by rule and threshold"""
 
-# What a value may end with, by the first word of its threshold's unit; without an end it is in that unit.
+# The suffixes allowed for a value, by the first word of its threshold's unit.
 _ENDINGS: dict[str, dict[str, float]] = {
     "of": {"%": 0.01},
     "ns,": {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9},
@@ -27,7 +27,7 @@ _VALUE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?\s*([%µA-Za-z]*)")
 def parse_settings(texts: Sequence[str], rules: Sequence[Rule]) -> Settings:
     """`RULE.THRESHOLD=VALUE` each; the value in the threshold's own unit, or as `10%`, `5us`, `64KB`.
 
-    Raises UsageError for what it does not understand, and for a rule or threshold that there is not.
+    Raises UsageError for a text that cannot be parsed, and for an unknown rule or threshold.
     """
     by_name = {rule.name: rule for rule in rules}
     found: dict[str, dict[str, float]] = {}
@@ -35,9 +35,9 @@ def parse_settings(texts: Sequence[str], rules: Sequence[Rule]) -> Settings:
         key, equals, value = text.partition("=")
         rule_name, dot, name = key.strip().replace("-", "_").partition(".")
         if not equals or not dot:
-            raise UsageError(f"expected RULE.THRESHOLD=VALUE, like dataloader.share=10%, not {text!r}")
+            raise UsageError(f"expected RULE.THRESHOLD=VALUE, such as dataloader.share=10%, not {text!r}")
         if rule_name not in by_name:
-            raise UsageError(f"there is no rule {rule_name!r} to set; `profiling-lab rules` lists them")
+            raise UsageError(f"there is no rule {rule_name!r}; `profiling-lab rules` lists them")
         names = {threshold.name: threshold for threshold in by_name[rule_name].thresholds}
         if name not in names:
             raise UsageError(
@@ -54,16 +54,16 @@ def _parsed(value: str, threshold: Threshold) -> float:
     if not math.isfinite(number):
         also = ", ".join(filter(None, endings))
         raise UsageError(
-            f"expected a number from 0 up{f' or one with {also}' if also else ''} for {threshold.name} "
+            f"expected a number of at least 0{f', or one with {also}' if also else ''}, for {threshold.name} "
             f"({threshold.what}: {threshold.unit}), not {value!r}"
         )
     return number
 
 
 def parse_fail_on(text: str) -> Callable[[Finding, int], bool]:
-    """What makes a check fail: `low`, `medium`, `high`, `never`, `5%` of the recording or `2ms` per step.
+    """When a check fails: `low`, `medium`, `high`, `never`, `5%` of the recording or `2ms` per step.
 
-    The answer takes a finding and the length of the recording. Raises UsageError for anything else.
+    Returns a function of a finding and the length of the recording. Raises UsageError for anything else.
     """
     text = text.strip()
     if text == "never":
@@ -78,7 +78,7 @@ def parse_fail_on(text: str) -> Callable[[Finding, int], bool]:
     if match is not None and not match[2] and match[3] in _ENDINGS["ns,"]:
         limit_ns = float(match[1]) * _ENDINGS["ns,"][match[3]]
         return lambda finding, span_ns: _cost_ns(finding) > limit_ns
-    raise UsageError(f"--fail-on expects low, medium, high, never, or a cost like 5% or 2ms, not {text!r}")
+    raise UsageError(f"--fail-on expects low, medium, high, never, or a cost such as 5% or 2ms, not {text!r}")
 
 
 def _cost_ns(finding: Finding) -> int:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are there long runs of short kernels, whichever lines launch them? A CUDA graph replays a run at once.
+"""Are there long runs of short kernels, from whatever lines? A CUDA graph replays such a run with one launch.
 
-A run is a stretch of kernels on one stream, each short, with no long one between them and no long gap: there
-the host did something that no graph replays. What a graph launches already is no run. `tiny_kernels` asks the
-same of single lines; a run crosses lines, as a layer of many small operations does. The cost is the time in
-which the GPU idled inside of the runs: what replaying them without the host would win.
+A run is a sequence of short kernels on one stream, without a long kernel and without a long gap. (In a long
+gap the host does something that a graph cannot replay.) Kernels of a CUDA graph do not count.
+`tiny_kernels` finds single lines; a run crosses lines, as a layer of many small operations does. The cost
+is the GPU's idle time within the runs, which a graph saves.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy as np
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms, where
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
 SHORT = Threshold("short", "a kernel", 10_000, "ns, less than", "TraceLens: 10 µs")
-RUN = Threshold("run", "kernels in a row", 20, "at least", "ours: a layer, not an accident")
+RUN = Threshold("run", "kernels in a row", 20, "at least", "ours: about one layer")
 LONG = Threshold("long", "a gap that ends a run", 1_000_000, "ns, from", "ours: as gpu_gaps")
-SHARE = Threshold("share", "the GPU idles inside of runs", 0.02, "of the recording, from", "ours")
+SHARE = Threshold("share", "the GPU idles within runs", 0.02, "of the recording, from", "ours")
 REMEDY = (
-    "capture the run: torch.compile(mode='reduce-overhead') or torch.cuda.graph; or fuse with torch.compile"
+    "capture the run as a CUDA graph (torch.compile(mode='reduce-overhead'), torch.cuda.graph), or fuse it"
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations, findings, enough = view.operations, [], False
     for process, device, rows in view.devices:
         busy = view.busy(rows).filled(view.unknown(process))
@@ -42,7 +42,7 @@ def check(view: View) -> Verdict:
             continue
         starts = np.array([operations.start_ns[run[0]] for run in runs], dtype=np.int64)
         ends = np.array([operations.end_ns[run[-1]] for run in runs], dtype=np.int64)
-        # Runs on several streams at the same time idle together.
+        # Concurrent runs on several streams share their idle time.
         together = Busy.of(starts, ends)
         idle_ns = int(busy.idle_within(together.start_ns, together.end_ns).sum())
         if idle_ns < view[SHARE] * view.span_ns:
@@ -52,10 +52,10 @@ def check(view: View) -> Verdict:
         findings.append(
             view.finding(
                 f"{len(runs):,} runs of {len(mine) // len(runs):,} short kernels each on device {device}"
-                f"{view.of_process(process)} take {ms(int((ends - starts).sum()))}, in which the GPU idles "
-                f"{ms(idle_ns)}{where(place, '; most are launched by this line')}",
+                f"{view.of_process(process)} take {ms(int((ends - starts).sum()))}; the GPU idles "
+                f"{ms(idle_ns)} of it{where(place, '; this line launches most of them')}",
                 cost_ns=idle_ns,
-                cost_of="GPU idle inside of the runs",
+                cost_of="GPU idle within the runs",
                 place=place,
                 rows=mine,
                 weight=operations.duration_ns[mine],
@@ -72,7 +72,7 @@ def _runs(view: View, rows: I64) -> list[I64]:
     start_ns, end_ns = view.operations.start_ns[rows], view.operations.end_ns[rows]
     short = end_ns - start_ns < view[SHORT]
     paused = np.append(False, start_ns[1:] - end_ns[:-1] >= view[LONG])
-    # A run begins with a short kernel behind a long one or a long gap, and ends before the next of these.
+    # A run begins with a short kernel after a long kernel or gap, and ends before the next of these.
     begins = np.flatnonzero(short & (np.append(True, ~short[:-1]) | paused))
     ends = np.flatnonzero(short & (np.append(~short[1:] | paused[1:], True))) + 1
     runs = [rows[first:last] for first, last in zip(begins.tolist(), ends.tolist(), strict=True)]
@@ -80,7 +80,7 @@ def _runs(view: View, rows: I64) -> list[I64]:
 
 
 def _launches(view: View, kernels: I64) -> int:
-    """How many calls launched them: all kernels of a CUDA graph have one, those of unknown calls one each."""
+    """The number of launches: one for all kernels of a CUDA graph, one per kernel without a known call."""
     call = view.attribution.call[kernels]
     return len(np.unique(call[call >= 0])) + int((call < 0).sum())
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do convolutions take most of the GPU's time? Their algorithm, layout and type decide by factors.
+"""Do convolutions take most of the GPU time? Their algorithm, layout and dtype make a large difference.
 
-cuDNN picks an algorithm by rules of thumb unless it may try (torch.backends.cudnn.benchmark), converts the
-layout where it does not like it, and uses tensor cores only for small types. Convolutions are told by the
-names of their kernels, those that convert layouts between NCHW and NHWC too. The cost is all their time.
+cuDNN picks an algorithm by heuristics unless it may benchmark (torch.backends.cudnn.benchmark), converts a
+layout that it does not support well, and uses tensor cores only for TF32, fp16, bf16 and fp8. Convolutions
+are recognised by kernel name, including the kernels that convert between NCHW and NHWC. The cost is all of
+their time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import CONVOLUTION, KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -24,7 +25,7 @@ REMEDY = (
 )
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
     convolves = view.kernels_named(CONVOLUTION) | view.kernels_named(CONVERTS)
     rows = np.flatnonzero(convolves)
@@ -32,7 +33,7 @@ def check(view: View) -> Verdict:
     if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
         return names_tell_little(view) or ()
     converting_ns = int(duration[view.kernels_named(CONVERTS)].sum())
-    layouts = f", {ms(converting_ns)} of it for changing the layout" if converting_ns else ""
+    layouts = f", {ms(converting_ns)} of it for layout conversion" if converting_ns else ""
     place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(

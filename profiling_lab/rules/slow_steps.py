@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are single steps much slower than the others? Averages hide them, and every rank waits for them.
+"""Are single steps much slower than the others? Averages hide them, and all ranks wait for them.
 
-Compared is the wall time of the steps of one process with their median. Warm-up, checkpoints, validation and
-garbage collection are usual reasons; the finding says which part of the slow steps grew: computing,
-communication, copies or idle time. The cost is what they take beyond the median.
+The rule compares the wall time of each step of one process with the median. Usual reasons are warm-up,
+checkpoints, validation and garbage collection. The finding says which part of the slow steps grew: compute,
+communication, copies or idle time. The cost is the time of these steps beyond the median.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.steps import PARTS, part_times
-from profiling_lab.rules.finding import LONGER, Abstain, Threshold, Verdict, ms
+from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
 SLOW = Threshold("slow", "a step takes", 1.5, "times the median, more than", "nsys-ai: iteration spike")
-ENOUGH = Threshold("enough", "steps to speak of a median", 5, "at least", "ours")
-REMEDY = "`profiling-lab steps` shows all; look at one alone with `--step N`"
+ENOUGH = Threshold("enough", "steps needed for a median", 5, "at least", "ours")
+REMEDY = "`profiling-lab steps` lists all steps; look at a single one with `--step N`"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     steps = view.steps
     if steps is None or len(steps) < view[ENOUGH]:
-        found = f"{len(steps)} steps are too few to speak of a median" if steps else "no steps were found"
+        found = f"{len(steps)} steps are too few for a median" if steps else "no steps were found"
         return Abstain(found, LONGER)
     findings = []
     for number, (process, device, rows) in enumerate(view.devices):
         mine = np.flatnonzero(steps.process == process)
-        # A step that begins before the first operation counts from there on.
+        # A step that begins before the first operation counts from that operation on.
         recorded = view.operations.start_ns.min(), view.operations.end_ns.max()
         starts, ends = steps.start_ns[mine].clip(*recorded), steps.end_ns[mine].clip(*recorded)
         if len(mine) < view[ENOUGH]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which steps of a recording are steady: the first ones load code, grow memory and tune kernels."""
+"""Find the steady steps of a recording. The first steps load code, grow memory and autotune kernels."""
 
 from __future__ import annotations
 
@@ -10,40 +10,38 @@ import numpy as np
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.trace import Trace
 from profiling_lab.trace.step_windows import StepWindows, step_windows
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 LONG_PAUSE_NS = 100_000_000
 FEWEST_STEPS, ENOUGH_STEPS = 2, 5
-"""fewer do not tell which are usual; the smaller number serves where most of a recording is start-up"""
+"""fewer steps do not show what is usual; the smaller number is for recordings that are mostly start-up"""
 LIKE_THE_REST_FRAC = 1.5
-"""a step belongs to the start-up while it takes longer than so many times the median of the second half"""
+"""a step is start-up while it takes more than this many times the median of the second half"""
 MOST_FRAC = 0.5
-"""never more than so much of the steps is start-up"""
+"""at most this fraction of the steps is start-up"""
 
 
 @dataclass(frozen=True, slots=True)
 class StartUp:
-    """What lies before the steady steps of a recording."""
+    """The part of a recording before its steady steps."""
 
     first_step: int | None
-    """the first steady step, counted from 0; None where no steps were found"""
+    """the first steady step, counted from 0; None if there are no steps"""
     steps: int
-    """all steps of the recording"""
+    """the number of steps in the recording"""
     before_ns: int
     """from the first GPU operation to the first steady step"""
 
     def __str__(self) -> str:
-        """`start-up: 5,126.8 ms before step 2 of 14 are left out; --whole looks there too`"""
+        """`start-up: 5,126.8 ms before step 2 of 14 excluded; --whole includes them`"""
         until = (
             "the last long pause" if self.first_step is None else f"step {self.first_step} of {self.steps}"
         )
-        return (
-            f"start-up: {self.before_ns / 1e6:,.1f} ms before {until} are left out; --whole looks there too"
-        )
+        return f"start-up: {self.before_ns / 1e6:,.1f} ms before {until} excluded; --whole includes them"
 
 
 def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | None]:
-    """The steady steps as a trace of their own; all of it where the steps do not tell."""
+    """The steady steps as a trace; the whole trace if steady steps cannot be found."""
     if trace.window is not None:
         return trace, None
     steps = step_windows(trace, steps_by)
@@ -56,13 +54,13 @@ def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | No
     span_ns = int(trace.operations.end_ns.max() - trace.operations.start_ns.min())
     if total < ENOUGH_STEPS and before_ns < MOST_FRAC * span_ns:
         return trace, None
-    return trace.windowed(Wanted(step=f"{number}:{total}", steps_by=steps_by)), StartUp(
+    return trace.windowed(WindowSelection(step=f"{number}:{total}", steps_by=steps_by)), StartUp(
         number, total, before_ns
     )
 
 
 def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
-    """How much of the GPU's time lies within the steps: those of a warm-up do not speak for what follows."""
+    """The fraction of GPU time within the steps. Steps of a warm-up say nothing about what follows."""
     operations, inside = trace.operations, 0
     for process in np.unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
@@ -74,7 +72,7 @@ def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
 
 
 def _after_long_pauses(trace: Trace) -> tuple[Trace, StartUp | None]:
-    """Where steps do not tell: what follows the last long pause, if the GPU does most of its work there."""
+    """Without usable steps: the part after the last long pause, if most GPU work is there."""
     operations = trace.operations
     busy = Busy.of(operations.start_ns, operations.end_ns)
     pauses = np.flatnonzero(busy.start_ns[1:] - busy.end_ns[:-1] >= LONG_PAUSE_NS)
@@ -84,12 +82,12 @@ def _after_long_pauses(trace: Trace) -> tuple[Trace, StartUp | None]:
     after = operations.start_ns >= from_ns
     if int(operations.duration_ns[after].sum()) < MOST_FRAC * int(operations.duration_ns.sum()):
         return trace, None
-    part = trace.windowed(Wanted(range=f"{from_ns - trace.first_ns}ns:"))
+    part = trace.windowed(WindowSelection(range=f"{from_ns - trace.first_ns}ns:"))
     return part, StartUp(None, 0, from_ns - int(operations.start_ns.min()))
 
 
 def _first_steady(steps: StepWindows) -> int | None:
-    """The latest of the processes' first steady steps, so that one number serves all."""
+    """The latest first steady step of all processes, so that one number holds for all."""
     firsts = []
     for process in np.unique(steps.process).tolist():
         rows = np.flatnonzero(steps.process == process)
@@ -99,7 +97,7 @@ def _first_steady(steps: StepWindows) -> int | None:
         usual_ns = float(np.median(took_ns[len(rows) // 2 :]))
         slow = took_ns[: int(MOST_FRAC * len(rows))] > LIKE_THE_REST_FRAC * usual_ns
         if len(rows) < ENOUGH_STEPS and not slow.any():
-            return None  # nothing says that the first is another than the rest
-        # The first step that a trace tells apart is never taken: it may have begun before the recording.
+            return None  # nothing shows that the first step differs from the rest
+        # The first step is never used: it may have begun before the recording.
         firsts.append(int(steps.number[rows[max(1, int(np.argmin(np.append(slow, False))))]]))
     return max(firsts)

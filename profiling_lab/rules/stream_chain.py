@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do waits for events put streams in a row that were meant to run side by side?
+"""Do waits for events serialise streams that were meant to run concurrently?
 
-Several streams each do a good part of the kernels' time, hardly ever at the same time, and most changes from
-one stream to another come after a cudaStreamWaitEvent. Then the program has the complexity of streams and
-nothing of their speed. The cost is what could at most run beside the busiest stream; what really depends on
-each other cannot.
+The rule fires if several streams each do a good part of the work, hardly ever run concurrently, and most
+changes from one stream to another follow a cudaStreamWaitEvent. Then streams add complexity without any
+speed-up. The cost is the most that could overlap with the busiest stream; work with real dependencies
+cannot.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.finding import CALLS, Abstain, Threshold, Verdict, ms, percent
+from profiling_lab.rules.finding import CALLS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.cuda_calls import CudaCall
 
-PART = Threshold("part", "a stream that counts", 0.05, "of the kernels' time, from", "ours")
-BESIDE = Threshold("beside", "streams run side by side", 0.1, "of what could, less than", "ours: hardly ever")
-WAITED = Threshold("waited", "changes of stream behind a wait", 0.5, "of all, from", "ours: most")
-REMEDY = "record the event right behind what is needed, and wait as late as possible; or use one stream"
+PART = Threshold("part", "a stream that counts", 0.05, "of the kernel time, from", "ours")
+BESIDE = Threshold("beside", "streams overlap", 0.1, "of what could overlap, less than", "ours: hardly ever")
+WAITED = Threshold("waited", "changes of stream after a wait", 0.5, "of all, from", "ours: most")
+REMEDY = "record the event right after the needed work, and wait as late as possible; or use one stream"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     findings, serial = [], False
     follows = _launched_after_wait(view)
     for process, device, rows in view.devices:
@@ -48,11 +48,11 @@ def check(view: View) -> Verdict:
         findings.append(
             view.finding(
                 f"{len(counting)} streams of device {device}{view.of_process(process)} run one after the "
-                f"other: side by side only {percent((total_ns - together_ns) / could_ns)} of "
-                f"what could be; {len(waited):,} of {len(changes):,} changes of stream come after a wait for "
+                f"other: only {percent((total_ns - together_ns) / could_ns)} of what could overlap "
+                f"does; {len(waited):,} of {len(changes):,} changes of stream follow a wait for "
                 f"an event; at most {ms(together_ns - busiest_ns)} could be hidden",
                 cost_ns=together_ns - busiest_ns,
-                cost_of="kernels that could run beside the busiest stream",
+                cost_of="kernels that could overlap with the busiest stream",
                 place=view.hottest_line(waited, view.operations.duration_ns[waited]),
                 rows=waited,
                 weight=view.operations.duration_ns[waited],
@@ -61,12 +61,12 @@ def check(view: View) -> Verdict:
             )
         )
     if serial and not findings and not view.calls_of(CudaCall.STREAM_WAIT_EVENT).any():
-        return Abstain("streams run one after the other, and no wait of a stream was recorded", CALLS)
+        return Abstain("streams run one after the other, and no cudaStreamWaitEvent was recorded", CALLS)
     return findings
 
 
 def _launched_after_wait(view: View) -> Mask:
-    """Per operation, whether its thread made a stream wait for an event since its launch before."""
+    """Per operation, whether its thread called cudaStreamWaitEvent since its previous launch."""
     calls, call = view.calls, view.attribution.call
     launches = np.zeros(len(calls), dtype=bool)
     launches[call[call >= 0]] = True

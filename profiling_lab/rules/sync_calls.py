@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines wait for the GPU, and how long does the GPU idle before it gets work again?
+"""Which lines synchronise with the GPU, and how long does the GPU idle before it gets work again?
 
-A wait on an event inside of a stream (cudaStreamWaitEvent) is none: it holds no thread.
+A wait of a stream for an event (cudaStreamWaitEvent) does not count: it does not block the host.
 
-Waits that read a value are `implicit_sync`'s. Those that end a blocking copy (`.to(device)`, `.cpu()`) are
-told apart: their remedy is that of the copy. A line is named if the GPU idled after its waits, or if they
-held the host for a good part of the recording. The cost is the idle time in the gap around the wait's end,
-at most as long as the wait, and without what the host did there for reasons of its own, such as loading data.
+Waits that read a value belong to `implicit_sync`. Waits that end a blocking copy (`.to(device)`, `.cpu()`)
+are reported separately, because their remedy is that of the copy. A line is reported if the GPU idled after
+its waits, or if they blocked the host for a good part of the recording. The cost is the idle time in the
+gap around the end of each wait, at most as long as the wait, without other host work such as data loading.
 """
 
 from __future__ import annotations
 
-from profiling_lab.rules.finding import CALLS, Abstain, Verdict
+from profiling_lab.rules.finding import CALLS, Abstain, RuleResult
 from profiling_lab.rules.host_waits import DENSITY, IDLE, ends_a_copy, other_waits, wait_findings
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
-OF_COPIES = "copy with non_blocking=True from and to pinned memory (see pageable_copy)"
-REMEDY = "wait once per step or never: order work with streams and events, and read results later"
+OF_COPIES = "copy with non_blocking=True and pinned memory (see pageable_copy)"
+REMEDY = "synchronise at most once per step: order work with streams and events, and read results later"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     if not len(view.calls):
-        return Abstain("no API call was recorded", CALLS)
+        return Abstain("no CUDA API call was recorded", CALLS)
     waits = other_waits(view)
     copying = ends_a_copy(view)[waits]
     return [

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which copies between host and GPU are synchronous calls? The host stands still until they are done.
+"""Which copies between host and GPU are synchronous calls? They block the host until the copy is done.
 
-Copies to the GPU of up to 64 KB return once they are staged and are left out. The cost is what the GPU
-loses: idle time that the calls cause, and time in which only the copies run. torch itself always uses
-asynchronous calls: what shows here comes from other libraries, or from code of one's own.
+Copies to the GPU of up to 64 KB return as soon as they are staged, and are not counted. The cost is what
+the GPU loses: the idle time that the calls cause, and the time in which only the copies run. torch itself
+always uses asynchronous calls, so these calls come from other libraries or from your own extension code.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.rules.finding import WORTH, Threshold, Verdict
-from profiling_lab.rules.held_host import held_by
+from profiling_lab.rules.blocking_calls import blocking_calls
+from profiling_lab.rules.finding import WORTH, RuleResult, Threshold
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
@@ -19,7 +19,7 @@ SMALL = Threshold("small", "HtoD copies left out", 65536, "bytes, at most", "nsy
 REMEDY = "use the asynchronous call (cudaMemcpyAsync; in torch non_blocking=True with pinned memory)"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     to_device = view.named("memcpy HtoD")
     host_side = to_device | view.named("memcpy DtoH", "memcpy HtoH", "memcpy HtoA", "memcpy AtoH")
     if not host_side.any():
@@ -28,7 +28,7 @@ def check(view: View) -> Verdict:
     synchronous = view.launched_by(r"^(cuda|cu)Memcpy(?!.*Async)")
     rows = np.flatnonzero(host_side & ~small & synchronous)
     worth_ns = view[WORTH] * view.span_ns
-    findings = held_by(view, rows, worth_ns, "synchronous copies", REMEDY)
+    findings = blocking_calls(view, rows, worth_ns, "synchronous copies", REMEDY)
     return findings or view.too_few_calls(host_side, "copies") or ()
 
 

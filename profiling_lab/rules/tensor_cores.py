@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do products of matrices run without tensor cores? They are several times faster there.
+"""Do matrix multiplications run without tensor cores? They are several times faster with them.
 
-Which kernels are products, convolutions and attention, and which of them use tensor cores, is told by their
-names: cuBLAS, cuDNN and CUTLASS write the instruction into it (`ffma`, `simt` and `sgemm` against `s16816`,
-`tensorop`, `gmma`). Kernels launched by torch's operators for products count too, whatever their name.
-Kernels of one's own with other names are not seen. The cost is all the time of the products without.
+Matrix multiplications, convolutions and attention are recognised by kernel name, and so is the use of
+tensor cores: cuBLAS, cuDNN and CUTLASS put the instruction into the name (`ffma`, `simt` and `sgemm`
+against `s16816`, `tensorop`, `gmma`). Kernels that torch's matrix multiplication operators launch count
+too, whatever their name. Custom kernels with other names are not seen. The cost is all of the time without
+tensor cores.
 """
 
 from __future__ import annotations
@@ -14,19 +15,32 @@ import re
 import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import OPERATORS, Abstain, Confidence, Threshold, Verdict, ms, percent, where
+from profiling_lab.rules.finding import (
+    OPERATORS,
+    Abstain,
+    Confidence,
+    RuleResult,
+    Threshold,
+    ms,
+    percent,
+    where,
+)
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold(
-    "share", "products without them", 0.05, "of the GPU time, at least", "ours: worth the change"
+    "share",
+    "matrix multiplications without them",
+    0.05,
+    "of the GPU time, at least",
+    "ours: worth the change",
 )
 FIRST_CAPABILITY = Threshold(
     "capability", "GPUs that have them", 7.0, "compute capability, from", "CUDA: Volta"
 )
-_AMPERE = 8.0  # tensor cores before it know neither bfloat16 nor TF32
+_AMPERE = 8.0  # earlier tensor cores support neither bfloat16 nor TF32
 COUNTER = "`ncu` with the metric sm__inst_executed_pipe_tensor.sum"
 OF_PRODUCTS = r"^aten::(_?(add|b|badd)?mm|addmv|linear|matmul|_?convolution|conv\dd|cudnn_conv|_scaled_)"
 REMEDY = (
@@ -36,26 +50,28 @@ REMEDY = (
 BEFORE_AMPERE = "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler; sizes in multiples of 8"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     capabilities = [
         float(gpu.compute) for gpu in view.trace.source.gpus() if re.fullmatch(r"\d+\.\d+", gpu.compute)
     ]
     if capabilities and max(capabilities) < view[FIRST_CAPABILITY]:
         return ()
-    # Sharded models gather their weights inside of the same operators.
+    # Sharded models gather their weights inside the same operators.
     products = view.kernels_named(MATRIX) | _launched_by_products(view)
     products &= view.classes != OperationClass.COMMUNICATION
     if not products.any():
         if view.knows_python and any(name.startswith("aten::") for name in view.trace.ranges.names):
             return ()
-        return Abstain("no kernel has the name of a product, which says nothing of others", OPERATORS)
+        return Abstain("no kernel name is that of a known matrix multiplication", OPERATORS)
     without = products & view.kernels_named(NO_TENSOR_CORES)
     unknown = products & ~without & ~view.kernels_named(TENSOR_CORES)
     duration = view.operations.duration_ns
     all_ns, without_ns, unknown_ns = (int(duration[rows].sum()) for rows in (products, without, unknown))
     if unknown_ns > all_ns / 2:
         share = percent(unknown_ns / max(all_ns, 1))
-        return Abstain(f"the names of kernels with {share} of the products' time do not tell", COUNTER)
+        return Abstain(
+            f"the names of kernels with {share} of the matrix multiplication time are not known", COUNTER
+        )
     if without_ns < view[SHARE] * view.gpu_ns:
         return ()
     rows = np.flatnonzero(without)
@@ -63,11 +79,11 @@ def check(view: View) -> Verdict:
     place = view.hottest_line(rows, duration[rows])
     return [
         view.finding(
-            f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are products and "
-            f"convolutions without tensor cores, {len(rows):,} kernels"
+            f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are matrix "
+            f"multiplications and convolutions without tensor cores, {len(rows):,} kernels"
             f"{where(place, ', most of it on this line')}",
             cost_ns=gpu_time(view, rows),
-            cost_of="GPU time of products without tensor cores",
+            cost_of="GPU time of these kernels",
             place=place,
             rows=rows,
             weight=duration[rows],
@@ -85,7 +101,7 @@ def _launched_by_products(view: View) -> Mask:
 
 RULE = Rule(
     "tensor_cores",
-    "Do products run without tensor cores?",
+    "Do matrix multiplications run without tensor cores?",
     (SHARE, FIRST_CAPABILITY),
     check,
     __doc__ or "",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lines launch many tiny kernels? A fused kernel or a CUDA graph needs fewer launches.
 
-A line counts with what it launched forward and in backward; all kernels of a CUDA graph are one launch. The
-cost is the GPU time of these kernels and the short idle times of the GPU until the next of them was launched:
-fusing wins most of that. Calls that last long load code or wait for room in the queue: no launch costs that.
+A line is charged for its launches in forward and in backward. All kernels of a CUDA graph are one launch. The
+cost is the GPU time of these kernels plus the GPU's short idle times before them; fusion saves most of that.
+Calls that take long load code or wait for room in the launch queue, so their idle time is not counted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.costs import gpu_time, held
-from profiling_lab.rules.finding import Threshold, Verdict, ms
+from profiling_lab.rules.costs import gpu_time, host_blocked
+from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
@@ -21,13 +21,13 @@ from profiling_lab.trace.columns import I64
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
 SLOW_CALL = Threshold(
-    "slow_call", "calls that do more than launch last", 100_000, "ns, from", "HTA: 50-100 µs"
+    "slow_call", "calls that do more than launch take", 100_000, "ns, from", "HTA: 50-100 µs"
 )
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
 
 
-def check(view: View) -> Verdict:
+def check(view: View) -> RuleResult:
     operations = view.operations
     gpu_time_ns, count = view.kernels_by_line()
     candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))
@@ -35,9 +35,9 @@ def check(view: View) -> Verdict:
     findings = []
     for number, mine in grouped(rows, view.operation_place[rows]):
         duration, launches = operations.duration_ns[mine], _launches(view, mine)
-        # Calls that load code or wait for room in the queue last long, and no fewer launches shorten them.
+        # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
         quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
-        gpu_ns, launch_ns = int(duration.sum()), held(view, quick).total_ns
+        gpu_ns, launch_ns = int(duration.sum()), host_blocked(view, quick).total_ns
         idle_ns = int(view.launching_idle_by_line[number]) if number >= 0 else 0
         cost_ns = min(gpu_time(view, mine) + idle_ns, view.span_ns)
         unknown = int((view.attribution.call[mine] < 0).sum())
@@ -48,7 +48,7 @@ def check(view: View) -> Verdict:
             view.finding(
                 what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
                 f"{', forward and backward' if backward else ''}: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} "
-                f"to launch them; the GPU idled {ms(idle_ns)} until the next of them came",
+                f"to launch them; the GPU idled {ms(idle_ns)} before them",
                 cost_ns=cost_ns,
                 cost_of="GPU time, and idle time before their launches",
                 place=view.place(number),
@@ -61,7 +61,7 @@ def check(view: View) -> Verdict:
 
 
 def _launches(view: View, kernels: I64) -> I64:
-    """The calls that launched these kernels, each once: all kernels of a CUDA graph have one."""
+    """The calls that launched these kernels, each once. All kernels of a CUDA graph share one."""
     call = view.attribution.call[kernels]
     return np.unique(call[call >= 0]).astype(np.int64)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules look at: the columns of a trace, with the lines and the waiting that several rules share.
+"""The data that rules look at: the columns of a trace, lines, and the waits that several rules share.
 
-Everything is computed when the first rule asks for it, over whole columns.
+Everything is computed on first use, over whole columns.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 LONG_LAUNCH_NS = 500_000
 _LAUNCHING = (Cause.HOST_CODE, Cause.CUDA_CALL, Cause.LATENCY, Cause.BETWEEN)
-ENOUGH_FRAC = 0.5  # with more than half of it unknown, "nothing found" would be a guess
+ENOUGH_FRAC = 0.5  # with more than half unknown, "nothing found" would not be reliable
 
 
 class View(LineNumbers):
-    """A trace, and what counts as the user's own code in it."""
+    """A trace, and which code in it is the user's own."""
 
     def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:
         super().__init__(trace, own)
         self._steps_by = steps_by
         self.settings: Mapping[str, float] = {}
-        """what the user set for the rule that is asking, by the threshold's name"""
+        """the user's settings for the current rule, by threshold name"""
 
     def __getitem__(self, threshold: Threshold) -> float:
-        """The threshold as the user set it, or as it is."""
+        """The threshold's value: the user's setting, or the default."""
         return self.settings.get(threshold.name, threshold.value)
 
     @property
@@ -78,7 +78,7 @@ class View(LineNumbers):
 
     @cached_property
     def calls(self) -> Calls:
-        """The trace's calls, those of damaged files brought to times whose differences can be taken."""
+        """The trace's calls, with times clamped so that differences do not overflow in damaged files."""
         calls = self.trace.calls
         inside = np.clip(calls.start_ns, -FARTHEST_NS, FARTHEST_NS)
         return replace(calls, start_ns=inside, end_ns=np.clip(calls.end_ns, inside, FARTHEST_NS))
@@ -102,41 +102,41 @@ class View(LineNumbers):
 
     @cached_property
     def devices(self) -> tuple[tuple[int, int, I64], ...]:
-        """The GPUs that worked: process, CUDA ordinal, and the rows of its operations."""
+        """The GPUs with operations: process, CUDA ordinal, and the rows of its operations."""
         track, devices = device_tracks(self.operations)
         return tuple((*devices[number], rows) for number, rows in grouped(np.arange(len(track)), track))
 
     def busy(self, rows: npt.NDArray[np.integer]) -> Busy:
-        """When any of these operations ran."""
+        """The intervals in which any of these operations ran."""
         return Busy.of(self.operations.start_ns[rows], self.operations.end_ns[rows])
 
     @cached_property
     def gpu_ns(self) -> int:
-        """All GPU time, summed; at least 1: shares are taken of it."""
+        """The sum of all GPU time; at least 1, because shares are computed from it."""
         return max(int(self.operations.duration_ns.sum()), 1)
 
     @cached_property
     def span_ns(self) -> int:
-        """From the first operation's start to the last one's end, without what is not looked at; at least 1:
-        shares are taken of it.
+        """From the first operation's start to the last one's end, without excluded parts; at least 1, because
+        shares are computed from it.
         """
         return max(span_ns(self.trace), 1)
 
     @cached_property
     def processes(self) -> dict[int, Busy]:
-        """When any GPU of each process worked."""
+        """The intervals in which any GPU of each process was busy."""
         operations = self.operations
         of = {int(p): np.flatnonzero(operations.process == p) for p in np.unique(operations.process)}
         return {p: self.busy(rows).filled(self.unknown(p)) for p, rows in of.items()}
 
     @cached_property
     def is_rocm(self) -> bool:
-        """The GPUs are AMD's."""
+        """Whether the GPUs are AMD's."""
         return is_rocm(self.trace)
 
     def unknown(self, process: int) -> Spans:
-        """Stretches of a process in which nothing is idle because nothing is known: pauses of the recording,
-        and what lies between the parts of a window.
+        """Intervals of a process that do not count as idle, because nothing was recorded: pauses of the
+        recording, and the time between the parts of a window.
         """
         number = np.array([process], dtype=np.int32)
         always = (np.array([-FARTHEST_NS]), np.array([FARTHEST_NS]))
@@ -152,7 +152,7 @@ class View(LineNumbers):
 
     @cached_property
     def host_wait_idle(self) -> I64:
-        """Per call, the GPU's idle time that it caused, 0 for calls that do not wait for the GPU."""
+        """Per call, the GPU idle time that it caused; 0 for calls that do not wait for the GPU."""
         calls, waits = self.calls, self.calls_of(*SYNCS)
         cost = np.zeros(len(calls), dtype=np.int64)
         for process, busy in self.processes.items():
@@ -164,12 +164,12 @@ class View(LineNumbers):
 
     @cached_property
     def host_others(self) -> dict[int, Busy]:
-        """Per thread what it did that has findings of its own, such as loading data."""
+        """Per thread, host work that other rules report, such as data loading."""
         return others_by_thread(self.trace)
 
     @cached_property
     def next_call(self) -> I64:
-        """Per call the row of the next one on its thread, -1 after the last."""
+        """Per call the row of the next call on its thread, -1 after the last."""
         calls = self.calls
         order = np.lexsort((calls.start_ns, calls.thread))
         same = calls.thread[order[1:]] == calls.thread[order[:-1]]
@@ -179,23 +179,23 @@ class View(LineNumbers):
 
     @cached_property
     def steps(self) -> StepWindows | None:
-        """The steps of all processes; None where the trace has none."""
+        """The steps of all processes; None if the trace has none."""
         found = step_windows(self.trace, self._steps_by)
         return None if found.sign == "window" else found
 
     @cached_property
     def gap_pieces(self) -> GapPieces:
-        """The idle time of the GPUs, cut by what the host did."""
+        """The idle time of the GPUs, split by host activity."""
         return gap_pieces(self.trace)
 
     @cached_property
     def samples(self) -> HostSamples:
-        """Where samples found the threads of the host."""
+        """The samples of the host's Python threads."""
         return self.trace.source.samples(self.ownership)
 
     @cached_property
     def launching_idle_by_line(self) -> I64:
-        """The GPU's idle time in the short pauses from launch to launch, by number of the line launched."""
+        """The GPU's idle time in short pauses between launches, by the line number of the next launch."""
         pieces = self.gap_pieces
         idle_ns = pieces.end_ns - pieces.start_ns
         short = np.isin(pieces.cause, _LAUNCHING) & (idle_ns < LONG_LAUNCH_NS) & (pieces.stack > 0)
@@ -206,12 +206,12 @@ class View(LineNumbers):
 
     @cached_property
     def knows_python(self) -> bool:
-        """Whether the trace could show a Python frame or an operator of torch around what it launched."""
+        """Whether the trace has Python stacks or torch operators."""
         operators = (name for name in self.trace.ranges.names if re.match(r"(aten|autograd)::", name))
         return len(self.trace.stacks) > 1 or next(operators, None) is not None
 
     def calls_inside(self, file_end: str, range_name: str) -> Mask:
-        """Per call, whether it was made inside of this file's functions or of ranges of this name."""
+        """Per call, whether it was made inside functions of this file or inside ranges of this name."""
         inside: Mask = np.asarray(self.trace.stacks.passes_through((file_end,))[self.calls.stack] > 0)
         ranges = self.trace.ranges
         hits = np.array([re.search(range_name, name) is not None for name in ranges.names] or [False])
@@ -221,7 +221,7 @@ class View(LineNumbers):
         return inside
 
     def of_process(self, process: int) -> str:
-        """` (pid 12)` where there are several, so that findings of two processes can be told apart."""
+        """` (pid 12)` if there are several processes, to distinguish their findings."""
         return f" (pid {self.trace.pids[process]})" if len(self.processes) > 1 else ""
 
     def called(self, pattern: str) -> Mask:
@@ -234,7 +234,7 @@ class View(LineNumbers):
         return are_any(self.calls, kinds)
 
     def launched_by(self, pattern: str) -> Mask:
-        """Per operation, whether its call was recorded and has such a name."""
+        """Per operation, whether its call was recorded and its name matches."""
         return np.append(self.called(pattern), False)[self.attribution.call]
 
     @property
@@ -252,32 +252,33 @@ class View(LineNumbers):
         return np.array([*hits, False], dtype=bool)[self.operations.name]
 
     def call_ns(self, operation_rows: I64) -> I64:
-        """How long the calls of these operations took; 0 where the call is not known."""
+        """How long the calls of these operations took; 0 if the call is not known."""
         return np.asarray(self._took_ns[self.attribution.call[operation_rows]], dtype=np.int64)
 
     @cached_property
     def _took_ns(self) -> I64:
-        """Per call how long it took; the last entry is for operations without a call, whose row is -1."""
+        """The duration per call. The last entry is for operations without a call, whose row is -1."""
         return np.append(self.calls.end_ns - self.calls.start_ns, 0)
 
     def too_few_lines(self, question: str) -> Abstain | None:
-        """Abstain where most of the GPU time has no line, so that finding nothing would say nothing."""
+        """Abstain if most of the GPU time has no line, because then 'nothing found' means nothing."""
         with_line = int(self.operations.duration_ns[self.operation_place >= 0].sum())
         covered = with_line / self.gpu_ns
         if covered >= ENOUGH_FRAC:
             return None
         return Abstain(
-            f"{percent(covered)} of the GPU time has a line of your code, too little to say {question}",
+            f"{percent(covered)} of the GPU time has a line of your code: too little to say {question}",
             STACKS,
         )
 
     def too_few_calls(self, operations: Mask, what: str) -> Abstain | None:
-        """Abstain where the calls of most of these operations were not recorded."""
+        """Abstain if the calls of most of these operations were not recorded."""
         number, known = int(operations.sum()), int((operations & self.has_call).sum())
         if known >= ENOUGH_FRAC * number:
             return None
         return Abstain(
-            f"the calls of {number - known:,} of {number:,} {what} were not recorded: they were made before "
+            f"the calls of {number - known:,} of {number:,} {what} were not recorded, because they were "
+            "made before "
             "the recording began",
             FROM_THE_START,
         )
@@ -296,7 +297,7 @@ class View(LineNumbers):
         confidence: Confidence = "high",
         cause: str = "",
     ) -> Finding:
-        """A finding whose events are `rows` of a table of the trace; `weight` says how each takes part."""
+        """A finding whose events are `rows` of a table of the trace, with the `weight` of each."""
         return Finding(
             what=what,
             cost_ns=cost_ns,
@@ -319,14 +320,14 @@ class View(LineNumbers):
     def _per_step_ns(
         self, cost_ns: int, table: str, rows: npt.NDArray[np.integer], weight: I64
     ) -> int | None:
-        """What is spent between the first step's start and the last one's end, per step: what a program does
-        between two steps it does for each of them. The cost is spread as the weight of its events is.
+        """The cost per step, between the start of the first step and the end of the last. Work between two
+        steps counts too. The cost is distributed like the weights of the events.
         """
         steps = self.steps
         if steps is None or not len(rows):
             return None
         start_ns, process = self._table(table).start_ns[rows], self._table(table).process[rows]
-        # The host makes its calls for a step earlier than the GPU runs them.
+        # The host makes the calls of a step before the GPU runs them.
         began, ended = steps.host_start_ns, steps.host_end_ns
         if table == "operations":
             began, ended = steps.start_ns, steps.end_ns
@@ -343,8 +344,8 @@ class View(LineNumbers):
 
     @cached_property
     def _longest_step_ns(self) -> int:
-        """From a step's begin to that of the next one in its process, or to the end of the recording: an
-        event of a step may reach back to before the first one.
+        """From the start of a step to the start of the next in its process, or to the end of the recording.
+        An event of a step may begin before the first step.
         """
         steps, last = self.steps, int(self.operations.end_ns.max())
         if steps is None:
@@ -360,8 +361,8 @@ class View(LineNumbers):
         return self.trace.overheads if name == "overheads" else self.trace.ranges
 
     def evidence(self, table: str, rows: npt.NDArray[np.integer], weight: I64) -> tuple[Event, ...]:
-        """The weightiest of `rows`, as rows of the whole trace; `weight` is per row given."""
-        heaviest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
+        """The `rows` with the largest weights, as rows of the whole trace. `weight` has one entry per row."""
+        largest = rows[np.argsort(-weight, kind="stable")[:EVIDENCE_AT_MOST]]
         start_ns = self._table(table).start_ns
         if self.trace.window is not None and table != "overheads":
             whole = self.trace.whole
@@ -370,5 +371,5 @@ class View(LineNumbers):
                 "calls": (self.trace.call_rows, whole.calls),
                 "ranges": (self.trace.range_rows, whole.ranges),
             }
-            heaviest, start_ns = columns[table][0][heaviest], columns[table][1].start_ns
-        return tuple(Event(table, row, int(start_ns[row])) for row in heaviest.tolist())
+            largest, start_ns = columns[table][0][largest], columns[table][1].start_ns
+        return tuple(Event(table, row, int(start_ns[row])) for row in largest.tolist())

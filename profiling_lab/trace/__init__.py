@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading traces: columns, Python stacks, and which line answers for which GPU time."""
+"""Read traces: columns, Python stacks, and the attribution of GPU time to lines."""
 
 from __future__ import annotations
 

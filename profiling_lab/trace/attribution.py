@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Python stack answers for each GPU operation, in which phase, and why none does."""
+"""The Python stack of each GPU operation, its phase, and the reason if it has no stack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from profiling_lab.trace.stacks import Stacks
 
 
 class Match(IntEnum):
-    """How sure a stack is, the surest first (csrc/analysis/autograd_link.h)."""
+    """How reliable a stack is, the most reliable first (csrc/analysis/autograd_link.h)."""
 
     OWN = 0
     EXACT = 1
@@ -47,23 +47,23 @@ class Attribution:
     call: I32
     """row of the launching call, -1 if it was not recorded"""
     stack: I32
-    """row of Trace.stacks; 0 where `reason` says why"""
+    """row of Trace.stacks; 0 if there is none, see `reason`"""
     phase: U8
     """Phase"""
     line_phase: U8
-    """LinePhase, the finer one"""
+    """LinePhase, the finer classification"""
     match: U8
     reason: U8
     range: I32
-    """row of the innermost range around the launch, in backward of its forward operator; -1 none"""
+    """row of the innermost range around the launch (in backward: around the forward operator); -1 none"""
     link: str
-    """how backward was joined with forward: 'counter', 'ranges' or '' for not at all"""
+    """how backward was linked to forward: 'counter', 'ranges' or '' (not linked)"""
     dropped_ranges: int
-    """NVTX ranges that overlap another without nesting in it"""
+    """the number of NVTX ranges that overlap another without nesting"""
 
 
 def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stacks) -> Attribution:
-    calls = replace(calls, traits=_with_own_answers(calls, stacks))
+    calls = replace(calls, traits=_with_own_lines(calls, stacks))
     call = _analysis.call_of(
         operations.process, operations.correlation, calls.process, calls.correlation, calls.start_ns
     )
@@ -77,7 +77,7 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
     stack, op_phase, op_match, reason = _analysis.attribute(
         author, calls.stack, phase, match, forward_row, calls.traits
     )
-    # What a hook communicates is of many gradients: analysis/hooks.py names their modules.
+    # A hook communicates many gradients: analysis/hooks.py finds their modules.
     of_hook = (op_match == Match.NO_NUMBER) & (stack > 0)
     of_hook &= operation_classes(operations) == OperationClass.COMMUNICATION
     stack[of_hook], reason[of_hook] = 0, Reason.NO_SEQUENCE
@@ -86,7 +86,7 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
     op_phase[author < 0] = Phase.UNKNOWN
     op_range[launched] = range_of_call[call[launched]]
     if ranges.stack.any():
-        # An operator with a stack answers for the backward of what it launched nothing for.
+        # If an operator launched nothing in forward, its own stack is used for its backward.
         by_range = np.where(stack == 0, np.append(ranges.stack, np.int32(0))[op_range], 0)
         reason[by_range > 0] = Reason.ATTRIBUTED
         stack[by_range > 0] = by_range[by_range > 0]
@@ -94,12 +94,12 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
     return Attribution(call, stack, op_phase, fine, op_match, reason, op_range, link, dropped)
 
 
-def _with_own_answers(calls: Calls, stacks: Stacks) -> U8:
-    """The traits of the calls; two kinds of call have their line in their own stack, in backward too.
+def _with_own_lines(calls: Calls, stacks: Stacks) -> U8:
+    """The traits of the calls. Two kinds of calls use the line in their own stack, in backward too:
 
-    Forward that runs again, if the stack shows a line inside of the checkpoint: what the checkpoint does for
-    itself is left to the node's line. And generated code that names the forward line of each of its kernels,
-    where the node stands for all of a compiled region.
+    recomputed forward, if the stack has a line inside the checkpoint (the checkpoint's own work gets the
+    node's line); and generated code that knows the forward line of each kernel, while the node is that of a
+    whole compiled region.
     """
     recomputes = stacks.recomputes()
     again = recomputes & recomputes[stacks.own_rows(Ownership())]
@@ -108,7 +108,7 @@ def _with_own_answers(calls: Calls, stacks: Stacks) -> U8:
 
 
 def _link(calls: Calls, ranges: Ranges) -> tuple[tuple[U8, U8, I32], I32, str, int]:
-    """The links, the range per call, how they were made, and how many ranges had to be dropped."""
+    """The links, the range per call, the linking method, and the number of dropped ranges."""
     has_counter = bool(np.any(calls.next_sequence != NO_SEQUENCE))
     by_counter = _analysis.link_by_counter(
         calls.start_ns,
@@ -144,5 +144,5 @@ def _link(calls: Calls, ranges: Ranges) -> tuple[tuple[U8, U8, I32], I32, str, i
 
 
 def _nested(ranges: Ranges) -> np.ndarray:
-    """Rows of the default domain: ranges of libraries (NCCL) have domains and nest among themselves."""
+    """Rows of the default domain. Ranges of libraries (NCCL) have their own domains and nest separately."""
     return np.flatnonzero(ranges.domain == 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of Python stacks are given and what they find, whichever form the stacks have."""
+"""The input and the result of the readers of Python stacks, for every format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FUNCTION_LINES = "torch.profiler Python functions"
 
 @dataclass(frozen=True, slots=True)
 class CallRows:
-    """All rows of the call table, the extra rows that only carry a call chain included."""
+    """All rows of the call table, including the extra rows that only contain a call chain."""
 
     start_ns: I64
     end_ns: I64
@@ -31,21 +31,21 @@ class CallRows:
 
 @dataclass(frozen=True, slots=True)
 class StacksFound:
-    """Where the Python stacks of a file came from, and how many could not be used."""
+    """The origin of the Python stacks of a file, and how many could not be used."""
 
     form: str
-    """'recorder', 'nsys', 'call chains', EXACT_LINES, FUNCTION_LINES, or '' where there are none"""
+    """'recorder', 'nsys', 'call chains', EXACT_LINES, FUNCTION_LINES, or '' if there are none"""
     recorded: int
-    """stacks recorded, whether or not they could be read and joined with a call"""
+    """recorded stacks, including those that could not be read or matched with a call"""
     without_payload: int
-    """stacks whose frames were left out when the file was exported"""
+    """stacks whose frames are missing in the export"""
     without_call: int
-    """stacks or launch facts whose call is not in the file"""
+    """stacks or launch records whose call is not in the file"""
 
 
 @dataclass(frozen=True, slots=True)
 class CallTable:
-    """The calls of a file, and what their Python stacks are."""
+    """The calls of a file with their Python stacks."""
 
     calls: Calls
     stacks: Stacks
@@ -54,7 +54,7 @@ class CallTable:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """Per call, not per row of the table: its stack and what is known of autograd, as in `Calls`."""
+    """Per call (not per table row): its stack and its autograd data, as in `Calls`."""
 
     stack: I32
     next_sequence: I64
@@ -68,7 +68,7 @@ class CallFacts:
 
 
 def unknown_facts(calls: int) -> CallFacts:
-    """Facts of calls of which nothing is known: what a reader starts from and fills in."""
+    """CallFacts with unknown values, which a reader fills in."""
     return CallFacts(
         stack=full(calls, 0, np.int32),
         next_sequence=full(calls, NO_SEQUENCE),
@@ -81,7 +81,7 @@ def unknown_facts(calls: int) -> CallFacts:
 
 
 def rows_by_id(ids: I64, first: int = 0) -> Callable[..., I32]:
-    """A function from ids to row numbers (counted from `first`), `missing` for ids that have none."""
+    """A function from ids to row numbers (counted from `first`); `missing` for unknown ids."""
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
 

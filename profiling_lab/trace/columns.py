@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a trace as numpy columns, the same whoever recorded it."""
+"""The tables of a trace as numpy columns, the same for all formats."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ I64: TypeAlias = npt.NDArray[np.int64]
 U8: TypeAlias = npt.NDArray[np.uint8]
 
 NO_SEQUENCE = int(np.iinfo(np.int64).min)
-"""A sequence number that is not there; -1 belongs to autograd nodes without a number."""
+"""A missing sequence number; -1 is for autograd nodes without a number."""
 FARTHEST_NS = 1 << 61
-"""73 years: what lies farther is damage, or a range that never ended, and sums of it overflow"""
+"""73 years: larger times are damage, or ranges that never ended, and their sums overflow"""
 OPEN_END = int(np.iinfo(np.int64).max)
-"""where a range ends that was still open"""
+"""the end of a range that was still open"""
 
 
 class OperationKind(IntEnum):
-    """What the GPU did."""
+    """The kind of a GPU operation."""
 
     KERNEL = 0
     COPY = 1
@@ -32,7 +32,7 @@ class OperationKind(IntEnum):
 
 
 class MemoryKind(IntEnum):
-    """What memory a copy or set touches: the numbers of CUPTI."""
+    """The memory kind of a copy or memset: the values of CUPTI."""
 
     PAGEABLE = 0
     PINNED = 1
@@ -45,7 +45,7 @@ class MemoryKind(IntEnum):
 
 
 class OverheadKind(IntEnum):
-    """What held the program up: the numbers of CUPTI; 3 to 5 and PROFILER are the profiler's own doing."""
+    """The kind of an overhead: the values of CUPTI. 3 to 5 and PROFILER are overhead of the profiler."""
 
     UNDEFINED = 0
     UNKNOWN = 1
@@ -57,11 +57,13 @@ class OverheadKind(IntEnum):
     LAZY_FUNCTION_LOADING = 7
     COMMAND_BUFFER_FULL = 8
     PROFILER = 9
-    """the profiler's, its kind not noted"""
+    """profiler overhead of unknown kind"""
 
 
 class SyncKind(IntEnum):
-    """What was waited for: the numbers of CUPTI. A stream's wait for an event holds no thread of the host."""
+    """The kind of a synchronisation: the values of CUPTI. A stream wait for an event does not block the
+    host.
+    """
 
     UNKNOWN = 0
     EVENT = 1
@@ -71,7 +73,7 @@ class SyncKind(IntEnum):
 
 
 class Trait(IntEnum):
-    """What a call knows about itself beyond its numbers: bits, explained in csrc/analysis/autograd_link.h."""
+    """Properties of a call, as bits (csrc/analysis/autograd_link.h)."""
 
     IS_BACKWARD = 1
     OWN_STACK_ANSWERS = 2
@@ -82,7 +84,9 @@ class Trait(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """One row per GPU operation: kernels, copies, sets, and whole graphs where only those were recorded."""
+    """One row per GPU operation: kernels, copies, memsets, and whole graphs if those were recorded as a
+    whole.
+    """
 
     kind: U8
     """OperationKind"""
@@ -94,20 +98,20 @@ class Operations:
     """CUDA ordinal in the process"""
     stream: I64
     correlation: I64
-    """-1 where the file has none"""
+    """-1 if the file has none"""
     name: I32
     """row of `names` and `short_names`"""
     size_bytes: I64
-    """of copies and sets, 0 for kernels"""
+    """of copies and memsets, 0 for kernels"""
     names: tuple[str, ...]
     short_names: tuple[str, ...]
     source_memory: U8
-    """MemoryKind a copy reads, UNKNOWN for everything else"""
+    """MemoryKind that a copy reads, UNKNOWN for everything else"""
     target_memory: U8
-    """MemoryKind a copy or set writes, UNKNOWN for kernels"""
+    """MemoryKind that a copy or memset writes, UNKNOWN for kernels"""
     author: I64 | None = None
-    """correlation id of the call that captured the operation into a graph: its line answers, not the one
-    of the replay. -1: none, or not recorded; None: so for all operations"""
+    """correlation id of the call that captured the operation into a graph: its line is used, not that of
+    the replay. -1: none, or not recorded; None: -1 for all operations"""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -133,15 +137,15 @@ class Calls:
     stack: I32
     """row of Trace.stacks, 0 without Python frames"""
     next_sequence: I64
-    """the autograd counter of this thread at the call; NO_SEQUENCE where unknown"""
+    """the autograd counter of this thread at the call; NO_SEQUENCE if unknown"""
     node_sequence: I64
     """the autograd node being evaluated; NO_SEQUENCE outside of backward, -1 for nodes without a number"""
     counter: I32
-    """which counter `next_sequence` was read from, a dense number; -1 where unknown"""
+    """the counter that `next_sequence` was read from, a dense number; -1 if unknown"""
     node_counter: I32
-    """which counter the node took its number from"""
+    """the counter that the node's number comes from"""
     node_name: I32
-    """row of `node_names`, -1 where unknown"""
+    """row of `node_names`, -1 if unknown"""
     node_names: tuple[str, ...]
     traits: U8
     """bits of Trait"""
@@ -151,7 +155,7 @@ class Calls:
 
 
 class Evaluates(IntEnum):
-    """What a range is in backward, where its recorder says so (csrc/analysis/autograd_link.h)."""
+    """What a range evaluates in backward, if its recorder says so (csrc/analysis/autograd_link.h)."""
 
     NOTHING = 0
     ENGINE = 1
@@ -173,15 +177,15 @@ class Ranges:
     """row of `names`: the text without `, seq = ..` and what follows it"""
     names: tuple[str, ...]
     sequence: I64
-    """the number of an autograd node: N of `, seq = N`; NO_SEQUENCE where there is none"""
+    """the number of an autograd node: N of `, seq = N`; NO_SEQUENCE if there is none"""
     evaluates: U8
     """Evaluates"""
     domain: I64
-    """ranges of one domain nest, those of different domains do not"""
+    """ranges nest only within one domain"""
     domains: dict[int, str]
-    """names of the domains that have one"""
+    """names of the domains, if they have one"""
     stack: I32
-    """row of Trace.stacks, 0 where the recorder took none; torch.profiler takes stacks of operators"""
+    """row of Trace.stacks, 0 without a stack; torch.profiler records stacks of operators"""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -189,7 +193,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Stretches in which the profiler or the driver held a thread of the program up."""
+    """Intervals in which the profiler or the driver delayed a thread of the program."""
 
     start_ns: I64
     end_ns: I64
@@ -204,7 +208,7 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Syncs:
-    """One row per synchronization."""
+    """One row per synchronisation."""
 
     start_ns: I64
     end_ns: I64
@@ -250,7 +254,7 @@ _Rows = TypeVar("_Rows", bound=Any)
 
 
 def rows_of(table: _Rows, rows: npt.NDArray[Any]) -> _Rows:
-    """Some rows of a table: its arrays are its columns."""
+    """The given rows of a table, whose columns are its arrays."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     chosen = {n: column[rows] for n, column in columns.items() if isinstance(column, np.ndarray)}
     out: _Rows = replace(table, **chosen)

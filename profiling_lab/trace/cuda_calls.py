@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calls of the CUDA API do: the table is csrc/trace/cuda_calls.h, as for the recorder."""
+"""The kinds of CUDA API calls. The table is csrc/trace/cuda_calls.h, which the recorder uses too."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from profiling_lab.trace.columns import U8, Calls
 
 
 class CudaCall(IntEnum):
-    """The kinds of calls, numbered as in the table."""
+    """The kinds of calls, with the numbers of the table."""
 
     OTHER = 0
     LAUNCH = 1
     GRAPH_LAUNCH = 2
     COPY = 3
     BLOCKING_COPY = 4
-    """the host waits for it, unless the driver takes a small one over"""
+    """the host waits for it, unless it is small and the driver stages it"""
     PREFETCH = 5
     SET = 6
     STREAM_SYNC = 7
@@ -32,7 +32,7 @@ class CudaCall(IntEnum):
     POLL = 11
     DEVICE_MEMORY = 12
     POOL_MEMORY = 13
-    """from a pool, in the order of a stream: cheap"""
+    """from a memory pool, stream-ordered: cheap"""
     PINNED_MEMORY = 14
     REGISTER_MEMORY = 15
     UNMAP_MEMORY = 16
@@ -41,7 +41,7 @@ class CudaCall(IntEnum):
 
 COPIES = (CudaCall.COPY, CudaCall.BLOCKING_COPY)
 SYNCS = (CudaCall.STREAM_SYNC, CudaCall.EVENT_SYNC, CudaCall.DEVICE_SYNC)
-"""calls that do nothing but hold the host until the GPU has got somewhere"""
+"""calls that only block the host until the GPU has reached a point"""
 
 
 def cuda_calls(calls: Calls) -> U8:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only some analyses ask for and only some files hold: the same records whatever the format.
+"""Records that only some analyses need and only some files contain, the same for all formats.
 
-None stands for what a file does not say.
+None means that the file does not contain the value.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.stacks import Frame
 
 FARTHEST_BYTES = 1 << 50
-"""a message of a collective is smaller: a larger size is damage"""
+"""an upper limit of a collective's message size: larger values are damage"""
 GIL_WAIT = re.compile(r"(?i)wait\w* (for |on )?(the )?GIL\b")
-"""names of ranges in which a thread waits for Python's lock"""
+"""names of ranges in which a thread waits for the GIL"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LaunchShape:
-    """One way to launch a kernel."""
+    """The launch configuration of a kernel."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -48,7 +48,7 @@ class LaunchShape:
 
 @dataclass(frozen=True, slots=True)
 class LaunchShapes:
-    """A number per operation, -1 for what is no kernel or has none."""
+    """A shape number per operation, -1 for operations that are not kernels or have none."""
 
     number: I32
     shapes: tuple[LaunchShape, ...]
@@ -56,7 +56,7 @@ class LaunchShapes:
 
 @dataclass(frozen=True, slots=True)
 class InputShapes:
-    """A row of `texts` per range; '' where it notes none."""
+    """A row of `texts` per range; '' if it has none."""
 
     number: I32
     texts: tuple[str, ...]
@@ -64,7 +64,7 @@ class InputShapes:
 
 
 class Style(IntEnum):
-    """Of a range. What was pushed on a thread nests there; what was started may end anywhere."""
+    """The style of a range. Push/pop ranges nest on their thread; start/end ranges may end on any thread."""
 
     PUSH_POP = 0
     START_END = 1
@@ -76,22 +76,24 @@ class Style(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """'' and None stand for what is not known."""
+    """Properties of a stream; '' and None mean unknown."""
 
     kind: str
-    """'default', 'non-blocking' (does not wait for the default stream), 'null' (the default stream itself)"""
+    """'default', 'non-blocking' (does not synchronise with the default stream), 'null' (the default
+    stream)
+    """
     priority: int | None
-    """lower is sooner, 0 the usual one"""
+    """lower numbers have higher priority, 0 is the default"""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """How much of everything one GPU has. SM: streaming multiprocessor."""
+    """The hardware resources of a GPU."""
 
     name: str
     compute: int | None
     """compute capability, major number"""
-    multiprocessors: int | None
+    sm_count: int | None
     memory_bytes_per_s: int | None
     """of device memory, as the driver reports it"""
     warps_per_sm: int | None
@@ -102,19 +104,19 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvents:
-    """Allocations and releases of GPU memory."""
+    """Allocations and frees of GPU memory."""
 
     process: I32
     device: I64
     time_ns: I64
     change_bytes: I64
     held_bytes: I64 | None
-    """what was held afterwards, NO_SEQUENCE where that is not noted; None where it never is"""
+    """the allocated memory afterwards, NO_SEQUENCE if unknown; None if never recorded"""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpans:
-    """Stretches of threads of the host."""
+    """Intervals of host threads."""
 
     start_ns: I64
     end_ns: I64
@@ -124,7 +126,7 @@ class HostSpans:
     """row of `names`"""
     names: tuple[str, ...]
     stack: I32
-    """row of the trace's stacks, 0 where none was taken"""
+    """row of the trace's stacks, 0 if none was recorded"""
 
     @classmethod
     def none(cls) -> HostSpans:
@@ -134,18 +136,18 @@ class HostSpans:
 
 @dataclass(frozen=True, slots=True)
 class HostSamples:
-    """Where threads of the host were from time to time; in no order."""
+    """Samples of host threads, unordered."""
 
     time_ns: I64
     thread: I32
     place: I32
     """row of `places`"""
     places: tuple[str, ...]
-    """`train.py:44 load`, or of native code `poll (libc.so.6)`, the library alone where it has no symbols"""
+    """`train.py:44 load`, or for native code `poll (libc.so.6)`, or only the library without symbols"""
     stack: I32
     """row of `stacks`, -1 for native code"""
     stacks: tuple[tuple[Frame, ...], ...]
-    """of Python, the innermost frame first"""
+    """Python stacks, the innermost frame first"""
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -158,16 +160,16 @@ class HostSamples:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFacts:
-    """What a file says of one collective beyond its kernel."""
+    """The data of a collective besides its kernel."""
 
     kind: str
     """AllReduce and so on, see `collective_kind` (operation_classes)"""
     group: str = ""
-    """the process group or communicator, '' where the file names none"""
+    """the process group or communicator, '' if unknown"""
     members: tuple[int, ...] = ()
-    """the ranks of the group, () where the file does not say"""
+    """the ranks of the group, () if unknown"""
     size: int = 0
-    """ranks in the group, 0 where the file does not say"""
+    """the number of ranks in the group, 0 if unknown"""
     sequence: int = -1
     size_bytes: int = -1
-    """of the part of one rank: what it gives to an all-gather, what it takes from a reduce-scatter"""
+    """the message size of one rank: the input of an all-gather, the output of a reduce-scatter"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said of a trace file as a whole. '' and None say that the file does not tell."""
+"""Properties of a whole trace file. '' and None mean unknown."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from datetime import datetime, timezone
 from typing import Any
 
 OUR_METHOD = "software (activity records of CUPTI)"
-_LAST_SECOND = 253_402_300_799  # of the year 9999, the last that a date can have
+_LAST_SECOND = 253_402_300_799  # of the year 9999, the last one of datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One kind of thing a trace can hold."""
+    """One kind of data that a trace may contain."""
 
     key: str
     what: str
     rows: int
     missing: str
-    """what would have recorded it, where there are no rows; '' where there is nothing to say"""
+    """how to record it, if there are no rows; '' if no hint is needed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Gpu:
     name: str
     compute: str
     """compute capability, '' if unknown"""
-    multiprocessors: int
+    multiprocessors: int  # word: quoted
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """Facts about a file. '' and None say that the file does not tell."""
+    """Properties of a file. '' and None mean unknown."""
 
     path: str
     file_bytes: int
@@ -46,23 +46,23 @@ class TraceInfo:
     processes: tuple[str, ...]
     recorded: tuple[Recorded, ...]
     recorder: tuple[tuple[str, str], ...]
-    """what our recorder noted about itself: versions, cost, dropped records"""
+    """metadata of our recorder: versions, overhead, dropped records"""
     options: tuple[str, ...]
-    """of the recorder, those that the file tells of"""
+    """recorder options, as far as the file contains them"""
     method: str
     """how GPU work was timed"""
     ranks: tuple[str, ...]
-    """`rank 0 is pid 12`, where there are several or the recorder noted it"""
+    """`rank 0 is pid 12`, if there are several or the recorder stored it"""
     events: tuple[int, int] | None
     """CUDA events that the driver produced, and that the recorder kept"""
     overhead_ns: int | None
-    """time the profiler took from the program, as far as the file tells"""
+    """profiler overhead, if the file contains it"""
     warnings: tuple[str, ...]
     """diagnostics of the recorder from warning up"""
 
 
 def utc(epoch_ns: int) -> str:
-    """A moment as people write it."""
+    """A time as a readable UTC string."""
     seconds = min(max(epoch_ns // 1_000_000_000, 0), _LAST_SECOND)
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 

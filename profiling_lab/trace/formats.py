@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which reader a file is for: by what is in it, whatever its name."""
+"""Detect the format of a file by its contents, not by its name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ENDINGS = (".sqlite", ".json", ".json.gz")
 
 
 def open_source(path: Path) -> Source:
-    """Raises UnreadableInputError if there is no such file or it is no trace."""
+    """Open a trace file. Raises UnreadableInputError if it does not exist or is not a trace."""
     try:
         is_folder = path.is_dir()
-    except OSError as error:  # a folder on the way to it is denied, or the name is too long
+    except OSError as error:  # no permission for a parent folder, or the name is too long
         raise UnreadableInputError(f"{path} cannot be read: {error.strerror}") from None
     if is_folder:
         return SqliteSource(path)
@@ -36,26 +36,26 @@ def open_source(path: Path) -> Source:
             f"nsys export --type=sqlite --include-json=true {path}"
         )
     raise UnreadableInputError(
-        f"{path} is no trace: expected an SQLite file from `profiling-lab record` or "
+        f"{path} is not a trace: expected an SQLite file from `profiling-lab record` or "
         "`nsys export --type=sqlite`, or the JSON of torch.profiler"
     )
 
 
 def is_trace_name(path: Path) -> bool:
-    """Whether a file in a folder of traces is one, by its name; a folder of tables is one."""
+    """Whether a file in a folder looks like a trace, by its name. A folder of tables counts too."""
     if path.is_dir():
         return any(child.suffix in SUFFIXES for child in path.iterdir())
     return path.name.endswith(ENDINGS)
 
 
 def _head(path: Path) -> bytes:
-    """The first bytes of the file, unpacked if it is gzip. Raises UnreadableInputError if there are none."""
+    """The first bytes of the file, decompressed if it is gzip. Raises UnreadableInputError if it is empty."""
     try:
         if not path.exists():
             raise UnreadableInputError(f"{path}: there is no such file")
         if not path.is_file():
             raise UnreadableInputError(
-                f"{path} is a pipe or a device; a trace is read more than once: save it in a file first"
+                f"{path} is a pipe or a device; a trace is read more than once: save it to a file first"
             )
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -67,4 +67,4 @@ def _head(path: Path) -> bytes:
         return head
     if unpacked := unpacked_head(head):
         return unpacked
-    raise UnreadableInputError(f"{path} looks like gzip but cannot be unpacked")
+    raise UnreadableInputError(f"{path} looks like gzip but cannot be decompressed")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of kernels without what makes each instantiation a name of its own."""
+"""Short kernel names, without template arguments and namespaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OPENS, _CLOSES = "<([{", ">)]}"
 def base_name(name: str) -> str:
     """`void at::native::reduce_kernel<512, 1, Op<float>>(Op<float>)` is `reduce_kernel`.
 
-    Without return type, namespaces, template arguments and parameters; a name that is nothing else stays.
+    Without return type, namespaces, template arguments and parameters. If nothing is left, the name stays.
     """
     text = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     kept: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPU operations are for: compute, communication, or copies by direction."""
+"""Classes of GPU operations: compute, communication, and copies by direction."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from profiling_lab.trace.columns import I32, OperationKind, Operations, dense
 from profiling_lab.trace.kernel_names import base_name
 
-# Collectives by the names of their kernels. NCCL's all begin alike; those over symmetric memory (torch, vLLM,
-# TensorRT-LLM, NVSHMEM) say what they do.
+# Collectives by kernel name. NCCL's have a common prefix; those over symmetric memory (torch, vLLM,
+# TensorRT-LLM, NVSHMEM) contain the name of the collective.
 _LIBRARY = re.compile(r"(?i)^(void )?(nccl|nvshmem)|ncclDevKernel|ncclKernel|deep_ep::")
 _COLLECTIVE = re.compile(
     r"(?i)multimem_|cross_device_reduce|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all(?![a-z])"
 )
-# Threads of one block reduce among themselves under such names.
+# These names are for reductions within one block.
 _OF_A_BLOCK = re.compile(r"(?i)(warp|block|cta|lane|thread)_?all_?reduce")
 
 
 class OperationClass(IntEnum):
-    """The classes that `overlap` tells apart; a graph recorded as a whole counts as compute."""
+    """The classes of `overlap`; a graph recorded as a whole counts as compute."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -42,7 +42,7 @@ COPIES = (
 
 
 # The names of kernels (ncclDevKernel_AllReduce_Sum_bf16_RING_LL, multimem_all_reduce_kernel) and those of
-# torch (_allgather_base); the first that is found counts: "reduce" is in most of them.
+# torch (_allgather_base); the first match counts, because most contain "reduce".
 _COLLECTIVES = (
     ("AllReduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
     ("ReduceScatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
@@ -71,7 +71,7 @@ def operation_classes(operations: Operations) -> I32:
 
 
 def _communicates(name: str, short_name: str) -> bool:
-    # Template arguments name parts of a kernel, not what it is for.
+    # Template arguments describe parts of a kernel, not its purpose.
     base = base_name(short_name)
     says_so = bool(_COLLECTIVE.search(base)) and not _OF_A_BLOCK.search(base)
     return says_so or bool(_LIBRARY.search(name))
@@ -84,8 +84,8 @@ def _direction(name: str) -> OperationClass:
 
 
 def device_tracks(operations: Operations) -> tuple[I32, tuple[tuple[int, int], ...]]:
-    """A dense number per device of a process, and (process, device) of each number."""
-    # The lower half is the device's bits: in a damaged file it may be negative.
+    """A dense number per device of a process, and the (process, device) of each number."""
+    # The lower half is the device number, which may be negative in a damaged file.
     pair = operations.process.astype(np.int64) << 32 | (operations.device.astype(np.int64) & 0xFFFFFFFF)
     track, distinct = dense(pair)
     devices = distinct.astype(np.int64).astype(np.int32)
@@ -93,6 +93,6 @@ def device_tracks(operations: Operations) -> tuple[I32, tuple[tuple[int, int], .
 
 
 def collective_kind(name: str, otherwise: str | None = None) -> str:
-    """`AllReduce` and so on; `otherwise`, or the name itself, where it says nothing of the kind."""
+    """`AllReduce` and so on; `otherwise`, or the name itself, if no kind is recognised."""
     found = next((kind for kind, pattern in _COLLECTIVES if pattern.search(name)), None)
     return found or (name if otherwise is None else otherwise)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as the user's own code: the frames that a line of a table may name."""
+"""The user's own code: which frames may be lines in tables."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d(\.\d+)?t?/|/python\d+\.zip/")
-# torch from a source checkout lies outside of site-packages.
+# torch from a source checkout is outside of site-packages.
 _TORCH = re.compile(
     r"(^|/)torch/(_\w+|nn|autograd|optim|utils|cuda|distributed|amp|fx|jit|library|functional|overrides|compiler|"
     r"fft|linalg|special|sparse|export|func|backends|distributions|onnx|profiler|quantization|ao|masked|nested)(/|\.py$)"
 )
-# torch.profiler cuts the folders of sys.path off: what is installed begins with its package, what comes with
-# Python with its module. These are the ones that stand between the user's line and a kernel.
+# torch.profiler removes the folders of sys.path: paths of installed code begin with its package, those of the
+# standard library with a module. These packages may be between the user's line and a kernel.
 _CUT_LIBRARY = re.compile(
     r"^(torch(vision|audio|text|rec|ao|metrics|tune|titan)|functorch|triton|transformers|accelerate|diffusers|timm|"
     r"peft|(pytorch_)?lightning(_fabric)?|deepspeed|apex|flash_attn|xformers|bitsandbytes|numpy|einops)/|"
     r"^(runpy|threading|contextlib|functools|copy|pickle|queue|weakref)\.py$|^(concurrent|multiprocessing|importlib)/"
 )
-# Code that programs wrote: Inductor's, wherever its cache is, what exec and dataclasses compile from strings.
+# Generated code: Inductor's, wherever its cache is, and code compiled from strings by exec and dataclasses.
 INDUCTOR = re.compile(r"/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
 _GENERATED = re.compile(r"^<eval_with_key>|^<(frozen |__array_function__)")
-# This package is a library too, but the models and exercises in it stand for the user's program.
+# This package is a library too, but its models and exercises count as the user's program.
 _THIS_PACKAGE = re.compile(r"/profiling_lab/(?!models/|exercises/e\d)")
 _TAUGHT = re.compile(r"/profiling_lab/(models/|exercises/e\d)")
 _LAUNCHER = re.compile(r"/bin/[^/.]+$")
@@ -33,17 +33,19 @@ _INTERACTIVE = re.compile(r"^<(stdin|ipython-input.*)>$")
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Tells own files from libraries.
+    """Distinguishes own files from libraries.
 
-    `paths` are files, folders or trailing parts of them (`model.py`, `src/model`); files under them are own
-    and nothing else is. Without paths a file is own unless it lies in site-packages or dist-packages, in the
-    standard library, in torch, in generated code, or is built in.
+    `paths` are files, folders or trailing parts of them (`model.py`, `src/model`); only files below them are
+    own. Without paths a file is own unless it is in site-packages or dist-packages, in the standard library,
+    in torch, in generated code, or is built in.
     """
 
     paths: tuple[str, ...] = ()
 
     def is_own(self, file: str, main_is_string: bool = False) -> bool:
-        """`main_is_string`: the program itself came as a string (python -c), so `<string>` is the user's."""
+        """`main_is_string`: the program itself came as a string (python -c), so `<string>` is the user's
+        code.
+        """
         if self.paths:
             return any(_under(file, path) for path in self.paths)
         if file == "<string>":
@@ -74,5 +76,5 @@ def _under(file: str, path: str) -> bool:
     )
     if wanted.startswith("/"):
         return file == wanted or file.startswith(wanted.rstrip("/") + "/")
-    # The trace may come from another machine: a relative path names trailing parts.
+    # The trace may come from another machine, so a relative path matches trailing parts.
     return f"/{wanted}/" in f"/{file}/"

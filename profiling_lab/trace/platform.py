@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of the platform that a trace is from: who works with ROCm has neither CUPTI nor nsys nor ncu."""
+"""Replace CUDA terms by ROCm terms for traces of AMD GPUs, which have no CUPTI, nsys or ncu."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HIP_CALL = re.compile(r"^hip[A-Z]")
 _ROCM_KERNEL = re.compile(r"^Cijk_|rocprim::|ck::tensor_operation|__amd_rocclr_|^miopen", re.IGNORECASE)
 _ROCM_GPU = re.compile(r"AMD|Instinct|Radeon|^gfx\d", re.IGNORECASE)
 
-# What to record with, and words; the first of each kind come before what is a part of them.
+# Recording hints, then terms. Longer patterns come before patterns that match a part of them.
 _WORDS = (
     (
         r"`profiling-lab record`[;,] (or )?(with )?nsys --python-backtrace\S+( --\S+)*",
@@ -23,9 +23,13 @@ _WORDS = (
     (r"`profiling-lab record`, nsys from 2021 on, or torch\.profiler", "torch.profiler"),
     (r"torch\.profiler, or nsys with --pytorch=\S+", "torch.profiler"),
     (r"`nsys profile[^`]*`, or torch\.profiler", "torch.profiler"),
-    (r"an export of nsys from mid 2021 on, or torch\.profiler", "torch.profiler"),
-    (r"`profiling-lab record`, or nsys \d+", "`rocprofv3`, beside a run without a profiler"),
-    (r"`ncu` with the metric \S+", "`rocprof-compute profile`, whose counters tell"),
+    (
+        r"an export of nsys 2021\.2 or later, or torch\.profiler[^,;.]*( of torch 1\.9 or "
+        r"later)?",
+        "torch.profiler",
+    ),
+    (r"`profiling-lab record`, or nsys \d+", "`rocprofv3`, and a run without a profiler"),
+    (r"`ncu` with the metric \S+", "the counters of `rocprof-compute profile`"),
     (r"\(cuDNN, FlashAttention-3\)", "(AOTriton, Composable Kernel)"),
     (r"CUDNN_LOGLEVEL_DBG", "MIOPEN_LOG_LEVEL=6"),
     (r"CUDA_MODULE_LOADING=EAGER", "HIP_ENABLE_DEFERRED_LOADING=0"),
@@ -40,7 +44,7 @@ _PATTERNS = tuple((re.compile(pattern), words) for pattern, words in _WORDS)
 
 
 def is_rocm(tables: Tables) -> bool:
-    """Whether the GPUs are AMD's, by the calls, the kernels, or what the file says of its GPUs."""
+    """Whether the GPUs are AMD's, by the names of calls, kernels and GPUs."""
     if any(_HIP_CALL.search(name) for name in tables.calls.names):
         return True
     if any(_ROCM_KERNEL.search(name) for name in tables.operations.names):
@@ -49,7 +53,7 @@ def is_rocm(tables: Tables) -> bool:
 
 
 def in_words_of_rocm(text: str) -> str:
-    """A sentence that was written for CUDA."""
+    """A sentence about CUDA, rewritten for ROCm."""
     for pattern, words in _PATTERNS:
         text = pattern.sub(words, text)
     return text

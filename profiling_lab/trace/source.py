@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kind of file must be able to tell. `Trace` asks for each thing once, when it is first needed.
+"""The interface of a trace format. `Trace` calls each method once, when it is first needed.
 
 A new format is a class with these methods and a line in `formats.py`.
 """
@@ -36,7 +36,7 @@ Recorder: TypeAlias = Literal["profiling_lab", "nsys", "torch.profiler"]
 
 
 class Tables(Protocol):
-    """The tables of a trace, read when they are asked for: what `Trace` is to those who stand below it."""
+    """The tables of a trace, read on first use. This is the part of `Trace` that lower layers may use."""
 
     path: Path
     window: Window | None
@@ -75,8 +75,8 @@ class Tables(Protocol):
 class Source(Protocol):
     """One open file. Process and thread numbers are given in the order in which tables are read.
 
-    Everything is of the whole file: `whole` is its trace, for what needs the tables beside its own. What has
-    an answer here is what a format need not know.
+    Everything is about the whole file; `whole` is its trace, for methods that need other tables. Methods
+    with a default implementation are optional for a format.
     """
 
     path: Path
@@ -85,46 +85,46 @@ class Source(Protocol):
     threads: Registry
 
     def close(self) -> None:
-        """Nothing stays open, unless a reader says otherwise."""
+        """Close the file; by default nothing is open."""
         return
 
     @property
     def is_cut(self) -> bool:
-        """The file ends before its data does."""
+        """Whether the file is truncated."""
         return False
 
     def why_empty(self) -> str:
-        """Why it holds no GPU operation, where it holds none."""
+        """Why the file has no GPU operation, if it has none."""
 
     def operations(self) -> tuple[Operations, dict[str, int]]:
-        """All GPU operations, and how many rows had to be repaired, by what was wrong with them."""
+        """All GPU operations, and the number of repaired rows by kind of damage."""
 
     def call_table(self) -> CallTable:
         """All API calls with their Python stacks."""
 
     def ranges(self) -> Ranges:
-        """NVTX ranges or operators. Their stacks are rows of the call table's."""
+        """NVTX ranges or operators. Their stacks are rows of the call table's stacks."""
 
     def overheads(self) -> Overheads:
-        """Stretches in which the profiler or the driver held the program up; none where none were noted."""
+        """Intervals in which the profiler or the driver delayed the program; empty if not recorded."""
 
     def pauses(self, processes: I32) -> Pauses:
-        """When the recording of these processes paused."""
+        """The pauses in the recording of these processes."""
         return Pauses.none()
 
     def recorder_facts(self) -> dict[str, str]:
-        """What our recorder noted about itself, {} for any other."""
+        """The metadata of our recorder, {} for any other."""
         return {}
 
     def process_facts(self) -> dict[int, dict[str, str]]:
-        """What our recorder noted in each process of a merged recording, by process id; {} in any other."""
+        """The metadata of our recorder per process id of a merged recording; {} for any other."""
         return {}
 
     def job_facts(self) -> Mapping[str, object]:
-        """`rank` and `world_size`, as far as the recorder noted them; anything may stand there."""
+        """`rank` and `world_size` if the recorder stored them, not validated."""
 
     def info(self, whole: Tables) -> TraceInfo:
-        """The facts of the file; without the ranks of its processes."""
+        """The properties of the file, without the ranks of its processes."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs of the machine, as far as the file describes them."""
@@ -133,48 +133,48 @@ class Source(Protocol):
         """By (process number, CUDA ordinal) the GPUs in use, as far as the file describes them."""
 
     def wall_clock(self, whole: Tables) -> int | None:
-        """What to add to the times of the file to get nanoseconds since 1970; None where it does not say."""
+        """The offset from times in the file to nanoseconds since 1970; None if unknown."""
 
     def thread_names(self) -> dict[int, str]:
-        """What the operating system calls the threads: by number, of those that were numbered so far."""
+        """The thread names of the operating system, by number, for all threads numbered so far."""
         return {}
 
     def streams(self) -> dict[tuple[int, int], Stream]:
-        """By process id and stream number; {} where the file describes none."""
+        """By process id and stream number; {} if the file describes none."""
         return {}
 
     def syncs(self, whole: Tables) -> Syncs:
-        """Synchronizations as CUPTI noted them; none where it did not."""
+        """Synchronisations recorded by CUPTI; empty if there are none."""
 
     def launch_shapes(self, whole: Tables) -> LaunchShapes | None:
-        """Per operation; None where the file has none."""
+        """Per operation; None if the file has none."""
 
     def input_shapes(self, whole: Tables) -> InputShapes | None:
-        """Per range the shapes of an operator's inputs; None where the file notes no shapes."""
+        """Per range the input shapes of an operator; None if the file has no shapes."""
 
     def range_styles(self, whole: Tables) -> U8:
         """The Style per range."""
 
     def memory(self) -> MemoryEvents | None:
-        """Allocations of GPU memory; None where none were recorded."""
+        """Allocations of GPU memory; None if not recorded."""
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
-        """What the file says of the collectives of these operations."""
+        """The collectives of these operations."""
 
     def system_calls(self) -> HostSpans:
-        """Calls of the operating system that block, which nsys records with `--trace=osrt`."""
+        """Blocking system calls, which nsys records with `--trace=osrt`."""
         return HostSpans.none()
 
     def off_cpu(self) -> HostSpans:
-        """When threads were off their CPU, which nsys records with `--cpuctxsw=process-tree`."""
+        """Time of threads off the CPU, which nsys records with `--cpuctxsw=process-tree`."""
         return HostSpans.none()
 
     def host_events(self) -> HostSpans:
-        """Garbage collections and compilations by torch.compile, by their own account."""
+        """Garbage collections, and compilations by torch.compile."""
         return HostSpans.none()
 
     def samples(self, ownership: Ownership) -> HostSamples:
-        """Samples that nsys takes of the CPU and of Python. Of a Python stack counts the innermost frame that
-        is the user's own, else the innermost.
+        """CPU and Python samples. A Python sample is placed at its innermost frame in own code, else at its
+        innermost frame.
         """
         return HostSamples.none()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stretches of time per process, and the part of a trace that is looked at."""
+"""Time intervals per process, and the window of a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Stretches of time, sorted by process and start; those of one process are disjoint and not empty."""
+    """Time intervals, sorted by process and start. Those of one process are disjoint and not empty."""
 
     process: I32
     start_ns: I64
@@ -23,7 +23,7 @@ class Spans:
 
     @classmethod
     def of(cls, process: I32, start_ns: I64, end_ns: I64) -> Spans:
-        """The union of any stretches. Neighbours that touch stay two."""
+        """The union of intervals. Adjacent intervals stay separate."""
         kept = np.flatnonzero(end_ns > start_ns)
         order = kept[np.lexsort((start_ns[kept], process[kept]))]
         out: list[tuple[int, int, int]] = []
@@ -45,8 +45,8 @@ class Spans:
         return int((self.end_ns - self.start_ns).sum())
 
     def cut(self, process: I32, start_ns: I64, end_ns: I64) -> tuple[Rows, I64, I64]:
-        """The parts of intervals that lie inside: row of the interval, start, end. An interval that several
-        spans share has several parts; one without a length is inside of the span that begins with it.
+        """The parts of intervals inside the spans: row of the interval, start, end. An interval in several
+        spans has several parts. An empty interval is inside the span that begins with it.
         """
         first, parts = self._met(process, start_ns, end_ns)
         row = np.repeat(np.arange(len(start_ns)), parts)
@@ -54,9 +54,9 @@ class Spans:
         return row, np.maximum(start_ns[row], self.start_ns[span]), np.minimum(end_ns[row], self.end_ns[span])
 
     def cut_out(self, process: I32, start_ns: I64, end_ns: I64) -> tuple[Rows, I64, I64]:
-        """The parts of intervals that lie outside: row of the interval, start, end. None is empty."""
+        """The parts of intervals outside of the spans: row of the interval, start, end. None is empty."""
         row, opens, closes = self.cut(process, start_ns, end_ns)
-        # Between an interval's start, what is inside of it, and its end.
+        # Between an interval's start, the spans inside it, and its end.
         every = np.arange(len(start_ns))
         before = np.lexsort((np.concatenate([start_ns, closes]), np.concatenate([every, row])))
         after = np.lexsort((np.concatenate([opens, end_ns]), np.concatenate([row, every])))
@@ -66,11 +66,11 @@ class Spans:
         return rows[kept], begins[kept], ends[kept]
 
     def touch(self, process: I32, start_ns: I64, end_ns: I64) -> npt.NDArray[np.bool_]:
-        """Per interval, whether any part of it is inside."""
+        """Per interval, whether any part of it is inside a span."""
         return np.asarray(self._met(process, start_ns, end_ns)[1] > 0)
 
     def hold(self, process: I32, start_ns: I64, end_ns: I64) -> npt.NDArray[np.bool_]:
-        """Per interval, whether all of it is inside."""
+        """Per interval, whether all of it is inside a span."""
         row, start, end = self.cut(process, start_ns, end_ns)
         inside = np.zeros(len(start_ns), dtype=np.int64)
         np.add.at(inside, row, end - start)
@@ -82,7 +82,7 @@ class Spans:
         return Spans.of(self.process[row], start_ns, end_ns)
 
     def _met(self, process: I32, start_ns: I64, end_ns: I64) -> tuple[Rows, Rows]:
-        """Per interval the first span that it meets and how many it meets."""
+        """Per interval the first overlapping span, and the number of overlapping spans."""
         first = np.zeros(len(start_ns), dtype=np.intp)
         parts = np.zeros(len(start_ns), dtype=np.intp)
         for number in np.unique(self.process).tolist():
@@ -100,23 +100,23 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a trace that is looked at."""
+    """The selected part of a trace."""
 
     text: str
-    """for people: `step 3 of 6 (ProfilerStep#5); rank 1`"""
+    """as text: `step 3 of 6 (ProfilerStep#5); rank 1`"""
     asked: tuple[tuple[str, str], ...]
-    """the options that ask for it, without dashes"""
+    """the options that select it, without dashes"""
     host: Spans
-    """what the host did counts by these times"""
+    """the times that select host events"""
     gpu: Spans
-    """and what the GPU did by these: the work of a step or range runs after it was launched"""
+    """the times that select GPU operations, because the work of a step or range runs after its launch"""
     devices: tuple[int, ...]
     """CUDA ordinals, () for all"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """When a recording paused: with a schedule it records windows, and nothing in between."""
+    """The pauses of a recording: with a schedule it records windows and nothing in between."""
 
     spans: Spans
     """from the end of each window to the start of the next, for each process"""

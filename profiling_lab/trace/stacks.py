@@ -14,8 +14,8 @@ from profiling_lab import _analysis
 from profiling_lab.trace.columns import I32, U8
 from profiling_lab.trace.ownership import INDUCTOR, Ownership
 
-# The frames from which the autograd engine is called. On the thread that called backward() they stand
-# between the line that did and what the engine runs; the engine's own threads have none.
+# The frames that call the autograd engine. On the thread that called backward() they are between the calling
+# line and the code that the engine runs; the engine's own threads do not have them.
 _ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 _ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
 _CHECKPOINT = "torch/utils/checkpoint.py"
@@ -27,7 +27,7 @@ class Frame:
     """One Python frame: the function, and the line that was executing."""
 
     function: str
-    """qualified name where the recorder knows it (3.11 and newer), else the plain name"""
+    """the qualified name if the recorder knows it (3.11 and newer), else the plain name"""
     file: str
     line: int
 
@@ -45,8 +45,8 @@ class Stacks:
     """row of `frames`; 0 in row 0"""
     frames: tuple[Frame, ...]
     instances: tuple[str, ...] = ()
-    """per frame the nn.Module whose `forward` it is, with its number (`Linear_3`), '' for none; () where the
-    recorder noted no instances
+    """per frame the nn.Module whose `forward` it is, with its number (`Linear_3`), '' for none; () if
+    instances were not recorded
     """
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Stacks:
         return tuple(out)
 
     def instances_of(self, stack: int) -> tuple[str, ...]:
-        """The instances of nn.Module that a stack is in, innermost first; () where none were noted."""
+        """The instances of nn.Module of a stack, innermost first; () if not recorded."""
         out = []
         while stack > 0 and self.instances:
             if name := self.instances[self.frame[stack]]:
@@ -70,14 +70,14 @@ class Stacks:
         return tuple(out)
 
     def own_rows(self, ownership: Ownership) -> I32:
-        """Per stack the row of its innermost frame that is the user's own, 0 if it has none."""
+        """Per stack the row of its innermost frame in the user's own code, 0 if it has none."""
         main_string = bool(np.any((self.parent == 0) & self._is(self._string_modules())))
         own_frames = np.array([ownership.is_own(f.file, main_string) for f in self.frames], dtype=np.uint8)
         found = _analysis.nearest_marked(self._parents(), self._marks(own_frames))
         return np.maximum(found, 0)
 
     def passes_through(self, file_ends: tuple[str, ...], functions: tuple[str, ...] = ()) -> I32:
-        """Per stack, the nearest row (itself included) whose frame lies in such a file (and function),
+        """Per stack, the nearest row (including itself) whose frame is in such a file (and function),
         else 0.
         """
         return self.nearest(
@@ -85,47 +85,47 @@ class Stacks:
         )
 
     def nearest(self, wanted: Callable[[Frame], bool]) -> I32:
-        """Per stack the nearest row, itself included, whose frame is wanted, else 0."""
+        """Per stack the nearest row, including itself, whose frame is wanted, else 0."""
         hits = np.array([wanted(f) for f in self.frames], dtype=np.uint8)
         return np.maximum(_analysis.nearest_marked(self._parents(), self._marks(hits)), 0)
 
     def called_by_engine(self) -> npt.NDArray[np.bool_]:
-        """Per stack, whether its innermost frame is where the engine was called: what was launched then was
-        launched by the engine's C++, which prepares the first gradient or runs a node, not by its caller.
+        """Per stack, whether its innermost frame calls the autograd engine. Such a launch comes from the
+        engine's C++ code, which prepares the first gradient or runs a node, and not from the caller.
         """
         rows = np.arange(len(self))
         return np.asarray((self._engine() == rows) & (rows > 0))
 
     def inside_engine(self, row: I32) -> npt.NDArray[np.bool_]:
-        """Per stack, whether the frame at `row` (one of its own, 0 for none) lies inside of the innermost
-        call of the engine; true too where the stack shows no such call, as on the engine's own threads.
+        """Per stack, whether the frame at `row` (one of its rows, 0 for none) is inside the innermost call
+        of the engine. Also true if the stack has no such call, as on the engine's own threads.
         """
         engine = self._engine()
         return np.asarray((row > 0) & (engine[row] == engine))
 
     def recomputes(self) -> npt.NDArray[np.bool_]:
-        """Per stack, whether a launch in backward with it runs forward again (activation checkpointing of
-        either kind): its frames pass through the checkpoint, inside of the engine.
+        """Per stack, whether a launch in backward with it is recomputed forward (both kinds of activation
+        checkpointing): its frames pass through the checkpoint, inside the engine.
         """
         return self.inside_engine(self.passes_through((_CHECKPOINT,)))
 
     def tells_origin(self) -> npt.NDArray[np.bool_]:
-        """Per stack, whether it shows what line of the program the generated code (torch.compile) that runs
-        was made from, inside of the engine: then that is the forward line of this very kernel.
+        """Per stack, whether it has the program line from which the running code was generated
+        (torch.compile), inside the engine. That is the forward line of this kernel.
         """
         own = self.own_rows(Ownership())
         generated = self.nearest(lambda f: bool(INDUCTOR.search(f.file)))[own]
         return np.asarray((own > 0) & self.inside_engine(generated))
 
     def optimizes(self) -> npt.NDArray[np.bool_]:
-        """Per stack, whether it is an optimizer that launches: torch.optim without a frame of the user's
-        below it, or the `step` of the user's own optimizer and what it calls. A closure given to step is
-        forward and backward like any other code.
+        """Per stack, whether an optimizer launches: torch.optim without a frame of the user below it, or
+        the `step` of a custom optimizer and its callees. A closure passed to step is forward and
+        backward like other code.
         """
         optimizer = self.nearest(lambda f: bool(_OPTIMIZER.search(f.file)))
         own = self.own_rows(Ownership())
         step = np.array([f.function.split(".")[-1] == "step" for f in self.frames], dtype=bool)[self.frame]
-        # The user's own step: its frame is the first of the user's below torch.optim, which wraps every step.
+        # The user's own step is the first user frame below torch.optim, which wraps every step.
         is_first = (own == np.arange(len(self))) & (own[self.parent] == own[optimizer])
         own_step = (optimizer > 0) & is_first & step
         marks = ((optimizer == np.arange(len(self))) | own_step).astype(np.uint8)
@@ -157,13 +157,13 @@ class Stacks:
 
 @dataclass(slots=True)
 class StackBuilder:
-    """Collects stacks given as frames and numbers equal ones equally."""
+    """Builds a stack tree from frames; equal stacks get the same row."""
 
     _nodes: dict[tuple[int, int], int] = field(default_factory=dict)
     _frames: dict[Frame, int] = field(default_factory=dict)
 
     def add(self, innermost_first: Iterable[Frame]) -> int:
-        """The row of this stack, 0 for one without frames."""
+        """The row of this stack, 0 for an empty one."""
         row = 0
         for frame in reversed(tuple(innermost_first)):
             number = self._frames.setdefault(frame, len(self._frames))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the steps of a program begin and end: the first of six signs that the trace has."""
+"""Find the steps of a program, with the first of six methods that works for the trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.source import Tables
 from profiling_lab.trace.spans import Window
-from profiling_lab.trace.step_signs import (
+from profiling_lab.trace.step_methods import (
     PROFILER_STEP,
     STEP_NAME,
     Found,
@@ -32,20 +32,22 @@ class StepWindows:
     """Steps in time order per process. They never overlap in one process."""
 
     sign: str
-    """'ProfilerStep', 'range', 'replay', 'optimizer', 'period' or 'window': by what the steps were found"""
+    """'ProfilerStep', 'range', 'replay', 'optimizer', 'period' or 'window': the method that found the
+    steps
+    """
     how: str
     """the same as a sentence"""
     clock: str
-    """'gpu': from the first operation that a step launched to the first that the next one launched; 'host':
-    as the program's own marks have it"""
+    """'gpu': from the first operation launched by a step to the first operation launched by the next; 'host':
+    the times of the program's own ranges or calls"""
     start_ns: I64
     end_ns: I64
     host_start_ns: I64
-    """the same on the host, where they begin and end at other times if `clock` is 'gpu'"""
+    """the same in host time, which differs if `clock` is 'gpu'"""
     host_end_ns: I64
     process: I32
     number: I32
-    """counted from 0 in each process of the whole recording: what `--step` takes"""
+    """counted from 0 in each process of the whole recording, as for `--step`"""
     names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -66,15 +68,16 @@ class StepWindows:
 
 
 def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
-    """Find the steps of each process. In a window of a trace: those that lie wholly in it, or else its parts.
+    """Find the steps of each process. In a window of a trace: the steps that are completely inside, else
+    its parts.
 
     steps_by: a regular expression; the NVTX ranges (or annotations) whose names it matches are the steps.
     Without it, in this order: ProfilerStep ranges; ranges named like a step (`training_step`, `iteration 3`);
     replays of a CUDA graph that does most of the work; from one optimizer.step to the next; the period of the
     launches; the whole window as one step.
 
-    Raises UsageError if `steps_by` is no regular expression, NotEnoughDataError if no range matches it or the
-    trace has no GPU operation.
+    Raises UsageError if `steps_by` is not a regular expression, NotEnoughDataError if no range matches it
+    or the trace has no GPU operation.
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
@@ -105,37 +108,35 @@ def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
         if found is not None:
             names = sorted({re.sub(r"\d+$", "", n) for _, (_, _, each) in found for n in each})
             windows = _windows(sign, f"{how} ({', '.join(names[:3])})" if sign == "range" else how, found)
-            # What was recorded of a step with a pause of the recording in it is not all of the step.
+            # A step with a pause of the recording in it is incomplete.
             pauses = trace.pauses.spans
             known = ~pauses.touch(windows.process, windows.host_start_ns, windows.host_end_ns)
             if not known.any():
                 continue
             windows = _renumbered(windows.only(np.flatnonzero(known)))
-            # ProfilerSteps follow each other without a break: nothing falls between them.
+            # ProfilerSteps follow each other without gaps.
             return windows if sign == "ProfilerStep" else _on_the_gpu(trace, windows)
     whole = _everywhere(trace, lambda p: whole_window(trace, p))
-    return _windows(
-        "window", "the whole window as one: nothing in the trace tells its steps apart", whole or []
-    )
+    return _windows("window", "the whole window as one step: the trace has no sign of steps", whole or [])
 
 
 def _within(steps: StepWindows, window: Window) -> StepWindows:
-    """Steps of which a window holds a part only would be compared with whole ones: they are left out."""
+    """Only whole steps within a window, because partial steps cannot be compared with whole ones."""
     spans = window.gpu if steps.clock == "gpu" else window.host
     whole = np.flatnonzero(spans.hold(steps.process, steps.start_ns, steps.end_ns))
     if len(whole) and steps.sign != "window":
         return steps.only(whole)
     spans = window.gpu
     names = tuple("window" if len(spans) == 1 else f"window #{i}" for i in range(1, len(spans) + 1))
-    parts = "the window as one" if len(spans) == 1 else f"the {len(spans)} parts of the window"
-    how = f"{parts}: no whole step is inside (of those by {steps.sign})"
+    parts = "the window as one step" if len(spans) == 1 else f"the {len(spans)} parts of the window"
+    how = f"{parts}: no whole step is inside (steps by {steps.sign})"
     times = (spans.start_ns, spans.end_ns)
     number = np.arange(len(spans), dtype=np.int32)
     return StepWindows("window", how, "gpu", *times, *times, spans.process, number, names)
 
 
 def _everywhere(trace: Tables, look: Callable[[int], Found | None]) -> list[tuple[int, Found]] | None:
-    """What is found in each process that used a GPU; None if nowhere."""
+    """The result of `look` for each process that used a GPU; None if there is none."""
     found = [(p, look(p)) for p in np.unique(trace.operations.process).tolist()]
     return [(p, f) for p, f in found if f is not None] or None
 
@@ -163,21 +164,21 @@ def _renumbered(steps: StepWindows) -> StepWindows:
 
 
 def _told_apart(names: list[str]) -> list[str]:
-    """Ranges of one name get numbers."""
+    """Number ranges with equal names."""
     if len(set(names)) == len(names):
         return names
     return [f"{name} #{i}" for i, name in enumerate(names, 1)]
 
 
 def _on_the_gpu(trace: Tables, steps: StepWindows) -> StepWindows:
-    """The same steps by the operations they launched: the host may be far ahead of the GPU.
+    """The same steps in GPU time, by their launched operations: the host may be far ahead of the GPU.
 
-    A step lasts until the next one begins on the GPU, or until its own last operation ends where other work
-    was launched between the two or the recording paused. Steps stay on the host's clock where one launched
-    nothing that is recorded or where steps mix on the GPU.
+    A step lasts until the next one begins on the GPU. If other work was launched in between, or the recording
+    paused, it ends with its own last operation. Steps stay in host time if one of them has no recorded
+    operation, or if steps overlap on the GPU.
     """
     if steps.sign == "period" and launches_are_missing(trace):
-        return replace(steps, clock="gpu")  # it was found on that clock
+        return replace(steps, clock="gpu")  # it was found in GPU time
     start_ns, end_ns = steps.start_ns.copy(), steps.end_ns.copy()
     for process in np.unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
@@ -194,10 +195,10 @@ def _on_the_gpu(trace: Tables, steps: StepWindows) -> StepWindows:
 def launched_spans(
     trace: Tables, process: int, start_ns: I64, end_ns: I64
 ) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
-    """Disjoint stretches of a process' host time on the GPU: from the start of the first operation that was
-    launched in each to the end of the last, and whether others were launched between it and the next one.
+    """Map disjoint host intervals of a process to GPU time: from the start of the first operation launched in
+    each to the end of the last, and whether other operations were launched before the next interval.
 
-    A stretch that launched nothing begins at int64's maximum and ends at its minimum.
+    An interval without launches begins at int64's maximum and ends at its minimum.
     """
     operations, call = trace.operations, trace.attribution.call
     rows = np.flatnonzero((operations.process == process) & (call >= 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorded GPU trace as columns, read when they are first asked for."""
+"""A recorded GPU trace as columns, read on first use."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from profiling_lab.trace.process_ids import pid_of, tid_of
 from profiling_lab.trace.source import Recorder, Source
 from profiling_lab.trace.spans import Pauses, Rows, Window
 from profiling_lab.trace.stacks import Stacks
-from profiling_lab.trace.window import Wanted, window
+from profiling_lab.trace.window import WindowSelection, window
 
 
 class Trace:
-    """A GPU trace. Open one with `Trace.open`; it is a context manager, and reading never alters the file.
+    """A GPU trace. Open it with `Trace.open`; it is a context manager, and reading never changes the file.
 
     Rows of `operations`, `calls` and `ranges` keep the order of the file. Times are integer nanoseconds on
     the clock of the file.
@@ -48,24 +48,24 @@ class Trace:
         self.source = source
         self.path = source.path
         self.window: Window | None = None
-        """the part of the recording that this is; None for all of it"""
+        """the selected part of the recording; None for all of it"""
         self.repairs: dict[str, int] = {}
-        """rows that were repaired or skipped, by what was wrong; complete once the columns were read"""
+        """the number of repaired or skipped rows by kind of damage; complete after the columns were read"""
 
     @classmethod
     def open(cls, path: str | Path) -> Trace:
-        """Open a trace by what is in it, whatever its name: ours, nsys' SQLite, or torch.profiler's JSON.
+        """Open a trace, whatever its file name: our recording, SQLite from nsys, or JSON from torch.profiler.
 
-        nsys' folders of Parquet or Arrow files (`nsys export --type=parquetdir`) are opened as well.
+        Folders of Parquet or Arrow files from nsys (`nsys export --type=parquetdir`) work too.
 
-        Raises UnreadableInputError if there is no such file or it is no trace.
+        Raises UnreadableInputError if the file does not exist or is not a trace.
         """
         return cls(open_source(Path(path)))
 
-    def windowed(self, wanted: Wanted) -> Trace:
-        """The part of the trace that was asked for, itself a trace; this one where all of it was.
+    def windowed(self, wanted: WindowSelection) -> Trace:
+        """The selected part of the trace, as a trace; this trace itself if everything is selected.
 
-        Raises UsageError and NotEnoughDataError as `window.window`, the latter too if the part holds no GPU
+        Raises UsageError and NotEnoughDataError as `window.window`, the latter also if the part has no GPU
         operation.
         """
         return WindowedTrace(self, window(self, wanted)) if wanted else self
@@ -86,7 +86,7 @@ class Trace:
 
     @property
     def recorder(self) -> Recorder:
-        """Whose file this is."""
+        """The recorder that wrote the file."""
         return self.source.recorder
 
     @property
@@ -95,17 +95,17 @@ class Trace:
 
     @cached_property
     def recorder_facts(self) -> dict[str, str]:
-        """What our recorder noted about itself, {} for any other."""
+        """The metadata of our recorder, {} for any other."""
         return self.source.recorder_facts()
 
     @cached_property
     def process_facts(self) -> dict[int, dict[str, str]]:
-        """What our recorder noted in each process of a merged recording, by process id; {} in any other."""
+        """The metadata of our recorder per process id of a merged recording; {} for any other."""
         return self.source.process_facts()
 
     @cached_property
     def job_facts(self) -> Mapping[str, object]:
-        """`rank` and `world_size`, as far as the recorder noted them; anything may stand there."""
+        """`rank` and `world_size` if the recorder stored them, not validated."""
         return self.source.job_facts()
 
     @cached_property
@@ -118,7 +118,7 @@ class Trace:
 
     @property
     def operation_rows(self) -> npt.NDArray[np.intp]:
-        """Per operation its row in the whole trace: what is no column of it is read for the whole file."""
+        """Per operation its row in the whole trace, because extra data is read for the whole file."""
         return np.arange(len(self.operations))
 
     @property
@@ -133,7 +133,7 @@ class Trace:
 
     @property
     def calls_inside(self) -> npt.NDArray[np.bool_]:
-        """Per call, whether it is in the window; those outside are here if they launched what ran inside."""
+        """Per call, whether it is in the window; others are included because they launched work inside."""
         return np.ones(len(self.calls), dtype=bool)
 
     @property
@@ -142,7 +142,7 @@ class Trace:
 
     @property
     def stacks_found(self) -> StacksFound:
-        """Where the Python stacks of the calls came from, and how many could not be used."""
+        """The origin of the Python stacks of the calls, and how many could not be used."""
         return self._call_table.found
 
     @cached_property
@@ -157,7 +157,7 @@ class Trace:
 
     @property
     def ranges_inside(self) -> npt.NDArray[np.bool_]:
-        """Per range, whether it is in the window; those outside are here if they launched what ran inside."""
+        """Per range, whether it is in the window; others are included because they launched work inside."""
         return np.ones(len(self.ranges), dtype=bool)
 
     @cached_property
@@ -166,7 +166,7 @@ class Trace:
 
     @cached_property
     def attribution(self) -> Attribution:
-        """Per GPU operation the stack that answers for it.
+        """The stack of each GPU operation.
 
         Raises NotEnoughDataError in a trace without operations.
         """
@@ -180,23 +180,23 @@ class Trace:
 
     @cached_property
     def pauses(self) -> Pauses:
-        """When the recording paused, per process that used a GPU: nothing is known of these times."""
+        """The pauses of the recording per process that used a GPU, in which nothing was recorded."""
         return self.source.pauses(np.unique(self.whole.operations.process))
 
     @cached_property
     def syncs(self) -> Syncs:
-        """Synchronizations as CUPTI noted them; those at impossible times are left out."""
+        """Synchronisations recorded by CUPTI, without those at impossible times."""
         syncs = self.source.syncs(self)
         return rows_of(syncs, (syncs.start_ns > -FARTHEST_NS) & (syncs.end_ns < FARTHEST_NS))
 
     @cached_property
     def launch_shapes(self) -> LaunchShapes | None:
-        """With how many blocks and threads, registers and bytes kernels were launched."""
+        """The launch configurations of kernels."""
         return self.source.launch_shapes(self)
 
     @cached_property
     def input_shapes(self) -> InputShapes | None:
-        """Shapes of operators' inputs, as emit_nvtx and torch.profiler note them with record_shapes=True."""
+        """Input shapes of operators, recorded by emit_nvtx and torch.profiler with record_shapes=True."""
         return self.source.input_shapes(self)
 
     @cached_property
@@ -206,7 +206,7 @@ class Trace:
 
     @property
     def devices(self) -> dict[tuple[int, int], Device]:
-        """By (process number, CUDA ordinal) the GPUs that ran operations, as far as the file says."""
+        """By (process number, CUDA ordinal) the GPUs that ran operations, if the file describes them."""
         return self.source.devices(device_tracks(self.operations)[1])
 
     @property
@@ -216,31 +216,30 @@ class Trace:
 
     @cached_property
     def first_ns(self) -> int:
-        """When the first call or GPU operation of the whole recording began: people count times from it."""
+        """The start of the first call or GPU operation of the whole recording; shown times count from it."""
         columns = (self.whole.operations.start_ns, self.whole.calls.start_ns)
         return min((int(column.min()) for column in columns if len(column)), default=0)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids by process number, as far as the tables read so far name them."""
+        """Process ids by process number, from the tables read so far."""
         return tuple(pid_of(i) for i in self.source.processes.ids)
 
     @property
     def tids(self) -> tuple[int, ...]:
-        """Operating-system thread ids by thread number, as far as the tables read so far name them."""
+        """Operating-system thread ids by thread number, from the tables read so far."""
         return tuple(tid_of(i) for i in self.source.threads.ids)
 
 
 class WindowedTrace(Trace):
-    """What of `whole` lies in a window. Stacks and attribution are those of the whole trace: the forward
-    lines of backward kernels may lie outside.
+    """The part of `whole` in a window. Stacks and attribution are those of the whole trace, because the
+    forward lines of backward kernels may be outside.
 
-    Operations count with the part that lies inside; one that reaches over several parts of the window is
-    there several times. Calls and ranges are there as they are, if any part is inside, and besides them the
-    calls that launched operations of the window and the ranges around those: `calls_inside` and
-    `ranges_inside` tell them apart.
+    Operations are clipped to the window; one that spans several parts of the window appears several times.
+    Calls and ranges are included unclipped if any part is inside, and also the calls that launched operations
+    of the window, with the ranges around them; see `calls_inside` and `ranges_inside`.
 
-    Raises NotEnoughDataError if no GPU operation lies in the window.
+    Raises NotEnoughDataError if the window has no GPU operation.
     """
 
     def __init__(self, whole: Trace, window: Window) -> None:
@@ -257,7 +256,7 @@ class WindowedTrace(Trace):
 
     @cached_property
     def _operation_parts(self) -> tuple[Rows, Operations]:
-        """Rows of the whole trace, and the parts of them that are inside."""
+        """Rows of the whole trace, and their parts inside the window."""
         operations, window = self.whole.operations, self._of_window
         row, start_ns, end_ns = window.gpu.cut(operations.process, operations.start_ns, operations.end_ns)
         if window.devices:
@@ -291,14 +290,14 @@ class WindowedTrace(Trace):
 
     @cached_property
     def _call_rows(self) -> tuple[Rows, npt.NDArray[np.bool_]]:
-        """Rows of the whole trace's calls that are kept, and which of them are inside."""
+        """The included rows of the whole trace's calls, and which of them are inside."""
         calls, found = self.whole.calls, self.whole.attribution
         inside = self._of_window.host.touch(calls.process, calls.start_ns, calls.end_ns)
         launching = found.call[self._operation_parts[0]]
         launches = np.zeros(len(calls), dtype=bool)
         launches[launching[launching >= 0]] = True
         if self._of_window.devices:
-            # What was launched on other devices only is no part of this.
+            # Calls that launched only on other devices are not included.
             other = found.call[~np.isin(self.whole.operations.device, self._of_window.devices)]
             elsewhere = np.zeros(len(calls), dtype=bool)
             elsewhere[other[other >= 0]] = True
@@ -379,7 +378,7 @@ class WindowedTrace(Trace):
 
 
 def _renumbered(old: I32, rows: Rows, size: int) -> I32:
-    """Row numbers of the whole table as row numbers of its `rows`; -1 stays."""
+    """Convert row numbers of the whole table to row numbers of its `rows`; -1 stays."""
     number = full(size + 1, -1, np.int32)
     number[rows] = np.arange(len(rows), dtype=np.int32)
     return np.asarray(number[old], dtype=np.int32)

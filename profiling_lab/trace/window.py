@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a trace was asked for: a stretch of time, steps, NVTX ranges, ranks, devices."""
+"""Select a part of a trace: a time interval, steps, NVTX ranges, ranks, devices."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked for, as the options have it; what is None or () was not."""
+class WindowSelection:
+    """The selection, as in the command line options; None and () mean not given."""
 
     range: str | None = None
-    """`A:B`, times like 1.2s or 350ms since the first event; either may be left out"""
+    """`A:B`, times such as 1.2s or 350ms after the first event; either may be omitted"""
     step: str | None = None
     """`N` or `A:B`, counted from 0, negative from the end; B is not included"""
     nvtx: str | None = None
@@ -36,18 +36,18 @@ class Wanted:
     devices: tuple[int, ...] = ()
     """CUDA ordinals in their process"""
     steps_by: str | None = None
-    """see `step_windows`; says what `step` counts, and is no window by itself"""
+    """see `step_windows`; defines the steps, but selects nothing by itself"""
 
     def __bool__(self) -> bool:
         given = (self.range, self.step, self.nvtx)
         return any(text is not None for text in given) or bool(self.ranks or self.devices)
 
 
-def window(trace: Tables, wanted: Wanted) -> Window:
-    """Find the window; of several conditions what all of them hold.
+def window(trace: Tables, wanted: WindowSelection) -> Window:
+    """Find the window; several conditions select their intersection.
 
-    Raises UsageError for what cannot be understood and for steps, instances, ranks and devices that there are
-    not, NotEnoughDataError if the trace has no GPU operation, no such range or no steps.
+    Raises UsageError for invalid texts and for steps, instances, ranks and devices that do not exist,
+    NotEnoughDataError if the trace has no GPU operation, no such range or no steps.
     """
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
@@ -55,7 +55,7 @@ def window(trace: Tables, wanted: Wanted) -> Window:
     texts: list[str] = []
     operations = trace.operations
     host = _always(processes)
-    # An operation that ends the recording without having taken time begins where nothing else is inside.
+    # An empty operation at the end of the recording would otherwise be outside.
     gpu = _everywhere(processes, int(operations.start_ns.min()), int(operations.end_ns.max()) + 1)
     for part in (
         _range(trace, wanted.range, processes) if wanted.range is not None else None,
@@ -105,7 +105,7 @@ def _everywhere(processes: tuple[int, ...], start_ns: int, end_ns: int) -> Spans
 def _range(trace: Tables, text: str, processes: tuple[int, ...]) -> _Part:
     opens, colon, closes = text.partition(":")
     if not colon or ":" in closes:
-        raise UsageError(f"--range expects two times, like 1.2s:1.35s or 350ms:, not {text!r}")
+        raise UsageError(f"--range expects two times, such as 1.2s:1.35s or 350ms:, not {text!r}")
     zero = trace.first_ns
     start_ns = zero + _time_ns(opens, text) if opens.strip() else -FARTHEST_NS
     end_ns = zero + _time_ns(closes, text) if closes.strip() else FARTHEST_NS
@@ -120,7 +120,7 @@ def _time_ns(text: str, whole: str) -> int:
         return 0
     match = _TIME.match(text)
     if match is None:
-        raise UsageError(f"--range expects times like 1.2s, 350ms, 10us or 5ns, not {text!r} in {whole!r}")
+        raise UsageError(f"--range expects times such as 1.2s, 350ms, 10us or 5ns, not {text!r} in {whole!r}")
     return min(round(float(match[1]) * _UNITS_NS[match[2]]), FARTHEST_NS)
 
 
@@ -129,8 +129,8 @@ def _steps(trace: Tables, text: str, steps_by: str | None) -> _Part:
     found = step_windows(trace, steps_by)
     if found.sign == "window":
         raise NotEnoughDataError(
-            f"{trace.path} has no steps to choose from: nothing in it tells them apart; "
-            "--steps-by names the ranges that are steps, --range and --nvtx choose a part without steps"
+            f"{trace.path} has no steps to choose from; "
+            "--steps-by defines steps by range names, --range and --nvtx select a part without steps"
         )
     rows: list[int] = []
     most = 0
@@ -160,7 +160,7 @@ def _index(text: str) -> int | slice:
         return numbers[0]
     if len(numbers) == 2:
         return slice(*numbers)
-    raise UsageError(f"--step expects a number or two, like 3, -1 or 2:5, not {text!r}")
+    raise UsageError(f"--step expects a number or two, such as 3, -1 or 2:5, not {text!r}")
 
 
 def _one(values: list[int], index: int) -> list[int]:
@@ -194,7 +194,7 @@ def _nvtx(trace: Tables, text: str, processes: tuple[int, ...]) -> _Part:
 
 
 def _wanted_ranges(trace: Tables, text: str) -> tuple[str, str | None, int | None]:
-    """Name, domain and number. What is a name as it stands is no name with a domain and a number."""
+    """Name, domain and number. An existing range name is not split."""
     match = _NVTX.match(text)
     if text in trace.ranges.names or match is None:
         return text, None, None
@@ -217,13 +217,13 @@ def _matching(names: tuple[str, ...], name: str, text: str) -> np.ndarray:
 def _names(trace: Tables) -> str:
     names = Counter({trace.ranges.names[i]: n for i, n in enumerate(np.bincount(trace.ranges.name)) if n})
     if not names:
-        return "; it has no ranges at all"
+        return "; it has no ranges"
     listed = ", ".join(repr(name) for name, _ in names.most_common(_NAMES_SHOWN))
     return f"; it has {listed}" + (" and others" if len(names) > _NAMES_SHOWN else "")
 
 
 def _on_the_gpu(trace: Tables, host: Spans) -> Spans:
-    """What was launched in each stretch, where it ran; a stretch that launched nothing stays where it is."""
+    """Map host intervals to the GPU time of their launched work. Intervals without launches do not change."""
     start_ns, end_ns = host.start_ns.copy(), host.end_ns.copy()
     for process in np.unique(host.process).tolist():
         mine = host.process == process
@@ -239,12 +239,16 @@ def _ranks(trace: Tables, wanted: tuple[int, ...]) -> _Part:
     _all_there("rank", wanted, sorted(known))
     chosen = tuple(sorted(known[rank] for rank in set(wanted)))
     pids = _listed(tuple(trace.pids[process] for process in chosen))
-    how = "as its recorder noted" if noted else "ranks in order of process id: the file does not name them"
+    how = (
+        "stored by the recorder"
+        if noted
+        else ("ranks in order of process id: the file does not contain them")
+    )
     return f"rank {_listed(wanted)} (pid {pids}; {how})", _always(chosen), _always(chosen)
 
 
 def ranks(trace: Tables) -> tuple[dict[int, int], bool]:
-    """The process of each rank, and whether the recorder noted it; else ranks are in order of process id."""
+    """The process of each rank, and whether the recorder stored it; else ranks are in order of process id."""
     processes = sorted(np.unique(trace.operations.process).tolist(), key=lambda number: trace.pids[number])
     noted = str(trace.job_facts.get("rank", ""))
     if noted.isdecimal() and len(processes) == 1:

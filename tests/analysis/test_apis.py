@@ -13,7 +13,7 @@ from profiling_lab.analysis.kernels.launches import launches
 from profiling_lab.analysis.stats import Stats
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 WATCHDOG = 9
@@ -121,11 +121,11 @@ def test_a_window_counts_its_own_calls_only(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("gemm", 100_000, stack="model.py:5 forward")
     builder.gap(50_000).call("cudaMalloc", call_ns=10)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        part = trace.windowed(Wanted(range="20us:"))
+        part = trace.windowed(WindowSelection(range="20us:"))
         (row,) = apis(part).rows
         assert row.name == "cudaMalloc" and len(part.calls) == 2
         with pytest.raises(NotEnoughDataError, match="none lies in the part"):
-            apis(trace.windowed(Wanted(range="80us:90us")))
+            apis(trace.windowed(WindowSelection(range="80us:90us")))
 
 
 def test_phases_of_a_launch(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_nothing_to_show(tmp_path: Path) -> None:
         apis(trace)
 
 
-def test_fsdp_inference_waits_for_a_value(shared_data: Path) -> None:
+def test_fsdp_inference_waits_for_a_value(captures: Path) -> None:
     """`aten::_local_scalar_dense` is what .item() does."""
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result, phases = apis(trace), launches(trace)
     rows = {row.name: row for row in result.rows}
     assert result.calls == 5796 and result.rows[0].name == "cudaStreamSynchronize"

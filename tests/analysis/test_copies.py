@@ -13,7 +13,7 @@ from profiling_lab.analysis.copy_peaks import host_link
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import MemoryKind
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 PAGEABLE, PINNED, DEVICE = MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.DEVICE
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
@@ -117,7 +117,7 @@ def test_a_copy_that_the_window_cuts_does_not_tell_the_bandwidth(tmp_path: Path)
     builder = TraceBuilder().copy("HtoD", 1_000_000, size_bytes=20_000_000, source=PINNED, target=DEVICE)
     builder.copy("HtoD", 1_000_000, size_bytes=30_000_000, source=PINNED, target=DEVICE)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        (row,) = copies(trace.windowed(Wanted(range="500us:"))).rows
+        (row,) = copies(trace.windowed(WindowSelection(range="500us:"))).rows
     assert (row.times.count, row.large, row.bytes_per_s) == (2, 1, 30_000_000_000)
 
 
@@ -134,8 +134,8 @@ def test_memory_that_the_file_does_not_tell(tmp_path: Path) -> None:
     assert (row.source, row.target, row.pageable) == ("unknown", "unknown", False)
 
 
-def test_fsdp_inference_is_bound_by_copies(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_is_bound_by_copies(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         rows = {row.key: row for row in copies(trace, "memory").rows}
     pinned = rows["memcpy HtoD/pinned/device"]
     assert (pinned.times.count, pinned.sizes.total) == (446, 50_950_504_448)
@@ -144,8 +144,8 @@ def test_fsdp_inference_is_bound_by_copies(shared_data: Path) -> None:
     assert pinned.peak is None, "the file does not describe its GPUs"
 
 
-def test_resnet_loads_from_pageable_memory(shared_data: Path) -> None:
-    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+def test_resnet_loads_from_pageable_memory(captures: Path) -> None:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         row = copies(trace).rows[0]
     assert (row.direction, row.source, row.pageable) == ("memcpy HtoD", "pageable", True)
     assert row.places[0].frame and row.places[0].frame.line == 44

@@ -21,7 +21,7 @@ from profiling_lab.analysis.streams import streams
 from profiling_lab.analysis.syncs import syncs
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), 2**62, "text", b"\xff\x00", 3.5, None)
 
@@ -135,7 +135,7 @@ def use(path: Path, window: bool = True) -> None:
         with Trace.open(path) as trace:
             ask(trace)
             if window:
-                ask(trace.windowed(Wanted(range="10us:60us")))
+                ask(trace.windowed(WindowSelection(range="10us:60us")))
     except LabError as error:
         assert "\n" not in str(error)
 

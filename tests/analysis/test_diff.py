@@ -394,8 +394,8 @@ def test_the_fixed_heavy_layer(tmp_path: Path, culprit: str) -> None:
 
 @pytest.mark.parametrize("name", ["autograd_nvtx_h200", "fsdp_inference_2xh100", "sampling_h200"])
 @pytest.mark.parametrize("by", ["line", "kernel"])
-def test_any_recording_equals_itself(shared_data: Path, name: str, by: str) -> None:
-    path = shared_data / "nsys" / f"{name}.sqlite"
+def test_any_recording_equals_itself(captures: Path, name: str, by: str) -> None:
+    path = captures / f"{name}.sqlite"
     result = compare(path, path, by=by)
     assert result.comparable and result.state == "same"
     assert all(row.change_ns == 0 for row in result.rows)
@@ -405,10 +405,8 @@ def test_any_recording_equals_itself(shared_data: Path, name: str, by: str) -> N
 
 
 @pytest.fixture
-def resnet(shared_data: Path) -> tuple[Path, Path]:
-    before, after = (
-        shared_data / "kineto" / f"resnet50_num_workers_{workers}.pt.trace.json.gz" for workers in (0, 4)
-    )
+def resnet(captures: Path) -> tuple[Path, Path]:
+    before, after = (captures / f"resnet50_num_workers_{workers}.pt.trace.json.gz" for workers in (0, 4))
     return before, after
 
 

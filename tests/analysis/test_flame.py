@@ -276,8 +276,8 @@ def test_the_demo_by_phase_call_and_layer() -> None:
         assert by_nsys[phase] == pytest.approx(ns, rel=0.01), "nsys recorded another run of the same program"
 
 
-def test_resnet_as_a_tree(shared_data: Path) -> None:
-    path = shared_data / "kineto" / "resnet50_num_workers_0.pt.trace.json.gz"
+def test_resnet_as_a_tree(captures: Path) -> None:
+    path = captures / "resnet50_num_workers_0.pt.trace.json.gz"
     with Trace.open(path) as trace:
         tree = call_tree(trace, own=("torchvision", "resnet50_profiler_api.py"))
         check_tree(tree)

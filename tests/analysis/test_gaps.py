@@ -343,10 +343,8 @@ def test_every_microsecond_has_the_cause_that_an_oracle_gives_it(
 
 
 @pytest.mark.parametrize(("workers", "idle_ms"), [(0, 393), (4, 187)])
-def test_data_loading_is_the_cause_before_and_not_after(
-    shared_data: Path, workers: int, idle_ms: float
-) -> None:
-    with Trace.open(shared_data / f"kineto/resnet50_num_workers_{workers}.pt.trace.json.gz") as trace:
+def test_data_loading_is_the_cause_before_and_not_after(captures: Path, workers: int, idle_ms: float) -> None:
+    with Trace.open(captures / f"resnet50_num_workers_{workers}.pt.trace.json.gz") as trace:
         result = gaps(trace)
     assert result.idle_ns == pytest.approx(idle_ms * 1e6, abs=0.5e6)
     assert sum(row.idle_ns for row in result.rows) == result.idle_ns and result.steps == 6
@@ -361,8 +359,8 @@ def test_data_loading_is_the_cause_before_and_not_after(
         assert result.rows[0].cause == "host code" and loading_ns < 0.05 * result.idle_ns
 
 
-def test_each_of_the_longest_gaps_is_a_batch_that_is_loaded(shared_data: Path) -> None:
-    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+def test_each_of_the_longest_gaps_is_a_batch_that_is_loaded(captures: Path) -> None:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         listed, whole = longest_gaps(trace, limit=5), gaps(trace)
     assert (len(listed.gaps), listed.total_matched) == (5, whole.gaps)
     for gap in listed.gaps:
@@ -371,8 +369,8 @@ def test_each_of_the_longest_gaps_is_a_batch_that_is_loaded(shared_data: Path) -
         assert 45e6 < sum(part.idle_ns for part in gap.parts) == gap.idle_ns < 70e6
 
 
-def test_fsdp_inference_is_not_idle_but_copying(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_is_not_idle_but_copying(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result = gaps(trace)
         kernels = trace.operations.kind == 0
         start_ns, end_ns = trace.operations.start_ns, trace.operations.end_ns

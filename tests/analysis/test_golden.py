@@ -24,11 +24,6 @@ from profiling_lab.trace.columns import OperationKind
 from profiling_lab.trace.ownership import Ownership
 
 
-@pytest.fixture
-def captures(shared_data: Path) -> Path:
-    return shared_data / "nsys"
-
-
 def test_python_backtraces_of_nsys(captures: Path) -> None:
     with Trace.open(captures / "python_backtrace_h200.sqlite") as trace:
         kernels = trace.operations.kind == OperationKind.KERNEL

@@ -106,9 +106,9 @@ def test_files_without_samples(tmp_path: Path) -> None:
     assert len(samples) == 0 and not any(row.sampled for row in result.rows)
 
 
-def test_cublas_starts_up_in_the_real_file(shared_data: Path) -> None:
+def test_cublas_starts_up_in_the_real_file(captures: Path) -> None:
     """No line is known there, and no call was under way: samples alone tell what took 59 ms."""
-    _, result = samples_of(shared_data / "nsys/sampling_h200.sqlite")
+    _, result = samples_of(captures / "sampling_h200.sqlite")
     row = max(result.rows, key=lambda row: row.idle_ns)
     assert (row.cause, row.what) == ("host code", "forward")
     assert row.sampled[0] == ("libcublasLt.so.13", 9) and sum(times for _, times in row.sampled) == 19

@@ -18,7 +18,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.extras import Device, LaunchShape
 from profiling_lab.trace.kernel_names import base_name
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 H200 = Device("NVIDIA H200", 9, 132, 4_814_304_000_000, 64, 32, 65536, 233_472)
@@ -112,7 +112,7 @@ def test_by_operator_and_shapes_of_its_inputs(tmp_path: Path) -> None:
             "aten::mm [[64, 8], [8, 8]]": 200,
             "no operator": 7,
         }
-        part = trace.windowed(Wanted(nvtx="aten::mm/2"))
+        part = trace.windowed(WindowSelection(nvtx="aten::mm/2"))
         assert "aten::mm [[128, 8], [8, 8]]" in {
             row.detail for row in top_kernels(part, group_by="shape").rows
         }
@@ -220,9 +220,9 @@ def test_base_names(name: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 4])
-def test_occupancy_is_what_torch_profiler_estimated(shared_data: Path, workers: int) -> None:
+def test_occupancy_is_what_torch_profiler_estimated(captures: Path, workers: int) -> None:
     """Every kernel of these files notes an estimate of its own, in whole per cent."""
-    path = shared_data / f"kineto/resnet50_num_workers_{workers}.pt.trace.json.gz"
+    path = captures / f"resnet50_num_workers_{workers}.pt.trace.json.gz"
     noted = {}
     for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
         if event.get("cat") == "Kernel":
@@ -240,8 +240,8 @@ def test_occupancy_is_what_torch_profiler_estimated(shared_data: Path, workers: 
         assert ours is not None and abs(100 * ours - percent) <= 1, shape
 
 
-def test_kernels_of_torch_profiler_by_grid(shared_data: Path) -> None:
-    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+def test_kernels_of_torch_profiler_by_grid(captures: Path) -> None:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         first = top_kernels(trace, group_by="grid", shapes=True).rows[0]
         total = top_kernels(trace).rows
         by_shape = top_kernels(trace, group_by="shape").rows

@@ -28,7 +28,7 @@ from profiling_lab.trace import Trace
 TESTS = Path(__file__).resolve().parents[1]
 RECORDED = TESTS.parent / "profiling_lab/exercises/e17_python_backtrace/recorded"
 IN_REPO = ("demo_h200", "nsys_h200")
-SHARED = (
+CAPTURED = (
     "python_backtrace_h200",
     "autograd_nvtx_h200",
     "sampling_h200",
@@ -99,12 +99,12 @@ def same(found: Stats, expected: Row) -> bool:
     )
 
 
-@pytest.fixture(params=[*IN_REPO, *SHARED])
+@pytest.fixture(params=[*IN_REPO, *CAPTURED])
 def path(request: pytest.FixtureRequest) -> Path:
     if request.param in IN_REPO:
         return RECORDED / f"{request.param}.sqlite"
-    folder: Path = request.getfixturevalue("shared_data")
-    return folder / "nsys" / f"{request.param}.sqlite"
+    folder: Path = request.getfixturevalue("captures")
+    return folder / f"{request.param}.sqlite"
 
 
 @pytest.fixture

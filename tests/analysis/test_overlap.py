@@ -146,8 +146,8 @@ def test_nothing_to_look_at(tmp_path: Path) -> None:
         overlap(trace)
 
 
-def test_fsdp_inference_copies_on_the_stream_it_computes_on(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_copies_on_the_stream_it_computes_on(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result = overlap(trace)
     assert len(result.streams) == len(result.devices) == 2
     copies = [row for row in result.classes if row.name == "copy HtoD"]

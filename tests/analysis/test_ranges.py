@@ -15,7 +15,7 @@ from profiling_lab.analysis.range_tree import paths
 from profiling_lab.analysis.ranges import RangesResult, ranges
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 
@@ -155,7 +155,7 @@ def test_a_window_has_its_own_ranges(tmp_path: Path) -> None:
     builder.gap(100_000)
     step(builder)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        part = ranges(trace.windowed(Wanted(range="60us:")))
+        part = ranges(trace.windowed(WindowSelection(range="60us:")))
         assert {(row.name, row.host.count) for row in part.rows} == {("step", 1), ("forward", 1)}
         assert part.ranges == 2
 
@@ -195,8 +195,8 @@ def test_paths_against_an_oracle(rows: list[tuple[int, int]]) -> None:
         assert found.parent[path] < 0 or found.parent[path] in order[:i]
 
 
-def test_autograd_ranges_of_nsys(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/autograd_nvtx_h200.sqlite") as trace:
+def test_autograd_ranges_of_nsys(captures: Path) -> None:
+    with Trace.open(captures / "autograd_nvtx_h200.sqlite") as trace:
         flat = {row.name: row for row in ranges(trace).rows}
         tree = {row.key: row for row in ranges(trace, tree=True).rows}
     assert flat["aten::mm"].host.count == 40 and flat["aten::mm"].operations == 80
@@ -204,8 +204,8 @@ def test_autograd_ranges_of_nsys(shared_data: Path) -> None:
     assert flat["forward"].host.total == tree["forward (push/pop)"].host.total
 
 
-def test_fsdp_inference_by_operator(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_by_operator(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result = ranges(trace)
     rows = {row.name: row for row in result.rows}
     assert result.ranges == 16_782 and len(rows) == 176, "op_id makes nearly every text different"

@@ -12,6 +12,7 @@ its tables are of a copy without those rows, except where the test is about them
 from __future__ import annotations
 
 import csv
+import gzip
 import re
 import shutil
 import sqlite3
@@ -35,7 +36,7 @@ from profiling_lab.trace.nsys.calls import BACKTRACE_CLASS
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 PRINTED = Path(__file__).resolve().parents[1] / "data" / "nsys_stats"
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "nsys"
+CAPTURES = PRINTED.parent / "captures"
 FILES = ("nsys_h200", "demo_h200", "python_backtrace_h200", "autograd_nvtx_h200", "fsdp_inference_2xh100")
 IN_PRINTED = ("nsys_h200", "python_backtrace_h200", "autograd_nvtx_h200")
 """nsys 2025.3.1; the rest is larger than what it tells"""
@@ -132,20 +133,16 @@ def printed_by(nsys: str, path: Path, report: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(params=FILES)
-def path(request: pytest.FixtureRequest) -> Path:
-    source = RECORDED / f"{request.param}.sqlite"
-    if not source.exists():
-        folder: Path = request.getfixturevalue("shared_data")
-        source = folder / "nsys" / f"{request.param}.sqlite"
-    return source
-
-
-@pytest.fixture(params=("printed", "installed"))
-def nsys(request: pytest.FixtureRequest, path: Path) -> Nsys:
-    if request.param == "printed":
-        if path.stem not in IN_PRINTED:
-            pytest.skip("what nsys prints of this file is not kept")
+@pytest.fixture(
+    params=[*(("printed", name) for name in IN_PRINTED), *(("installed", name) for name in FILES)],
+    ids="-".join,
+)
+def nsys(request: pytest.FixtureRequest, captures: Path) -> Nsys:
+    who, name = request.param
+    path = RECORDED / f"{name}.sqlite"
+    if not path.exists():
+        path = captures / f"{name}.sqlite"
+    if who == "printed":
         return Nsys(path, None)
     found = shutil.which("nsys")
     if found is None:
@@ -154,8 +151,8 @@ def nsys(request: pytest.FixtureRequest, path: Path) -> Nsys:
 
 
 @pytest.fixture
-def trace(path: Path) -> Iterator[Trace]:
-    with Trace.open(path) as opened:
+def trace(nsys: Nsys) -> Iterator[Trace]:
+    with Trace.open(nsys.path) as opened:
         yield opened
 
 
@@ -182,9 +179,9 @@ def test_api_calls(nsys: Nsys, trace: Trace) -> None:
         assert column(row, "Total Time") == rows[name].total
 
 
-def test_nsys_counts_a_call_with_its_call_chain_twice(nsys: Nsys, path: Path, trace: Trace) -> None:
+def test_nsys_counts_a_call_with_its_call_chain_twice(nsys: Nsys, trace: Trace) -> None:
     query = f"SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass = {BACKTRACE_CLASS}"
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"file:{nsys.path}?mode=ro", uri=True)) as connection:
         ((chains,),) = connection.execute(query)
     printed = sum(number(row["Num Calls"]) for row in nsys.stats_of_file_as_it_is("cuda_api_sum"))
     assert printed == sum(row.stats.count for row in apis(trace).rows) + chains
@@ -277,9 +274,12 @@ def write(name: str, printed: str) -> None:
 def write_what_nsys_prints(nsys: str) -> None:
     PRINTED.mkdir(exist_ok=True)
     for name in IN_PRINTED:
-        source = next(p for p in (RECORDED / f"{name}.sqlite", SHARED / f"{name}.sqlite") if p.exists())
         with TemporaryDirectory() as folder:
-            copy = Path(folder, source.name)
+            source, packed = RECORDED / f"{name}.sqlite", CAPTURES / f"{name}.sqlite.gz"
+            if packed.exists():
+                source = Path(folder, f"{name}.unpacked.sqlite")
+                source.write_bytes(gzip.decompress(packed.read_bytes()))
+            copy = Path(folder, f"{name}.sqlite")
             shutil.copy(source, copy)
             write(f"{name}.cuda_api_sum.as_it_is.csv", printed_by(nsys, copy, "cuda_api_sum"))
             copy = copy.with_suffix(".calls.sqlite")

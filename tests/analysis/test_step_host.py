@@ -107,17 +107,17 @@ def test_without_asking_there_are_none(tmp_path: Path) -> None:
         assert {row.categories_ns for row in steps(trace).rows} == {()}
 
 
-def resnet50(shared_data: Path, workers: int) -> StepsResult:
-    with Trace.open(shared_data / f"kineto/resnet50_num_workers_{workers}.pt.trace.json.gz") as trace:
+def resnet50(captures: Path, workers: int) -> StepsResult:
+    with Trace.open(captures / f"resnet50_num_workers_{workers}.pt.trace.json.gz") as trace:
         return steps(trace, host=True)
 
 
 @pytest.mark.parametrize(
     ("workers", "loading_ms", "outliers"), [(0, 356, []), (4, 7, ["runtime", "in ranges"])]
 )
-def test_resnet50(shared_data: Path, workers: int, loading_ms: int, outliers: list[str]) -> None:
+def test_resnet50(captures: Path, workers: int, loading_ms: int, outliers: list[str]) -> None:
     """Data loading that nothing hid, of six steps; why two of the steps with workers are slow."""
-    result = resnet50(shared_data, workers)
+    result = resnet50(captures, workers)
     loading = sum(row.categories_ns[CATEGORIES.index("data loading")] for row in result.rows)
     assert round(loading / 1e6) == loading_ms
     assert [row.grew for row in result.rows if row.outlier] == outliers

@@ -147,16 +147,16 @@ def test_the_demo() -> None:
         (4, [181.6, 123.9, 126.8, 126.3, 163.5, 116.1], 231),
     ],
 )
-def test_resnet50_steps(shared_data: Path, workers: int, wall_ms: list[float], idle_ms: float) -> None:
-    with Trace.open(shared_data / f"kineto/resnet50_num_workers_{workers}.pt.trace.json.gz") as trace:
+def test_resnet50_steps(captures: Path, workers: int, wall_ms: list[float], idle_ms: float) -> None:
+    with Trace.open(captures / f"resnet50_num_workers_{workers}.pt.trace.json.gz") as trace:
         result = steps(trace)
     assert result.sign == "ProfilerStep"
     assert [round(row.wall_ns / 1e6, 1) for row in result.rows] == wall_ms
     assert sum(row.idle_ns for row in result.rows) == pytest.approx(idle_ms * 1e6, rel=0.01)
 
 
-def test_fsdp_inference_is_copying(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_is_copying(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result = steps(trace)
     assert result.sign == "period" and "layers" in result.how and result.clock == "gpu"
     assert {row.device for row in result.rows} == {0, 1}

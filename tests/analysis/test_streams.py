@@ -11,7 +11,7 @@ from builders import TraceBuilder
 from profiling_lab.analysis.streams import StreamsResult, streams
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 BEGIN = 2_000_000
@@ -74,7 +74,7 @@ def test_what_the_file_says_of_its_streams(builder: TraceBuilder, tmp_path: Path
 def test_a_window(builder: TraceBuilder, tmp_path: Path) -> None:
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         zero = trace.first_ns
-        part = trace.windowed(Wanted(range=f"{BEGIN + 160 - zero}ns:"))
+        part = trace.windowed(WindowSelection(range=f"{BEGIN + 160 - zero}ns:"))
         rows = streams(part).rows
     assert [(row.stream, row.busy_ns, row.operations) for row in rows] == [(7, 100, 2), (9, 5, 1)]
 
@@ -87,8 +87,8 @@ def test_nothing_to_show(tmp_path: Path) -> None:
             streams(trace, limit=0)
 
 
-def test_fsdp_inference_has_one_busy_stream_per_gpu(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+def test_fsdp_inference_has_one_busy_stream_per_gpu(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result = streams(trace)
     assert [(row.pid, row.stream, row.kernels, row.copies) for row in result.rows] == [
         (111, 7, 1721, 452),

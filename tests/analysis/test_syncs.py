@@ -16,7 +16,7 @@ from profiling_lab.analysis.syncs import SyncsResult, syncs
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import MemoryKind
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 PAGEABLE, PINNED, DEVICE = MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.DEVICE
@@ -202,7 +202,7 @@ def test_idle_time_outside_of_the_window_costs_nothing(tmp_path: Path) -> None:
         builder.range(name, begin, builder.now_ns).gap(500_000)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         assert syncs(trace).idle_ns > 500_000
-        part = trace.windowed(Wanted(nvtx="first|second"))
+        part = trace.windowed(WindowSelection(nvtx="first|second"))
         assert syncs(part).idle_ns == 0 and syncs(part).waits == 2
 
 
@@ -255,9 +255,9 @@ def test_a_host_that_never_waits(tmp_path: Path) -> None:
     assert (result.rows, result.waits, result.host_ns, result.idle_ns) == ((), 0, 0, 0)
 
 
-def test_fsdp_inference_waits_eight_times(shared_data: Path) -> None:
+def test_fsdp_inference_waits_eight_times(captures: Path) -> None:
     """236 of its 244 synchronizations are streams that wait for events."""
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         result = syncs(trace)
     assert (result.waits, result.stream_waits, result.host_ns) == (8, 236, 856_929_451)
     rows = {row.what: row for row in result.rows}
@@ -279,8 +279,8 @@ def test_the_demo_reads_a_loss_and_loads_batches() -> None:
     }
 
 
-def test_resnet_is_held_by_its_batches(shared_data: Path) -> None:
-    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
+def test_resnet_is_held_by_its_batches(captures: Path) -> None:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         found = syncs(trace)
     rows = {(row.what, row.api): row for row in found.rows}
     copy = rows["copy to GPU", "cudaMemcpyAsync"]

@@ -19,7 +19,7 @@ def attach(folder: Path, *arguments: str) -> tuple[int, str]:
     ("arguments", "part"),
     [
         (("4194305", "--steps", "5"), "there is no process 4194305"),
-        (("OURS", "--steps", "5"), "waits for no recording: start it with"),
+        (("OURS", "--steps", "5"), "cannot be attached to: start it with"),
         (("OURS",), "one of the arguments --steps --seconds is required"),
         (("OURS", "--steps", "5", "--seconds", "2"), "not allowed with"),
         (("OURS", "--seconds", "0"), "a number of seconds above 0, not 0"),
@@ -43,7 +43,7 @@ def test_help_has_examples(tmp_path: Path) -> None:
 def test_dormant_takes_no_other_plan(tmp_path: Path, option: tuple[str, ...]) -> None:
     write(tmp_path, "print('ran')")
     done = run(tmp_path, "-m", "profiling_lab", "record", "--dormant", *option, "script.py")
-    assert done.code == 2 and "say to profiling-lab attach" in done.err and not done.out
+    assert done.code == 2 and "tell profiling-lab attach" in done.err and not done.out
 
 
 @pytest.mark.parametrize(("text", "code"), [("raise SystemExit(7)", 7), ("1 / 0", 1), ("print('ran')", 0)])

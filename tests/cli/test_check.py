@@ -42,7 +42,7 @@ def test_findings_give_1_with_line_remedy_and_evidence(
     status, out, err = run(capsys, "check", slow, "--whole")
     assert (status, err) == (1, "")
     assert "2 findings of 1 rule" in out and "nothing found by: bound" in out
-    assert "could not tell: dataloader: the file has no operator ranges" in out
+    assert "could not tell: dataloader: the trace has no operator ranges" in out
     lines = out.splitlines()
     row = next(i for i, line in enumerate(lines) if "one line takes 50.0 %" in line)
     assert lines[row].split()[0] == "750.000"
@@ -137,7 +137,7 @@ def test_annotations_for_ci(slow: Path, capsys: pytest.CaptureFixture[str]) -> N
     only = ("--only", "dominant_line", "--set", "dominant_line.share=60%", "--format", "github")
     assert run(capsys, "check", slow, *only) == (0, "", "")
     _, out, _ = run(capsys, "check", slow, "--only", "dominant_line,dataloader", "--format", "github")
-    assert out.splitlines()[-1].startswith("::notice title=could not tell::dataloader: the file has no")
+    assert out.splitlines()[-1].startswith("::notice title=could not tell::dataloader: the trace has no")
 
 
 def test_markdown_keeps_a_finding_together(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ def test_cost_per_step_where_there_are_steps(tmp_path: Path, capsys: pytest.Capt
     assert (row["severity"], row["confidence"]) == ("low", "high") and envelope["coverage"]["steps"] == 5
     assert run(capsys, "check", path, "--only", "dominant_line", "--fail-on", "350us")[0] == 0
     _, out, _ = run(capsys, "check", path, "--only", "dominant_line")
-    assert "start-up: 0.3 ms before step 1 of 5 are left out; --whole looks there too" in out
+    assert "start-up: 0.3 ms before step 1 of 5 excluded; --whole includes them" in out
 
 
 def test_own_decides_which_line_is_named(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +211,7 @@ def test_rules_of_the_user(fine: Path, tmp_path: Path, capsys: pytest.CaptureFix
     [
         (["check", "nowhere.sqlite"], 4, "there is no such file"),
         (["check", "{run}", "--only", "moon"], 2, "no rule 'moon'"),
-        (["check", "{run}", "--rules-from", "nowhere.py"], 2, "no such file of rules"),
+        (["check", "{run}", "--rules-from", "nowhere.py"], 2, "there is no rules file"),
         (["check", "{run}", "--skip", "moon"], 2, "no rule 'moon'"),
         (["check", "{run}", "--set", "dominant_line.moon=1"], 2, "no threshold 'moon'; it has share, hot"),
         (["check", "{run}", "--fail-on", "moon"], 2, "--fail-on expects"),
@@ -236,4 +236,4 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     out = capsys.readouterr().out
-    assert "profiling-lab check run.sqlite" in out and "3 no rule could tell" in out
+    assert "profiling-lab check run.sqlite" in out and "3 all rules abstained" in out

@@ -12,7 +12,7 @@ from cli.script_runs import run
 
 @pytest.mark.parametrize(
     ("process", "part"),
-    [("4194305", "there is no process 4194305"), ("OURS", "waits for no recording")],
+    [("4194305", "there is no process 4194305"), ("OURS", "cannot be attached to")],
 )
 def test_what_cannot_be_asked(tmp_path: Path, process: str, part: str) -> None:
     sockets = str(tmp_path / "s")

@@ -261,8 +261,8 @@ def test_every_grouping_in_every_form(
     assert (status, err) == (0, "") and ("gelu" if by in ("kernel", "operator") else "model.py") in out
 
 
-def test_a_real_improvement_passes_the_gate(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [shared_data / "kineto" / f"resnet50_num_workers_{n}.pt.trace.json.gz" for n in (0, 4)]
+def test_a_real_improvement_passes_the_gate(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [captures / f"resnet50_num_workers_{n}.pt.trace.json.gz" for n in (0, 4)]
     status, out, _ = run(capsys, *files, "--gate", "3%")
     assert status == 0 and out.startswith("FASTER: 176.273 ms -> 126.548 ms per step, -49.725 ms (-28.2 %)")
     assert "yet the slowest step after, 181.565 ms, is slower than every step before" in out
@@ -315,7 +315,7 @@ def test_a_baseline_of_several_recordings(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("argv", "status", "says"),
     [
-        (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "a baseline alone is not judged"),
+        (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "--gate and --budget need two sides"),
         (["--save", "{tmp}/no/b.json", "{before}"], 2, "cannot be written"),
         (["{tmp}/kept.json", "{before}", "--own", "model.py"], 2, "without --own and --steps-by"),
         (["{tmp}/cut.json", "{before}"], 4, "is no baseline of this version, or is damaged"),
@@ -377,9 +377,9 @@ def test_one_recording_a_side_says_what_it_cannot_know(
 
 
 def test_what_has_no_line_goes_by_operator_and_then_by_kernel(
-    shared_data: Path, capsys: pytest.CaptureFixture[str]
+    captures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = shared_data / "nsys" / "autograd_nvtx_h200.sqlite"
+    path = captures / "autograd_nvtx_h200.sqlite"
     _, out, _ = run(capsys, path, path, "--format", "json", "--limit", "0")
     kinds = {row["key"]: row["kind"] for row in json.loads(out)["data"]["rows"]}
     assert kinds["aten::mm forward"] == kinds["aten::mm backward"] == "operator"

@@ -16,9 +16,9 @@ from package_root import PACKAGE_ROOT
 
 from profiling_lab import doctor
 from profiling_lab.doctor import machine, nvml, package, recording, tools
-from profiling_lab.doctor.check import Check, Status, absent, broken, ok
+from profiling_lab.doctor.check import Health, HealthCheck, absent, broken, ok
 
-H200 = nvml.Gpu("NVIDIA H200", (9, 0), 143_771 << 20)
+H200 = nvml.InstalledGpu("NVIDIA H200", (9, 0), 143_771 << 20)
 DRIVER = nvml.Driver("580.1", (13, 0), (H200,))
 NAMES = (
     "python",
@@ -150,15 +150,15 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_gpu")
 def test_gpu_and_driver_are_named() -> None:
-    assert machine.check_driver() == ok("driver", "580.1, runs CUDA up to 13.0")
+    assert machine.check_driver() == ok("driver", "580.1, supports CUDA up to 13.0")
     assert machine.check_gpus() == ok("gpu", "1 x NVIDIA H200, compute capability 9.0, 140 GiB")
 
 
 def test_old_gpu_is_told_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = nvml.Gpu("Tesla V100", (7, 0), 16 << 30)
+    old = nvml.InstalledGpu("Tesla V100", (7, 0), 16 << 30)
     monkeypatch.setattr(machine, "driver", lambda: nvml.Driver("535.1", (12, 2), (old, old, H200)))
     check = machine.check_gpus()
-    assert check.status is Status.OK
+    assert check.status is Health.OK
     assert check.found.startswith("2 x Tesla V100, compute capability 7.0, 16 GiB; 1 x NVIDIA H200")
     assert "Tesla V100" in check.advice
 
@@ -181,20 +181,20 @@ class FakeTorch:
 def test_torch_that_cannot_use_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "torch_or_reason", lambda: FakeTorch)
     check = package.check_torch()
-    assert check.status is Status.BROKEN and "cannot use the GPU" in check.found
+    assert check.status is Health.BROKEN and "cannot use the GPU" in check.found
     assert "580.1" in check.advice and "13.0" in check.advice
     monkeypatch.setattr(FakeTorch.version, "cuda", None)
     check = package.check_torch()
-    assert check.status is Status.BROKEN and "a CPU build, but there is a GPU" in check.found
+    assert check.status is Health.BROKEN and "a CPU build, but there is a GPU" in check.found
 
 
 @pytest.mark.usefixtures("with_gpu")
 def test_missing_cupti_matters_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording.libcupti, "candidates", lambda: ["/nonexistent/libcupti.so.13"])
     monkeypatch.delenv("PROFILING_LAB_CUPTI", raising=False)
-    assert recording.check_cupti().status is Status.BROKEN
+    assert recording.check_cupti().status is Health.BROKEN
     monkeypatch.setattr(recording, "driver", lambda: "no NVIDIA driver")
-    assert recording.check_cupti().status is Status.ABSENT
+    assert recording.check_cupti().status is Health.ABSENT
 
 
 @pytest.mark.parametrize(
@@ -208,16 +208,16 @@ def test_cupti_versions(number: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "administrator", "status", "words"),
     [
-        pytest.param("RmProfilingAdminOnly: 0\n", False, Status.OK, "every user", id="open"),
-        pytest.param("RmProfilingAdminOnly: 1\n", True, Status.OK, "this process is one", id="root"),
-        pytest.param("RmProfilingAdminOnly: 1\n", False, Status.ABSENT, "ERR_NVGPUCTRPERM", id="closed"),
-        pytest.param(None, False, Status.ABSENT, "cannot be read", id="no-driver"),
+        pytest.param("RmProfilingAdminOnly: 0\n", False, Health.OK, "all users", id="open"),
+        pytest.param("RmProfilingAdminOnly: 1\n", True, Health.OK, "this process is one", id="root"),
+        pytest.param("RmProfilingAdminOnly: 1\n", False, Health.ABSENT, "ERR_NVGPUCTRPERM", id="closed"),
+        pytest.param(None, False, Health.ABSENT, "cannot be read", id="no-driver"),
     ],
 )
 def test_counter_permission(
     parameters: str | None,
     administrator: bool,
-    status: Status,
+    status: Health,
     words: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -242,36 +242,36 @@ def test_tools_are_found_with_their_version(tmp_path: Path, monkeypatch: pytest.
     make_tool(tmp_path, "ncu", "echo 'cannot open display' >&2; exit 3")
     assert tools.check_nsys() == ok("nsys", f"2025.3.1.90 at {tmp_path}/nsys")
     check = tools.check_ncu()
-    assert check.status is Status.ABSENT and "cannot open display" in check.found
+    assert check.status is Health.ABSENT and "cannot open display" in check.found
 
 
 # The verdict.
 
 
-def checks(**changed: Check) -> tuple[Check, ...]:
+def checks(**changed: HealthCheck) -> tuple[HealthCheck, ...]:
     return tuple(
         changed.get(name, ok(name, "fine")) for name in ("gpu", "torch", "cupti", "autograd", "nsys")
     )
 
 
 def test_verdict() -> None:
-    assert doctor.verdict(checks()) == doctor.Verdict("Everything that recording needs works.", 0)
-    limited = doctor.verdict(checks(autograd=absent("autograd", "torch is not installed", "install it")))
+    assert doctor.summary(checks()) == doctor.HealthSummary("Everything needed for recording works.", 0)
+    limited = doctor.summary(checks(autograd=absent("autograd", "torch is not installed", "install it")))
     assert limited.exit_code == 0 and "autograd" in limited.sentence
-    assert doctor.verdict(checks(gpu=absent("gpu", "none", ""))).exit_code == 0
-    assert doctor.verdict(checks(nsys=absent("nsys", "not found", ""))).exit_code == 0
-    failed = doctor.verdict(checks(cupti=broken("cupti", "gone", "repair it")))
+    assert doctor.summary(checks(gpu=absent("gpu", "none", ""))).exit_code == 0
+    assert doctor.summary(checks(nsys=absent("nsys", "not found", ""))).exit_code == 0
+    failed = doctor.summary(checks(cupti=broken("cupti", "gone", "repair it")))
     assert failed.exit_code == 1 and failed.sentence.startswith("Broken: cupti.")
 
 
 def test_a_check_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check_something() -> Check:
+    def check_something() -> HealthCheck:
         raise RuntimeError("odd machine")
 
     monkeypatch.setattr(doctor, "CHECKS", (machine.check_gpus, check_something))
     first, second = doctor.examine()
     assert first.name == "gpu"
-    assert second.status is Status.BROKEN and "odd machine" in second.found
+    assert second.status is Health.BROKEN and "odd machine" in second.found
 
 
 @pytest.mark.gpu
@@ -279,4 +279,4 @@ def test_on_a_gpu_everything_that_recording_needs_works() -> None:
     found, answer = rows()
     for name in ("driver", "gpu", "torch", "cupti", "stacks", "autograd"):
         assert found[name]["status"] == "ok", found[name]
-    assert answer["coverage"] == {"verdict": "Everything that recording needs works.", "exit_code": 0}
+    assert answer["coverage"] == {"verdict": "Everything needed for recording works.", "exit_code": 0}

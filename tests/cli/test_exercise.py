@@ -84,7 +84,7 @@ def test_check_of_a_fresh_copy_says_what_is_to_do(tmp_path: Path, capsys: pytest
     capsys.readouterr()
     assert main(["exercise", "check", str(tmp_path / "copy")]) == 1
     shown = capsys.readouterr().out
-    assert shown.count("not answered yet") == 5 and "not yet: 6 to go" in shown
+    assert shown.count("not answered yet") == 5 and "not yet: 6 checks failed" in shown
     assert main(["exercise", "check", str(tmp_path / "copy"), "--format", "json"]) == 1
     rows = json.loads(capsys.readouterr().out)["data"]["rows"]
     assert rows[0] == {"check": "recording", "result": "passed", "message": rows[0]["message"]}
@@ -175,7 +175,7 @@ def test_a_second_start_says_where_the_copy_is(
     capsys.readouterr()
     assert main(["exercise", "start", "29"]) == 2
     shown = capsys.readouterr().out
-    assert "is in memory_layout already; nothing was changed" in shown
+    assert "already exists in memory_layout; nothing was changed" in shown
 
 
 def test_hints_open_one_after_the_other(
@@ -226,7 +226,7 @@ def test_repair_judges_the_program_alone(tmp_path: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert main(["exercise", "repair", str(folder)]) == 1
     shown = capsys.readouterr().out
-    assert "as it came" in shown and "recording" not in shown
+    assert "is unchanged" in shown and "recording" not in shown
     workspace.copy_solution(find("29"), folder)
     main(["exercise", "repair", str(folder)])
     assert "agree with double precision" in capsys.readouterr().out

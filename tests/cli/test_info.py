@@ -49,5 +49,5 @@ def test_a_trace_that_lost_its_gpu_events_is_described_and_is_an_error(
     path.write_text(f'{{"traceEvents": [{call}, {call}, {call[:30]}')
     assert main(["info", str(path)]) == 4
     out = capsys.readouterr().out
-    assert "warning: the file is cut off after" in out and "behind 2 events" in out
+    assert "warning: the file is truncated after" in out and "and 2 events" in out
     assert "ProfilerActivity.CUDA was not" not in out

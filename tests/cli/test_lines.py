@@ -226,9 +226,9 @@ def test_tree(every_phase: Path, capsys: pytest.CaptureFixture[str], form: str) 
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--tree", "--by", "file"], "--by does not go with --tree"),
-        (["--tree", "--sort", "key"], "--sort does not go with --tree"),
-        (["--min-share", "3"], "--min-share only goes with --tree"),
+        (["--tree", "--by", "file"], "--by cannot be combined with --tree"),
+        (["--tree", "--sort", "key"], "--sort cannot be combined with --tree"),
+        (["--min-share", "3"], "--min-share works only with --tree"),
     ],
 )
 def test_options_that_do_not_go_together(

@@ -49,8 +49,8 @@ def test_two_ranks_of_a_real_run(
     assert main(["merge", *files, "-o", out]) == 0
     said = capsys.readouterr().err
     assert "merged 2 processes with" in said and f"wrote {out}" in said
-    assert "another file has a process of the same number" in said  # a copy: both have the same process id
-    assert "all files are of one machine, whose wall clock moved by 0.000 ms" in said
+    assert "another file has a process with the same pid" in said  # a copy: both have the same process id
+    assert "all files come from one machine; its wall clock was adjusted by 0.000 ms" in said
     one = {row["key"]: row for row in rows(capsys, "lines", files[0])}
     both = {row["key"]: row for row in rows(capsys, "lines", out)}
     assert one.keys() == both.keys()

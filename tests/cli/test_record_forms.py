@@ -46,7 +46,7 @@ def test_script_from_the_standard_input(tmp_path: Path) -> None:
 
 def test_no_script_on_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UnreadableInputError, match="nothing is piped into it"):
+    with pytest.raises(UnreadableInputError, match="but it is a terminal"):
         find_script("-")
 
 

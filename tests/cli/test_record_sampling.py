@@ -80,6 +80,6 @@ def test_samples_that_contradict_each_other(tmp_path: Path) -> None:
     write(tmp_path, "print('never')")
     recorded = record(tmp_path, "--no-samples", "--sample-hz", "9", "script.py")
     assert recorded.code == 2 and recorded.out == ""
-    assert "--no-samples excludes --sample-python and --sample-hz" in recorded.err
+    assert "--no-samples cannot be combined with --sample-python or --sample-hz" in recorded.err
     recorded = record(tmp_path, "--no-samples", "--sample-hz", "0", "script.py")
-    assert "a number of samples a second, not 0" in recorded.err
+    assert "a number of samples per second, not 0" in recorded.err

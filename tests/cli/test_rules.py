@@ -40,7 +40,7 @@ def test_list_shows_every_threshold_and_its_source(
 def test_one_rule_at_length(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "sync-copy")
     assert status == 0 and out.startswith("sync_copy: Which copies between host and GPU")
-    assert "65,536" in out and "sync_copy.small" in out and "return once they are staged" in out
+    assert "65,536" in out and "sync_copy.small" in out and "return as soon as they are staged" in out
     assert "dataloader" not in out
     summary = json.loads(run(capsys, "sync_copy", "--format", "json")[1])["data"]["summary"]
     assert summary["rule"] == "sync_copy" and "The cost is" in summary["about"]
@@ -86,8 +86,8 @@ def test_the_example_of_the_help_works(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (["moon"], "no rule 'moon'"),
         (["bound", "--list"], "either NAME or --list"),
-        (["--rules-from", "nowhere.py"], "no such file of rules"),
-        (["--set", "moon.idle=1"], "no rule 'moon' to set"),
+        (["--rules-from", "nowhere.py"], "there is no rules file"),
+        (["--set", "moon.idle=1"], "no rule 'moon';"),
     ],
 )
 def test_errors(capsys: pytest.CaptureFixture[str], argv: list[str], says: str) -> None:

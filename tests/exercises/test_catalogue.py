@@ -14,7 +14,7 @@ import pytest
 
 from profiling_lab.errors import UnreadableInputError, UsageError
 from profiling_lab.exercises import answers, catalogue, entries, find, workspace
-from profiling_lab.exercises.exercise import Check, Exercise, Mistake, Status, Verdict
+from profiling_lab.exercises.exercise import CheckStatus, Exercise, GradedCheck, Grading, Mistake
 from profiling_lab.rules import RULES
 
 EXERCISES = catalogue()
@@ -79,19 +79,19 @@ def test_readme_has_symptom_task_and_hints(exercise: Exercise) -> None:
 @every_exercise
 def test_untouched_starter_fails(exercise: Exercise, tmp_path: Path) -> None:
     workspace.start(exercise, tmp_path / "copy")
-    found, verdict = workspace.check(tmp_path / "copy")
+    found, grading = workspace.check(tmp_path / "copy")
     assert found is exercise
-    assert not verdict.passed and verdict.failed
+    assert not grading.passed and grading.failed
 
 
 @every_exercise
 def test_solution_passes(exercise: Exercise, tmp_path: Path) -> None:
     skip_without_recording(exercise)
     given = solved(exercise, tmp_path / "copy")
-    verdict = exercise.grade(tmp_path / "copy", given)
-    assert not verdict.failed, verdict.failed
-    assert verdict.passed
-    assert all(check.message for check in verdict.not_checked), "what was not checked says why"
+    grading = exercise.grade(tmp_path / "copy", given)
+    assert not grading.failed, grading.failed
+    assert grading.passed
+    assert all(check.message for check in grading.not_checked), "what was not checked says why"
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_mistake_is_rejected_with_a_hint_that_does_not_give_the_answer(
 ) -> None:
     skip_without_recording(exercise)
     given = solved(exercise, tmp_path / "copy")
-    verdict = exercise.grade(tmp_path / "copy", given.replaced(mistake.answer))
-    assert {check.name for check in verdict.failed} == {mistake.rejected_by}
-    hint = verdict.failed[0].message
+    grading = exercise.grade(tmp_path / "copy", given.replaced(mistake.answer))
+    assert {check.name for check in grading.failed} == {mistake.rejected_by}
+    hint = grading.failed[0].message
     for key in mistake.answer:
         right = str(given.values[key])
         assert len(right) < 2 or not re.search(rf"(?<!\w){re.escape(right)}(?!\w)", hint), (
@@ -164,10 +164,12 @@ def test_answers_are_typed() -> None:
 
 
 def test_a_verdict_without_a_single_pass_is_no_pass() -> None:
-    unknown = Check("speed", Status.NOT_CHECKED, "no GPU")
-    assert not Verdict((unknown,)).passed
-    assert Verdict((unknown, Check("layer", Status.PASSED, "right"))).passed
-    assert not Verdict((Check("layer", Status.PASSED, "right"), Check("line", Status.FAILED, "no"))).passed
+    unknown = GradedCheck("speed", CheckStatus.NOT_CHECKED, "no GPU")
+    assert not Grading((unknown,)).passed
+    assert Grading((unknown, GradedCheck("layer", CheckStatus.PASSED, "right"))).passed
+    assert not Grading(
+        (GradedCheck("layer", CheckStatus.PASSED, "right"), GradedCheck("line", CheckStatus.FAILED, "no"))
+    ).passed
 
 
 def test_recordings_are_small() -> None:

@@ -14,7 +14,7 @@ from profiling_lab.cli import build_parser, main
 from profiling_lab.exercises import catalogue, find, program_repair, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import ClinicExercise, right_answers, truth
-from profiling_lab.exercises.exercise import Check, Mistake, Need, Status
+from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Mistake, Need
 from profiling_lab.exercises.program_repair import Goal, judged
 from profiling_lab.rules import RULES
 from profiling_lab.rules.run import run
@@ -24,7 +24,7 @@ CLINIC = [each for each in catalogue() if isinstance(each, ClinicExercise)]
 every_exercise = pytest.mark.parametrize("exercise", CLINIC, ids=lambda each: each.slug)
 
 
-def findings(exercise: ClinicExercise, folder: Path, **changes: object) -> dict[str, Check]:
+def findings(exercise: ClinicExercise, folder: Path, **changes: object) -> dict[str, GradedCheck]:
     given = Answers({**answers_to(exercise.slug), **{f"finding.{k}": v for k, v in changes.items()}})
     return {check.name: check for check in exercise.findings(folder, given)}
 
@@ -37,7 +37,7 @@ def test_every_exercise_of_the_clinic_has_a_made_recording() -> None:
 def test_what_a_learner_reads_from_the_tables_is_right(exercise: ClinicExercise, tmp_path: Path) -> None:
     made_trace(exercise.slug, tmp_path / "run.sqlite")
     checks = findings(exercise, tmp_path)
-    assert {check.status for check in checks.values()} == {Status.PASSED}, checks
+    assert {check.status for check in checks.values()} == {CheckStatus.PASSED}, checks
     assert checks["recording"].message == "your own"
 
 
@@ -48,7 +48,7 @@ def test_what_a_learner_reads_from_the_tables_is_right(exercise: ClinicExercise,
 def test_wrong_answers_are_rejected(exercise: ClinicExercise, mistake: Mistake, tmp_path: Path) -> None:
     made_trace(exercise.slug, tmp_path / "run.sqlite")
     given = Answers({**answers_to(exercise.slug), **mistake.answer})
-    failed = {c.name for c in exercise.findings(tmp_path, given) if c.status is Status.FAILED}
+    failed = {c.name for c in exercise.findings(tmp_path, given) if c.status is CheckStatus.FAILED}
     assert failed == {mistake.rejected_by}
 
 
@@ -56,9 +56,9 @@ def test_wrong_answers_are_rejected(exercise: ClinicExercise, mistake: Mistake, 
 def test_answers_from_another_recording_are_rejected(exercise: ClinicExercise, tmp_path: Path) -> None:
     """Copied from a recording of another version of the file: the lines have moved."""
     made_trace(exercise.slug, tmp_path / "run.sqlite", shift=3)
-    assert findings(exercise, tmp_path)["line"].status is Status.FAILED
+    assert findings(exercise, tmp_path)["line"].status is CheckStatus.FAILED
     moved = line_of(exercise.slug, MADE[exercise.slug].line) + 3
-    assert findings(exercise, tmp_path, line=moved)["line"].status is Status.PASSED
+    assert findings(exercise, tmp_path, line=moved)["line"].status is CheckStatus.PASSED
 
 
 @every_exercise
@@ -68,16 +68,18 @@ def test_a_recording_without_the_problem_is_refused(exercise: ClinicExercise, tm
         builder.launch("fused_kernel", 1_000_000, stack="train.py:30 Network.step")
     builder.write(tmp_path / "run.sqlite")
     checks = findings(exercise, tmp_path)
-    assert checks["recording"].status is Status.FAILED
+    assert checks["recording"].status is CheckStatus.FAILED
     assert "does not show the problem" in checks["recording"].message
-    assert checks["line"].status is Status.NOT_CHECKED
+    assert checks["line"].status is CheckStatus.NOT_CHECKED
 
 
 @every_exercise
 def test_an_unreadable_recording_is_said(exercise: ClinicExercise, tmp_path: Path) -> None:
     (tmp_path / "run.sqlite").write_text("no database")
     checks = findings(exercise, tmp_path)
-    assert checks["recording"].status is Status.FAILED and "exercise profile" in checks["recording"].message
+    assert (
+        checks["recording"].status is CheckStatus.FAILED and "exercise profile" in checks["recording"].message
+    )
 
 
 def test_a_share_as_a_fraction_gets_its_own_hint(tmp_path: Path) -> None:
@@ -85,15 +87,15 @@ def test_a_share_as_a_fraction_gets_its_own_hint(tmp_path: Path) -> None:
     assert isinstance(exercise, ClinicExercise)
     made_trace(exercise.slug, tmp_path / "run.sqlite")
     check = findings(exercise, tmp_path, size=0.6)["size"]
-    assert check.status is Status.FAILED and "per cent" in check.message
+    assert check.status is CheckStatus.FAILED and "per cent" in check.message
 
 
 @every_exercise
 def test_the_answer_key_of_the_recording_script_reads_the_same(
     exercise: ClinicExercise, tmp_path: Path
 ) -> None:
-    assert exercise.asked is not None
-    found = truth(exercise.asked, made_trace(exercise.slug, tmp_path / "run.sqlite"))
+    assert exercise.defect is not None
+    found = truth(exercise.defect, made_trace(exercise.slug, tmp_path / "run.sqlite"))
     assert not isinstance(found, str)
     key, by_hand = right_answers(found[0]), answers_to(exercise.slug)
     for name in ("finding.file", "finding.line", "finding.size"):
@@ -114,8 +116,8 @@ def test_recorded_starter_shows_the_problem_and_recorded_solution_does_not(exerc
     recorded = exercise.folder / workspace.RECORDED
     if not (recorded / "starter_h200.sqlite").is_file():
         pytest.skip("not recorded yet: tools/record_exercises.py does it on a GPU")
-    assert exercise.asked is not None
-    found = truth(exercise.asked, recorded / "starter_h200.sqlite")
+    assert exercise.defect is not None
+    found = truth(exercise.defect, recorded / "starter_h200.sqlite")
     assert not isinstance(found, str), found
     lines = (exercise.folder / "train.py").read_text().splitlines()
     assert MADE[exercise.slug].line in "\n".join(lines[each.line - 1] for each in found)
@@ -127,7 +129,7 @@ def test_recorded_starter_shows_the_problem_and_recorded_solution_does_not(exerc
             if f.place and f.place.line in {each.line for each in found}
         }
     assert named & set(exercise.rules)
-    assert isinstance(truth(exercise.asked, recorded / "solution_h200.sqlite"), str)
+    assert isinstance(truth(exercise.defect, recorded / "solution_h200.sqlite"), str)
 
 
 # Repairs.
@@ -159,7 +161,7 @@ def edited(exercise: ClinicExercise, folder: Path, old: str = "", new: str = "",
     return path
 
 
-def judge(exercise: ClinicExercise, path: Path) -> dict[str, Check]:
+def judge(exercise: ClinicExercise, path: Path) -> dict[str, GradedCheck]:
     assert exercise.goal is not None
     checks = program_repair.checks(exercise.folder / "train.py", path, exercise.goal)
     return {check.name: check for check in checks}
@@ -168,13 +170,13 @@ def judge(exercise: ClinicExercise, path: Path) -> dict[str, Check]:
 @every_exercise
 def test_solution_computes_the_same(exercise: ClinicExercise, tmp_path: Path) -> None:
     checks = judge(exercise, edited(exercise, tmp_path))
-    assert checks["result"].status is Status.PASSED, checks["result"].message
+    assert checks["result"].status is CheckStatus.PASSED, checks["result"].message
 
 
 @every_exercise
 def test_untouched_program_is_no_repair(exercise: ClinicExercise) -> None:
     checks = judge(exercise, exercise.folder / "train.py")
-    assert checks["result"].status is Status.FAILED and "as it came" in checks["result"].message
+    assert checks["result"].status is CheckStatus.FAILED and "is unchanged" in checks["result"].message
 
 
 @pytest.mark.parametrize(
@@ -183,10 +185,10 @@ def test_untouched_program_is_no_repair(exercise: ClinicExercise) -> None:
         pytest.param("        loss.backward()\n", "", "", "missing", id="deleted computation"),
         pytest.param("", "", HARD_CODED, "", id="hard-coded output"),
         pytest.param("", "", CACHED, "", id="result cached between runs"),
-        pytest.param("lr=0.01", "lr=0.0", "", "off by", id="parameters that stay as they are"),
+        pytest.param("lr=0.01", "lr=0.0", "", "differs by", id="parameters that stay as they are"),
         pytest.param("def build(", "def construct(", "", "AttributeError", id="no build"),
         pytest.param(
-            "(job, steps):", "(job, steps):\n    steps = 1", "", "what train returns", id="fewer steps"
+            "(job, steps):", "(job, steps):\n    steps = 1", "", "the return value of train", id="fewer steps"
         ),
     ],
 )
@@ -197,7 +199,7 @@ def test_programs_that_compute_something_else_are_rejected(
     if exercise.slug == "slow-convolutions" and "backward" in old:
         old = "    " + old  # it stands one block deeper there
     checks = judge(exercise, edited(exercise, tmp_path, old, new, more))
-    assert checks["result"].status is Status.FAILED
+    assert checks["result"].status is CheckStatus.FAILED
     assert hint in checks["result"].message
 
 
@@ -210,7 +212,7 @@ def test_the_baseline_is_ours_so_a_sleep_that_the_learner_put_in_wins_nothing(
     path.write_text((exercise.folder / "train.py").read_text() + SLEEPS)
     raced: list[str | None] = []
 
-    def race(before: object, after: object, goal: Goal) -> list[Check]:
+    def race(before: object, after: object, goal: Goal) -> list[GradedCheck]:
         raced.extend((before.__file__, after.__file__))  # type: ignore[attr-defined]
         return [judged([1.0, 1.0, 1.0], [[0.01, 0.01]], goal)]
 
@@ -218,7 +220,7 @@ def test_the_baseline_is_ours_so_a_sleep_that_the_learner_put_in_wins_nothing(
     monkeypatch.setattr(program_repair, "race", race)
     checks = judge(exercise, path)
     assert raced == [str(exercise.folder / "train.py"), str(path)]
-    assert checks["speed"].status is Status.FAILED and "the goal is" in checks["speed"].message
+    assert checks["speed"].status is CheckStatus.FAILED and "the goal is" in checks["speed"].message
 
 
 def test_full_size_results_are_compared_too(tmp_path: Path) -> None:
@@ -230,13 +232,13 @@ def test_full_size_results_are_compared_too(tmp_path: Path) -> None:
     assert [c.name for c in program_repair.race(before, right, exercise.goal, device="cpu")] == ["speed"]
     wrong = program_repair.load(edited(exercise, tmp_path, more=HARD_CODED), "wrong")
     found = program_repair.race(before, wrong, exercise.goal, device="cpu")
-    assert [(c.name, c.status) for c in found] == [("result", Status.FAILED)]
+    assert [(c.name, c.status) for c in found] == [("result", CheckStatus.FAILED)]
 
 
 def test_the_goal_decides() -> None:
     goal = Goal(faster=2.0, steps=1)
-    assert judged([2.5, 1.9, 2.1], [[0.021, 0.01]], goal).status is Status.PASSED
-    assert judged([2.5, 1.9, 1.8], [[0.019, 0.01]], goal).status is Status.FAILED
+    assert judged([2.5, 1.9, 2.1], [[0.021, 0.01]], goal).status is CheckStatus.PASSED
+    assert judged([2.5, 1.9, 1.8], [[0.019, 0.01]], goal).status is CheckStatus.FAILED
 
 
 # What a learner reads.
@@ -282,16 +284,16 @@ def test_the_repaired_loop_no_longer_counts_as_the_problem(tmp_path: Path) -> No
         builder.launch("small", 2_000, stack="train.py:30 GroupedScale.forward")
         builder.launch("small", 2_000, stack="train.py:80 train")
     builder.write(tmp_path / "run.sqlite")
-    assert findings(exercise, tmp_path)["recording"].status is Status.FAILED
+    assert findings(exercise, tmp_path)["recording"].status is CheckStatus.FAILED
 
 
 def test_functions_without_their_class_are_known_too(tmp_path: Path) -> None:
     exercise = find("slow-convolutions")
     assert isinstance(exercise, ClinicExercise)
     for function, status in (
-        ("forward", Status.PASSED),
-        ("Block.forward", Status.PASSED),
-        ("Net.forward", Status.FAILED),
+        ("forward", CheckStatus.PASSED),
+        ("Block.forward", CheckStatus.PASSED),
+        ("Net.forward", CheckStatus.FAILED),
     ):
         (tmp_path / "run.sqlite").unlink(missing_ok=True)
         builder = TraceBuilder()

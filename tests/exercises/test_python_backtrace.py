@@ -20,7 +20,7 @@ from profiling_lab.analysis.source_names import qualified
 from profiling_lab.exercises import answers, find, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.e17_python_backtrace import repair
-from profiling_lab.exercises.exercise import Check, Status
+from profiling_lab.exercises.exercise import CheckStatus, GradedCheck
 from profiling_lab.report import bottleneck
 from profiling_lab.trace import Trace
 
@@ -53,12 +53,12 @@ def finding(culprit: str) -> dict[str, object]:
     )
 
 
-def graded(copy: Path, changes: dict[str, object]) -> dict[str, Check]:
-    verdict = EXERCISE.grade(copy, answers.read(copy).replaced(changes))
-    return {check.name: check for check in verdict.checks}
+def graded(copy: Path, changes: dict[str, object]) -> dict[str, GradedCheck]:
+    grading = EXERCISE.grade(copy, answers.read(copy).replaced(changes))
+    return {check.name: check for check in grading.checks}
 
 
-def repaired(copy: Path, body: str) -> list[Check]:
+def repaired(copy: Path, body: str) -> list[GradedCheck]:
     """The checks of a model.py whose HeavyLayer.forward has that body."""
     text = (copy / "model.py").read_text()
     assert FORWARD in text
@@ -71,8 +71,11 @@ def test_both_culprits_are_graded_from_the_learners_recording(copy: Path, culpri
     training_trace(copy / "run.sqlite", culprit)
     checks = graded(copy, finding(culprit))
     for name in ("recording", "layer", "kernel", "line", "share", "explanation"):
-        assert checks[name].status is Status.PASSED, checks[name]
-    assert checks["result"].status is Status.FAILED and "nothing is repaired yet" in checks["result"].message
+        assert checks[name].status is CheckStatus.PASSED, checks[name]
+    assert (
+        checks["result"].status is CheckStatus.FAILED
+        and "nothing is repaired yet" in checks["result"].message
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_both_culprits_are_graded_from_the_learners_recording(copy: Path, culpri
 def test_wrong_answers_get_a_hint(copy: Path, changes: dict[str, object], check: str, hint: str) -> None:
     training_trace(copy / "run.sqlite")
     found = graded(copy, finding("slow") | changes)[check]
-    assert found.status is Status.FAILED and hint in found.message
+    assert found.status is CheckStatus.FAILED and hint in found.message
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_wrong_answers_get_a_hint(copy: Path, changes: dict[str, object], check:
 )
 def test_other_ways_to_write_the_layer(copy: Path, given: str) -> None:
     training_trace(copy / "run.sqlite")
-    assert graded(copy, finding("slow") | {"finding.layer": given})["layer"].status is Status.PASSED
+    assert graded(copy, finding("slow") | {"finding.layer": given})["layer"].status is CheckStatus.PASSED
 
 
 def test_kernel_may_be_given_as_the_table_shows_it(copy: Path) -> None:
@@ -120,7 +123,7 @@ def test_kernel_may_be_given_as_the_table_shows_it(copy: Path) -> None:
     found = bottleneck.find(Trace.open(copy / "run.sqlite"))
     shown = bottleneck.shown_name(found.kernels[0], width=20)
     assert "..." in shown
-    assert graded(copy, finding("slow") | {"finding.kernel": shown})["kernel"].status is Status.PASSED
+    assert graded(copy, finding("slow") | {"finding.kernel": shown})["kernel"].status is CheckStatus.PASSED
 
 
 @pytest.mark.parametrize("culprit", ["fast"])
@@ -128,17 +131,17 @@ def test_recording_of_the_repaired_program_is_refused(copy: Path, culprit: str) 
     training_trace(copy / "run.sqlite", culprit)
     checks = graded(copy, finding("slow"))
     assert (
-        checks["recording"].status is Status.FAILED
+        checks["recording"].status is CheckStatus.FAILED
         and "does not show the problem" in checks["recording"].message
     )
-    assert checks["layer"].status is Status.NOT_CHECKED
+    assert checks["layer"].status is CheckStatus.NOT_CHECKED
     assert "HeavyLayer" not in checks["recording"].message
 
 
 def test_recording_that_is_not_there_or_no_trace(copy: Path) -> None:
     assert "no such file" in graded(copy, finding("slow"))["recording"].message
     (copy / "run.sqlite").write_text("not a database")
-    assert graded(copy, finding("slow"))["recording"].status is Status.FAILED
+    assert graded(copy, finding("slow"))["recording"].status is CheckStatus.FAILED
 
 
 def test_nsys_recording_knows_no_classes_and_is_graded_all_the_same(copy: Path) -> None:
@@ -149,7 +152,7 @@ def test_nsys_recording_knows_no_classes_and_is_graded_all_the_same(copy: Path) 
     (copy / "model.py").write_text("# a line more\n" * 40 + (copy / "model.py").read_text())
     checks = graded(copy, finding("slow") | {"finding.share": 35.9})
     for name in ("recording", "layer", "kernel", "line", "share"):
-        assert checks[name].status is Status.PASSED, checks[name]
+        assert checks[name].status is CheckStatus.PASSED, checks[name]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_nsys_recording_knows_no_classes_and_is_graded_all_the_same(copy: Path) 
 )
 def test_true_repairs_pass(copy: Path, body: str) -> None:
     result = repaired(copy, body)[0]
-    assert (result.name, result.status) == ("result", Status.PASSED), result
+    assert (result.name, result.status) == ("result", CheckStatus.PASSED), result
 
 
 @pytest.mark.parametrize(
@@ -170,36 +173,36 @@ def test_true_repairs_pass(copy: Path, body: str) -> None:
     [
         pytest.param(
             "return torch.tanh(x @ self.w1 + self.bias)",
-            "gradient of heavy.w2 is missing|off by",
+            "gradient of heavy.w2 is missing|differs by",
             id="matrices-dropped",
         ),
         pytest.param(
             "h = x.bfloat16() @ (self.w1 @ self.w2 @ self.w3).bfloat16()\n"
             "        return torch.tanh(h.float() + self.bias)",
-            "off by",
+            "differs by",
             id="half-precision",
         ),
         pytest.param(
             "return torch.tanh(x @ self.w1 @ self.w2 @ self.w3).detach() + self.bias * 0",
-            "missing|off by",
+            "missing|differs by",
             id="no-gradient",
         ),
-        pytest.param("return x * float('nan')", "missing|off by", id="not-a-number"),
+        pytest.param("return x * float('nan')", "missing|differs by", id="not-a-number"),
         pytest.param("return torch.tanh(x @ self.weights)", "AttributeError", id="raises"),
-        pytest.param("return x[:, :1]  # too small, and broadcasts", "missing|off by", id="wrong-shape"),
+        pytest.param("return x[:, :1]  # too small, and broadcasts", "missing|differs by", id="wrong-shape"),
     ],
 )
 def test_what_is_no_repair_is_refused(copy: Path, body: str, hint: str) -> None:
     checks = repaired(copy, body)
-    assert checks[0].status is Status.FAILED and re.search(hint, checks[0].message), checks[0]
-    assert all(check.status is Status.NOT_CHECKED for check in checks[1:])
+    assert checks[0].status is CheckStatus.FAILED and re.search(hint, checks[0].message), checks[0]
+    assert all(check.status is CheckStatus.NOT_CHECKED for check in checks[1:])
 
 
 def test_renamed_parameters_are_refused(copy: Path) -> None:
     text = (copy / "model.py").read_text()
     (copy / "model.py").write_text(text.replace("self.w3", "self.w4"))
     checks = repair.checks(copy, Answers({}))
-    assert checks[0].status is Status.FAILED and "keep their names" in checks[0].message
+    assert checks[0].status is CheckStatus.FAILED and "keep their names" in checks[0].message
 
 
 def test_solution_changes_nothing_but_the_heavy_layer() -> None:
@@ -217,7 +220,7 @@ def test_where_the_gpu_is_missing_speed_is_not_checked_and_says_why(
 
     monkeypatch.setattr(Need, "missing", lambda self: "no NVIDIA GPU was found")
     checks = repaired(copy, "return torch.tanh(x @ self.w1 @ self.w2 @ self.w3 + self.bias)")
-    assert [check.status for check in checks[1:]] == [Status.NOT_CHECKED, Status.NOT_CHECKED]
+    assert [check.status for check in checks[1:]] == [CheckStatus.NOT_CHECKED, CheckStatus.NOT_CHECKED]
     assert all("no NVIDIA GPU" in check.message for check in checks[1:])
 
 
@@ -225,7 +228,7 @@ def test_where_the_gpu_is_missing_speed_is_not_checked_and_says_why(
 def test_speed_and_claim_are_measured(copy: Path) -> None:
     body = FORWARD.strip().replace("self.implementation", '"fast"')
     checks = {check.name: check for check in repaired(copy, body)}
-    assert checks["speed"].status is Status.PASSED, checks["speed"]
+    assert checks["speed"].status is CheckStatus.PASSED, checks["speed"]
     gain = float(checks["speed"].message.rpartition(": ")[2].split()[0])
     honest = {
         check.name: check for check in repair.checks(copy, Answers({"heavy": "slow", "fix.speedup": gain}))
@@ -234,7 +237,7 @@ def test_speed_and_claim_are_measured(copy: Path) -> None:
         check.name: check
         for check in repair.checks(copy, Answers({"heavy": "slow", "fix.speedup": 10 * gain}))
     }
-    assert honest["claim"].status is Status.PASSED and boast["claim"].status is Status.FAILED
+    assert honest["claim"].status is CheckStatus.PASSED and boast["claim"].status is CheckStatus.FAILED
 
 
 # analyze_results.py and the scripts, run as a learner runs them

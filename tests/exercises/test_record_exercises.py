@@ -14,7 +14,7 @@ from exercises.clinic_traces import MADE, made_trace
 
 from profiling_lab.exercises import answers, find
 from profiling_lab.exercises.clinic import ClinicExercise
-from profiling_lab.exercises.exercise import Status
+from profiling_lab.exercises.exercise import CheckStatus
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "record_exercises.py"
 
@@ -52,7 +52,7 @@ def test_its_answers_are_right_and_its_table_is_honest(
     assert exercise.recording in (out / "recorded" / "console.txt").read_text()
     shutil.copy(out / exercise.recording, tmp_path / "run.sqlite")
     given = answers.read(out / "solutions").replaced({"trace": str(tmp_path / "run.sqlite")})
-    assert {check.status for check in exercise.findings(tmp_path, given)} == {Status.PASSED}
+    assert {check.status for check in exercise.findings(tmp_path, given)} == {CheckStatus.PASSED}
     monkeypatch.setattr(
         script, "_repair", lambda exercise, console: "failed: 1.10 times; the goal is 2 times"
     )

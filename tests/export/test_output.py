@@ -60,7 +60,7 @@ def test_a_folder_is_replaced_only_where_it_holds_an_export(tmp_path: Path) -> N
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == ["new.parquet"]
     (tmp_path / "out" / "thesis.tex").write_text("dear")
     with (
-        pytest.raises(UsageError, match="holds other things"),
+        pytest.raises(UsageError, match="contains other files"),
         new_folder(tmp_path / "out", suffix=".parquet", force=True),
     ):
         raise AssertionError("not reached")

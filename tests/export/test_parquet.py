@@ -110,8 +110,8 @@ def test_pandas_reads_names_as_names(tmp_path: Path) -> None:
     assert sums.idxmax() == (top.file, top.line) and sums.max() == top.gpu_ns
 
 
-def test_waits_find_their_call(shared_data: Path, tmp_path: Path) -> None:
-    with Trace.open(shared_data / "nsys" / "fsdp_inference_2xh100.sqlite") as trace:
+def test_waits_find_their_call(captures: Path, tmp_path: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         write_parquet(trace, tmp_path)
         names = [trace.calls.names[i] for i in trace.calls.name.tolist()]
     waits = [row for row in read(tmp_path)["syncs"].to_pylist() if row["kind"] != "stream_waits_event"]

@@ -125,10 +125,10 @@ def test_read_again_it_says_the_same(tmp_path: Path, name: str, packed: bool) ->
     assert found == expected
 
 
-def test_numbers_of_autograd_survive(shared_data: Path, tmp_path: Path) -> None:
+def test_numbers_of_autograd_survive(captures: Path, tmp_path: Path) -> None:
     """Backward is joined with forward in the exported file as it was in the capture."""
     out = tmp_path / "again.json"
-    with Trace.open(shared_data / "nsys" / "autograd_nvtx_h200.sqlite") as trace:
+    with Trace.open(captures / "autograd_nvtx_h200.sqlite") as trace:
         write_perfetto(trace, out)
         expected = {row.key: (row.forward_ns, row.backward_ns) for row in lines(trace, by="range").rows}
         with Trace.open(out) as again:
@@ -136,9 +136,9 @@ def test_numbers_of_autograd_survive(shared_data: Path, tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_lines_of_torch_profiler_survive(shared_data: Path, tmp_path: Path) -> None:
+def test_lines_of_torch_profiler_survive(captures: Path, tmp_path: Path) -> None:
     out = tmp_path / "again.json.gz"
-    with Trace.open(shared_data / "kineto" / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         write_perfetto(trace, out, packed=True)
         expected = lines(trace, own=("torchvision",))
         with Trace.open(out) as again:
@@ -147,9 +147,9 @@ def test_lines_of_torch_profiler_survive(shared_data: Path, tmp_path: Path) -> N
     assert found.coverage.unattributed == expected.coverage.unattributed
 
 
-def test_ids_of_two_processes_stay_apart(shared_data: Path, tmp_path: Path) -> None:
+def test_ids_of_two_processes_stay_apart(captures: Path, tmp_path: Path) -> None:
     out = tmp_path / "again.json"
-    with Trace.open(shared_data / "nsys" / "fsdp_inference_2xh100.sqlite") as trace:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         write_perfetto(trace, out)
         launched = int((trace.attribution.call >= 0).sum())
         expected = [(row.name, row.total_ns, row.count) for row in top_kernels(trace).rows]

@@ -13,7 +13,7 @@ import torch
 
 from profiling_lab.exercises import find
 from profiling_lab.exercises.workspace import copy_starter
-from profiling_lab.models import HeavyLayer, PositionalEncoding, TransformerWithHeavyLayer, attention_layer
+from profiling_lab.models import HeavyBlock, PositionalEncoding, TransformerWithHeavyLayer, attention_layer
 
 TINY = {"vocab_size": 50, "d_model": 32, "nhead": 4, "num_layers": 2}
 TINY_ARGUMENTS = [
@@ -42,7 +42,7 @@ def gradients(heavy: str) -> dict[str, torch.Tensor]:
 def test_full_size_has_the_asked_keywords_and_layers() -> None:
     model = TransformerWithHeavyLayer(vocab_size=10000, d_model=512, nhead=8, num_layers=4)
     assert model.heavy.implementation == "slow"
-    assert len(model.blocks) == 4 and isinstance(model.heavy, HeavyLayer)
+    assert len(model.blocks) == 4 and isinstance(model.heavy, HeavyBlock)
     assert model.output_projection.weight.shape == (10000, 512)
 
 

@@ -52,7 +52,7 @@ def test_one_arrival_for_a_warpgroup_stops() -> None:
 def test_these_are_the_kernels() -> None:
     found = set()
     for path in SM90.glob("fwd_d*.cu"):
-        for text in re.findall(r"launch_fwd_element<([^>]*)>", path.read_text()):
+        for text in re.findall(r"plan_fwd_element<([^>]*)>", path.read_text()):
             values = [value.strip() for value in text.split(",")]
             dim, rows, keys, turns, units, stages = [*values, "1", "2"][:6] if len(values) == 4 else values
             found.add((int(dim), int(rows), int(keys), turns == "true", int(units), int(stages)))

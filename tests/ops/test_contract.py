@@ -279,9 +279,9 @@ def test_cuda_tensor_without_cuda_kernels(
     """A build without nvcc, and a tensor that only claims to be on a GPU: the refusal needs neither."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from profiling_lab.ops import _registration
+    from profiling_lab.ops import _calls
 
-    monkeypatch.setattr(_registration, "_HAS_CUDA_KERNELS", False)
+    monkeypatch.setattr(_calls, "_HAS_CUDA_KERNELS", False)
     real = case.make_inputs(case.small_shape, torch.float32, CPU, torch.Generator())
     with FakeTensorMode():
         inputs = tuple(torch.empty(t.shape, device="cuda") for t in real)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiling_lab.ops import _registration as registration
+from profiling_lab.ops._calls import choice
 from profiling_lab.ops.case import OpCase
 from profiling_lab.ops.layer_norm_gelu import layer_norm_gelu, layer_norm_gelu_residual
 
@@ -48,15 +48,16 @@ def inputs_of(case: OpCase, device: torch.device, generator: torch.Generator) ->
 
 
 def test_who_has_a_say(device: torch.device) -> None:
+    way = choice("an op", 1, "dispatched", "plain", "with gradient")
     x = torch.ones(2, device=device)
     leaf = torch.ones(2, device=device, requires_grad=True)
-    assert registration.route(x, None, x) == registration.PLAIN
-    assert registration.route(x, None, leaf) == registration.PLAIN_WITH_GRADIENT
-    assert registration.route(torch.nn.Parameter(x)) == registration.PLAIN_WITH_GRADIENT
+    assert way(x, None, x) == "plain"
+    assert way(x, None, leaf) == "with gradient"
+    assert way(torch.nn.Parameter(x)) == "with gradient"
     with torch.no_grad():
-        assert registration.route(leaf) == registration.PLAIN
+        assert way(leaf) == "plain"
     with torch.inference_mode():
-        assert registration.route(x) == registration.PLAIN
+        assert way(x) == "plain"
     contexts: list[Any] = [
         torch.autocast(device.type, dtype=torch.bfloat16),
         Calls(),
@@ -64,18 +65,19 @@ def test_who_has_a_say(device: torch.device) -> None:
     ]
     for context in contexts:
         with context:
-            assert registration.route(x, leaf) == registration.DISPATCHED, context
-    routes: list[int] = []
+            assert way(x, leaf) == "dispatched", context
+    ways: list[str] = []
 
     def look(row: Tensor) -> Tensor:
-        routes.append(registration.route(row))
+        ways.append(way(row))
         return row
 
     torch.vmap(look)(torch.ones(2, 2, device=device))
-    routes.append(registration.route(leaf, x.as_subclass(Named)))
-    routes += [registration.route(x.to("meta")), registration.route(None, x)]
-    routes.append(registration.route("x", x))  # type: ignore[arg-type]
-    assert set(routes) == {registration.DISPATCHED}
+    ways += [way(leaf, x.as_subclass(Named)), way(x.to("meta"))]
+    assert set(ways) == {"dispatched"}
+    for first in ("x", None):
+        with pytest.raises(TypeError, match=f"^an op expected tensors, got {type(first).__name__}$"):
+            way(first, x)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.slug)

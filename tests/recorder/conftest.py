@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorder.runner import Runner
+from recorder.runner import Runner, fake_runner
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
@@ -34,8 +34,7 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, fake_library: Path) -> Runner:
     """A Runner under the fake CUPTI, whose driver is `fake`."""
-    prelude = "from fake_driver import *; fake = Fake()"
-    return Runner(tmp_path, prelude, {"PROFILING_LAB_CUPTI": str(fake_library)})
+    return fake_runner(tmp_path, fake_library)
 
 
 @pytest.fixture

@@ -47,3 +47,9 @@ class Runner:
         if ok:
             assert done.returncode == 0, done.stdout + done.stderr
         return done
+
+
+def fake_runner(folder: Path, library: Path) -> Runner:
+    """A Runner under the fake CUPTI, whose driver is `fake`."""
+    prelude = "from fake_driver import *; fake = Fake()"
+    return Runner(folder, prelude, {"PROFILING_LAB_CUPTI": str(library)})

@@ -173,12 +173,12 @@ def test_the_interval_of_a_median() -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"budget": 0.0}, "a share above 0 %"),
-        ({"budget": 0.7}, "up to 50 %"),
-        ({"budget": float("nan")}, "a share"),
-        ({"budget": 0.01, "every": 5, "active": 2}, "it excludes every"),
-        ({"budget": 0.01, "delay_s": 5.0}, "by steps or by the clock"),
-        ({"budget": 0.01, "signal": "USR1"}, "excludes"),
+        ({"budget": 0.0}, "must be above 0 %"),
+        ({"budget": 0.7}, "at most 50 %"),
+        ({"budget": float("nan")}, "a budget must"),
+        ({"budget": 0.01, "every": 5, "active": 2}, "cannot be combined with every"),
+        ({"budget": 0.01, "delay_s": 5.0}, "cannot be combined with"),
+        ({"budget": 0.01, "signal": "USR1"}, "cannot be combined with"),
     ],
 )
 def test_budgets_that_make_no_sense(options: dict[str, Any], part: str) -> None:
@@ -231,7 +231,7 @@ def test_windows_of_whole_steps_and_what_was_reached(fake_library: Any, tmp_path
     )
     first = [int(step) for step, _ in windows]
     assert [name for (name,) in kernels] == [f"step{step + i}" for step in first for i in range(3)]
-    assert meta["schedule"] == "as often as 1 % of the time allow" and meta["steps_counted"] == "3000"
+    assert meta["schedule"] == "as often as 1 % overhead allows" and meta["steps_counted"] == "3000"
     assert meta["budget_steps_recorded"] == str(len(kernels))
     # Of four steps each 3 ms, and no more: the clock stands still while windows open and close.
     assert float(meta["budget_cost"]) == pytest.approx(4 * 0.003 * len(windows) / 90, rel=0.05)
@@ -248,12 +248,12 @@ def test_a_size_bounds_it(fake_library: Any, tmp_path: Any, query: Any) -> None:
 
 def test_too_few_steps_for_a_window(fake_library: Any, tmp_path: Any) -> None:
     done = run(tmp_path, fake_library, "--budget", "0.1%", steps=30)
-    assert done.code == 0 and "nothing was recorded, the plan was as often as 0.1 %" in done.said
+    assert done.code == 0 and "nothing was recorded; the schedule was as often as 0.1 %" in done.said
 
 
 def test_arguments(tmp_path: Any) -> None:
     write(tmp_path, "")
-    for option, part in (("1%%", "expected a share"), ("0", "above 0 %"), ("99%", "up to 50 %")):
+    for option, part in (("1%%", "expected a share"), ("0", "above 0 %"), ("99%", "at most 50 %")):
         done = record(tmp_path, "--budget", option, "script.py")
         assert done.code == 2 and part in done.err + done.said, (option, done)
     done = record(tmp_path, "--budget", "1%", "--steps", "1:2", "script.py")

@@ -153,7 +153,8 @@ def test_a_driver_without_the_exemption_is_told(run: Any, fake_cuda: dict[str, s
     code = """
 _recorder.captures_under_way = lambda: 1
 driver.fake_set(1, 1, 0, 0, 2)
-assert waited("another thread captures a CUDA graph, and the driver knows no exemption") == []
+assert waited("another thread captures a CUDA graph, "
+    "and the driver has no cuThreadExchangeStreamCaptureMode") == []
 """
     run(DRIVE + code, env=fake_cuda)
 

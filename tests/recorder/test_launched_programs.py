@@ -191,11 +191,11 @@ REFUSED = {
         2,
         "{step} in run.{step}.sqlite is",
     ),
-    "unknown braces of a script": (["-o", "{x}.sqlite", "train.py"], 2, "{x} in {x}.sqlite is not known"),
+    "unknown braces of a script": (["-o", "{x}.sqlite", "train.py"], 2, "{x} in {x}.sqlite is unknown"),
     "no such folder": (["-o", "no/run.sqlite", "sh", "-c", "echo ran"], 2, "the folder no does not exist"),
     "name taken": (["-o", "old.sqlite", "sh", "-c", "echo ran"], 2, "old.sqlite exists already"),
     "no children": (["--no-children", "sh", "-c", "echo ran"], 2, "--no-children leaves nothing"),
-    "status": (["--status", "1", "sh", "-c", "echo ran"], 2, "--status goes with a Python script"),
+    "status": (["--status", "1", "sh", "-c", "echo ran"], 2, "--status works only with a Python script"),
     "nothing of this name": (["no-such-program"], 4, "there is no script no-such-program (looked in "),
     "a bad interpreter": (["./bad"], 1, "cannot start"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import stat
 from collections import Counter
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorder.runner import fake_runner
 
 from profiling_lab.analysis.gaps.gaps import gaps
 from profiling_lab.analysis.lines import lines
@@ -23,12 +25,12 @@ from profiling_lab.recording.merging.rules import (
     ONE_PER_FILE,
     ROW_BY_ROW,
     SAME_ROWS_ONCE,
-    Meaning,
+    ColumnKind,
     meaning,
 )
 from profiling_lab.recording.tables.schema import NSYS_TABLES, PYREC_TABLES, column_names
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted, ranks
+from profiling_lab.trace.window import WindowSelection, ranks
 
 # Two ranks that both launch from layer(), and each from a function of its own.
 RANK = """
@@ -46,12 +48,20 @@ with profiling_lab.record(OUT.replace("out", f"rank{rank}"), sample_hz=200, **op
 """
 
 
-@pytest.fixture
-def job(run: Any, tmp_path: Path) -> list[Path]:
-    """Recordings of ranks 0 and 1."""
+@pytest.fixture(scope="module")
+def recorded(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Recordings of ranks 0 and 1, which take a second to make."""
+    folder = tmp_path_factory.mktemp("recorded")
+    run = fake_runner(folder, fake_library)
     for rank in (0, 1):
         run("from profiling_lab import _recorder\n" + RANK, env={"RANK": str(rank), "WORLD_SIZE": "2"})
-    return [tmp_path / "rank0.sqlite", tmp_path / "rank1.sqlite"]
+    return [folder / "rank0.sqlite", folder / "rank1.sqlite"]
+
+
+@pytest.fixture
+def job(recorded: list[Path], tmp_path: Path) -> list[Path]:
+    """A copy of them for each test: most change something."""
+    return [Path(shutil.copy(path, tmp_path)) for path in recorded]
 
 
 def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
@@ -115,15 +125,16 @@ def test_every_row_of_every_file_is_there(job: list[Path], tmp_path: Path) -> No
     assert told[-1][1] == told[-1][2] > 0 and merged.notes == ()
 
 
-def test_all_verbs_read_it(job: list[Path], tmp_path: Path) -> None:
+def test_all_verbs_read_it(recorded: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "job.sqlite"
-    merge(job, out)
+    merge(recorded, out)
+    own = (str(recorded[0].parent),)
     with Trace.open(out) as trace:
         assert ranks(trace)[1] and sorted(ranks(trace)[0]) == [0, 1]
-        found = {row.function: row.kernels for row in lines(trace, own=(str(tmp_path),)).rows}
+        found = {row.function: row.kernels for row in lines(trace, own=own).rows}
         assert found["layer"] == 11 and found["rank_0"] == 5 and found["rank_1"] == 6, found
-        one = trace.windowed(Wanted(ranks=(1,)))
-        found = {row.function: row.kernels for row in lines(one, own=(str(tmp_path),)).rows}
+        one = trace.windowed(WindowSelection(ranks=(1,)))
+        found = {row.function: row.kernels for row in lines(one, own=own).rows}
         assert found["layer"] == 6 and "rank_0" not in found
         assert gaps(trace).coverage.gpu_ns > 0
 
@@ -165,15 +176,15 @@ def test_two_processes_of_one_number_are_kept_apart(job: list[Path], tmp_path: P
             if not rows(path, f"SELECT 1 FROM sqlite_master WHERE name = '{table}'"):
                 continue
             for column in column_names(table):
-                if meaning(table, column) is Meaning.GLOBAL_ID:
+                if meaning(table, column) is ColumnKind.GLOBAL_ID:
                     change(path, f"UPDATE {table} SET {column} = {column} - ({pid} << 24) + (7 << 24)")
-                elif meaning(table, column) is Meaning.PROCESS:
+                elif meaning(table, column) is ColumnKind.PROCESS:
                     change(path, f"UPDATE {table} SET {column} = 7")
             assert columns
     out = tmp_path / "job.sqlite"
     merged = merge(job, out)
     assert merged.notes == (
-        "process 7 of rank1.sqlite is 8 here: another file has a process of the same number",
+        "process 7 of rank1.sqlite is 8 here: another file has a process with the same pid",
     )
     assert rows(out, "SELECT pid, (globalPid >> 24) & 0xFFFFFF FROM PROCESSES") == [(7, 7), (8, 8)]
     joined = """
@@ -260,7 +271,7 @@ def test_merged_files_are_merged_again(job: list[Path], tmp_path: Path) -> None:
         assert sorted(ranks(trace)[0]) == [0, 1, 2] and ranks(trace)[1]
 
 
-def test_what_is_no_job_is_refused(job: list[Path], tmp_path: Path, shared_data: Path) -> None:
+def test_what_is_no_job_is_refused(job: list[Path], tmp_path: Path, captures: Path) -> None:
     out = tmp_path / "job.sqlite"
     with pytest.raises(UsageError, match="expected two or more"):
         merge(job[:1], out)
@@ -271,20 +282,20 @@ def test_what_is_no_job_is_refused(job: list[Path], tmp_path: Path, shared_data:
     with pytest.raises(UnreadableInputError, match="there is no file"):
         merge([job[0], tmp_path / "none.sqlite"], out)
     (tmp_path / "text.sqlite").write_text("no database at all, but long enough" * 10)
-    with pytest.raises(UnreadableInputError, match="is no SQLite file"):
+    with pytest.raises(UnreadableInputError, match="is not an SQLite file"):
         merge([job[0], tmp_path / "text.sqlite"], out)
     with pytest.raises(UsageError, match="was not recorded by profiling-lab"):
-        merge([job[0], shared_data / "nsys" / "fsdp_inference_2xh100.sqlite"], out)
+        merge([job[0], captures / "fsdp_inference_2xh100.sqlite"], out)
     assert not out.exists() and not list(tmp_path.glob("*.tmp"))
 
 
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
-        ("UPDATE PYREC_META SET value = '0' WHERE name = 'rank'", "both are rank 0"),
-        ("UPDATE PYREC_META SET value = '8' WHERE name = 'world_size'", "of a job of 2 ranks, .* of 8"),
-        ("DELETE FROM TARGET_INFO_SESSION_START_TIME", "does not say when it began"),
-        ("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = NULL", "does not say when it began"),
+        ("UPDATE PYREC_META SET value = '0' WHERE name = 'rank'", "are both rank 0"),
+        ("UPDATE PYREC_META SET value = '8' WHERE name = 'world_size'", "a job of 2 ranks, .* to one of 8"),
+        ("DELETE FROM TARGET_INFO_SESSION_START_TIME", "has no start time"),
+        ("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = NULL", "has no start time"),
         ("CREATE TABLE OSRT_API (start, end)", "table OSRT_API that this version does not know"),
         ("ALTER TABLE PYREC_LAUNCH ADD COLUMN more", "column PYREC_LAUNCH.more that this version"),
     ],
@@ -312,7 +323,7 @@ def test_every_column_is_thought_of() -> None:
         column
         for table in ROW_BY_ROW
         for column in column_names(table)
-        if meaning(table, column) is Meaning.PLAIN
+        if meaning(table, column) is ColumnKind.PLAIN
         and column.endswith(("Id", "Tid", "Pid", "id", "time", "start", "end"))
     }
     # Numbers that CUDA, NVTX or nsys give within a process, or for all time.

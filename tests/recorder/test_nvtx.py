@@ -157,7 +157,7 @@ def test_another_injection_keeps_its_place(run: Any) -> None:
     run(
         """
 with profiling_lab.record(OUT) as recorder: pass
-assert recorder.summary.reasons["nvtx"] == "NVTX ranges go to /opt/tool.so, as NVTX_INJECTION64_PATH says"
+assert recorder.summary.reasons["nvtx"] == "NVTX ranges go to /opt/tool.so, because of NVTX_INJECTION64_PATH"
 assert os.environ["NVTX_INJECTION64_PATH"] == "/opt/tool.so"
 """,
         env={"NVTX_INJECTION64_PATH": "/opt/tool.so"},

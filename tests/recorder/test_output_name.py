@@ -13,21 +13,21 @@ import pytest
 
 from profiling_lab.errors import UsageError
 from profiling_lab.recording import output_name
-from profiling_lab.recording.place_in_job import Place, place_in_job
+from profiling_lab.recording.rank_in_job import RankInJob, rank_in_job
 
 LAUNCHERS = {
-    "torchrun": ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, Place(5, 8, 1), 5),
-    "torchrun, one process": ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}, Place(0, 1, 0), None),
-    "size unknown": ({"RANK": "1"}, Place(1), 1),
+    "torchrun": ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, RankInJob(5, 8, 1), 5),
+    "torchrun, one process": ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}, RankInJob(0, 1, 0), None),
+    "size unknown": ({"RANK": "1"}, RankInJob(1), 1),
     "srun": (
         {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4"},
-        Place(3, 4, 1, 4),
+        RankInJob(3, 4, 1, 4),
         3,
     ),
-    "srun, one task": ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}, Place(), None),
+    "srun, one task": ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}, RankInJob(), None),
     "a shell of one task in a large job": (
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"},
-        Place(),
+        RankInJob(),
         None,
     ),
     "mpirun in a batch job": (
@@ -38,36 +38,36 @@ LAUNCHERS = {
             "OMPI_COMM_WORLD_SIZE": "4",
             "OMPI_COMM_WORLD_LOCAL_RANK": "2",
         },
-        Place(2, 4, 2),
+        RankInJob(2, 4, 2),
         2,
     ),
     "torchrun in a task of SLURM": (
         {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "RANK": "7", "WORLD_SIZE": "8"},
-        Place(7, 8),
+        RankInJob(7, 8),
         7,
     ),
-    "MPICH": ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}, Place(1, 2, 0), 1),
-    "a local rank alone": ({"LOCAL_RANK": "3"}, Place(local_rank=3), 3),
-    "no number": ({"RANK": "first", "SLURM_PROCID": ""}, Place(), None),
-    "no job": ({}, Place(), None),
+    "MPICH": ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}, RankInJob(1, 2, 0), 1),
+    "a local rank alone": ({"LOCAL_RANK": "3"}, RankInJob(local_rank=3), 3),
+    "no number": ({"RANK": "first", "SLURM_PROCID": ""}, RankInJob(), None),
+    "no job": ({}, RankInJob(), None),
 }
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_launcher_tells_the_place(launcher: str) -> None:
     environment, place, number = LAUNCHERS[launcher]
-    assert place_in_job(environment) == place
+    assert rank_in_job(environment) == place
     assert place.number == number
 
 
 def test_facts_are_what_is_known() -> None:
-    assert Place(1, 2, 0).facts() == {"rank": "1", "world_size": "2"}
-    assert Place(3).facts() == {"rank": "3"}
-    assert Place(local_rank=3).facts() == {}
+    assert RankInJob(1, 2, 0).facts() == {"rank": "1", "world_size": "2"}
+    assert RankInJob(3).facts() == {"rank": "3"}
+    assert RankInJob(local_rank=3).facts() == {}
 
 
 def test_the_rank_is_added_unless_the_name_tells_processes_apart() -> None:
-    second = Place(1, 2, 1)
+    second = RankInJob(1, 2, 1)
     assert output_name.expand("runs/run.sqlite", second) == Path("runs/run.rank1.sqlite")
     assert output_name.expand("run", second) == Path("run.rank1")
     for named in ("run.rank1.sqlite", "rank_01.sqlite", "run-rank-1"):  # by the program, or by the shell
@@ -78,20 +78,20 @@ def test_the_rank_is_added_unless_the_name_tells_processes_apart() -> None:
     assert output_name.expand("{host}-{local_rank}.sqlite", second).name == f"{socket.gethostname()}-1.sqlite"
     assert output_name.expand("{pid}.sqlite", second) == Path(f"{os.getpid()}.sqlite")
     assert output_name.expand("{host}.sqlite", second) == Path(f"{socket.gethostname()}.rank1.sqlite")
-    assert output_name.expand("run.sqlite", Place()) == Path("run.sqlite")
-    assert output_name.expand("run-{rank}.sqlite", Place()) == Path("run-0.sqlite")
-    assert re.fullmatch(r"\d{8}-\d{6}\.sqlite", str(output_name.expand("{date}.sqlite", Place())))
-    assert output_name.expand("{date}.sqlite", Place(), "today") == Path("today.sqlite")
+    assert output_name.expand("run.sqlite", RankInJob()) == Path("run.sqlite")
+    assert output_name.expand("run-{rank}.sqlite", RankInJob()) == Path("run-0.sqlite")
+    assert re.fullmatch(r"\d{8}-\d{6}\.sqlite", str(output_name.expand("{date}.sqlite", RankInJob())))
+    assert output_name.expand("{date}.sqlite", RankInJob(), "today") == Path("today.sqlite")
 
 
 @pytest.mark.parametrize("name", ["{step}", "{}", "{rank:03d}", "{RANK}", "{{rank}}/{what}"])
 def test_unknown_braces_are_an_error(name: str) -> None:
-    with pytest.raises(UsageError, match=r"is not known; the output's name may have \{rank\}"):
-        output_name.expand(f"{name}.sqlite", Place())
+    with pytest.raises(UsageError, match=r"is unknown; the output name may contain \{rank\}"):
+        output_name.expand(f"{name}.sqlite", RankInJob())
 
 
 def test_a_lone_brace_is_a_character() -> None:
-    assert output_name.expand("a{b.sqlite", Place()) == Path("a{b.sqlite")
+    assert output_name.expand("a{b.sqlite", RankInJob()) == Path("a{b.sqlite")
 
 
 def test_a_taken_name_is_refused_alone_and_replaced_in_a_job(tmp_path: Path, monkeypatch: Any) -> None:

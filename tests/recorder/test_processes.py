@@ -197,7 +197,7 @@ wait_for_others()
     files = [str(tmp_path / f"run.rank{rank}.sqlite") for rank in range(3)]
     job = tmp_path / "job.sqlite"
     assert main(["merge", *reversed(files), "-o", str(job)]) == 0
-    assert "all files are of one machine" in capsys.readouterr().err
+    assert "all files come from one machine" in capsys.readouterr().err
     with Trace.open(job) as trace:
         found = {row.function: row.kernels for row in lines(trace, own=(str(tmp_path),)).rows}
     assert found == {"forward": 3 + 4 + 5, "wait_for_others": 3}

@@ -202,7 +202,7 @@ assert int(recorder.summary.meta["samples_late"]) > 50, recorder.summary.meta
     [
         ("sample_hz=5000", "1 to 2000 times a second, not 5000"),
         ("sample_hz=-1", "not -1"),
-        ("sample_hz=10, stacks=False", "cannot be had without stacks"),
+        ("sample_hz=10, stacks=False", "sample_hz needs stacks=True"),
     ],
 )
 def test_what_cannot_be_sampled(run: Any, options: str, text: str) -> None:

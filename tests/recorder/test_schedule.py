@@ -14,9 +14,9 @@ from package_root import PACKAGE_ROOT
 
 from profiling_lab.errors import UsageError
 from profiling_lab.recording import Schedule
-from profiling_lab.recording.schedule import Phase
+from profiling_lab.recording.schedule import RecorderState
 
-LETTERS = {Phase.OFF: ".", Phase.WARM_UP: "w", Phase.RECORD: "R"}
+LETTERS = {RecorderState.OFF: ".", RecorderState.WARM_UP: "w", RecorderState.RECORD: "R"}
 
 
 def plan(schedule: Schedule, steps: int = 12) -> str:
@@ -54,15 +54,15 @@ def test_phases(schedule: Schedule, expected: str) -> None:
         (lambda: Schedule.of_steps("a:b"), "'a:b'"),
         (lambda: Schedule(active=0), "active must be at least 1, not 0"),
         (lambda: Schedule(wait=-1), "wait must be 0 or more, not -1"),
-        (lambda: Schedule(every=5), "how many steps are active"),
-        (lambda: Schedule(active=3, warmup=2, every=4), "too often"),
-        (lambda: Schedule(active=3, delay_s=1), "by steps or by the clock"),
+        (lambda: Schedule(every=5), "the number of active steps"),
+        (lambda: Schedule(active=3, warmup=2, every=4), "too short"),
+        (lambda: Schedule(active=3, delay_s=1), "cannot be combined with steps"),
         (lambda: Schedule(duration_s=0), "more than 0 seconds"),
-        (lambda: Schedule(delay_s=float("nan")), "a clock can show, not nan s"),
-        (lambda: Schedule(duration_s=float("inf")), "a clock can show, not inf s"),
-        (lambda: Schedule(signal="USR1", wait=3), "excludes steps"),
+        (lambda: Schedule(delay_s=float("nan")), "a finite time, not nan s"),
+        (lambda: Schedule(duration_s=float("inf")), "a finite time, not inf s"),
+        (lambda: Schedule(signal="USR1", wait=3), "signal cannot be combined with steps"),
         (lambda: Schedule(active=1, step_by="nvtx:"), "nvtx:NAME"),
-        (lambda: Schedule(active=1, step_by="moon"), "not by 'moon'"),
+        (lambda: Schedule(active=1, step_by="moon"), "not 'moon'"),
     ],
 )
 def test_plans_that_make_no_sense_are_one_sentence(wrong: Any, part: str) -> None:
@@ -137,7 +137,7 @@ def test_kernels_that_run_on_after_their_window_belong_to_it(run: Any, query: An
 from profiling_lab.recording import Schedule
 with profiling_lab.record(OUT, schedule=Schedule.of_steps("1:2", step_by="calls")) as recorder:
     def finish(): fake.library.fake_kernel(last, time.time_ns(), time.time_ns() + 9, b"late", 7, 1, 1)
-    recorder._conductor._wait_for_gpu = finish
+    recorder._schedule_runner._wait_for_gpu = finish
     last = fake.launch()
     profiling_lab.step()
     last = fake.launch()
@@ -226,7 +226,7 @@ assert signal.getsignal(signal.SIGUSR1) == before
 
 @pytest.mark.parametrize("name", ["KILL", "STOP", "SEGV", "INT", "NOSUCH", ""])
 def test_a_signal_that_cannot_be_used(name: str) -> None:
-    with pytest.raises(UsageError, match="is no signal that opens and closes windows"):
+    with pytest.raises(UsageError, match="cannot be used to open and close windows"):
         Schedule(signal=name)
 
 
@@ -239,7 +239,7 @@ def body():
     except profiling_lab.errors.UsageError as error: said.append(str(error))
 said = []
 thread = threading.Thread(target=body); thread.start(); thread.join()
-assert "by the main thread alone" in said[0], said
+assert "only the main thread" in said[0], said
 from profiling_lab import _recorder
 assert not _recorder.recording()
 """)
@@ -265,7 +265,7 @@ def test_a_timer_that_ran_out_at_the_end_changes_no_later_recording(run: Any, qu
 from profiling_lab.recording import Recorder, Schedule
 first = Recorder(OUT + ".first", schedule=Schedule(delay_s=60, duration_s=0.05))
 first.start()
-late = first._conductor
+late = first._schedule_runner
 first.stop()
 with profiling_lab.record(OUT):
     late._open_by_clock()  # as its timer's thread does, if stop() came a moment too late to cancel it
@@ -340,7 +340,7 @@ def test_a_window_that_was_never_reached_is_said(run: Any, query: Any) -> None:
 with profiling_lab.record(OUT, schedule=profiling_lab.Schedule.of_steps("10:15")) as recorder:
     train(3)
 assert recorder.summary.reasons["schedule"] == (
-    "nothing was recorded, the plan was steps 10:15: 3 steps ended, by optimizer"), recorder.summary
+    "nothing was recorded; the schedule was steps 10:15: 3 steps ended, by optimizer"), recorder.summary
 """)
     assert query("SELECT count(*) FROM PYREC_LAUNCH") == [(0,)]
 
@@ -437,11 +437,14 @@ def test_the_command(
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--steps", "3:5", "--active", "2"], "--steps says which steps: it excludes --active"),
+        (
+            ["--steps", "3:5", "--active", "2"],
+            "--steps says which steps: it cannot be combined with --active",
+        ),
         (["--steps", "5:3"], "A < B"),
-        (["--delay", "1", "--active", "3"], "by steps or by the clock"),
-        (["--signal", "FOO"], "'FOO' is no signal"),
-        (["--step-by", "calls", "--delay", "1"], "--step-by goes with --steps"),
+        (["--delay", "1", "--active", "3"], "cannot be combined with steps"),
+        (["--signal", "FOO"], "'FOO' cannot be used"),
+        (["--step-by", "calls", "--delay", "1"], "--step-by needs --steps"),
         (["--status", "1e300"], "a number of seconds above 0, not 1e300"),
         (["--max-size", "many"], "expected a size such as 500MB"),
         (["--status", "0"], "a number of seconds above 0, not 0"),
@@ -455,7 +458,7 @@ def test_wrong_arguments(fake_library: Path, tmp_path: Path, arguments: list[str
 
 def test_the_command_says_that_no_window_was_reached(fake_library: Path, tmp_path: Path) -> None:
     done = command(fake_library, tmp_path, ["--steps", "100:"])
-    assert done.returncode == 0 and "nothing was recorded, the plan was from step 100 on" in done.stderr
+    assert done.returncode == 0 and "nothing was recorded; the schedule was from step 100 on" in done.stderr
 
 
 def test_the_live_status_line(fake_library: Path, tmp_path: Path) -> None:

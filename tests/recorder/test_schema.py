@@ -47,10 +47,10 @@ def test_tables_equal_the_committed_dump_of_nsys_schema(ours: sqlite3.Connection
     assert {name: columns(ours, name) for name in NSYS_TABLES} == expected
 
 
-def test_tables_equal_real_exports(ours: sqlite3.Connection, shared_data: Path) -> None:
+def test_tables_equal_real_exports(ours: sqlite3.Connection, captures: Path) -> None:
     compared = set()
     for export, schema in {"fsdp_inference_2xh100": "3.25", "python_backtrace_h200": "3.20"}.items():
-        with sqlite3.connect(f"file:{shared_data / 'nsys' / export}.sqlite?mode=ro", uri=True) as theirs:
+        with sqlite3.connect(f"file:{captures / export}.sqlite?mode=ro", uri=True) as theirs:
             for table in NSYS_TABLES:
                 real = columns(theirs, table)
                 if not real or (schema == "3.20" and (table in compared or table in GREW_AFTER_3_20)):
@@ -61,8 +61,8 @@ def test_tables_equal_real_exports(ours: sqlite3.Connection, shared_data: Path) 
     assert set(NSYS_TABLES) - compared == without, "every table that a real export has was compared"
 
 
-def test_enums_equal_a_real_export(shared_data: Path) -> None:
-    path = shared_data / "nsys" / "fsdp_inference_2xh100.sqlite"
+def test_enums_equal_a_real_export(captures: Path) -> None:
+    path = captures / "fsdp_inference_2xh100.sqlite"
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as theirs:
         names = [n for (n,) in theirs.execute("SELECT name FROM sqlite_master WHERE name LIKE 'ENUM_%'")]
         assert set(enum_rows()) == set(names)

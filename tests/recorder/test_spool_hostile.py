@@ -176,7 +176,7 @@ def test_what_no_recorder_writes_is_one_sentence(tmp_path: Path, capsys: pytest.
     path.write_bytes(HEADER + block(2, 1, entry))
     assert main(["recover", str(path)]) == 4
     said = capsys.readouterr().err
-    assert "x.spool holds what no recorder writes" in said and said.count("\n") == 1
+    assert "x.spool contains data that no recorder writes" in said and said.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == ["x.spool"]
 
 

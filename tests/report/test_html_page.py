@@ -27,7 +27,7 @@ from profiling_lab.report.html import page as page_module
 from profiling_lab.report.html.page import SCRIPTS
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import OperationKind
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(str(files("profiling_lab.exercises.e17_python_backtrace"))) / "recorded"
 OURS, NSYS = RECORDED / "demo_h200.sqlite", RECORDED / "nsys_h200.sqlite"
@@ -389,22 +389,22 @@ def said(page: PageReader) -> str:
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        ("nsys/fsdp_inference_2xh100.sqlite", lambda page: len(page.of_kind("idle")) == 2),
-        ("nsys/sampling_h200.sqlite", lambda page: "absent" in page.data["lines"]),
-        ("nsys/autograd_nvtx_h200.sqlite", lambda page: "absent" in page.data["lines"]),
-        ("nsys/python_backtrace_h200.sqlite", lambda page: page.data["lines"]["data"]),
+        ("fsdp_inference_2xh100.sqlite", lambda page: len(page.of_kind("idle")) == 2),
+        ("sampling_h200.sqlite", lambda page: "absent" in page.data["lines"]),
+        ("autograd_nvtx_h200.sqlite", lambda page: "absent" in page.data["lines"]),
+        ("python_backtrace_h200.sqlite", lambda page: page.data["lines"]["data"]),
         (
-            "kineto/resnet50_num_workers_0.pt.trace.json.gz",
+            "resnet50_num_workers_0.pt.trace.json.gz",
             lambda page: "data loading" in page.data["verdict"],
         ),
         (
-            "kineto/resnet50_num_workers_4.pt.trace.json.gz",
+            "resnet50_num_workers_4.pt.trace.json.gz",
             lambda page: "data loading" not in page.data["verdict"],
         ),
     ],
 )
-def test_traces_of_others(shared_data: Path, name: str, check: Callable[[PageReader], object]) -> None:
-    with Trace.open(shared_data / name) as trace:
+def test_traces_of_others(captures: Path, name: str, check: Callable[[PageReader], object]) -> None:
+    with Trace.open(captures / name) as trace:
         made = build_page(trace)
         kernels = int((trace.operations.kind == OperationKind.KERNEL).sum())
     page = PageReader(made.html)
@@ -427,7 +427,7 @@ def test_names_that_nothing_in_the_page_has_are_left_out(tmp_path: Path) -> None
 
 
 def test_a_part_of_a_trace() -> None:
-    wanted = Wanted(step="1:3")
+    wanted = WindowSelection(step="1:3")
     with Trace.open(OURS) as whole:
         trace = whole.windowed(wanted)
         page = PageReader(build_page(trace).html)
@@ -448,7 +448,7 @@ def test_ranges_around_a_part_do_not_widen_its_timeline(tmp_path: Path) -> None:
     builder.range("epoch", 0, 10**9)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as whole:
         assert PageReader(build_page(whole).html).head["span_ns"] == 10**9
-        page = PageReader(build_page(whole.windowed(Wanted(step="2"))).html)
+        page = PageReader(build_page(whole.windowed(WindowSelection(step="2"))).html)
     assert page.head["span_ns"] < 20_000
     shown = {name for lane in page.of_kind("ranges") for name in lane.names}
     assert shown == {"epoch", "training_step", "inner"}, "ranges around the part are there, cut to it"

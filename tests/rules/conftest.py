@@ -10,7 +10,7 @@ import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Rule
-from profiling_lab.rules.finding import Verdict
+from profiling_lab.rules.finding import RuleResult
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
 
@@ -19,7 +19,7 @@ from profiling_lab.trace import Trace
 def judge(tmp_path: Path) -> Iterator[Judge]:
     opened: list[Trace] = []
 
-    def verdict(rule: Rule, builder: TraceBuilder) -> Verdict:
+    def verdict(rule: Rule, builder: TraceBuilder) -> RuleResult:
         opened.append(Trace.open(builder.write(tmp_path / f"{len(opened)}.sqlite")))
         return rule.check(View(opened[-1]))
 

@@ -43,4 +43,4 @@ def test_abstains_where_calls_are_missing_or_the_recording_is_short(judge: Judge
     verdict = judge(RULE, TraceBuilder(form="nsys").launch("k", 5_000))
     assert isinstance(verdict, Abstain) and "too few" in verdict.reason
     verdict = judge(RULE, TraceBuilder(form="nsys").launch("k", 5_000, recorded=False))
-    assert isinstance(verdict, Abstain) and "no API call" in verdict.reason
+    assert isinstance(verdict, Abstain) and "no CUDA API call" in verdict.reason

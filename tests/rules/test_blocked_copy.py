@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies meant to be asynchronous that held the host"""
+"""Copies meant to be asynchronous that blocked the host"""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_silent_where_the_host_was_not_held_or_meant_to_wait(judge: Judge) -> No
 
 def test_abstains_without_kinds_of_memory_or_calls(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().copy("HtoD", 90_000))
-    assert isinstance(verdict, Abstain) and "which memory" in verdict.reason
+    assert isinstance(verdict, Abstain) and "memory kinds" in verdict.reason
     verdict = judge(RULE, TraceBuilder().copy("HtoD", 90_000, source=PAGEABLE, recorded=False))
     assert isinstance(verdict, Abstain) and "not recorded" in verdict.reason

@@ -38,8 +38,8 @@ def test_launch_bound(judge: Judge) -> None:
     (finding,) = judge(RULE, launching(2_000))
     assert finding.cost_ns == 49 * 3_000 and finding.place.line == 9 and finding.events == 49
     assert (
-        "launch-bound: apart from long gaps the GPU idles 59.5 %" in finding.what
-        and "every 5.0 µs to run 2.0 µs" in finding.what
+        "launch-bound: outside of long gaps the GPU idles 59.5 %" in finding.what
+        and "every 5.0 µs, and one runs 2.0 µs" in finding.what
     )
     assert "CUDA graph" in finding.remedy
 
@@ -84,5 +84,5 @@ def test_silent_where_the_gpu_computes_all_the_time(judge: Judge) -> None:
 
 def test_abstains_where_launches_are_unknown_and_the_gpu_idles(judge: Judge) -> None:
     verdict = judge(RULE, launching(2_000, recorded=False))
-    assert isinstance(verdict, Abstain) and "of 50 kernels 0 have their launch" in verdict.reason
+    assert isinstance(verdict, Abstain) and "of 50 kernels 0 have a recorded launch" in verdict.reason
     assert judge(RULE, launching(50_000, recorded=False)) == (), "a busy GPU waits for no launch"

@@ -24,15 +24,15 @@ def step(hidden: bool, kernel: str = NCCL, stream: int = 20) -> TraceBuilder:
 def test_fires_for_what_nothing_hides(judge: Judge) -> None:
     (finding,) = judge(RULE, step(hidden=False))
     assert finding.cost_ns == 10 * 50_000 and finding.place.line == 8 and finding.events == 10
-    assert "communicates for 0.500 ms, and for 0.500 ms of it" in finding.what
-    assert "only 0.0 % is hidden" in finding.what
+    assert "communicates for 0.500 ms; 0.500 ms of it" in finding.what
+    assert "only 0.0 % overlaps with compute" in finding.what
 
 
 def test_says_when_it_could_not_run_beside_computing(judge: Judge) -> None:
     (finding,) = judge(RULE, step(hidden=False))
     assert "stream" not in finding.what
     (finding,) = judge(RULE, step(hidden=False, stream=7))
-    assert finding.what.endswith("most of it runs on a stream that computes")
+    assert finding.what.endswith("most of it runs on a compute stream")
 
 
 def test_symmetric_memory_communicates_too(judge: Judge) -> None:
@@ -50,4 +50,4 @@ def test_silent_on_one_gpu(judge: Judge) -> None:
 
 def test_abstains_where_several_gpus_never_talk(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("gemm", 100).launch("gemm", 100, device=1))
-    assert isinstance(verdict, Abstain) and "2 GPUs work" in verdict.reason
+    assert isinstance(verdict, Abstain) and "2 GPUs are used" in verdict.reason

@@ -52,4 +52,4 @@ def test_silent_where_the_file_names_its_backend(
     assert judge(RULE, ddp()) == ()
     monkeypatch.setattr(SqliteSource, "job_facts", lambda _: {"backend": "gloo", "world_size": 2})
     (finding,) = judge(RULE, ddp())
-    assert "runs over gloo" in finding.what
+    assert "runs with gloo" in finding.what

@@ -29,7 +29,7 @@ def steps(tail_ns: int, *, ranges: bool = True, backward: bool = True) -> TraceB
 def test_fires_for_the_part_after_backward(judge: Judge) -> None:
     (finding,) = judge(RULE, steps(40_000))
     assert finding.cost_ns == 5 * 40_000 and finding.events == 5 and finding.place.line == 9
-    assert "each step ends with 0.040 ms of communication that nothing hides" in finding.what
+    assert "each step ends with 0.040 ms of exposed communication" in finding.what
     assert finding.per_step_ns == 40_000
 
 

@@ -25,7 +25,7 @@ def host_bound(host_ns: int, count: int = 20) -> TraceBuilder:
 def test_fires_for_the_hosts_own_code_and_names_where_it_was_going(judge: Judge) -> None:
     (finding,) = judge(RULE, host_bound(800_000))
     assert finding.cause == "host_work"
-    assert "host code, on the way to this line" in finding.what and finding.place.line == 9
+    assert "host code, before this line" in finding.what and finding.place.line == 9
     assert finding.cost_ns == pytest.approx(19 * 800_000, rel=0.05) and finding.events == 19
     assert {event.table for event in finding.evidence} == {"operations"}
 
@@ -84,7 +84,7 @@ def test_abstains_where_the_launches_are_unknown(judge: Judge) -> None:
     for i in range(20):
         builder.launch("k", 10_000, start_ns=2_000_000 + i * 100_000, recorded=False)
     verdict = judge(RULE, builder)
-    assert isinstance(verdict, Abstain) and "have no cause" in verdict.reason and verdict.to_record
+    assert isinstance(verdict, Abstain) and "have no known cause" in verdict.reason and verdict.to_record
 
 
 def test_every_cause_has_a_remedy_or_needs_none() -> None:
@@ -103,7 +103,7 @@ def test_cuda_starting_up_is_no_allocation(judge: Judge) -> None:
     builder.launch("k", 10_000)
     found = {finding.what.split(": ")[1].split(",")[0]: finding for finding in judge(RULE, builder)}
     start_up = next(f for what, f in found.items() if what.startswith("CUDA starting up"))
-    assert start_up.cost_ns == pytest.approx(90e6, rel=0.01) and "paid once" in start_up.remedy
+    assert start_up.cost_ns == pytest.approx(90e6, rel=0.01) and "happens once" in start_up.remedy
     grown = next(f for what, f in found.items() if what.startswith("allocation"))
     assert grown.cost_ns == pytest.approx(15e6, rel=0.01) and grown.place.line == 9
 
@@ -158,7 +158,7 @@ def test_one_sample_names_nothing(judge: Judge) -> None:
     builder = TraceBuilder().launch("k", 100_000, stack=STEP)
     builder.sample(builder.now_ns + 5_000_000, TOKENIZE).gap(10_000_000)
     (finding,) = judge(RULE, builder.launch("k", 100_000, stack=STEP))
-    assert finding.place.line == 9 and "on the way to this line" in finding.what
+    assert finding.place.line == 9 and "before this line" in finding.what
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def gaps(*lengths_ns: int) -> TraceBuilder:
 def test_fires_for_long_gaps_and_names_the_line_that_ended_the_longest(judge: Judge) -> None:
     (finding,) = judge(RULE, gaps(2 * MS, 5 * MS, MS // 2))
     assert finding.cost_ns == 7 * MS and finding.events == 2 and finding.place.line == 2
-    assert "stood still 2 times for 1.000 ms or more, 7.000 ms in all" in finding.what
+    assert "was idle 2 times for 1.000 ms or more, 7.000 ms in total" in finding.what
     assert [event.row for event in finding.evidence] == [2, 1], "the longest first"
 
 

@@ -19,7 +19,7 @@ def launches(*times_ns: int, line: int = 7) -> TraceBuilder:
 def test_fires_with_what_lies_beyond_the_median(judge: Judge) -> None:
     (finding,) = judge(RULE, launches(*[10_000] * 24, 200_000))
     assert finding.cost_ns == 190_000 and finding.place.line == 7 and finding.confidence == "low"
-    assert "25 launches of gemm take 0.010 ms in the median, and up to 0.200 ms" in finding.what
+    assert "25 launches of gemm take 0.010 ms in the median and up to 0.200 ms" in finding.what
     assert finding.evidence[0].row == 24, "the slowest is the first evidence"
 
 

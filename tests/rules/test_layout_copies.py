@@ -58,7 +58,7 @@ UNNAMED = COPY.replace("_nocast", "")
 
 def test_casts_are_told_apart(judge: Judge) -> None:
     (finding,) = judge(RULE, program(CAST, 25_000))
-    assert "5 kernels only change the type of elements" in finding.what and "backward" not in finding.what
+    assert "5 kernels only cast to another dtype" in finding.what and "backward" not in finding.what
     assert "type" in finding.remedy and "channels_last" not in finding.remedy
 
 
@@ -72,4 +72,4 @@ def test_an_operator_says_what_its_kernel_does_not(judge: Judge, operator: str, 
         builder.range(operator, began_ns - 200, builder.now_ns)
         builder.range("aten::copy_", began_ns - 100, builder.now_ns - 100)
     (finding,) = judge(RULE, builder)
-    assert ("change the type" in finding.what) == cast == ("channels_last" not in finding.remedy)
+    assert ("cast to" in finding.what) == cast == ("channels_last" not in finding.remedy)

@@ -23,7 +23,7 @@ def kernels(*named: tuple[str, int]) -> TraceBuilder:
 def test_fires_and_names_the_hottest_line(judge: Judge) -> None:
     (finding,) = judge(RULE, kernels((GEMM, 50_000), (ADD, 30_000), (NORM, 20_000)))
     assert finding.cost_ns == 50_000 and finding.events == 2 and finding.place.line == 2
-    assert "50.0 % of the GPU time, are 2 kernels that only pass over memory" in finding.what
+    assert "50.0 % of the GPU time, are spent in 2 memory-bound kernels" in finding.what
 
 
 def test_silent_where_products_take_the_time(judge: Judge) -> None:
@@ -32,4 +32,7 @@ def test_silent_where_products_take_the_time(judge: Judge) -> None:
 
 def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
     verdict = judge(RULE, kernels(("my_kernel", 90_000), (ADD, 10_000)))
-    assert isinstance(verdict, Abstain) and "90.0 % of the GPU time tell nothing" in verdict.reason
+    assert (
+        isinstance(verdict, Abstain)
+        and "90.0 % of the GPU time have names of no known family" in verdict.reason
+    )

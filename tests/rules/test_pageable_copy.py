@@ -64,7 +64,7 @@ def test_silent_on_pinned_memory_synchronous_calls_and_small_change(judge: Judge
 
 def test_abstains_without_kinds_of_memory_or_calls(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().copy("HtoD", 90_000))
-    assert isinstance(verdict, Abstain) and "which memory" in verdict.reason
+    assert isinstance(verdict, Abstain) and "memory kinds" in verdict.reason
     lost = TraceBuilder().copy("HtoD", 90_000, source=PAGEABLE, target=DEVICE, recorded=False)
     verdict = judge(RULE, lost)
     assert isinstance(verdict, Abstain) and "the calls of 1 of 1 copies" in verdict.reason

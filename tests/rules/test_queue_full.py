@@ -39,7 +39,7 @@ def test_fires_where_the_driver_says_so(judge: Judge) -> None:
         and finding.events == 3
         and finding.confidence == "high"
     )
-    assert "as the driver noted: the GPU is behind" in finding.what
+    assert "as recorded by the driver: the GPU is the bottleneck" in finding.what
 
 
 def test_fires_where_a_thousand_launches_wait(judge: Judge) -> None:

@@ -26,7 +26,7 @@ def test_fires_and_counts_changes_of_layout(judge: Judge) -> None:
     (finding,) = judge(RULE, network(70_000))
     assert finding.cost_ns == 70_000 and finding.place.line == 3 and "70.0 %" in finding.what
     (finding,) = judge(RULE, network(70_000, LAYOUT))
-    assert finding.cost_ns == 140_000 and "0.070 ms of it for changing the layout" in finding.what
+    assert finding.cost_ns == 140_000 and "0.070 ms of it for layout conversion" in finding.what
 
 
 def test_silent_where_they_do_not_dominate(judge: Judge) -> None:

@@ -13,7 +13,7 @@ from profiling_lab.rules import Finding, Rule, run
 from profiling_lab.rules.steady import StartUp, steady_part
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 MS = 1_000_000
 STEP = "/app/train.py:9 step"
@@ -53,7 +53,7 @@ def test_the_slow_first_steps_are_left_out(part: Callable) -> None:
     assert kernels(trace) == [f"k{number}" for number in range(3, 8)]
     assert start_up is not None and (start_up.first_step, start_up.steps) == (3, 8)
     assert start_up.before_ns == pytest.approx(61 * MS, rel=0.01)
-    assert str(start_up).startswith("start-up: 61.0 ms before step 3 of 8 are left out; --whole")
+    assert str(start_up).startswith("start-up: 61.0 ms before step 3 of 8 excluded; --whole")
 
 
 def test_what_comes_before_the_first_step_is_left_out_too(part: Callable) -> None:
@@ -113,7 +113,7 @@ def test_replays_of_a_graph_are_steps(part: Callable) -> None:
 def test_a_window_of_the_users_is_taken_as_it_is(tmp_path: Path) -> None:
     path = steps([50, 9, 2, 1, 1, 1, 1, 1]).write(tmp_path / "run.sqlite")
     with Trace.open(path) as trace:
-        part = trace.windowed(Wanted(step="0:8"))
+        part = trace.windowed(WindowSelection(step="0:8"))
         same, start_up = steady_part(part, None)
         assert same is part and start_up is None
 

@@ -30,8 +30,8 @@ def chain(wait: bool, *, beside: bool = False, recorded: bool = True) -> TraceBu
 def test_fires_where_waits_put_streams_in_a_row(judge: Judge) -> None:
     (finding,) = judge(RULE, chain(wait=True))
     assert finding.cost_ns == 20 * 50_000 and finding.events == 39 and finding.confidence == "low"
-    assert "39 of 39 changes of stream come after a wait for an event" in finding.what
-    assert "side by side only 0.0 % of what could be" in finding.what
+    assert "39 of 39 changes of stream follow a wait for an event" in finding.what
+    assert "only 0.0 % of what could overlap does" in finding.what
 
 
 def test_silent_where_streams_run_side_by_side(judge: Judge) -> None:

@@ -92,7 +92,7 @@ def test_reading_a_value_is_the_business_of_another_rule(judge: Judge) -> None:
 
 def test_abstains_without_calls(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("k", 1000, recorded=False))
-    assert isinstance(verdict, Abstain) and "no API call" in verdict.reason
+    assert isinstance(verdict, Abstain) and "no CUDA API call" in verdict.reason
 
 
 def test_what_the_host_does_behind_a_wait_for_other_reasons_is_not_for_the_wait(judge: Judge) -> None:

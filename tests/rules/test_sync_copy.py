@@ -21,7 +21,7 @@ def test_fires_and_adds_up_what_the_gpu_loses(judge: Judge) -> None:
     builder.launch("k", 1_000)
     finding, driver = judge(RULE, builder)[::-1]
     assert (finding.cost_ns, finding.events, finding.place.line) == (2 * (5_000 + 9_000), 2, 3)
-    assert "2 synchronous copies held the host for 0.210 ms" in finding.what
+    assert "2 synchronous copies blocked the host for 0.210 ms" in finding.what
     assert (driver.cost_ns, driver.place) == (9_000 + 9_000, None)
 
 

@@ -30,6 +30,6 @@ def test_silent_on_the_gpus_own_memory_and_asynchronous_calls(judge: Judge) -> N
 
 def test_abstains_without_kinds_of_memory_or_calls(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().memset(2_000, api=API))
-    assert isinstance(verdict, Abstain) and "which memory" in verdict.reason
+    assert isinstance(verdict, Abstain) and "memory kinds" in verdict.reason
     verdict = judge(RULE, TraceBuilder().memset(2_000, recorded=False))
     assert isinstance(verdict, Abstain) and "not recorded" in verdict.reason

@@ -38,7 +38,10 @@ def run_of(*kernels: str, major: int = 9) -> TraceBuilder:
 def test_fires_for_each_name_without(judge: Judge, kernel: str) -> None:
     (finding,) = judge(RULE, run_of(kernel, kernel, "elementwise_kernel"))
     assert finding.cost_ns == 100_000 and finding.events == 2 and finding.place.line == 7
-    assert "66.7 % of the GPU time, are products and convolutions without tensor cores" in finding.what
+    assert (
+        "66.7 % of the GPU time, are matrix multiplications and convolutions without tensor cores"
+        in finding.what
+    )
 
 
 @pytest.mark.parametrize("kernel", WITH)
@@ -60,7 +63,10 @@ def test_an_operator_for_products_counts_whatever_its_kernel_is_called(judge: Ju
     call = builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][0]
     builder.range("aten::mm, seq = 0, op_id = 8", call["start"] - 10, call["end"] + 10)
     verdict = judge(RULE, builder)
-    assert isinstance(verdict, Abstain) and "100.0 % of the products' time do not tell" in verdict.reason
+    assert (
+        isinstance(verdict, Abstain)
+        and "100.0 % of the matrix multiplication time are not known" in verdict.reason
+    )
 
 
 def test_abstains_where_no_name_is_a_products(judge: Judge) -> None:

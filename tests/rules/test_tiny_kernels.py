@@ -22,7 +22,7 @@ def test_fires_on_a_loop_of_tiny_kernels(judge: Judge) -> None:
     (finding,) = judge(RULE, launches(100, 2_000))
     assert finding.events == 100 and finding.place.line == 14
     assert finding.cost_ns == 100 * 2_000 + 99 * 3_000, "they ran, and the GPU waited for the next of them"
-    assert "0.297 ms until the next of them came" in finding.what
+    assert "0.297 ms before them" in finding.what
 
 
 def test_silent_below_either_threshold(judge: Judge) -> None:

@@ -132,7 +132,7 @@ def test_facts_may_come_last_and_be_damaged(path: Path) -> None:
     assert isinstance(trace.source, ChromeSource)
     assert trace.source.events.devices == ({"name": "GPU X", "numSms": 3},) and not repairs
     trace, repairs = repaired(path, json.dumps(doc).replace('"numSms": 3', '"numSms" 3'))
-    assert repairs == {"facts about the recording": 1} and len(trace.operations) == LAUNCHES
+    assert repairs == {"metadata that is not": 1} and len(trace.operations) == LAUNCHES
 
 
 def test_a_byte_order_mark_is_none_of_the_text(path: Path) -> None:
@@ -185,7 +185,7 @@ def test_processes_and_threads_with_odd_numbers(path: Path) -> None:
     trace, repairs = repaired(path, text(launches() + events))
     assert len(set(trace.calls.thread[-len(threads) :].tolist())) == len(threads), "none is taken for another"
     assert len(set(trace.tids)) == len(trace.tids)
-    assert repairs["threads whose number does"] >= 1
+    assert repairs["threads whose id is"] >= 1
     for pid in (-7, 1 << 50):
         events = [e | {"pid": pid if e["cat"] != "kernel" else 0} for e in launches()]
         trace, _ = repaired(path, text(events))
@@ -262,7 +262,7 @@ def test_what_is_no_trace_at_all_is_said_in_linear_time(
 ) -> None:
     """A reader that looked at its bytes again and again would sit here for hours."""
     path.write_bytes(make(random.Random(3)))
-    with pytest.raises(UnreadableInputError, match=r"is no trace of torch\.profiler") as caught:
+    with pytest.raises(UnreadableInputError, match=r"is not a trace of torch\.profiler") as caught:
         Trace.open(path)
     assert "\n" not in str(caught.value)
 
@@ -293,12 +293,12 @@ def test_a_trace_cut_before_its_gpu_events_says_that_it_is_cut(path: Path) -> No
     trace = Trace.open(path)
     assert not len(trace.operations) and len(trace.calls) == len(trace.calls) > 100
     assert (
-        f"the file is cut off after {len(cut):,} bytes, behind {len(trace.calls)} events" in trace.why_empty()
+        f"the file is truncated after {len(cut):,} bytes and {len(trace.calls)} events" in trace.why_empty()
     )
     assert (
         trace.why_empty().removeprefix(f"{path} holds no GPU operation: ").startswith(info(trace).warnings[0])
     )
-    with pytest.raises(NotEnoughDataError, match="is cut off"):
+    with pytest.raises(NotEnoughDataError, match="is truncated"):
         lines(trace, by="kernel")
     path.write_bytes(gzip.compress(whole.encode())[:-1000])
     assert "bytes (unpacked), behind" in info(Trace.open(path)).warnings[0]

@@ -127,7 +127,7 @@ def unreadable_log(path: Path) -> None:
         (truncated, "truncated"),
         (no_page_left, "truncated"),
         (magic_and_noise, "cannot be read as SQLite|truncated"),
-        (another_program, "no GPU trace"),
+        (another_program, "not a GPU trace"),
         (table_without_times, "table CUPTI_ACTIVITY_KIND_KERNEL has no column start"),
         (calls_without_times, "table CUPTI_ACTIVITY_KIND_RUNTIME has no column end"),
         (encrypted, "cannot be read as SQLite|truncated"),
@@ -135,7 +135,7 @@ def unreadable_log(path: Path) -> None:
         (device, "is a pipe or a device"),
         (circle, "there is no such file|cannot be read"),
         (folder, "is a directory without the files of `nsys export"),
-        (one_parquet_file, "is no trace"),
+        (one_parquet_file, "is not a trace"),
         (broken_parquet_folder, "KERNEL.parquet"),
         (unreadable_log, "write-ahead log"),
     ],
@@ -199,7 +199,7 @@ def test_rows_without_a_time_are_left_out_and_counted(tmp_path: Path) -> None:
     )
     with Trace.open(path) as read:
         assert read.operations.duration_ns.tolist() == [20]
-        assert read.repairs == {"GPU operations at impossible times (left out)": 2}
+        assert read.repairs == {"GPU operations at impossible times (skipped)": 2}
 
 
 def test_a_log_that_is_no_log_is_not_read(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ def test_overheads_in_sqlite(tmp_path: Path) -> None:
         assert found.thread[0] != found.thread[1] and len(set(found.process.tolist())) == 1
 
 
-def test_old_overhead_tables_have_no_kinds(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys" / "autograd_nvtx_h200.sqlite") as trace:
+def test_old_overhead_tables_have_no_kinds(captures: Path) -> None:
+    with Trace.open(captures / "autograd_nvtx_h200.sqlite") as trace:
         assert trace.overheads.kind.tolist() == [OverheadKind.PROFILER] * 29
-    with Trace.open(shared_data / "nsys" / "fsdp_inference_2xh100.sqlite") as trace:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         found = trace.overheads
         assert found.kind.tolist() == [OverheadKind.COMMAND_BUFFER_FULL] * 198
         assert (found.end_ns - found.start_ns).sum() == 911_969_806

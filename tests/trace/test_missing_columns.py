@@ -96,4 +96,4 @@ def test_times_as_text_are_read_as_whole_numbers_or_left_out(tmp_path: Path) -> 
     file.close()
     with Trace.open(path) as trace:
         assert trace.operations.duration_ns.tolist() == [5_000, 5_000]
-        assert trace.repairs == {"GPU operations at impossible times (left out)": 1}
+        assert trace.repairs == {"GPU operations at impossible times (skipped)": 1}

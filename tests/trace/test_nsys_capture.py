@@ -27,10 +27,10 @@ def options_of(
         return nsys_options(trace.source.file)
 
 
-def test_real_files(shared_data: Path) -> None:
+def test_real_files(captures: Path) -> None:
     told = {}
     for name in ("python_backtrace", "sampling", "autograd_nvtx"):
-        with Trace.open(shared_data / f"nsys/{name}_h200.sqlite") as trace:
+        with Trace.open(captures / f"{name}_h200.sqlite") as trace:
             told[name] = " ".join(info(trace).options)
             assert info(trace).method == ""
     shared = "--cuda-graph-trace=graph"

@@ -71,13 +71,13 @@ def broken_gzip(path: Path) -> None:
         (missing, "t.sqlite", "there is no such file"),
         (directory, "t.sqlite", "is a directory"),
         (empty, "t.sqlite", "is empty"),
-        (noise, "t.sqlite", "is no trace"),
-        (other_sqlite, "t.sqlite", "no GPU trace"),
+        (noise, "t.sqlite", "is not a trace"),
+        (other_sqlite, "t.sqlite", "not a GPU trace"),
         (truncated, "t.sqlite", "truncated"),
-        (cut_in_the_header, "t.sqlite", "breaks off inside its SQLite header"),
+        (cut_in_the_header, "t.sqlite", "is truncated inside its SQLite header"),
         (overwritten, "t.sqlite", "cannot be read as SQLite"),
         (report_of_nsys, "run.nsys-rep", "nsys export --type=sqlite"),
-        (broken_gzip, "t.json.gz", "cannot be unpacked"),
+        (broken_gzip, "t.json.gz", "cannot be decompressed"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
@@ -145,7 +145,7 @@ def test_a_value_that_is_no_integer(tmp_path: Path) -> None:
     file.close()
     with Trace.open(path) as trace:
         assert not len(trace.operations), "SQLite's own cast makes 0 of it, which is no time"
-        assert trace.repairs == {"GPU operations at impossible times (left out)": 1}
+        assert trace.repairs == {"GPU operations at impossible times (skipped)": 1}
 
 
 @pytest.mark.parametrize("wrong", [{"by": "moon"}, {"phase": "sideways"}, {"depth": 0}, {"limit": 0}])

@@ -72,8 +72,8 @@ def test_every_command_says_the_same(tmp_path: Path, form: str, kind: str) -> No
 @pytest.mark.parametrize(
     "name", ["fsdp_inference_2xh100", "python_backtrace_h200", "autograd_nvtx_h200", "sampling_h200"]
 )
-def test_real_captures_as_folders(shared_data: Path, tmp_path: Path, name: str) -> None:
-    path = shared_data / "nsys" / f"{name}.sqlite"
+def test_real_captures_as_folders(captures: Path, tmp_path: Path, name: str) -> None:
+    path = captures / f"{name}.sqlite"
     folder = to_folder(path, tmp_path / name)
     for verb in set(VERBS) & set(COMMANDS):
         assert answer(verb, folder) == answer(verb, path), verb

@@ -15,7 +15,7 @@ from profiling_lab.analysis.steps import steps
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 US = 1000
 OPTIMIZER = "/app/train.py:9 main > /lib/python3.11/site-packages/torch/optim/adamw.py:200 AdamW.step"
@@ -62,7 +62,7 @@ def test_a_window_that_begins_with_a_step_begins_a_step(paused: Path) -> None:
         assert (found.sign, found.steps) == ("optimizer", 4)
         assert [row.compute_ns for row in found.rows] == [100 * US] * 4
         assert all(row.wall_ns < 600 * US for row in found.rows), "none lasts over the pause"
-        assert gaps(trace.windowed(Wanted(step="2"))).steps == 1
+        assert gaps(trace.windowed(WindowSelection(step="2"))).steps == 1
 
 
 def test_one_window_of_one_step(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_windows_by_the_clock_begin_anywhere(tmp_path: Path) -> None:
 
 def test_a_window_of_the_trace_over_a_pause(paused: Path) -> None:
     with Trace.open(paused) as trace:
-        part = trace.windowed(Wanted(range="300us:5500us"))
+        part = trace.windowed(WindowSelection(range="300us:5500us"))
         whole, inside = gaps(trace), gaps(part)
         assert 0 < inside.idle_ns < whole.idle_ns and inside.span_ns < 2000 * US
         assert sum(row.idle_ns for row in inside.rows) == inside.idle_ns
@@ -113,7 +113,7 @@ def test_the_rules_know_of_pauses(paused: Path) -> None:
         view = View(trace)
         (busy,) = view.processes.values()
         assert busy.idle_ns == gaps(trace).idle_ns and busy.span_ns == view.span_ns == gaps(trace).span_ns
-        part = View(trace.windowed(Wanted(step=":")))
+        part = View(trace.windowed(WindowSelection(step=":")))
         (inside,) = part.processes.values()
         assert inside.span_ns == part.span_ns == gaps(part.trace).span_ns
         # Idle time at the edges of a step is no part of it to the rules: it is between no two operations.

@@ -15,7 +15,7 @@ from profiling_lab.analysis.coverage import IN_HOOKS
 from profiling_lab.analysis.lines import LineRow, lines
 from profiling_lab.trace import Trace
 from profiling_lab.trace.phases import LINE_PHASES
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 TORCH = "/v/site-packages/torch"
 ENGINE = f"{TORCH}/autograd/graph.py:979 _engine_run_backward"
@@ -158,7 +158,7 @@ def test_a_window_keeps_the_phases_of_the_whole(tmp_path: Path) -> None:
     builder.range("Optimizer.step#SGD.step", start - 500, builder.now_ns)
     builder.range("inner", builder.now_ns - 5_500, builder.now_ns - 100)
     with Trace.open(builder.write(tmp_path / "t.sqlite")) as trace:
-        part = trace.windowed(Wanted(nvtx="inner"))
+        part = trace.windowed(WindowSelection(nvtx="inner"))
         assert [part.operations.names[i] for i in part.operations.name.tolist()] == ["two"]
         assert [LINE_PHASES[i] for i in part.attribution.line_phase] == ["optimizer"]
         (row,) = lines(part, by="kernel").rows

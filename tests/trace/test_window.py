@@ -24,7 +24,7 @@ from profiling_lab.analysis.steps import steps
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 RECORDED = Path(__file__).resolve().parents[2] / "profiling_lab/exercises/e17_python_backtrace/recorded"
 US = 1000
@@ -59,12 +59,12 @@ def test_an_operation_counts_with_the_part_inside(tmp_path: Path) -> None:
         TraceBuilder().launch("a", 100 * US, start_ns=2000 * US).launch("b", 100 * US, start_ns=2200 * US)
     )
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        part = trace.windowed(Wanted(range=ns(trace, 2050 * US, 2210 * US)))
+        part = trace.windowed(WindowSelection(range=ns(trace, 2050 * US, 2210 * US)))
         assert names(part) == ["a", "b"] and part.operations.duration_ns.tolist() == [50 * US, 10 * US]
         result = gaps(part)
         assert (result.idle_ns, result.span_ns) == (100 * US, 160 * US)
         # A window that begins in a pause: its idle time is the window's, its cause lies behind it.
-        edge = trace.windowed(Wanted(range=ns(trace, 2150 * US, 2201 * US)))
+        edge = trace.windowed(WindowSelection(range=ns(trace, 2150 * US, 2201 * US)))
         (row,) = gaps(edge).rows
         assert (row.idle_ns, gaps(edge).span_ns) == (50 * US, 51 * US)
         assert coverage(edge, edge.stacks.own_rows(Ownership())).span_ns == 51 * US
@@ -81,7 +81,7 @@ def test_times(tmp_path: Path, text: str, expected: str) -> None:
     )
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         assert trace.first_ns == 1000 * US
-        assert "".join(names(trace.windowed(Wanted(range=text)))) == expected
+        assert "".join(names(trace.windowed(WindowSelection(range=text)))) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_times(tmp_path: Path, text: str, expected: str) -> None:
 )
 def test_times_that_are_none(three_steps: Path, text: str) -> None:
     with Trace.open(three_steps) as trace, pytest.raises(UsageError, match="--range"):
-        trace.windowed(Wanted(range=text))
+        trace.windowed(WindowSelection(range=text))
 
 
 def test_an_empty_window_says_what_there_is(three_steps: Path) -> None:
@@ -99,7 +99,7 @@ def test_an_empty_window_says_what_there_is(three_steps: Path) -> None:
             NotEnoughDataError, match=r"1s to the end.* has 6 of them, from 0\.000003s to 0\.000183s"
         ),
     ):
-        trace.windowed(Wanted(range="1s:"))
+        trace.windowed(WindowSelection(range="1s:"))
 
 
 @settings(max_examples=40, deadline=None)
@@ -136,7 +136,7 @@ def test_parts_add_up_to_the_whole(work: list[tuple[str, int, int, int]], cuts: 
         count(trace, whole)
         for begin, end in pairwise(edges):
             try:
-                part = trace.windowed(Wanted(range=ns(trace, begin, end)))
+                part = trace.windowed(WindowSelection(range=ns(trace, begin, end)))
             except NotEnoughDataError:  # nothing but a pause: nothing of it is in any part
                 spans = device_spans(trace)
                 inside = np.minimum(spans.end_ns, end) - np.maximum(spans.start_ns, begin)
@@ -170,9 +170,9 @@ def count(trace: Trace, into: Counter[str]) -> None:
 def test_an_operation_without_length_is_in_one_part(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("a", 10 * US, start_ns=2000 * US).launch("nothing", 0, start_ns=2010 * US)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        assert names(trace.windowed(Wanted(range=ns(trace, 2000 * US, 2010 * US)))) == ["a"]
-        assert names(trace.windowed(Wanted(range=ns(trace, 2010 * US, 2011 * US)))) == ["nothing"]
-        assert names(trace.windowed(Wanted(ranks=(0,)))) == ["a", "nothing"]
+        assert names(trace.windowed(WindowSelection(range=ns(trace, 2000 * US, 2010 * US)))) == ["a"]
+        assert names(trace.windowed(WindowSelection(range=ns(trace, 2010 * US, 2011 * US)))) == ["nothing"]
+        assert names(trace.windowed(WindowSelection(ranks=(0,)))) == ["a", "nothing"]
 
 
 # Steps
@@ -180,7 +180,7 @@ def test_an_operation_without_length_is_in_one_part(tmp_path: Path) -> None:
 
 def test_a_step_is_its_own_work_with_the_lines_of_the_whole(three_steps: Path) -> None:
     with Trace.open(three_steps) as trace:
-        part = trace.windowed(Wanted(step="1"))
+        part = trace.windowed(WindowSelection(step="1"))
         assert part.window is not None and part.window.text == "step 1 of 0 to 2 (training_step #2)"
         assert names(part) == ["gemm", "gemm_bwd"] and part.operations.duration_ns.tolist() == [30 * US] * 2
         (row,) = lines(part).rows
@@ -199,7 +199,7 @@ def test_calls_outside_that_launched_what_ran_inside(three_steps: Path) -> None:
     """By time alone: the calls of this part of the GPU's time were made long before it."""
     with Trace.open(three_steps) as trace:
         start = trace.operations.start_ns
-        part = trace.windowed(Wanted(range=ns(trace, int(start[4]), int(start[4]) + 10)))
+        part = trace.windowed(WindowSelection(range=ns(trace, int(start[4]), int(start[4]) + 10)))
         assert names(part) == ["gemm"] and not part.calls_inside.any() and len(part.calls) == 1
         assert part.attribution.call.tolist() == [0] and part.calls.correlation.tolist() == [5]
         assert lines(part).coverage.attributed_ns == 10
@@ -211,7 +211,7 @@ def test_calls_outside_that_launched_what_ran_inside(three_steps: Path) -> None:
 )
 def test_steps_are_counted_as_in_python(three_steps: Path, text: str, expected: list[int]) -> None:
     with Trace.open(three_steps) as trace:
-        shown = steps(trace.windowed(Wanted(step=text)))
+        shown = steps(trace.windowed(WindowSelection(step=text)))
         assert [row.name for row in shown.rows] == [f"training_step #{i + 1}" for i in expected]
         assert [row.number for row in shown.rows] == expected
 
@@ -219,28 +219,28 @@ def test_steps_are_counted_as_in_python(three_steps: Path, text: str, expected: 
 @pytest.mark.parametrize("text", ["3", "-4", "2:1", "7:"])
 def test_steps_that_there_are_not(three_steps: Path, text: str) -> None:
     with Trace.open(three_steps) as trace, pytest.raises(UsageError, match="has 3 steps, 0 to 2"):
-        trace.windowed(Wanted(step=text))
+        trace.windowed(WindowSelection(step=text))
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:2:3", "1.5", "a:b"])
 def test_steps_that_are_no_numbers(three_steps: Path, text: str) -> None:
     with Trace.open(three_steps) as trace, pytest.raises(UsageError, match="--step expects"):
-        trace.windowed(Wanted(step=text))
+        trace.windowed(WindowSelection(step=text))
 
 
 def test_no_steps(tmp_path: Path) -> None:
     path = TraceBuilder().launch("a", 10).launch("b", 10).write(tmp_path / "run.sqlite")
-    with Trace.open(path) as trace, pytest.raises(NotEnoughDataError, match="--steps-by names the ranges"):
-        trace.windowed(Wanted(step="0"))
+    with Trace.open(path) as trace, pytest.raises(NotEnoughDataError, match="--steps-by defines steps"):
+        trace.windowed(WindowSelection(step="0"))
 
 
 def test_a_part_without_a_whole_step_is_one_itself(three_steps: Path) -> None:
     with Trace.open(three_steps) as trace:
         start = int(trace.operations.start_ns[0])
-        two_and_a_half = trace.windowed(Wanted(range=ns(trace, start, start + 150 * US)))
+        two_and_a_half = trace.windowed(WindowSelection(range=ns(trace, start, start + 150 * US)))
         # The first step's own marks are on the host's clock before the window, on the GPU's inside.
         assert [row.name for row in steps(two_and_a_half).rows] == ["training_step #1", "training_step #2"]
-        half = trace.windowed(Wanted(range=ns(trace, start, start + 40 * US)))
+        half = trace.windowed(WindowSelection(range=ns(trace, start, start + 40 * US)))
         (row,) = steps(half).rows
         assert (row.name, row.wall_ns, steps(half).sign) == ("window", 40 * US, "window")
 
@@ -283,7 +283,7 @@ def ranges(tmp_path: Path) -> Path:
 )
 def test_what_ranges_launched(ranges: Path, text: str, expected: list[str]) -> None:
     with Trace.open(ranges) as trace:
-        part = trace.windowed(Wanted(nvtx=text))
+        part = trace.windowed(WindowSelection(nvtx=text))
         assert names(part) == expected
         assert set(part.operations.duration_ns.tolist()) <= {5 * US, 30 * US, 40 * US}, "all of each"
 
@@ -291,10 +291,10 @@ def test_what_ranges_launched(ranges: Path, text: str, expected: list[str]) -> N
 def test_a_range_that_launched_nothing_is_taken_by_the_hosts_clock(ranges: Path) -> None:
     """What did the GPU do while the data was loaded? The second time it was still at work."""
     with Trace.open(ranges) as trace:
-        part = trace.windowed(Wanted(nvtx="data/1"))
+        part = trace.windowed(WindowSelection(nvtx="data/1"))
         assert part.operations.duration_ns.sum() == 2 * US
         with pytest.raises(NotEnoughDataError, match="no GPU operation in this window"):
-            trace.windowed(Wanted(nvtx="data/0"))
+            trace.windowed(WindowSelection(nvtx="data/0"))
 
 
 @pytest.mark.parametrize(
@@ -310,20 +310,20 @@ def test_a_range_that_launched_nothing_is_taken_by_the_hosts_clock(ranges: Path)
 )
 def test_ranges_that_there_are_not(ranges: Path, text: str, error: type[Exception], message: str) -> None:
     with Trace.open(ranges) as trace, pytest.raises(error, match=message):
-        trace.windowed(Wanted(nvtx=text))
+        trace.windowed(WindowSelection(nvtx=text))
 
 
 def test_a_trace_without_ranges(tmp_path: Path) -> None:
     path = TraceBuilder().launch("a", 10).write(tmp_path / "run.sqlite")
-    with Trace.open(path) as trace, pytest.raises(NotEnoughDataError, match="no ranges at all"):
-        trace.windowed(Wanted(nvtx="forward"))
+    with Trace.open(path) as trace, pytest.raises(NotEnoughDataError, match="has no ranges"):
+        trace.windowed(WindowSelection(nvtx="forward"))
 
 
 def test_several_conditions_hold_together(ranges: Path) -> None:
     with Trace.open(ranges) as trace:
         until = int(trace.operations.start_ns[1])
         part = trace.windowed(
-            Wanted(nvtx="forward", range=ns(trace, 0 + trace.first_ns, until), devices=(0,))
+            WindowSelection(nvtx="forward", range=ns(trace, 0 + trace.first_ns, until), devices=(0,))
         )
         assert names(part) == ["gemm"]
         assert part.window is not None and dict(part.window.asked).keys() == {"range", "nvtx", "device"}
@@ -344,15 +344,15 @@ def two_ranks(tmp_path: Path) -> Path:
 
 def test_ranks_are_processes_in_order(two_ranks: Path) -> None:
     with Trace.open(two_ranks) as trace:
-        assert names(trace.windowed(Wanted(ranks=(0,)))) == ["of 200", "on another"]
-        part = trace.windowed(Wanted(ranks=(1,)))
+        assert names(trace.windowed(WindowSelection(ranks=(0,)))) == ["of 200", "on another"]
+        part = trace.windowed(WindowSelection(ranks=(1,)))
         assert names(part) == ["of 300"] and len(part.calls) == 1
         assert part.window is not None
-        assert "pid 300" in part.window.text and "the file does not name them" in part.window.text
-        assert len(names(trace.windowed(Wanted(ranks=(0, 1))))) == 3
+        assert "pid 300" in part.window.text and "the file does not contain them" in part.window.text
+        assert len(names(trace.windowed(WindowSelection(ranks=(0, 1))))) == 3
         for rank in (2, -1):
             with pytest.raises(UsageError, match=f"--rank {rank}: the trace has rank 0, 1"):
-                trace.windowed(Wanted(ranks=(rank,)))
+                trace.windowed(WindowSelection(ranks=(rank,)))
 
 
 def test_a_rank_that_the_recorder_noted(tmp_path: Path) -> None:
@@ -360,24 +360,24 @@ def test_a_rank_that_the_recorder_noted(tmp_path: Path) -> None:
         TraceBuilder().launch("a", 10).row("PYREC_META", name="rank", value="5").write(tmp_path / "r.sqlite")
     )
     with Trace.open(path) as trace:
-        part = trace.windowed(Wanted(ranks=(5,)))
-        assert part.window is not None and "as its recorder noted" in part.window.text
+        part = trace.windowed(WindowSelection(ranks=(5,)))
+        assert part.window is not None and "stored by the recorder" in part.window.text
         with pytest.raises(UsageError, match="the trace has rank 5"):
-            trace.windowed(Wanted(ranks=(0,)))
+            trace.windowed(WindowSelection(ranks=(0,)))
 
 
 def test_devices(two_ranks: Path) -> None:
     with Trace.open(two_ranks) as trace:
-        part = trace.windowed(Wanted(devices=(1,)))
+        part = trace.windowed(WindowSelection(devices=(1,)))
         assert names(part) == ["on another"]
         # What was launched for other devices is no part of this; what was not launched may be.
         assert [part.calls.names[i] for i in part.calls.name] == ["cudaLaunchKernel", "cudaDeviceSynchronize"]
         assert [(d.pid, d.device) for d in overlap(part).devices] == [(200, 1)]
         assert gaps(part).span_ns == 100
         with pytest.raises(UsageError, match="--device 7: the trace has device 0, 1"):
-            trace.windowed(Wanted(devices=(7,)))
+            trace.windowed(WindowSelection(devices=(7,)))
         with pytest.raises(NotEnoughDataError, match="no GPU operation in this window"):
-            trace.windowed(Wanted(devices=(1,), ranks=(1,)))
+            trace.windowed(WindowSelection(devices=(1,), ranks=(1,)))
 
 
 def test_a_device_that_pauses_all_the_time_is_idle(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_a_device_that_pauses_all_the_time_is_idle(tmp_path: Path) -> None:
     for start, device in ((2000, 0), (2000, 1), (2100, 0), (2900, 0), (2900, 1)):
         builder.launch("a", 50 * US, start_ns=start * US, device=device)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        part = trace.windowed(Wanted(range=ns(trace, 2100 * US, 2200 * US)))
+        part = trace.windowed(WindowSelection(range=ns(trace, 2100 * US, 2200 * US)))
         result = gaps(part)
         assert (result.idle_ns, result.span_ns) == (150 * US, 200 * US)
         assert [device.level_ns[0] for device in overlap(part).devices] == [50 * US, 100 * US]
@@ -393,7 +393,10 @@ def test_a_device_that_pauses_all_the_time_is_idle(tmp_path: Path) -> None:
 
 def test_all_of_it_is_the_trace_itself(three_steps: Path) -> None:
     with Trace.open(three_steps) as trace:
-        assert trace.windowed(Wanted()) is trace and trace.windowed(Wanted(steps_by="x")) is trace
+        assert (
+            trace.windowed(WindowSelection()) is trace
+            and trace.windowed(WindowSelection(steps_by="x")) is trace
+        )
         assert trace.whole is trace and trace.calls_inside.all() and trace.ranges_inside.all()
 
 
@@ -403,17 +406,17 @@ def test_all_of_it_is_the_trace_itself(three_steps: Path) -> None:
 def test_the_steps_of_the_demo_add_up() -> None:
     with Trace.open(RECORDED / "demo_h200.sqlite") as trace:
         whole = steps(trace)
-        parts = [trace.windowed(Wanted(step=str(i))) for i in range(4)]
+        parts = [trace.windowed(WindowSelection(step=str(i))) for i in range(4)]
         for row, part in zip(whole.rows, parts, strict=True):
             assert gaps(part).parts_ns == (row.compute_ns, row.communication_ns, row.copy_ns, row.idle_ns)
             assert part.calls_inside.all() and steps(part).rows[0].wall_ns == row.wall_ns
         idle = sum(gaps(part).idle_ns for part in parts)
-        assert idle == gaps(trace.windowed(Wanted(step=":"))).idle_ns < gaps(trace).idle_ns
+        assert idle == gaps(trace.windowed(WindowSelection(step=":"))).idle_ns < gaps(trace).idle_ns
 
 
-def test_ranks_of_fsdp(shared_data: Path) -> None:
-    with Trace.open(shared_data / "nsys/fsdp_inference_2xh100.sqlite") as trace:
-        parts = [trace.windowed(Wanted(ranks=(rank,))) for rank in (0, 1)]
+def test_ranks_of_fsdp(captures: Path) -> None:
+    with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
+        parts = [trace.windowed(WindowSelection(ranks=(rank,))) for rank in (0, 1)]
         assert sum(len(part.operations) for part in parts) == len(trace.operations)
         assert [set(part.operations.device.tolist()) for part in parts] == [{0}, {1}]
         whole = coverage(trace, trace.stacks.own_rows(Ownership()))
@@ -422,11 +425,11 @@ def test_ranks_of_fsdp(shared_data: Path) -> None:
         assert sum(part.busy_ns for part in each) == whole.busy_ns
 
 
-def test_torch_profiler(shared_data: Path) -> None:
-    with Trace.open(shared_data / "kineto/resnet50_num_workers_0.pt.trace.json.gz") as trace:
-        part = trace.windowed(Wanted(step="2"))
+def test_torch_profiler(captures: Path) -> None:
+    with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
+        part = trace.windowed(WindowSelection(step="2"))
         row = steps(trace).rows[2]
         assert steps(part).rows[0].name == row.name
         assert gaps(part).idle_ns == row.idle_ns
-        loading = trace.windowed(Wanted(nvtx="enumerate.*DataLoader.*", step="2"))
+        loading = trace.windowed(WindowSelection(nvtx="enumerate.*DataLoader.*", step="2"))
         assert gaps(loading).rows[0].cause == "data loading" and gaps(loading).idle_frac > 0.8

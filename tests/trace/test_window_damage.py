@@ -20,21 +20,21 @@ from profiling_lab.analysis.overlap_pairs import overlap_pairs
 from profiling_lab.analysis.steps import steps
 from profiling_lab.errors import LabError
 from profiling_lab.trace import Trace
-from profiling_lab.trace.window import Wanted
+from profiling_lab.trace.window import WindowSelection
 
 WILD = (-(2**63), 2**63 - 1, -1, 0, 1, 2**31, 2**32, -(2**31), 2**61, "text", b"\xff\x00", 3.5, None)
 WINDOWS = (
-    Wanted(),
-    Wanted(step="0"),
-    Wanted(step="-1"),
-    Wanted(step=":"),
-    Wanted(range="10us:200us"),
-    Wanted(range=":1ms"),
-    Wanted(nvtx=".*"),
-    Wanted(nvtx="forward/0"),
-    Wanted(ranks=(0,)),
-    Wanted(devices=(0,)),
-    Wanted(range="1ns:", devices=(0,), ranks=(0,)),
+    WindowSelection(),
+    WindowSelection(step="0"),
+    WindowSelection(step="-1"),
+    WindowSelection(step=":"),
+    WindowSelection(range="10us:200us"),
+    WindowSelection(range=":1ms"),
+    WindowSelection(nvtx=".*"),
+    WindowSelection(nvtx="forward/0"),
+    WindowSelection(ranks=(0,)),
+    WindowSelection(devices=(0,)),
+    WindowSelection(range="1ns:", devices=(0,), ranks=(0,)),
 )
 EXTRA = {
     "OSRT_API": "start! end! globalTid nameId!",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Approximate arithmetic of the special function unit: 16 results a clock and multiprocessor, beside 128
+// Approximate arithmetic of the special function unit: 16 results per clock and SM, against 128
 // multiply-adds. PTX ISA, "Floating Point Instructions". The .ftz forms skip the rescaling of subnormals,
 // which costs three instructions.
 #pragma once

@@ -22,7 +22,7 @@ __device__ __forceinline__ void st_global_no_allocate(uint4* address, uint4 v) {
                : "memory");
 }
 
-/// Asks for `bytes` bytes to be brought into L2, both multiples of 16; nobody waits. PTX ISA
+/// Prefetches `bytes` bytes into L2, both multiples of 16, without waiting. PTX ISA
 /// "cp.async.bulk.prefetch.L2", sm_90 and newer; nothing elsewhere.
 __device__ __forceinline__ void prefetch_l2(const void* address, int bytes) {
 #if __CUDA_ARCH__ >= 900

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "ops/attention/cpu/launch.h"
 #include "ops/op.h"
 
 namespace plab::ops {
@@ -165,16 +166,17 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
                    lse.mutable_data(),
                    row_layout(c)};
   if (!c.cuda) {
-    attention_fwd_cpu(params);
+    attention::cpu::fwd(params);
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
-    OptionalTensor next_tile;
-    if (attention::attention_fwd_counts(params)) {
-      next_tile = empty(std::array{int64_t{1}}, Dtype::kInt32, q.device());
-      params.next_tile = next_tile->mutable_data<int32_t>();
+    const attention::FwdPlan plan = attention::plan_fwd(params);
+    OptionalTensor counter;
+    if (plan.workspace.tile_counter) {
+      counter = empty(std::array{int64_t{1}}, Dtype::kInt32, q.device());
+      params.tile_counter = counter->mutable_data<int32_t>();
     }
-    launch_attention_fwd(params, scope.stream());
+    plan.run(params, scope.stream());
 #endif
   }
   return {std::move(out), std::move(lse)};
@@ -227,19 +229,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
   if (!c.cuda) {
     Tensor delta = torch_abi::empty_like(lse);
     params.delta = delta.mutable_data();
-    attention_bwd_cpu(params);
+    attention::cpu::bwd(params);
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
-    // One allocation for all scratch: a small call feels each of them.
-    const attention::BwdNeeds needs = attention_bwd_needs(params);
+    const attention::BwdPlan plan = attention::plan_bwd(params);
+    // One allocation for the whole workspace: a small call feels each of them.
     const auto whole_lines = [](int64_t floats) { return (floats + 127) / 128 * 128; };
-    const int64_t sum = whole_lines(needs.dq_sum), rows = needs.row_statistics ? whole_lines(lse.numel()) : 0;
-    Tensor scratch = empty(std::array{sum + 2 * rows}, Dtype::kFloat32, q.device());
-    auto* const memory = scratch.mutable_data<float>();
-    if (needs.dq_sum > 0) params.dq_sum = memory;
-    if (needs.row_statistics) params.lse_log2 = memory + sum, params.delta = memory + sum + rows;
-    launch_attention_bwd(params, scope.stream());
+    const int64_t accum = whole_lines(plan.workspace.dq_accum_floats),
+                  rows = plan.workspace.row_statistics ? whole_lines(lse.numel()) : 0;
+    Tensor workspace = empty(std::array{accum + 2 * rows}, Dtype::kFloat32, q.device());
+    auto* const memory = workspace.mutable_data<float>();
+    if (accum > 0) params.dq_accum = memory;
+    if (rows > 0) params.lse_log2 = memory + accum, params.delta = memory + accum + rows;
+    plan.run(params, scope.stream());
 #endif
   }
   return {std::move(dq), std::move(dk), std::move(dv), std::move(dsink)};

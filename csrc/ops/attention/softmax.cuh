@@ -5,11 +5,11 @@
 
 #include "cuda/ptx/approx.cuh"
 #include "cuda/ptx/mma_sync.cuh"
-#include "ops/attention/tile_map.cuh"
+#include "ops/attention/attention.h"
 
-// The softmax on an accumulator fragment. mma.m16n8 and wgmma.m64nN give a thread the same share of a 16-row
-// band: register 4j + 2h + c holds row (lane / 4) + 8h, column 8j + 2 (lane % 4) + c. So both paths use these
-// functions.
+// The online softmax on an accumulator fragment, with lazy rescaling. mma.m16n8 and wgmma.m64nN give a thread
+// the same elements of a band of 16 rows: register 4j + 2h + c holds row (lane / 4) + 8h, column 8j + 2 (lane
+// % 4) + c. So the sm80 and the sm90 kernels share these functions.
 namespace plab::ops::attention {
 
 namespace ptx = plab::cuda::ptx;
@@ -44,72 +44,79 @@ __device__ __forceinline__ void remap_scores(float (&s)[kRegs], const ScoreMap& 
     s[i] = map.softcap ? map.outer * tanh_fast(s[i] * map.inner) : s[i] * map.inner;
 }
 
-// Bit e says whether element e of a fragment's row, of columns 0, 1, 8, 9, 16, 17 ..., lies before `end`.
-__device__ __forceinline__ uint32_t bits_before(int end) {
-  const int count = min(max(2 * (end >> 3) + min(end & 7, 2), 0), 32);
-  return __funnelshift_lc(0, 1, count) - 1;  // a shift by 32 gives 0
-}
-
-// Keeps what a query sees: `row` is the band's first query, `column` the tile's first key. A bit per element,
-// as testing a bit is one instruction and comparing with two bounds is two.
-template <int kRegs>
-__device__ __forceinline__ void mask_scores(float (&s)[kRegs], int column, int row, const Visible& visible,
-                                            int k_len) {
-  const int lane = int(threadIdx.x & 31);
-  column += 2 * (lane % 4);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int low = visible.low(row + lane / 4 + 8 * h) - column;
-    const int high = visible.high(row + lane / 4 + 8 * h, k_len) - column;
-#pragma unroll
-    for (int first = 0; first < kRegs; first += 64) {  // 128 columns: 64 registers, 32 of them this row's
-      const uint32_t seen = bits_before(high - 2 * first) & ~bits_before(low - 2 * first);
-#pragma unroll
-      for (int i = first + 2 * h; i < min(first + 64, kRegs); i += 4) {
-        if (!(seen >> (2 * ((i - first) / 4)) & 1)) s[i] = -INFINITY;
-        if (!(seen >> (2 * ((i - first) / 4) + 1) & 1)) s[i + 1] = -INFINITY;
-      }
-    }
-  }
-}
-
-struct RowState {
-  float max[2] = {-INFINITY, -INFINITY};  // running maximum of the row, in score units
-  float sum[2] = {0.f, 0.f};              // this thread's share of the row's sum of exponentials
+// Lazy rescaling: sums of exponentials relative to a reference that lags behind the row's maximum by at most
+// kSlack powers of two. As long as it does, no lane asks its neighbours, and O needs no rescaling: 2^8 is far
+// from any overflow, and a reference cancels in O / sum.
+struct LazyRow {
+  static constexpr float kSlack = 8.f;
+  float reference[2] = {-INFINITY, -INFINITY};  // a score; -inf while the row has seen nothing
+  float sum[2] = {0.f, 0.f};                    // this thread's share
+  bool huge = false;  // in this warp, factor * reference has too few bits after the point for the FFMA below
 };
 
-// Turns scores into exp2(factor * (score - max)), updates the state, and says by what O must be multiplied.
+// Turns scores into exp2(factor * (score - reference)); true if references changed, and O must be multiplied
+// by `rescale`. `slack` is kSlack / factor.
 template <int kRegs>
-__device__ __forceinline__ void online_softmax(float (&s)[kRegs], float factor, RowState& row,
-                                               float (&rescale)[2]) {
+__device__ __forceinline__ bool exponentiate(float (&s)[kRegs], float factor, float slack, LazyRow& row,
+                                             float (&rescale)[2]) {
+  float top[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float top = row.max[h];
+    float even = s[2 * h], odd = s[2 * h + 1];
 #pragma unroll
-    for (int i = 2 * h; i < kRegs; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    const float zero = top == -INFINITY ? 0.f : top * factor;  // nothing visible so far: keep exp2(-inf) = 0
-    rescale[h] = ptx::ex2_approx_ftz(row.max[h] * factor - zero);
-    row.max[h] = top;
-    float sum = row.sum[h] * rescale[h];
+    for (int i = 4 + 2 * h; i < kRegs; i += 4) {
+      even = fmaxf(even, s[i]);
+      odd = fmaxf(odd, s[i + 1]);
+    }
+    top[h] = fmaxf(even, odd);
+  }
+  const bool grows = __any_sync(~0u, top[0] > row.reference[0] + slack || top[1] > row.reference[1] + slack);
+  if (grows) {
+    bool huge = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float old = row.reference[h];
+      float most = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+      most = fmaxf(old, fmaxf(most, __shfl_xor_sync(~0u, most, 2)));
+      rescale[h] =
+          old == -INFINITY ? 1.f : ptx::ex2_approx_ftz((old - most) * factor);  // before: O and sum are 0
+      row.reference[h] = most;
+      row.sum[h] *= rescale[h];
+      huge |= most != -INFINITY && fabsf(most * factor) > 0x1p26f;
+    }
+    row.huge = __any_sync(~0u, huge);
+  }
+  float offset[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) offset[h] = row.reference[h] == -INFINITY ? 0.f : row.reference[h] * factor;
+  if (row.huge) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float reference = row.reference[h] == -INFINITY ? 0.f : row.reference[h];
+      offset[h] = 0.f;
+#pragma unroll
+      for (int i = 2 * h; i < kRegs; i += 4) s[i] -= reference, s[i + 1] -= reference;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
 #pragma unroll
     for (int i = 2 * h; i < kRegs; i += 4) {
-      s[i] = ptx::ex2_approx_ftz(s[i] * factor - zero);
-      s[i + 1] = ptx::ex2_approx_ftz(s[i + 1] * factor - zero);
-      sum += s[i] + s[i + 1];
+      s[i] = ptx::ex2_approx_ftz(s[i] * factor - offset[h]);
+      s[i + 1] = ptx::ex2_approx_ftz(s[i + 1] * factor - offset[h]);
+      row.sum[h] += s[i] + s[i + 1];
     }
-    row.sum[h] = sum;
   }
+  return grows;
 }
 
-// The row's 1 / sum and LSE once all keys are in. Writes nothing; every lane of the quad gets both.
-__device__ __forceinline__ void finish_row(const RowState& row, int h, float factor, const void* sink,
+// 1 / sum and LSE of a finished row, in every lane of its quad.
+__device__ __forceinline__ void finish_row(const LazyRow& row, int h, float factor, const void* sink,
                                            int head, float& inverse, float& lse) {
   float sum = row.sum[h];
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
-  float top = row.max[h] == -INFINITY ? -INFINITY : row.max[h] * factor, weight = 1.f;
+  float top = sum == 0.f ? -INFINITY : row.reference[h] * factor, weight = 1.f;
   if (sink != nullptr) {
     const float logit = static_cast<const float*>(sink)[head] * kLog2e, higher = fmaxf(top, logit);
     if (higher != -INFINITY) {
@@ -118,26 +125,8 @@ __device__ __forceinline__ void finish_row(const RowState& row, int h, float fac
       top = higher;
     }
   }
-  inverse = sum == 0.f ? 0.f : weight / sum;
-  lse = sum == 0.f ? -INFINITY : (top + log2f(sum)) * kLn2;
-}
-
-// P and dS of a fragment from raw scores (in `s`) and dP (in `dp`); the statistics belong to the register's
-// query.
-__device__ __forceinline__ void probability_and_slope(float& s, float& dp, const ScoreMap& map, bool visible,
-                                                      float lse_log2, float delta) {
-  float slope = 1.f, score = s * map.factor;
-  if (map.remap) {
-    if (map.softcap) {
-      const float t = tanh_fast(s * map.inner);
-      score = map.outer * t;
-      slope = 1.f - t * t;
-    } else {
-      score = s * map.inner;
-    }
-  }
-  s = visible ? ptx::ex2_approx_ftz(score - lse_log2) : 0.f;
-  dp = s * (dp - delta) * slope;
+  inverse = sum == 0.f ? 0.f : weight * ptx::rcp_approx_ftz(sum);
+  lse = sum == 0.f ? -INFINITY : (top + ptx::lg2_approx_ftz(sum)) * kLn2;
 }
 
 // Registers 8k .. 8k+7 of an accumulator are the m16k16 A operand of the next product, once packed to 16

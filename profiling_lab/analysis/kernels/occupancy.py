@@ -24,18 +24,18 @@ _RESERVED_BYTES = 1024
 
 def sm_frac(device: Device, shape: LaunchShape) -> float | None:
     """Multiprocessors that have a block."""
-    if not device.multiprocessors:
+    if not device.sm_count:
         return None
-    return min(shape.blocks / device.multiprocessors, 1.0)
+    return min(shape.blocks / device.sm_count, 1.0)
 
 
 def occupancy_frac(device: Device, shape: LaunchShape) -> float | None:
     """Warps that are resident, of those that the GPU can hold."""
     resident = theoretical(device, shape)
-    if resident is None or not device.multiprocessors or not device.warps_per_sm:
+    if resident is None or not device.sm_count or not device.warps_per_sm:
         return None
     warps = math.ceil(shape.threads / _WARP) * shape.blocks
-    return min(warps / (device.multiprocessors * device.warps_per_sm), resident[0])
+    return min(warps / (device.sm_count * device.warps_per_sm), resident[0])
 
 
 def theoretical(device: Device, shape: LaunchShape) -> tuple[float, str] | None:

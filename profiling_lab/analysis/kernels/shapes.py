@@ -24,7 +24,7 @@ class KernelShape:
     shapes: int
     """distinct ones"""
     sm_frac: float | None
-    """multiprocessors that have a block"""
+    """share of SMs that have a block"""
     occupancy_frac: float | None
     """warps that are resident, of those that the GPU can hold"""
     limited_by: str

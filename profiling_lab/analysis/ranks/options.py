@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from profiling_lab.trace.window import Wanted
+    from profiling_lab.trace.window import WindowSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Options:
 
     steps_by: str | None = None
     own: tuple[str, ...] = ()
-    window: Wanted | None = None
+    window: WindowSelection | None = None
 
     @property
     def asked(self) -> tuple[tuple[str, str], ...]:

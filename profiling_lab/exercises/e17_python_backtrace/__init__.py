@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E17: which Python line launched the kernel that costs most?"""
+"""E17: which Python line launched the most expensive kernel?"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print which kernels cost most, which Python lines launched them, and what follows.
+"""Print the most expensive kernels, the Python lines that launched them, and a conclusion.
 
 python analyze_results.py run.sqlite
 """
@@ -16,11 +16,13 @@ RECORDED = Path(__file__).parent / "recorded" / "demo_h200.sqlite"
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Which kernels cost most, and which lines launched them?")
+    parser = argparse.ArgumentParser(
+        description="Show the most expensive kernels and the lines that launched them."
+    )
     parser.add_argument("trace", nargs="?", default=RECORDED, help="from profiling-lab record or nsys export")
     parser.add_argument("--limit", type=int, default=5, help="how many kernels to show (5)")
     parser.add_argument("--max-depth", type=int, default=6, help="how many frames to show of each stack (6)")
-    parser.add_argument("--module", help="show only frames whose file ends like this, e.g. model.py")
+    parser.add_argument("--module", help="show only frames whose file name ends with this, e.g. model.py")
     args = parser.parse_args()
     try:
         found = bottleneck.find(Trace.open(args.trace))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grade E17. The right answers are computed from the learner's own recording; nothing is looked up.
+"""Grade E17. The right answers are computed from the learner's own recording.
 
-The planted layer is known to the grader for one purpose only: to notice a recording of something else.
+The planted layer is known to the grader only to notice a recording of something else.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from profiling_lab.errors import LabError
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import (
-    Check,
     Exercise,
+    GradedCheck,
     Mistake,
     failed,
     not_checked,
@@ -27,13 +27,13 @@ from profiling_lab.trace import Trace
 FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "recorded" / "demo_h200.sqlite"
 PLANTED = "HeavyLayer"
-SHARE_TOLERANCE = 5.0  # per cent of all GPU time; repeated recordings differ by less
-ALSO_RIGHT_FRAC = 0.5  # with so much of the largest one, another kernel or line is an answer too
+SHARE_TOLERANCE = 5.0  # percentage points of all GPU time; repeated recordings differ by less
+ALSO_RIGHT_FRAC = 0.5  # another kernel or line with at least this share of the largest one is right too
 NEAR_LINES = 8
 
 
-def findings(workspace: Path, answers: Answers) -> list[Check]:
-    """What the recording shows, in the order of the steps. An unusable one leaves the findings unchecked."""
+def findings(workspace: Path, answers: Answers) -> list[GradedCheck]:
+    """Grade the findings, in the order of the steps. Without a usable recording they are not checked."""
     recording, found = _recording(workspace, answers)
     if found is None:
         reason = "there is no usable recording to check it against"
@@ -49,13 +49,13 @@ def findings(workspace: Path, answers: Answers) -> list[Check]:
     return [recording, *checks, _explanation(answers)]
 
 
-def repair(workspace: Path, answers: Answers) -> list[Check]:
-    from profiling_lab.exercises.e17_python_backtrace import repair  # imports torch, which listing need not
+def repair(workspace: Path, answers: Answers) -> list[GradedCheck]:
+    from profiling_lab.exercises.e17_python_backtrace import repair  # imports torch: only for grading
 
     return repair.checks(workspace, answers)
 
 
-def _recording(workspace: Path, answers: Answers) -> tuple[Check, Bottleneck | None]:
+def _recording(workspace: Path, answers: Answers) -> tuple[GradedCheck, Bottleneck | None]:
     given = answers.text("trace")
     try:
         with Trace.open(workspace / given if given else RECORDED) as trace:
@@ -69,37 +69,37 @@ def _recording(workspace: Path, answers: Answers) -> tuple[Check, Bottleneck | N
     if found.layers[0].name != PLANTED:
         why = "this recording does not show the problem: was it made after the repair, or with --heavy fast?"
         return failed(
-            "recording", f"{why} Record the untouched folder with --heavy slow or --heavy loop"
+            "recording", f"{why} Record the unchanged folder with --heavy slow or --heavy loop"
         ), None
     whose = "your own" if given else "the one that came with the exercise"
     share = numbers.share(found.coverage.attributed_frac)
     return passed("recording", f"{whose}; {share} of its GPU time has a Python line"), found
 
 
-def _layer(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
+def _layer(answers: Answers, found: Bottleneck, truth: Layer) -> GradedCheck:
     given = answers.text("finding.layer")
     if given is None:
         return _unanswered("layer", "`profiling-lab lines FILE --by function` ranks the candidates")
     name = given.removesuffix("()").removesuffix(".forward").rpartition(":")[2].removeprefix("model.")
     if name == truth.name:
-        return passed("layer", f"{name} costs most")
+        return passed("layer", f"{name} is the most expensive")
     if name not in {layer.name for layer in found.layers}:
         return failed(
-            "layer", f"nothing called {given!r} launches a kernel here; spell it as model.py spells it"
+            "layer", f"nothing called {given!r} launches a kernel here; use the spelling of model.py"
         )
     return failed(
-        "layer", f"something costs more than {given}, once all its kernels are added up, backward too"
+        "layer", f"another layer costs more than {given} if all its kernels are summed, including backward"
     )
 
 
-def _kernel(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
+def _kernel(answers: Answers, found: Bottleneck, truth: Layer) -> GradedCheck:
     given = answers.text("finding.kernel")
     if given is None:
-        return _unanswered("kernel", "`profiling-lab kernels FILE` shows who launched each")
+        return _unanswered("kernel", "`profiling-lab kernels FILE` shows what launched each")
     own_ns = found.kernels_of(truth.name)
     costly = {name for name, ns in own_ns.items() if ns >= ALSO_RIGHT_FRAC * max(own_ns.values())}
     matches = [row for row in found.kernels if _is_named(given, row)]
-    # A kernel without a Python stack (nsys has none for backward) belongs to nobody: it does not count.
+    # A kernel without a Python stack (nsys has none for backward) is not attributed and does not count.
     elsewhere = [row for row in matches if row.name not in own_ns and row.stacks and row.stacks[0].frames]
     if not matches:
         return failed("kernel", f"no kernel of this recording has {given!r} in its name")
@@ -108,20 +108,20 @@ def _kernel(answers: Answers, found: Bottleneck, truth: Layer) -> Check:
             "kernel", "it is launched from elsewhere: read the stack below it, innermost frame first"
         )
     if elsewhere:
-        return failed("kernel", f"{given!r} also fits kernels of other layers; give more of the name")
+        return failed("kernel", f"{given!r} also matches kernels of other layers; write more of the name")
     if not any(row.name in costly for row in matches):
-        return failed("kernel", "the layer does launch it, but another of its kernels takes far more time")
-    return passed("kernel", "the costly kernel of the costly layer")
+        return failed("kernel", "the layer launches it, but another kernel of the layer takes far more time")
+    return passed("kernel", "the most expensive kernel of the most expensive layer")
 
 
 def _is_named(given: str, row: KernelRow) -> bool:
-    """A part of the name, or the name as a table shows it: with its middle left out."""
+    """Whether `given` is a part of the name, or the name as a table shows it, with its middle omitted."""
     return any(
         all(part in name for part in given.split("...")) for name in (row.name, bottleneck.shown_name(row))
     )
 
 
-def _line(answers: Answers, truth: Layer) -> Check:
+def _line(answers: Answers, truth: Layer) -> GradedCheck:
     file, line = answers.text("finding.file"), answers.integer("finding.line")
     if file is None or line is None:
         return _unanswered("line", "the innermost frame of your own code below the kernel")
@@ -133,33 +133,33 @@ def _line(answers: Answers, truth: Layer) -> Check:
         return failed("line", f"{file} is not where the kernel's innermost frame of your own code is")
     if any(abs(line - other) <= NEAR_LINES for _, other in right):
         return failed(
-            "line", "close, but the stack names the executing line, not the `def` or `class` above it"
+            "line", "close, but the stack shows the executing line, not the `def` or `class` above it"
         )
-    return failed("line", "another line launches it: the callers are further out in the stack")
+    return failed("line", "another line launches it; this one may be a caller, further out in the stack")
 
 
-def _share(answers: Answers, truth: Layer) -> Check:
+def _share(answers: Answers, truth: Layer) -> GradedCheck:
     given = answers.number("finding.share")
     if given is None:
-        return _unanswered("share", "in per cent of all GPU time")
+        return _unanswered("share", "as a percentage of all GPU time")
     actual = 100 * truth.share_frac
     if abs(given - actual) <= SHARE_TOLERANCE:
         return passed("share", f"{given:.1f} %, recomputed {actual:.1f} %")
     if abs(given - actual * truth.forward_ns / truth.gpu_ns) <= SHARE_TOLERANCE:
-        return failed("share", "that is the forward part alone; a layer's backward kernels are its cost too")
+        return failed("share", "that is only the forward part; add the layer's backward kernels")
     if abs(100 * given - actual) <= SHARE_TOLERANCE:
-        return failed("share", "give it in per cent, not as a fraction")
-    return failed("share", "not its part of all GPU time; add all its lines up, forward and backward")
+        return failed("share", "write the value in per cent, not as a fraction")
+    return failed("share", "not its share of all GPU time; sum all its lines, forward and backward")
 
 
-def _explanation(answers: Answers) -> Check:
+def _explanation(answers: Answers) -> GradedCheck:
     missing = [key for key in ("cause", "change") if answers.text(f"fix.{key}") is None]
     if missing:
         return _unanswered("explanation", f"[fix] {' and '.join(missing)} in your own words")
-    return passed("explanation", "cause and change are written down; whether they convince is yours to judge")
+    return passed("explanation", "cause and change are written down; this check does not judge their content")
 
 
-def _unanswered(name: str, hint: str) -> Check:
+def _unanswered(name: str, hint: str) -> GradedCheck:
     return failed(name, f"not answered yet: {hint}")
 
 
@@ -171,7 +171,7 @@ def _line_of(text: str) -> int:
 
 EXERCISE = Exercise(
     entry=entry("python-backtrace"),
-    question="Which Python line launched the kernel that costs most?",
+    question="Which Python line launched the most expensive kernel?",
     starter=(
         "README.md",
         "train_model.py",
@@ -194,18 +194,18 @@ EXERCISE = Exercise(
             "layer",
         ),
         Mistake("the caller instead of the layer", {"finding.layer": "training_step"}, "layer"),
-        Mistake("a name that is nowhere", {"finding.layer": "SlowLayer"}, "layer"),
+        Mistake("a name that does not exist", {"finding.layer": "SlowLayer"}, "layer"),
         Mistake("an invented kernel", {"finding.kernel": "ampere_sgemm_128x64_tn"}, "kernel"),
-        Mistake("a word that every kernel's name contains", {"finding.kernel": "e"}, "kernel"),
+        Mistake("a letter that every kernel name contains", {"finding.kernel": "e"}, "kernel"),
         Mistake(
             "where the layer is defined, not where it launches",
             {"finding.line": _line_of(f"class {PLANTED}")},
             "line",
         ),
-        Mistake("who calls the layer", {"finding.line": _line_of("self.heavy(x)")}, "line"),
+        Mistake("the line that calls the layer", {"finding.line": _line_of("self.heavy(x)")}, "line"),
         Mistake("the right line of the wrong file", {"finding.file": "train_model.py"}, "line"),
         Mistake("everything", {"finding.share": 100.0}, "share"),
-        Mistake("a fraction in the place of per cent", {"finding.share": 0.45}, "share"),
-        Mistake("nothing said about the cause", {"fix.cause": ""}, "explanation"),
+        Mistake("a fraction instead of a percentage", {"finding.share": 0.45}, "share"),
+        Mistake("no cause written down", {"fix.cause": ""}, "explanation"),
     ),
 )

@@ -19,7 +19,7 @@ ON_GPU = torch.cuda.is_available()
 
 
 def layer_range(name):
-    """An NVTX range around one layer. Without CUDA nobody could see it, so there it is nothing."""
+    """An NVTX range around one layer. Without CUDA it does nothing."""
     return torch.cuda.nvtx.range(name) if ON_GPU else nullcontext()
 
 
@@ -32,13 +32,13 @@ def attention_layer(x, qkv, out, nhead):
 
 
 def feed_forward_layer(x, up, down):
-    """Two matrix products with a GELU between them, for every token alone."""
+    """Two matrix multiplications with a GELU in between, applied per token."""
     hidden = F.gelu(up(x))
     return down(hidden)
 
 
 class PositionalEncoding(nn.Module):
-    """Adds a fixed pattern of sines and cosines, from which the model tells positions apart."""
+    """Adds a fixed pattern of sines and cosines, so that the model can distinguish positions."""
 
     def __init__(self, d_model, max_tokens=4096):
         super().__init__()

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge a repaired model.py: it must give the same result as the untouched one, gradients too, and train
-faster.
-"""
+"""Grade a repaired model.py: same results and gradients as the original, and faster training."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import torch
 
 from profiling_lab.errors import UsageError
 from profiling_lab.exercises.answers import Answers
-from profiling_lab.exercises.exercise import Check, Need, Status, failed, not_checked, passed
+from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Need, failed, not_checked, passed
 from profiling_lab.measure import interleaved, ratio
 
 STARTER = Path(__file__).parent / "model.py"
@@ -23,11 +21,11 @@ CULPRITS = ("slow", "loop")
 # Small enough for double precision on a CPU.
 SMALL = {"vocab_size": 100, "d_model": 256, "nhead": 4, "num_layers": 1}
 FULL = {"vocab_size": 10000, "d_model": 512, "nhead": 8, "num_layers": 4}
-FASTER_AT_LEAST = 1.1  # below, the difference may be the machine's mood
+FASTER_AT_LEAST = 1.1  # below this, the difference may be noise
 CLAIM_TOLERANCE_FRAC = 0.25
 
 
-def checks(workspace: Path, answers: Answers) -> list[Check]:
+def checks(workspace: Path, answers: Answers) -> list[GradedCheck]:
     """The checks "result", "speed" and "claim" of the model.py in `workspace`."""
     heavy = answers.text("heavy") or CULPRITS[0]
     if heavy not in CULPRITS:
@@ -36,22 +34,22 @@ def checks(workspace: Path, answers: Answers) -> list[Check]:
     if not path.is_file():
         return [failed("result", "there is no model.py in this folder")]
     if path.read_bytes() == STARTER.read_bytes():
-        return [failed("result", "model.py is as it came: nothing is repaired yet (step 5)")]
+        return [failed("result", "model.py is unchanged: nothing is repaired yet (step 5)")]
     try:
         starter, repaired = load(STARTER, "starter_model"), load(path, "repaired_model")
         result = _result(starter, repaired, heavy)
-        if result.status is not Status.PASSED:
+        if result.status is not CheckStatus.PASSED:
             return [
                 result,
-                not_checked("speed", "how fast a different result comes does not matter"),
+                not_checked("speed", "the speed does not matter while the result differs"),
             ]
         return [result, *_speed(starter, repaired, heavy, answers.number("fix.speedup"))]
-    except Exception as error:  # a learner's code may raise anything, and must hear what
+    except Exception as error:  # a learner's code may raise anything, and the learner must see it
         return [failed("result", f"model.py raises {type(error).__name__}: {error}")]
 
 
 def load(path: Path, name: str) -> ModuleType:
-    """The module in a file, under a name of its own: two files called model.py must live side by side."""
+    """Import a file under a unique module name, because two files called model.py are loaded."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file")
@@ -61,7 +59,7 @@ def load(path: Path, name: str) -> ModuleType:
 
 
 def _tensors(model: torch.nn.Module, tokens: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a training step computes: the output and every gradient, in fp64 on the CPU."""
+    """The results of a training step: the output and every gradient, in fp64 on the CPU."""
     output = model(tokens)
     torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten()).backward()
     found = {"the output": output.detach()}
@@ -69,7 +67,7 @@ def _tensors(model: torch.nn.Module, tokens: torch.Tensor, target: torch.Tensor)
     return {name: tensor.double().cpu() for name, tensor in found.items()}
 
 
-def _result(starter: ModuleType, repaired: ModuleType, heavy: str) -> Check:
+def _result(starter: ModuleType, repaired: ModuleType, heavy: str) -> GradedCheck:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     before = starter.TransformerWithHeavyLayer(**SMALL, heavy=heavy)
@@ -90,19 +88,19 @@ def _result(starter: ModuleType, repaired: ModuleType, heavy: str) -> Check:
         if name not in new:
             return failed("result", f"{name} is missing: the repaired layer must train as before")
         distance = (new[name] - exactly).abs().max().item()
-        # Another order of summation is welcome; another precision is another result.
+        # Another order of summation is allowed; a lower precision is not.
         rounding = 16 * torch.finfo(torch.float32).eps * exactly.abs().max().item()
         bound = 4 * (old[name] - exactly).abs().max().item() + rounding
-        if not distance <= bound:  # so written that NaN fails
-            return failed("result", f"{name} is off by {distance:.1e}; rounding explains {bound:.1e}")
+        if not distance <= bound:  # written so that NaN fails
+            return failed("result", f"{name} differs by {distance:.1e}; rounding explains up to {bound:.1e}")
     return passed(
         "result", f"output and {len(wanted) - 1} gradients agree with double precision ({device.type})"
     )
 
 
-def _speed(starter: ModuleType, repaired: ModuleType, heavy: str, claimed: float | None) -> list[Check]:
+def _speed(starter: ModuleType, repaired: ModuleType, heavy: str, claimed: float | None) -> list[GradedCheck]:
     if missing := Need.GPU.missing():
-        reason = f"{missing}, and a CPU's time says nothing about a GPU's"
+        reason = f"{missing}, and a time on the CPU says nothing about the GPU"
         return [not_checked(name, reason) for name in ("speed", "claim")]
     times = interleaved(
         {
@@ -114,18 +112,18 @@ def _speed(starter: ModuleType, repaired: ModuleType, heavy: str, claimed: float
     gain = ratio(times["before"], times["after"])
     measured = f"{before_ms:.2f} ms per step before, {after_ms:.2f} ms after: {gain:.2f} times"
     if gain < FASTER_AT_LEAST:
-        speed = failed("speed", f"{measured}, no clear gain")
+        speed = failed("speed", f"{measured}, no clear speedup")
     else:
         speed = passed("speed", measured)
     if claimed is None:
         return [speed, failed("claim", "not answered yet: [fix] speedup, as you measured it")]
-    said = f"you say {claimed:.2f} times, measured here {gain:.2f} times"
+    said = f"your answer is {claimed:.2f} times, measured here: {gain:.2f} times"
     is_honest = abs(claimed / gain - 1) <= CLAIM_TOLERANCE_FRAC
     return [speed, passed("claim", said) if is_honest else failed("claim", said)]
 
 
 def training_step(model: torch.nn.Module) -> Callable[[], None]:
-    """One step of training that model on the GPU, on random words, as a function to be timed."""
+    """One training step of the model on the GPU with random tokens, as a function to be timed."""
     model.cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     data, target = torch.randint(FULL["vocab_size"], (2, 32, 128), device="cuda")

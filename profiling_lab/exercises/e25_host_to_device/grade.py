@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.exercises.clinic import SHARE, Question, exercise
+from profiling_lab.exercises.clinic import SHARE, Defect, exercise
 from profiling_lab.exercises.program_repair import Goal
 from profiling_lab.exercises.suspects import operations
 from profiling_lab.rules.view import Mask, View
@@ -19,7 +19,7 @@ def pageable(view: View) -> Mask:
 EXERCISE = exercise(
     "host-to-device",
     "Why does the GPU wait for its data?",
-    Question(operations(pageable, names="memory"), planted=("train",), behind="memory", size=SHARE),
+    Defect(operations(pageable, names="memory"), planted=("train",), behind="memory", size=SHARE),
     Goal(faster=1.5, steps=8),
     rules=("pageable_copy",),
 )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.exercises.clinic import KERNELS, Question, exercise
+from profiling_lab.exercises.clinic import KERNELS, Defect, exercise
 from profiling_lab.exercises.program_repair import Goal
 from profiling_lab.exercises.suspects import operations
 from profiling_lab.rules.view import Mask, View
@@ -18,7 +18,7 @@ def small(view: View) -> Mask:
 EXERCISE = exercise(
     "many-small-kernels",
     "Why is the GPU idle although nothing waits?",
-    Question(
+    Defect(
         operations(small, effect="kernels", weigh="number"),
         planted=("GroupedScale.forward",),
         behind="kernel",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.exercises.clinic import SHARE, Question, exercise
+from profiling_lab.exercises.clinic import SHARE, Defect, exercise
 from profiling_lab.exercises.program_repair import Goal
 from profiling_lab.exercises.suspects import operations
 from profiling_lab.rules.view import Mask, View
@@ -16,7 +16,7 @@ def elementwise(view: View) -> Mask:
 EXERCISE = exercise(
     "memory-bandwidth",
     "Why does so little arithmetic take so long?",
-    Question(operations(elementwise), planted=("norm_gelu",), behind="kernel", size=SHARE),
+    Defect(operations(elementwise), planted=("norm_gelu",), behind="kernel", size=SHARE),
     Goal(faster=2.0, steps=5),
     rules=("memory_bound",),
 )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.exercises.clinic import SHARE, Question, exercise
+from profiling_lab.exercises.clinic import SHARE, Defect, exercise
 from profiling_lab.exercises.program_repair import Goal
 from profiling_lab.exercises.suspects import operations
 from profiling_lab.rules.kernel_families import REARRANGING
@@ -17,7 +17,7 @@ def rearranging(view: View) -> Mask:
 EXERCISE = exercise(
     "memory-layout",
     "Which line only moves memory around?",
-    Question(operations(rearranging), planted=("channel_norm",), behind="kernel", size=SHARE, also_frac=0.25),
+    Defect(operations(rearranging), planted=("channel_norm",), behind="kernel", size=SHARE, also_frac=0.25),
     Goal(faster=1.3, steps=5),
     rules=("layout_copies",),
 )

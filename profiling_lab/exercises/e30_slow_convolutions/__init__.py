@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E30: which kernels is this convolution made of?"""
+"""E30: which kernels does this convolution launch?"""

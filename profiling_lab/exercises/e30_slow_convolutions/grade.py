@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.exercises.clinic import SHARE, Question, exercise
+from profiling_lab.exercises.clinic import SHARE, Defect, exercise
 from profiling_lab.exercises.program_repair import TF32, Goal
 from profiling_lab.exercises.suspects import operations
 from profiling_lab.rules.view import Mask, View
@@ -15,8 +15,8 @@ def unfolding(view: View) -> Mask:
 
 EXERCISE = exercise(
     "slow-convolutions",
-    "Which kernels is this convolution made of?",
-    Question(operations(unfolding), planted=("Block.forward",), behind="kernel", size=SHARE),
+    "Which kernels does this convolution launch?",
+    Defect(operations(unfolding), planted=("Block.forward",), behind="kernel", size=SHARE),
     Goal(faster=2.0, steps=5, rounding=TF32),
     rules=(
         "tensor_cores",

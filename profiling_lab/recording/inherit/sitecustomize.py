@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a child of a recorded program be recorded: Python imports this where PYTHONPATH has this folder.
+"""Record child processes of a recorded program: Python imports this file through PYTHONPATH.
 
-Any Python 3 may run it, with or without profiling_lab. Afterwards all is as if it had not been there: the
-folder is not on sys.path, and the environment's own sitecustomize has run, or is told to be missing.
+Any Python 3 may run it, with or without profiling_lab. Afterwards nothing else has changed: the folder is
+not on sys.path, and the environment's own sitecustomize has run, or is reported as missing.
 """
 
 import os
@@ -23,7 +23,7 @@ from importlib.util import module_from_spec  # noqa: E402
 
 _spec = PathFinder.find_spec("sitecustomize")
 if _spec is None or _spec.loader is None:
-    raise ImportError("there is no sitecustomize", name="sitecustomize")  # which Python expects, in silence
+    raise ImportError("there is no sitecustomize", name="sitecustomize")  # Python ignores this error
 _module = module_from_spec(_spec)
 sys.modules["sitecustomize"] = _module
 _spec.loader.exec_module(_module)

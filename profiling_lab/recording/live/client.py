@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a live process for a recording, and makes the file from what the process captured."""
+"""The client side of attach: request a recording from a live process, and convert its capture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS_FOR_AN_ANSWER = 30.0
 
 
 class LiveProcess:
-    """A connection to one process that listens. Raises UsageError, LabError where there is none."""
+    """A connection to a listening process. Raises UsageError or LabError if there is none."""
 
     def __init__(self, process: int) -> None:
         self.process = process
@@ -28,7 +28,7 @@ class LiveProcess:
         self._watched = select.poll()
         self._watched.register(self._socket, select.POLLIN)
         self._death = -1
-        # A fork that the program made in C keeps its end of the socket open: ask the kernel, too.
+        # A fork made in C keeps its end of the socket open, so the kernel is asked too.
         with contextlib.suppress(OSError, AttributeError):
             self._death = os.pidfd_open(process)
             self._watched.register(self._death, select.POLLIN)
@@ -42,29 +42,29 @@ class LiveProcess:
             os.close(self._death)
 
     def status(self) -> dict[str, Any]:
-        """What the process says about itself."""
+        """The status of the process."""
         return self._ask({"do": "status"})
 
     def detach(self) -> dict[str, Any]:
-        """End the window, whoever asked for it. Raises UsageError if there is none."""
+        """End the window, also one requested by another client. Raises UsageError if there is none."""
         return self._ask({"do": "detach"})
 
     def attach(self, request: Request) -> dict[str, Any]:
-        """Ask for a window; the answer says where its capture is."""
+        """Request a window; the answer contains the path of its capture."""
         return self._ask({"do": "attach", **request.as_message()})
 
     def let_go(self) -> None:
-        """End the own window; next_event() tells when that is done."""
+        """End our own window; next_event() reports when that is done."""
         with contextlib.suppress(OSError):
             control_socket.send(self._socket, {"do": "detach"})
 
     def ask_status(self) -> None:
-        """next_event() brings the answer, between others."""
+        """Request the status; next_event() returns the answer among other events."""
         with contextlib.suppress(OSError):
             control_socket.send(self._socket, {"do": "status"})
 
     def next_event(self, seconds: float | None) -> dict[str, Any] | None:
-        """The next thing that the process tells, {} if it is silent for so long; None: it is gone."""
+        """The next event of the process, {} after a timeout; None: the process is gone."""
         ready = self._watched.poll(None if seconds is None else max(0, seconds) * 1000)
         if not ready:
             return {}
@@ -73,10 +73,10 @@ class LiveProcess:
         try:
             return control_socket.receive(self._socket)
         except BlockingIOError:
-            return None  # dead, and there is nothing more to read
+            return None  # the process has ended, and there is nothing more to read
         except (OSError, ValueError) as error:
             raise LabError(
-                f"process {self.process} answers what this version does not know: {error}"
+                f"process {self.process} sent an answer that this version does not understand: {error}"
             ) from None
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -87,14 +87,14 @@ class LiveProcess:
             raise LabError(gone) from None
         ends = time.monotonic() + _SECONDS_FOR_AN_ANSWER
         answer = self.next_event(_SECONDS_FOR_AN_ANSWER)
-        while answer is not None and answer.get("event") in _STORIES:
+        while answer is not None and answer.get("event") in _PROGRESS_EVENTS:
             answer = self.next_event(ends - time.monotonic())
         if answer is None:
             raise LabError(gone)
         if not answer:
             raise LabError(
-                f"process {self.process} does not answer for {_SECONDS_FOR_AN_ANSWER:.0f} s: it is "
-                "stopped, or in a long call that keeps Python's lock"
+                f"process {self.process} has not answered for {_SECONDS_FOR_AN_ANSWER:.0f} s: it is "
+                "stopped, or in a long call that holds the GIL"
             )
         if answer.get("event") == "refused":
             kinds = {2: UsageError, 3: NotEnoughDataError}
@@ -102,23 +102,23 @@ class LiveProcess:
         return answer
 
 
-_STORIES = ("waiting", "warming up", "recording")  # told as they happen, and no answers
+_PROGRESS_EVENTS = ("waiting", "warming up", "recording")  # sent as they happen; they are not answers
 
 
 def live_processes(user: int) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Each process of this user that listens, with its status or why that is not known."""
+    """Each listening process of this user, with its status, or the reason why that is not known."""
     for process in control_socket.processes(user):
         try:
             with LiveProcess(process) as live:
                 yield process, live.status()
         except UsageError:
-            continue  # a socket that a dead process left
+            continue  # the socket of a dead process
         except LabError as error:
             yield process, str(error)
 
 
 def write_file(spool: Path, output: Path, finished: dict[str, Any]) -> RecordingSummary:
-    """Make the file of a window that ended well; the capture is removed.
+    """Write the file of a finished window and remove the capture.
 
     Raises NotEnoughDataError if no window had begun, LabError if the file cannot be written.
     """
@@ -141,7 +141,7 @@ def write_file(spool: Path, output: Path, finished: dict[str, Any]) -> Recording
 
 
 def recover(spool: Path, output: Path) -> dict[str, int]:
-    """Make a file of what a process captured that is gone; the capture stays. Returns its tables' rows."""
+    """Write a file from the capture of a process that is gone; the capture stays. Returns rows per table."""
     from profiling_lab.recording.convert import convert
 
     if not spool.is_file():

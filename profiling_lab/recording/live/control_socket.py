@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private socket through which a live process is asked for a recording: where it is, who may use it.
+"""The private control socket of a live process: its location and its access control.
 
-One folder per user, mode 0700, holds one socket per process, mode 0600, named by its process id. Both ends
-ask the kernel who is at the other end. The folder stands in /tmp and not in $XDG_RUNTIME_DIR, which is
-removed when its user logs out while a long job goes on, and which another shell of the user may not have.
+One folder per user (mode 0700) contains one socket per process (mode 0600), named by its process id. Both
+ends verify the peer through the kernel (SO_PEERCRED). The folder is in /tmp and not in $XDG_RUNTIME_DIR,
+which is removed when the user logs out during a long job, and which another shell of the user may not have.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from profiling_lab.errors import LabError, UsageError
 
 FOLDER_VARIABLE = "PROFILING_LAB_SOCKETS"
-"""names another folder than /tmp/profiling-lab-<user id>"""
+"""overrides the folder /tmp/profiling-lab-<user id>"""
 MOST_BYTES = 64 * 1024
-_SECONDS_TO_CONNECT = 30  # where many ask at once, or the process is stopped
-_CREDENTIALS = struct.Struct("iII")  # of SO_PEERCRED: process, user, group
+_SECONDS_TO_CONNECT = 30  # for many clients at once, or a stopped process
+_CREDENTIALS = struct.Struct("iII")  # SO_PEERCRED: process, user, group
 
 
 def folder_of(user: int) -> str:
@@ -35,7 +35,7 @@ def folder_of(user: int) -> str:
 def private_folder(user: int, *, create: bool = False) -> Iterator[int]:
     """The descriptor of the folder of this user's sockets.
 
-    Raises LabError if it is not this user's alone, FileNotFoundError if there is none.
+    Raises LabError if other users can access it, FileNotFoundError if there is none.
     """
     path = folder_of(user)
     if create:
@@ -46,13 +46,13 @@ def private_folder(user: int, *, create: bool = False) -> Iterator[int]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise LabError(f"{path}, where the sockets are, is no folder to use: {error.strerror}") from None
+        raise LabError(f"the socket folder {path} cannot be used: {error.strerror}") from None
     try:
         facts = os.fstat(folder)
         if facts.st_uid != user or facts.st_mode & 0o077:
             raise LabError(
                 f"{path} must belong to user {user} alone (mode 0700), not to user {facts.st_uid} with mode "
-                f"{stat.S_IMODE(facts.st_mode):04o}; {FOLDER_VARIABLE} can name another folder"
+                f"{stat.S_IMODE(facts.st_mode):04o}; set {FOLDER_VARIABLE} to use another folder"
             )
         yield folder
     finally:
@@ -64,7 +64,7 @@ def _name(process: int) -> str:
 
 
 def _address(folder: int, name: str) -> str:
-    """Through the open folder: nobody can exchange it meanwhile, and a long path does not matter."""
+    """An address through the open folder, which cannot be replaced meanwhile and may have a long path."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
@@ -73,13 +73,13 @@ def _new_socket() -> socket.socket:
 
 
 def bind(process: int) -> socket.socket:
-    """The listening socket of this process. Raises LabError or OSError if there can be none."""
+    """Create the listening socket of this process. Raises LabError or OSError if that fails."""
     ours = _new_socket()
     try:
         with private_folder(os.geteuid(), create=True) as folder:
-            os.fchmod(ours.fileno(), 0o600)  # before bind(): the file is never there with another mode
+            os.fchmod(ours.fileno(), 0o600)  # before bind(), so that the file never has another mode
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(_name(process), dir_fd=folder)  # of a dead process with our id, or from before exec
+                os.unlink(_name(process), dir_fd=folder)  # left by a dead process, or from before exec
             ours.bind(_address(folder, _name(process)))
         ours.listen(8)
         ours.setblocking(False)
@@ -90,7 +90,7 @@ def bind(process: int) -> socket.socket:
 
 
 def remove(process: int) -> None:
-    """Take the socket's file away. Nothing can be wrong with that."""
+    """Remove the socket's file. Never raises."""
     with contextlib.suppress(OSError, LabError), private_folder(os.geteuid()) as folder:
         os.unlink(_name(process), dir_fd=folder)
 
@@ -103,7 +103,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def processes(user: int) -> list[int]:
-    """The processes of this user that have a socket, whether they still live or not."""
+    """The processes of this user that have a socket, whether they are still running or not."""
     try:
         with private_folder(user) as folder:
             names = os.listdir(folder)
@@ -115,7 +115,7 @@ def processes(user: int) -> list[int]:
 
 
 def connect(process: int) -> socket.socket:
-    """A connection to this process. Raises UsageError where nobody can be asked, LabError otherwise."""
+    """Connect to this process. Raises UsageError if it does not listen, LabError for other failures."""
     try:
         user = _user_of(process)
     except OSError:
@@ -131,19 +131,19 @@ def connect(process: int) -> socket.socket:
             ours.connect(_address(folder, _name(process)))
     except FileNotFoundError:
         ours.close()
-        raise UsageError(f"process {process} waits for no recording: {waits}") from None
+        raise UsageError(f"process {process} cannot be attached to: {waits}") from None
     except ConnectionRefusedError:
         ours.close()
         _clean(process, user)
         raise UsageError(
-            f"process {process} waits for no recording any more, or runs another program: {waits}"
+            f"process {process} can no longer be attached to, or runs another program: {waits}"
         ) from None
     except BlockingIOError:
         ours.close()
-        raise LabError(f"process {process} does not answer: it is stopped, or too many ask at once") from None
+        raise LabError(f"process {process} does not answer: it is stopped, or has too many clients") from None
     except OSError as error:
         ours.close()
-        raise LabError(f"process {process} cannot be asked: {error.strerror}") from None
+        raise LabError(f"process {process} cannot be attached to: {error.strerror}") from None
     except LabError:
         ours.close()
         raise
@@ -158,14 +158,14 @@ def connect(process: int) -> socket.socket:
 
 
 def _user_of(process: int) -> int:
-    """Not the owner of its folder in /proc, who is root where a process may not be dumped."""
+    """The effective user of a process. The owner of its /proc folder is root if it is not dumpable."""
     with open(f"/proc/{process}/status", "rb") as file:
         line = next(line for line in file if line.startswith(b"Uid:"))
-    return int(line.split()[2])  # the effective one
+    return int(line.split()[2])  # the effective user
 
 
 def _clean(process: int, user: int) -> None:
-    """Remove a socket that nobody listens at any more."""
+    """Remove a socket without a listener."""
     probe = _new_socket()
     try:
         with private_folder(user) as folder:
@@ -182,12 +182,12 @@ def _clean(process: int, user: int) -> None:
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
-    """One message. Names of files may hold bytes that are no text: JSON's escapes carry them."""
+    """Send one message. File names that are not valid UTF-8 are transported by JSON escapes."""
     connection.send(json.dumps(message).encode("ascii"))
 
 
 def receive(connection: socket.socket) -> dict[str, Any] | None:
-    """The next message; None: the other end is gone. Raises ValueError for anything that is none."""
+    """The next message; None: the peer is gone. Raises ValueError for malformed messages."""
     try:
         packet = connection.recv(MOST_BYTES)
     except ConnectionResetError:
@@ -196,5 +196,5 @@ def receive(connection: socket.socket) -> dict[str, Any] | None:
         return None
     message = json.loads(packet.decode("ascii"))
     if not isinstance(message, dict):
-        raise ValueError("a message is an object")
+        raise ValueError("expected a JSON object")
     return message

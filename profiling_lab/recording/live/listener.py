@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that can be asked for a recording while it runs.
+"""The process side of attach: a process that can be recorded while it runs.
 
-listen() starts one thread. It sleeps in poll() until somebody connects to the process's socket; nothing else
-is there: CUPTI is not attached, no hook is installed, no step is counted. A window is a Recorder that this
-thread starts and ends. The program's own threads only end its steps. What was captured stays in the spool:
-the command that asked for it makes the file, so the job does not pay for that.
+listen() starts one thread. It sleeps in poll() until a client connects to the process's socket. While
+dormant, CUPTI is not attached, no hook is installed, and no step is counted. A window is a Recorder that
+this thread starts and stops; the program's own threads only signal the ends of steps. The capture stays in
+the spool. The client converts it, so that the job has no overhead from the conversion.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ from profiling_lab.recording.live import control_socket
 from profiling_lab.recording.live.request import Request
 from profiling_lab.recording.meta_names import NOT_IN_THE_META_TABLE
 from profiling_lab.recording.recorder import Recorder
-from profiling_lab.recording.schedule import Phase
+from profiling_lab.recording.schedule import RecorderState
 
 PROTOCOL = 1
 _MOST_CLIENTS = 16
 _SECONDS_TO_END = 30.0
-_FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT")  # a fault of ours must be seen
-_PHASES = {Phase.OFF: "waiting", Phase.WARM_UP: "warming up", Phase.RECORD: "recording"}
+_FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT")  # our own faults must be visible
+_PHASES = {
+    RecorderState.OFF: "waiting",
+    RecorderState.WARM_UP: "warming up",
+    RecorderState.RECORD: "recording",
+}
 
 
 class _Descriptor:
-    """A descriptor that the program may close (os.closerange), and get again for a file of its own."""
+    """A descriptor that the program may close (os.closerange) and reuse for its own file."""
 
     def __init__(self, number: int) -> None:
         self.number = _moved_up(number)
@@ -63,7 +67,7 @@ class _Descriptor:
 
 
 def _moved_up(number: int) -> int:
-    """The same file under a high number: the program's files get the numbers that they get without us."""
+    """Duplicate to a high number, so that the program's descriptors have the same numbers as without us."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     first = 1024 if soft == resource.RLIM_INFINITY else min(soft, 1024)
     try:
@@ -90,8 +94,8 @@ class Listener:
         self._recorder: Recorder | None = None
         self._owner = 0
         self._began = 0.0
-        self._changes: deque[Phase] = deque()
-        self._state = _PHASES[Phase.OFF]
+        self._changes: deque[RecorderState] = deque()
+        self._state = _PHASES[RecorderState.OFF]
         self._steps_before = 0
         self._files: list[dict[str, Any]] = []
         self._closing = self._must_give_way = False
@@ -99,10 +103,10 @@ class Listener:
         self._ended = _thread.allocate_lock()
         self._give_up_end = process_end.call_then(self.close)
 
-    # ---- the program's threads ----
+    # ---- called on the program's threads ----
 
     def start(self) -> None:
-        """Start the thread. No signal is delivered to it, nor to a thread that it starts."""
+        """Start the thread. It blocks all signals, and so do threads that it starts."""
         faults = {getattr(signal, name) for name in _FAULTS}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         try:
@@ -112,14 +116,14 @@ class Listener:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
-        """End a window that is open, take the socket away. Does nothing in a forked child, or twice."""
+        """End an open window and remove the socket. Does nothing in a forked child, or when called twice."""
         global _listener
         if os.getpid() != self.process or self._closing:
             return
         self._closing = True
         self._give_up_end()
         control_socket.remove(self.process)
-        if self._ring():
+        if self._wake():
             self._ended.acquire(timeout=_SECONDS_TO_END)
         recorder = self._recorder
         if recorder is not None and recorder.is_recording:  # the thread could not be woken
@@ -129,7 +133,7 @@ class Listener:
             _listener = None
 
     def forget(self) -> None:
-        """In a forked child: nobody must take it for its parent."""
+        """In a forked child: close everything, so that clients do not confuse it with its parent."""
         with contextlib.suppress(OSError):
             self._socket.detach()
         for descriptor in (self._listening, self._bell, self._bell_rope):
@@ -139,25 +143,25 @@ class Listener:
             descriptor.close()
         self._clients = {}
 
-    def _phase_changed(self, phase: Phase) -> None:
+    def _phase_changed(self, phase: RecorderState) -> None:
         self._changes.append(phase)
-        self._ring()
+        self._wake()
 
     def _give_way(self) -> None:
-        """The program starts a recording of its own: it has the right of way."""
+        """The program starts its own recording, which takes precedence."""
         self._must_give_way = True
-        if self._ring():
+        if self._wake():
             self._gave_way.wait(_SECONDS_TO_END)
 
-    def _ring(self) -> bool:
-        """Wake the thread. False: the program has closed what it sleeps on."""
+    def _wake(self) -> bool:
+        """Wake the thread. False: the program closed the descriptors that it waits for."""
         if not self._bell_rope.is_ours or os.getpid() != self.process:
             return False
-        with contextlib.suppress(BlockingIOError):  # it rings already
+        with contextlib.suppress(BlockingIOError):  # a wake-up is pending already
             os.write(self._bell_rope.number, b"!")
         return True
 
-    # ---- our thread ----
+    # ---- called on our own thread ----
 
     def _serve(self) -> None:
         try:
@@ -168,8 +172,8 @@ class Listener:
             while not self._closing and self._serve_once():
                 pass
             self._finish("the program ended")
-        except Exception as error:  # ours must never become the program's
-            self._tell_owner({"event": "failed", "why": f"the recorder in the process failed: {error!r}"})
+        except Exception as error:  # our failures must not affect the program
+            self._send_to_owner({"event": "failed", "why": f"the recorder in the process failed: {error!r}"})
         finally:
             if self._recorder is not None and self._recorder.is_recording:
                 with contextlib.suppress(Exception):
@@ -183,7 +187,7 @@ class Listener:
             self._ended.release()
 
     def _serve_once(self) -> bool:
-        """Wait for one thing to happen. False: the program has closed our descriptors."""
+        """Wait for one event and handle it. False: the program closed our descriptors."""
         poll = select.poll()
         for number in (self._listening.number, self._bell.number, *self._clients):
             poll.register(number, select.POLLIN)
@@ -198,7 +202,7 @@ class Listener:
             self._accept()
         for number in happened:
             if number in self._clients and not self._closing:
-                self._hear(number)
+                self._read_request(number)
         return True
 
     def _accept(self) -> None:
@@ -216,7 +220,7 @@ class Listener:
         connection.setblocking(False)
         self._clients[descriptor.number] = (connection, descriptor)
 
-    def _hear(self, number: int) -> None:
+    def _read_request(self, number: int) -> None:
         connection, descriptor = self._clients[number]
         if not descriptor.is_ours:
             self._drop(number)
@@ -226,28 +230,28 @@ class Listener:
         except BlockingIOError:
             return
         except (ValueError, OSError):
-            self._tell(number, {"event": "refused", "exit_code": 2, "why": "expected one JSON object"})
+            self._send(number, {"event": "refused", "exit_code": 2, "why": "expected one JSON object"})
             message = None
         if message is None:
             self._drop(number)
             return
         what = message.pop("do", None)
         if what == "status":
-            self._tell(number, self._status())
+            self._send(number, self._status())
         elif what == "detach":
             self._detach(number)
         elif what == "attach":
             self._attach(number, message)
         else:
             why = f"expected attach, detach or status, not {what!r}"
-            self._tell(number, {"event": "refused", "exit_code": 2, "why": why})
+            self._send(number, {"event": "refused", "exit_code": 2, "why": why})
 
     def _attach(self, number: int, message: dict[str, Any]) -> None:
         try:
             if self._recorder is not None:
                 since = time.monotonic() - self._began
                 raise LabError(
-                    f"process {self.process} is being recorded, since {since:.0f} s, for another attach; "
+                    f"process {self.process} is being recorded by another attach, since {since:.0f} s; "
                     f"profiling-lab detach {self.process} ends that"
                 )
             request = Request.of(message)
@@ -264,14 +268,14 @@ class Listener:
                 most_bytes=request.most_bytes,
                 stacks=request.stacks,
                 nvtx=request.nvtx,
-                # Never graphs as a whole: replaying one that is older than that kind of record crashes CUPTI.
+                # Never record CUDA graphs as a whole: CUPTI crashes when an older graph is replayed.
                 graph_nodes=True,
                 on_phase=self._phase_changed,
                 give_way=self._give_way,
             )
             request.check_spool(recorder.spool_path)
             self._recorder, self._owner, self._began = recorder, number, time.monotonic()
-            self._state = _PHASES[Phase.OFF]
+            self._state = _PHASES[RecorderState.OFF]
             recorder.start()
         except Exception as error:
             if self._recorder is not None and not self._recorder.is_recording:
@@ -279,49 +283,49 @@ class Listener:
             known = isinstance(error, LabError)
             code = error.exit_code if isinstance(error, LabError) else 1
             why = str(error) if known else f"the recording could not be started: {error!r}"
-            self._tell(number, {"event": "refused", "exit_code": code, "why": why})
+            self._send(number, {"event": "refused", "exit_code": code, "why": why})
             return
-        self._tell(number, {"event": "started", "spool": str(recorder.spool_path)})
+        self._send(number, {"event": "started", "spool": str(recorder.spool_path)})
         self._follow_changes()
 
     def _detach(self, number: int) -> None:
         if self._recorder is None:
             why = f"process {self.process} is not being recorded"
-            self._tell(number, {"event": "refused", "exit_code": 2, "why": why})
+            self._send(number, {"event": "refused", "exit_code": 2, "why": why})
             return
         path = str(self._recorder.path)
         mine = number == self._owner
         self._finish("detached")
         if not mine:
-            self._tell(number, {"event": "detached", "path": path})
+            self._send(number, {"event": "detached", "path": path})
 
     def _follow_changes(self) -> None:
         while self._changes and self._recorder is not None:
             phase = self._changes.popleft()
-            was_recording = self._state == _PHASES[Phase.RECORD]
+            was_recording = self._state == _PHASES[RecorderState.RECORD]
             self._state = _PHASES[phase]
-            if phase is Phase.OFF and was_recording:
+            if phase is RecorderState.OFF and was_recording:
                 self._finish("")
                 return
-            if phase is not Phase.OFF:
-                self._tell_owner({"event": self._state, "steps": self._recorder.steps})
+            if phase is not RecorderState.OFF:
+                self._send_to_owner({"event": self._state, "steps": self._recorder.steps})
         if self._must_give_way and self._recorder is not None:
-            self._finish("the program started a recording of its own")
+            self._finish("the program started its own recording")
 
     def _finish(self, why: str) -> None:
-        """End the window, if there is one, and hand the capture to who asked for it."""
+        """End the window, if there is one, and hand the capture to its client."""
         recorder = self._recorder
         if recorder is None:
             return
         try:
             meta, seconds = recorder.stop_capture()
         except LabError as error:
-            self._tell_owner({"event": "failed", "why": str(error)})
+            self._send_to_owner({"event": "failed", "why": str(error)})
             meta, seconds = {}, 0.0
         if meta:
             self._steps_before += recorder.steps
             self._files.append({"path": str(recorder.path), "windows": recorder.windows})
-            self._tell_owner(
+            self._send_to_owner(
                 {
                     "event": "finished",
                     "why": why,
@@ -332,7 +336,7 @@ class Listener:
                     "windows": recorder.windows,
                 }
             )
-        self._recorder, self._owner, self._state = None, 0, _PHASES[Phase.OFF]
+        self._recorder, self._owner, self._state = None, 0, _PHASES[RecorderState.OFF]
         self._gave_way.set()
 
     def _status(self) -> dict[str, Any]:
@@ -348,12 +352,14 @@ class Listener:
             "files": self._files[-100:],
         }
 
-    def _tell_owner(self, message: dict[str, Any]) -> None:
+    def _send_to_owner(self, message: dict[str, Any]) -> None:
         if self._owner:
-            self._tell(self._owner, message)
+            self._send(self._owner, message)
 
-    def _tell(self, number: int, message: dict[str, Any]) -> None:
-        """A client that does not listen is dropped: nothing here waits for one."""
+    def _send(self, number: int, message: dict[str, Any]) -> None:
+        """Send an event. A client that does not read is dropped, because this thread never waits for
+        clients.
+        """
         connection, descriptor = self._clients.get(number, (None, None))
         if connection is None or descriptor is None:
             return
@@ -372,14 +378,14 @@ class Listener:
             connection.detach()
         if number == self._owner:
             self._owner = 0
-            self._finish("the command that asked for it is gone")
+            self._finish("the attach command is gone")
 
 
 def _wait_for_import_of_torch() -> None:
-    """A program that is in the middle of `import torch` has a module without its parts."""
+    """While the program runs `import torch`, sys.modules has an incomplete module."""
     torch = sys.modules.get("torch")
     if torch is not None and getattr(getattr(torch, "__spec__", None), "_initializing", False):
-        with contextlib.suppress(Exception):  # it is the program's import, and its error
+        with contextlib.suppress(Exception):  # the program sees the error of its own import
             __import__("torch")
 
 
@@ -387,10 +393,10 @@ _listener: Listener | None = None
 
 
 def listen(script: str = "") -> Listener:
-    """Let this process be asked for recordings, by `profiling-lab attach`, until it ends.
+    """Let `profiling-lab attach` record this process, until it ends.
 
-    May be called in any process, once in each; a forked child has to call it itself. `script` is what
-    `status` shows. Raises LabError or OSError where no private socket can be made.
+    May be called once in each process; a forked child must call it again. `script` is the name that
+    `status` shows. Raises LabError or OSError if the private socket cannot be created.
     """
     global _listener
     if _listener is not None and _listener.process == os.getpid():
@@ -403,7 +409,7 @@ def listen(script: str = "") -> Listener:
 
 
 def _expect_nvtx() -> None:
-    """A library looks for NVTX's receiver once, at its first range, which is long before the first window."""
+    """A library initialises NVTX once, at its first range, which is long before the first window."""
     from profiling_lab import _recorder
 
     if other_profilers.foreign_nvtx_injection(_recorder.__file__) is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `attach` asks a process for, as it travels through the socket."""
+"""The request that `attach` sends through the socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling_lab.recording.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A window: `steps` whole steps, or `seconds` by the clock. `path` is absolute."""
+    """A window of `steps` whole steps, or of `seconds`. `path` is absolute."""
 
     path: str
     steps: int | None = None
@@ -29,7 +29,7 @@ class Request:
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> Request:
-        """Raises UsageError for a message that is no request."""
+        """Parse a message. Raises UsageError if it is not a valid request."""
         kinds: dict[str, tuple[type, ...]] = {
             **dict.fromkeys(("path", "step_by"), (str,)),
             **dict.fromkeys(("overwrite", "stacks", "nvtx"), (bool,)),
@@ -40,26 +40,29 @@ class Request:
         for name, value in message.items():
             fits = name in kinds and isinstance(value, kinds[name])
             if not fits or (isinstance(value, bool) and bool not in kinds[name]):
-                raise UsageError(f"the request says {name!r} = {value!r}, which this version does not know")
+                raise UsageError(
+                    f"the request contains {name!r} = {value!r}, which this version does not support"
+                )
         if not Path(message.get("path", "")).is_absolute():
-            raise UsageError("the request names no absolute path")
+            raise UsageError("the request has no absolute path")
         return cls(**message)
 
     def as_message(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def schedule(self) -> Schedule:
-        """One window. Raises UsageError for a plan that makes no sense."""
+        """The schedule of the window. Raises UsageError if the request is inconsistent."""
         if (self.steps is None) == (self.seconds is None):
-            raise UsageError("expected a number of steps or of seconds, and not both")
+            raise UsageError("expected either a number of steps or of seconds")
         if self.seconds is not None:
             return Schedule(duration_s=float(self.seconds))
         return Schedule(wait=self.wait, warmup=self.warmup, active=self.steps, repeat=1, step_by=self.step_by)
 
     def check_spool(self, spool: Path) -> None:
-        """Raises UsageError if a recording that was not finished would be lost."""
+        """Raises UsageError if an unfinished recording would be overwritten."""
         if spool.exists() and not self.overwrite:
             raise UsageError(
-                f"{spool} is a recording that still runs or was not finished: profiling-lab recover turns it "
-                "into a file, --overwrite drops it"
+                f"{spool} belongs to a recording that still runs or was not finished: profiling-lab "
+                "recover turns it "
+                "into a file, --overwrite deletes it"
             )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recordings of a job's processes in one file, on one clock."""
+"""Merge the recordings of a job's processes into one file with one clock."""

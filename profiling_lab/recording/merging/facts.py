@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recordings of a job say about themselves: whether they can be one, and on which common clock."""
+"""The metadata of recordings to merge: whether they belong to one job, and their common clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from profiling_lab.trace.process_ids import pid_of
 
 Facts = dict[str, str]
 _SAME_BOOT_NS = 1_000_000_000
-_MOST = ("seconds", "overhead_callback_ns")  # of several recordings the largest
+_MOST = ("seconds", "overhead_callback_ns")  # the largest value of all recordings
 _SUMS = frozenset(
     (
         "kernels",
@@ -58,19 +58,19 @@ _OF_ONE_PROCESS = frozenset(("rank", "schedule", "steps_counted", "stopped_at_by
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the files."""
+    """One of the files to merge."""
 
     path: Path
     columns: dict[str, tuple[str, ...]]
     epoch_ns: int
-    """the wall clock at its time zero"""
+    """the wall clock at the file's time zero"""
     monotonic_ns: int
-    """the clock since boot at the same moment"""
+    """the boot clock at the same moment"""
     duration_ns: int
     processes: tuple[int, ...]
     """global ids"""
     facts: dict[int, Facts]
-    """of each process"""
+    """the metadata of each process"""
 
     @property
     def name(self) -> str:
@@ -78,19 +78,19 @@ class Part:
 
     @property
     def boot_ns(self) -> int:
-        """When the machine was started, by its wall clock: alike for all files of one machine."""
+        """The boot time of the machine, which is the same for all files of one machine."""
         return self.epoch_ns - self.monotonic_ns
 
 
 def read_part(path: Path) -> Part:
-    """Raises UnreadableInputError for what is no SQLite file, UsageError for another kind of trace,
-    NotEnoughDataError for a recording that does not say when it began.
+    """Read the metadata of one file. Raises UnreadableInputError if it is not an SQLite file, UsageError for
+    another kind of trace, NotEnoughDataError for a recording without a start time.
     """
     if not path.is_file():
         raise UnreadableInputError(f"there is no file {path}")
     with path.open("rb") as start:
         if start.read(len(MAGIC)) != MAGIC:
-            raise UnreadableInputError(f"expected a recording in SQLite, but {path} is no SQLite file")
+            raise UnreadableInputError(f"expected a recording, but {path} is not an SQLite file")
     file = SqliteFile(path)
     try:
         return _read(path, file)
@@ -102,7 +102,7 @@ def _read(path: Path, file: SqliteFile) -> Part:
     columns = {table: file.columns(table) for table in file.tables if not table.startswith("sqlite_")}
     if "PYREC_META" not in columns or "PROCESSES" not in columns:
         raise UsageError(
-            f"{path} was not recorded by profiling-lab; merge takes its recordings alone: nsys itself "
+            f"{path} was not recorded by profiling-lab; merge accepts only such recordings: nsys itself "
             "records the processes of a machine into one file"
         )
     for table, names in columns.items():
@@ -111,13 +111,13 @@ def _read(path: Path, file: SqliteFile) -> Part:
         known = column_names(table) if table in (*NSYS_TABLES, *PYREC_TABLES) else ()
         if not known or not set(names) <= set(known):
             what = f"column {table}.{min(set(names) - set(known))}" if known else f"table {table}"
-            raise UsageError(f"{path} has a {what} that this version does not know and would lose")
+            raise UsageError(f"{path} has a {what} that this version does not know and cannot merge")
     start = file.select("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0, "systemClockNs": 0})
     if not len(start["utcEpochNs"]) or start["utcEpochNs"][0] <= 0:
-        raise NotEnoughDataError(f"{path} does not say when it began: its times cannot be aligned")
+        raise NotEnoughDataError(f"{path} has no start time: its times cannot be aligned")
     processes = tuple(file.select("PROCESSES", {"globalPid": 0})["globalPid"].tolist())
     if not processes:
-        raise NotEnoughDataError(f"{path} does not say which process it is of")
+        raise NotEnoughDataError(f"{path} does not say which process it belongs to")
     duration = file.select("ANALYSIS_DETAILS", {"duration": 0})["duration"]
     return Part(
         path=path,
@@ -133,7 +133,7 @@ def _read(path: Path, file: SqliteFile) -> Part:
 def _facts(
     file: SqliteFile, columns: dict[str, tuple[str, ...]], processes: tuple[int, ...], name: str
 ) -> dict[int, Facts]:
-    if "PYREC_PROCESS" in columns:  # a merged file has them by process
+    if "PYREC_PROCESS" in columns:  # a merged file has metadata per process
         out: dict[int, Facts] = {process: {} for process in processes}
         rows = file.texts(
             "SELECT CAST(globalPid AS TEXT), CAST(name AS BLOB), CAST(IFNULL(value, '') AS BLOB) "
@@ -148,7 +148,7 @@ def _facts(
 
 
 def check_one_job(parts: Sequence[Part]) -> None:
-    """Raises NotEnoughDataError where the files contradict that they are of one job."""
+    """Raises NotEnoughDataError if the files cannot belong to one job."""
     seen: dict[tuple[int, int], Part] = {}
     ranks: dict[str, Part] = {}
     sizes: dict[str, Part] = {}
@@ -161,35 +161,36 @@ def check_one_job(parts: Sequence[Part]) -> None:
             if (rank := facts.get("rank")) is not None:
                 if other := ranks.get(rank):
                     raise NotEnoughDataError(
-                        f"{part.path} and {other.path} both are rank {rank}: of two jobs"
+                        f"{part.path} and {other.path} are both rank {rank}, so they belong to two jobs"
                     )
                 ranks[rank] = part
             if (size := facts.get("world_size")) is not None:
                 sizes.setdefault(size, part)
     if len(sizes) > 1:
         (a, one), (b, other) = list(sizes.items())[:2]
-        raise NotEnoughDataError(f"{one.path} is of a job of {a} ranks, {other.path} of {b}")
+        raise NotEnoughDataError(f"{one.path} belongs to a job of {a} ranks, {other.path} to one of {b}")
 
 
 def clock_facts(parts: Sequence[Part]) -> Facts:
-    """How well the clocks of the files agree."""
+    """How exactly the clocks of the files are aligned."""
     boots = [part.boot_ns for part in parts]
     apart = max(boots) - min(boots)
     if apart < _SAME_BOOT_NS:
         return {
             "clock_uncertainty_ns": str(apart),
-            "clock_alignment": "all files are of one machine, whose wall clock moved by "
+            "clock_alignment": "all files come from one machine; its wall clock was adjusted by "
             f"{apart / 1e6:.3f} ms between their starts",
         }
     return {
         "clock_uncertainty_ns": "unknown",
-        "clock_alignment": "the files are of several machines (or boots), aligned by their wall clocks: as "
-        "good as those agree, often to some milliseconds; `ranks` measures it by the collectives",
+        "clock_alignment": "the files come from several machines (or boots) and are aligned by wall clock: "
+        "as "
+        "exact as those clocks agree, often to some milliseconds; `ranks` measures it by collectives",
     }
 
 
 def merged_facts(parts: Sequence[Part]) -> Facts:
-    """What the recordings say together. What belongs to a process alone is left to PYREC_PROCESS."""
+    """The merged metadata. Values of a single process go to PYREC_PROCESS."""
     every = [facts for part in parts for facts in part.facts.values()]
     out: Facts = {}
     for name in sorted({name for facts in every for name in facts} - _OF_ONE_PROCESS - {"file"}):
@@ -209,7 +210,7 @@ def merged_facts(parts: Sequence[Part]) -> Facts:
 
 
 def new_pids(parts: Sequence[Part]) -> list[dict[int, int]]:
-    """Per file the new number of each process whose number an earlier file has already."""
+    """Per file the new pid of each process whose pid is already used by an earlier file."""
     out: list[dict[int, int]] = []
     taken: set[int] = set()
     every = {pid_of(process) for part in parts for process in part.processes}

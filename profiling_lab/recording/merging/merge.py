@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings of several processes of one job -> one file in the same schema.
+"""Merge recordings of several processes of one job into one file with the same schema.
 
-SQLite copies the rows itself, in pieces, so memory does not grow with the files. As in a conversion the file
-is built beside its destination and renamed when it is whole.
+SQLite copies the rows in chunks, so memory does not grow with the files. As in a conversion, the file is
+written next to its destination and renamed when complete.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _PID_MASK = 0xFFFFFF << 24
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What was written."""
+    """The result of a merge."""
 
     rows: dict[str, int]
     facts: dict[str, str]
     notes: tuple[str, ...]
-    """one sentence each: what is other than in the files"""
+    """one sentence per difference to the input files"""
 
 
 def merge(paths: Sequence[str | Path], out_path: str | Path, told: Told = lambda *_: None) -> Merged:
-    """Write `out_path` from the recordings at `paths`. `told(what, done, total)` hears of the progress.
+    """Write `out_path` from the recordings at `paths`. `told(what, done, total)` is called with the progress.
 
     Strings, stacks and frames get new ids. Times count from the earliest recording's start, by the wall clock
-    that each file has. A process keeps its number, unless an earlier file has one of the same number.
+    in each file. A process keeps its pid, unless an earlier file has a process with the same pid.
 
-    Raises UsageError, NotEnoughDataError and UnreadableInputError for files that are not of one job or none
-    of ours, LabError if the file cannot be written.
+    Raises UsageError, NotEnoughDataError or UnreadableInputError for files that do not belong to one job or
+    are not recordings of profiling-lab, LabError if the file cannot be written.
     """
     if len(paths) < 2:
-        raise UsageError(f"there is nothing to merge in {len(paths)} recording: expected two or more")
+        raise UsageError(f"expected two or more recordings to merge, not {len(paths)}")
     destination = Path(out_path)
     parts = [read_part(Path(path)) for path in paths]
     if any(part.path.resolve() == destination.resolve() for part in parts):
@@ -90,8 +90,8 @@ def _write(path: Path, parts: Sequence[Part], told: Told) -> Merged:
     connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
     try:
         with connection.cursor() as cursor:
-            # The file is thrown away if anything fails, so it needs no journal. What must be kept meanwhile
-            # is kept in memory: a temporary file would be readable by others.
+            # The file is deleted if anything fails, so it needs no journal. Temporary data stays in memory,
+            # because a temporary file would be readable by others.
             for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = MEMORY"):
                 cursor.execute(f"PRAGMA {pragma}")
             return _Merger(cursor, parts, told).run()
@@ -100,7 +100,7 @@ def _write(path: Path, parts: Sequence[Part], told: Told) -> Merged:
 
 
 class _Merger:
-    """One run over all files, on one connection."""
+    """Merges all files on one connection."""
 
     def __init__(self, cursor: Any, parts: Sequence[Part], told: Told) -> None:
         self._cursor, self._parts, self._told = cursor, parts, told
@@ -138,7 +138,7 @@ class _Merger:
         try:
             yield
         finally:
-            with contextlib.suppress(Exception):  # in a broken transaction; the connection is closed then
+            with contextlib.suppress(Exception):  # in a failed transaction the connection is closed anyway
                 self._cursor.execute("DETACH part")
 
     def _counts(self, part: Part) -> dict[str, int]:
@@ -194,7 +194,7 @@ class _Merger:
             file.close()
         old = {int(i): texts[code] for i, code in zip(ids.tolist(), codes.tolist(), strict=True)}
         new = {i: self._string(text) for i, text in old.items() if i not in payloads}
-        for i in sorted(payloads & old.keys()):  # after the strings that they name
+        for i in sorted(payloads & old.keys()):  # after the strings that they refer to
             new[i] = self._string(self._renamed(old[i], old))
         self._cursor.execute("DROP TABLE IF EXISTS temp.names")
         self._cursor.execute("CREATE TEMP TABLE names (old INTEGER PRIMARY KEY, new INTEGER)")
@@ -202,7 +202,7 @@ class _Merger:
             self._cursor.executemany("INSERT INTO temp.names VALUES (?, ?)", list(new.items()))
 
     def _renamed(self, payload: str, old: dict[int, str]) -> str:
-        """A stack in nsys' form names its strings by their ids."""
+        """Map the string ids inside a stack in nsys' form."""
         try:
             content = json.loads(payload)
             for stack in content.values():
@@ -217,7 +217,7 @@ class _Merger:
         return self._strings.setdefault(text, len(self._strings) + 1)
 
     def _copy_gpus(self, part: Part, pids: dict[int, int]) -> None:
-        """A GPU that several processes saw stands once, by its UUID."""
+        """Copy each GPU once, identified by its UUID."""
         if "TARGET_INFO_GPU" not in part.columns:
             return
         new: dict[int, int] = {}
@@ -259,7 +259,7 @@ class _Merger:
 
     def _notes(self) -> tuple[str, ...]:
         return tuple(
-            f"process {old} of {part.name} is {new} here: another file has a process of the same number"
+            f"process {old} of {part.name} is {new} here: another file has a process with the same pid"
             for part, pids in zip(self._parts, self._pids, strict=True)
             for old, new in pids.items()
         )
@@ -289,6 +289,6 @@ class _Merger:
 
 
 def _moved_process(process: int, pids: dict[int, int]) -> int:
-    """The global id of a process under its new number."""
+    """The global id of a process with its new pid."""
     pid = pid_of(process)
     return (process & ~_PID_MASK) | (pids.get(pid, pid) << 24)

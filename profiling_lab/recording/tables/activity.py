@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows about the GPU's work and CUDA's calls: kernels, copies, sets, waits and what they belong to."""
+"""Rows about GPU work and CUDA calls: kernels, copies, memsets, synchronisation, graph nodes, overhead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ API_DRIVER, API_LINKED, API_BACKWARD = 1, 2, 4
 
 
 def arrow_table(name: str, columns: dict[str, Any], rows: int) -> Any:
-    """The columns of one table in schema order; a column that is not given is NULL throughout."""
+    """The columns of one table in schema order; a missing column is all NULL."""
     import pyarrow as pa
 
     def column(values: Any) -> Any:
@@ -50,7 +50,7 @@ def null_where(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> Any:
 
 
 def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
-    """Arrow tables of everything CUPTI and the call callbacks delivered, in pieces."""
+    """Arrow tables of all records of CUPTI and of the call callbacks, in chunks."""
     made_of: dict[str, tuple[str, Callable[[Spool, StringTable, Records], Any]]] = {
         "CUPTI_ACTIVITY_KIND_KERNEL": ("kernels", _kernels),
         "CUPTI_ACTIVITY_KIND_MEMCPY": ("copies", _copies),
@@ -174,7 +174,7 @@ def _syncs(spool: Spool) -> Any:
 
 
 def _graph_nodes(spool: Spool) -> Any:
-    """Of each node the call that captured it, where that call is in the recording; copies lead to their
+    """Per graph node the call that captured it, if it is in the recording. Cloned nodes refer to their
     original.
     """
     rows = spool.records["graph_nodes"]

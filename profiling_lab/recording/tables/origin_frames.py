@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frames that generated code came from, below its own: `forward` of the program, called by the generated
-`call` (generated_code.py says where from).
+"""Insert the origin of generated code into stacks: the program's `forward` as if called by the generated
+`call` (see generated_code.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from profiling_lab.recording.meta_names import GENERATED_CODE
 from profiling_lab.recording.spool import Records, Spool
 
 _MOST_ADDED = 1000
-"""frames per stack; a crafted capture must not grow without end"""
+"""frames per stack, so that a crafted capture cannot grow without limit"""
 
 
 def with_origins(spool: Spool, nodes: Records) -> Records:
     """`nodes` (one of each id) with the program's frames below those of generated code.
 
     A node of generated code becomes the innermost frame of its origin and keeps its id, so calls and callees
-    need not change; its own frame and the others of the origin get new ids above it.
+    need no change. Its own frame and the other frames of the origin get new ids.
     """
     for function in np.unique(nodes["function"]).tolist():
         if function < len(spool.strings):
@@ -43,7 +43,7 @@ def with_origins(spool: Spool, nodes: Records) -> Records:
     changed, added = nodes.copy(), []
     free = int(nodes["id"].max(initial=0)) + 1
     deeper: dict[int, int] = {0: 0}
-    for row in range(len(changed)):  # ascending ids: a caller comes before what it calls
+    for row in range(len(changed)):  # ascending ids: callers come before callees
         node = changed[row]
         deeper[int(node["id"])] = shift = deeper.get(int(node["parent"]), 0)
         node["depth"] += shift

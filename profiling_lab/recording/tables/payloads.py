@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that NVTX payloads hold, and how a reader of nsys exports learns what they mean."""
+"""NVTX payloads, and the schema tables that describe their layout to readers of nsys exports."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class StackForm:
-    """A domain whose marks carry Python stacks, in nsys' form."""
+    """A domain whose marks contain Python stacks, in nsys' form."""
 
     name: str
     domain: int
 
 
 def build(spool: Spool, stacks: list[StackForm]) -> dict[str, Any]:
-    """Arrow tables of all layouts: those of our stacks, and what the program registered with NVTX."""
+    """Arrow tables of all payload schemas: those of our stacks, and those the program registered with
+    NVTX.
+    """
     schemas, entries, enums, enum_entries = _registered(spool)
     for number, form in enumerate(stacks):
         schema, frame, state = ((1 << 32) + 8 * number + i for i in range(3))
@@ -74,7 +76,7 @@ def _entry(domain: int, schema: int, index: int, kind: int, name: str, offset: i
 
 
 def _registered(spool: Spool) -> tuple[Rows, Rows, Rows, Rows]:
-    """Rows of what the program registered; as in nsys' exports 0 is NULL."""
+    """Rows of the schemas registered by the program. As in nsys' exports, 0 is NULL."""
 
     def text(number: int) -> str | None:
         return spool.strings[number] if number < len(spool.strings) else None
@@ -115,7 +117,7 @@ def _table(name: str, rows: Rows) -> Any:
 
 
 def blobs(spool: Spool, data: npt.NDArray[Any]) -> Any:
-    """The payloads of ranges, which the capture holds in hexadecimal; NULL where there is none."""
+    """The payloads of ranges, stored in hexadecimal in the capture; NULL if there is none."""
     import pyarrow as pa
 
     distinct, inverse = np.unique(data, return_inverse=True)
@@ -124,7 +126,7 @@ def blobs(spool: Spool, data: npt.NDArray[Any]) -> Any:
 
 
 def _bytes(hexadecimal: str | None) -> bytes | None:
-    """None where the text was lost, which is empty then, or is none of ours."""
+    """The decoded bytes. None if the text was lost (empty) or is not hexadecimal."""
     with contextlib.suppress(ValueError):
         return bytes.fromhex(hexadecimal) if hexadecimal else None
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVTX_EVENTS: the user's ranges, and Python stacks in the form in which nsys writes them."""
+"""NVTX_EVENTS: the program's ranges, and Python stacks in the form that nsys uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from profiling_lab.recording.tables.origin_frames import with_origins
 
 MARK, DOMAIN_CREATED = 34, 75
 
-# nsys' injection makes a domain of this name; its stacks are marks in it with a payload of the same name.
+# nsys uses a domain with this name; its stacks are marks in it with a payload of the same name.
 STACK_DOMAIN = 1
 STACK_SCHEMA = "Python Backtrace on CUDA"
 SAMPLE_SCHEMA = "Python Periodic Sampling"
@@ -36,7 +36,7 @@ _PAYLOADS = {
 
 
 def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
-    """Arrow tables of ranges, stacks and the frames behind them."""
+    """Arrow tables of ranges, stacks and frames."""
     nodes, cut = _without_cycles(_last_of_each(spool.records["stack_nodes"]))
     if cut:
         spool.meta["stacks_cut"] = str(cut)
@@ -70,7 +70,7 @@ def _host_events(spool: Spool, strings: StringTable) -> Any:
 
 
 def _stack_forms(spool: Spool) -> list[payloads.StackForm]:
-    """The domains under which this file has stacks."""
+    """The domains that contain stacks in this file."""
     forms = []
     if np.any(spool.records["calls"]["stack"]):
         forms.append(payloads.StackForm(STACK_SCHEMA, STACK_DOMAIN))
@@ -80,21 +80,21 @@ def _stack_forms(spool: Spool) -> list[payloads.StackForm]:
 
 
 def _last_of_each(nodes: Records) -> Records:
-    """A node that was written twice counts as it was written last."""
+    """If a node was written twice, keep the last one."""
     _, first = np.unique(nodes["id"][::-1], return_index=True)
     last: Records = nodes[::-1][first]
     return last
 
 
 def _without_cycles(nodes: Records) -> tuple[Records, int]:
-    """The nodes, which are in the order of their ids, and how many lost their callers.
+    """The nodes, ordered by id, and the number of nodes that lost their callers.
 
-    A caller is one frame less deep than what it called. Whoever follows parents that are so comes to an end,
-    even in a damaged or crafted capture.
+    A caller's depth is one less than that of its callee. With this check, following parents always ends, even
+    in a damaged or crafted capture.
     """
     from profiling_lab import _recorder
 
-    nodes = nodes[nodes["id"] != 0]  # which is "no stack": nobody may find it as a caller
+    nodes = nodes[nodes["id"] != 0]  # 0 means "no stack" and must not be a caller
     if not len(nodes):
         return nodes, 0
     at = np.minimum(np.searchsorted(nodes["id"], nodes["parent"]), len(nodes) - 1)
@@ -123,7 +123,7 @@ def _frames(nodes: Records, strings: StringTable) -> tuple[Any, npt.NDArray[np.i
 
 
 def _events(spool: Spool, strings: StringTable, nodes: Records) -> Iterator[Any]:
-    """All rows by their start, some at a time: each piece is what its stretch of time has of every kind."""
+    """All rows by start time, in chunks: each chunk has the rows of all kinds in its time interval."""
     import pyarrow as pa
 
     calls, samples, ranges = (spool.records[kind] for kind in ("calls", "samples", "ranges"))
@@ -185,7 +185,7 @@ def _ranges(spool: Spool, strings: StringTable, r: Records) -> Any:
 
 
 def _payload(bits: npt.NDArray[np.uint64], name: str) -> npt.NDArray[Any]:
-    """A payload union seen as one of its members."""
+    """A payload union read as one of its members."""
     bits = np.ascontiguousarray(bits)
     if name == "doubleValue":
         return bits.view(np.float64)
@@ -198,13 +198,13 @@ def _payload(bits: npt.NDArray[np.uint64], name: str) -> npt.NDArray[Any]:
 
 
 def sample_domain(spool: Spool) -> int:
-    """Where samples stand: the first domain that nobody has."""
+    """The domain for samples: the first unused one."""
     return max(int(spool.records["ranges"]["domain"].max(initial=0)), STACK_DOMAIN) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class _StackTexts:
-    """Stacks as payloads in JSON. The text of a stack stands once in StringIds."""
+    """Stacks as JSON payloads. Each text is stored once in StringIds."""
 
     strings: StringTable
     node_of: dict[int, Any]
@@ -270,7 +270,7 @@ class _Marks:
 
 
 def _typed(table: Any) -> Any:
-    """NVTX_EVENTS with the same Arrow types wherever its rows come from."""
+    """NVTX_EVENTS with the same Arrow types for all kinds of rows."""
     import pyarrow as pa
 
     kinds = {"doubleValue": pa.float64(), "floatValue": pa.float64(), "binaryData": pa.binary()}
@@ -278,7 +278,7 @@ def _typed(table: Any) -> Any:
 
     def typed(name: str) -> Any:
         column, kind = table.column(name), kinds.get(name, pa.int64())
-        # No cast leads from numbers to bytes, not even of a column that is all NULL.
+        # Arrow has no cast from numbers to bytes, not even for a column that is all NULL.
         is_null = column.null_count == len(column)
         return pa.chunked_array([pa.nulls(len(column), kind)]) if is_null else column.cast(kind)
 

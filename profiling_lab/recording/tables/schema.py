@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a recording: Nsight Systems' SQLite schema 3.25, and our own PYREC_* tables beside it.
+"""The tables of a recording: Nsight Systems' SQLite schema 3.25, and our own PYREC_* tables.
 
-Names, order, types and NOT NULL are nsys' own, so that whatever reads its exports reads our files; a test
-compares them with real exports. nsys' readers do not look at the PYREC_* tables.
+Names, order, types and NOT NULL are those of nsys, so that tools for its exports can read our files; a test
+compares them with real exports. Such tools ignore the PYREC_* tables.
 """
 
 from __future__ import annotations
@@ -120,28 +120,28 @@ PYREC_TABLES: dict[str, str] = {
     "PYREC_LAUNCH": """
         globalTid INTEGER, correlationId INTEGER, stackId INTEGER, peekSeq INTEGER, nodeSeq INTEGER,
         nodeFwdThread INTEGER, selfThread INTEGER, nodeNameId INTEGER""",
-    # Where graphs were recorded node by node: the call that captured the node, or what it is a copy of.
+    # If graphs were recorded node by node: the call that captured the node, or the node's original.
     "PYREC_GRAPH_NODE": """
         globalPid INTEGER, graphNodeId INTEGER, correlationId INTEGER""",
     "PYREC_META": """
         name TEXT, value TEXT""",
-    # Only of a recording that paused: what was recorded. end NULL: never closed; firstStep NULL: no steps;
-    # globalPid NULL: of the only process.
+    # Only in recordings with pauses: the recorded windows. end NULL: never closed; firstStep NULL: no steps;
+    # globalPid NULL: the only process.
     "PYREC_WINDOW": """
         start INTEGER NOT NULL, end INTEGER, firstStep INTEGER, globalPid INTEGER""",
-    # What kept the host busy by its own account: garbage collections, compilations by torch.compile.
+    # Events reported by the host itself: garbage collections, compilations by torch.compile.
     "PYREC_HOST_EVENT": """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER, stackId INTEGER""",
-    # Only where recordings were merged: what PYREC_META said of each process.
+    # Only in merged recordings: the PYREC_META of each process.
     "PYREC_PROCESS": """
         globalPid INTEGER, name TEXT, value TEXT""",
-    # Names that the program gave through NVTX: of streams, events, contexts, devices and things of its own.
+    # Names given through NVTX: of streams, events, contexts, devices and other resources.
     # type and identifier are NVTX's: 0x50001 is a cudaStream_t, whose handle is the identifier.
     "PYREC_RESOURCE": """
         globalPid INTEGER, domainId INTEGER, type INTEGER, identifier INTEGER, nameId INTEGER""",
 }
 
-# These are in every file; the others only where they have rows, as in nsys' exports.
+# These are in every file; the others only if they have rows, as in nsys' exports.
 ALWAYS_WRITTEN = (
     "StringIds",
     "META_DATA_CAPTURE",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows about the machine, the process and the recording itself. Never the environment, never arguments."""
+"""Rows about the machine, the process and the recording. Never the environment or program arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRIVER_VERSION_ENUM, _ARCHITECTURE_ENUM, _CORES_ENUM, _OS_ENUM = 205, 3, 1, 605
 
 
 def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
-    """Arrow tables of everything around the events."""
+    """Arrow tables of everything except the events."""
     tables = {
         "ThreadNames": _thread_names(spool, strings),
         "PROCESSES": _rows(
@@ -98,7 +98,7 @@ def _resources(spool: Spool, strings: StringTable) -> Any:
 
 def _thread_names(spool: Spool, strings: StringTable) -> Any:
     threads = spool.records["threads"]
-    last = {int(t["thread"]): int(t["name"]) for t in threads}  # the user's name comes after the kernel's
+    last = {int(t["thread"]): int(t["name"]) for t in threads}  # the program's name comes last
     rows = [
         {"nameId": strings.id(strings.text(name)), "priority": _THREAD_PRIORITY,
          "globalTid": global_tid(spool.process, thread)}
@@ -134,7 +134,7 @@ def _contexts(spool: Spool) -> Any:
 
 
 def _streams(spool: Spool) -> Any:
-    """Streams that CUPTI told about, and those it did not (they existed before) but that had work."""
+    """Streams reported by CUPTI, and older streams that had work."""
     known = {
         (int(s["context_id"]), int(s["stream_id"])): (int(s["priority"]), int(s["flag"]))
         for s in spool.records["streams"]
@@ -231,5 +231,5 @@ def _own_meta(spool: Spool) -> list[tuple[str, str]]:
     nodes = spool.records["stack_nodes"]
     lost = int((~np.isin(spool.records["calls"]["stack"], [0, *nodes["id"].tolist()])).sum())
     if "finished" not in spool.meta:
-        pairs.append(("finished", "no"))  # the process was killed, or left without a word
+        pairs.append(("finished", "no"))  # the process was killed, or ended by os._exit
     return [*pairs, ("stacks_lost", str(lost))]

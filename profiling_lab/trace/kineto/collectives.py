@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.profiler's communication kernels say of their collective. Decoded when it is asked for."""
+"""The collectives of torch.profiler's communication kernels, decoded on first use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ELEMENT_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective, '' and -1 where the file does not tell."""
+    """One collective; '' and -1 mean unknown."""
 
     name: str
     """allreduce, _allgather_base, ..."""
@@ -43,7 +43,7 @@ class Collective:
 
 
 class Collectives:
-    """The operations that said something of a collective, and what: `of(row)` by row of Operations."""
+    """The operations with collective data: `of(row)` by row of Operations."""
 
     def __init__(self, rows: I64, text: I32, texts: tuple[str, ...]) -> None:
         self.rows = rows
@@ -77,7 +77,7 @@ def collectives(text: I32, texts: tuple[str, ...]) -> Collectives:
 def _collective(json: str) -> Collective:
     try:
         args: dict[str, Any] = msgspec.json.decode(json, type=dict)
-    except msgspec.MsgspecError:  # an escape that JSON does not know
+    except msgspec.MsgspecError:  # an invalid JSON escape
         args = {}
     members = tuple(int(rank) for rank in re.findall(r"\d{1,9}", str(args.get("process group ranks", ""))))
     return Collective(
@@ -105,9 +105,9 @@ def collective_facts(
         if found is None:
             out.append(None)
             continue
-        # "coalesced" says less than the kernel.
+        # "coalesced" is less specific than the kernel.
         kind = collective_kind(found.name, collective_kind(operations.short_names[name]))
-        # Kernels carry a shortened list of a large group; it is better to know no member than some.
+        # Kernels have a truncated list for a large group; an incomplete list is worse than none.
         members = found.members if len(found.members) == found.size else groups.get(found.group, ())
         elements = found.elements_out if kind == "ReduceScatter" else found.elements_in
         element = _ELEMENT_BYTES.get(found.dtype.lower().partition("_")[0], 0)
@@ -126,7 +126,7 @@ def collective_facts(
 
 
 def process_groups(job: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
-    """The ranks of each process group, as torch.profiler notes them; {} where it does not."""
+    """The ranks of each process group, if torch.profiler stored them; else {}."""
     listed = job.get("pg_config")
     groups = [group for group in listed if isinstance(group, dict)] if isinstance(listed, list) else []
     return {

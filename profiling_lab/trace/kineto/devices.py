@@ -14,13 +14,13 @@ def gpu_of(device: dict[str, Any]) -> Gpu:
     return Gpu(
         name=str(device.get("name", "")),
         compute=f"{major}.{minor}" if major else "",
-        multiprocessors=whole_number(device.get("numSms"), 0),
+        multiprocessors=whole_number(device.get("numSms"), 0),  # word: quoted
         memory_bytes=whole_number(device.get("totalGlobalMem"), 0),
     )
 
 
 def listed_devices(properties: tuple[dict[str, Any], ...]) -> dict[int, Device]:
-    """From `deviceProperties` of torch.profiler, which has the same numbers under other names."""
+    """The devices of `deviceProperties` of torch.profiler."""
 
     def number(facts: dict[str, Any], name: str) -> int | None:
         value = whole_number(facts.get(name), 0)
@@ -32,7 +32,7 @@ def listed_devices(properties: tuple[dict[str, Any], ...]) -> dict[int, Device]:
         found[whole_number(facts.get("id"), i)] = Device(
             name=str(facts.get("name", "")),
             compute=number(facts, "computeMajor"),
-            multiprocessors=number(facts, "numSms"),
+            sm_count=number(facts, "numSms"),
             memory_bytes_per_s=None,
             warps_per_sm=threads // warp if threads and warp else None,
             blocks_per_sm=number(facts, "maxBlocksPerMultiProcessor"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events of a torch.profiler file (Chrome trace JSON) as tables, one per kind.
 
-The text is parsed in C++ while it is read (csrc/trace/chrome_reader.h): nothing is kept but the columns.
-msgspec, the fastest library for it, makes a Python object of each of the millions of events, from a text that
-must be in memory as a whole and without fault; it reads the few facts beside the events.
+The text is parsed in C++ while it is read (csrc/trace/chrome_reader.h), and only the columns are kept.
+msgspec, the fastest library, would need the whole valid text in memory and create a Python object for each
+of millions of events. It only reads the metadata.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _EPOCH_NS = 10**18  # September 2001
 
 _REPAIRS = {
     "not_json": "values and texts in events that are not JSON (read as null and with blanks)",
-    "wild_times": "events without a sensible time (left out)",
-    "without_phase": "events without a phase (left out)",
+    "wild_times": "events without a sensible time (skipped)",
+    "without_phase": "events without a phase (skipped)",
     "times_as_text": "events with times written as text (read as numbers)",
-    "huge_integers": "integers over 64 bits (read as not there)",
-    "broken_events": "places where the events are not JSON (the events there are left out)",
-    "lost_bytes": "bytes of events that are not JSON (left out)",
-    "broken_root": "facts about the recording that are not JSON (left out)",
-    "cut": "break: the file ends before its JSON does, what came later is lost",
-    "more_documents": "break: another trace follows in the same file (left out: it would count twice)",
+    "huge_integers": "integers over 64 bits (read as missing)",
+    "broken_events": "places where the events are not JSON (these events are skipped)",
+    "lost_bytes": "bytes of events that are not JSON (skipped)",
+    "broken_root": "metadata that is not JSON (skipped)",
+    "cut": "break: the file ends before its JSON does, later events are lost",
+    "more_documents": "break: another trace follows in the same file (skipped: it would count twice)",
 }
-_CUT_GZIP = "break: the gzip data is not complete, what came later is lost"
+_CUT_GZIP = "break: the gzip data is incomplete, later events are lost"
 _NO_UTF8 = "names that are not UTF-8 (shown with replacement characters)"
 
 
@@ -50,7 +50,7 @@ class ChromeEvents:
     """Complete events (`ph` X) by kind, in the order of the file.
 
     `start_ns` and `end_ns` are absolute, `thread` is a row of `pids` and `tids`, `name` a row of `texts`; a
-    number that is not there is int64's minimum, a text -1. csrc/trace/chrome_tables.h names all columns.
+    missing number is int64's minimum, a missing text -1. csrc/trace/chrome_tables.h lists all columns.
     """
 
     tables: dict[str, Table]
@@ -60,25 +60,27 @@ class ChromeEvents:
     pids: I64
     tids: I64
     facts: dict[str, Any]
-    """members of the root object beside the events: deviceProperties, distributedInfo, ..."""
+    """members of the root object besides the events: deviceProperties, distributedInfo, ..."""
     repairs: dict[str, int] = field(default_factory=dict)
     cut: str = ""
-    """where the file was cut off; '' if it is whole"""
+    """where the file was truncated; '' if it is complete"""
     others: dict[str, int] = field(default_factory=dict)
-    """events of categories that are in no table"""
+    """the number of events per category without a table"""
 
     def __getitem__(self, kind: str) -> Table:
         return self.tables[kind]
 
     @property
     def devices(self) -> tuple[dict[str, Any], ...]:
-        """What the file says of its GPUs."""
+        """The GPU properties in the file."""
         listed = self.facts.get("deviceProperties")
         return tuple(d for d in listed if isinstance(d, dict)) if isinstance(listed, list) else ()
 
 
 def read_events(path: Path) -> ChromeEvents:
-    """Read the file, whole or not. Raises UnreadableInputError if no event of torch.profiler is in it."""
+    """Read the file, also if it is truncated. Raises UnreadableInputError without events of
+    torch.profiler.
+    """
     reader = _analysis.ChromeReader()
     pieces = Pieces(path)
     size_bytes = 0
@@ -112,20 +114,20 @@ def read_events(path: Path) -> ChromeEvents:
     if damage["cut"] or pieces.breaks_off:
         events = sum(len(table["thread"]) for table in tables.values())
         unpacked = " (unpacked)" if path.stat().st_size != size_bytes else ""
-        cut = f"the file is cut off after {size_bytes:,} bytes{unpacked}, behind {events:,} events"
+        cut = f"the file is truncated after {size_bytes:,} bytes{unpacked} and {events:,} events"
     others = reader.others()
     return ChromeEvents(tables, flows, memory, texts, *reader.threads(), facts, repairs, cut, others)
 
 
 def _why_nothing(found_events: bool, damage: dict[str, int], pieces: Pieces) -> str:
     if pieces.breaks_off:
-        return "breaks off: its gzip data is not complete, and no event of torch.profiler is whole"
+        return "is truncated: its gzip data is incomplete, and it has no complete event of torch.profiler"
     if damage["wild_times"] or damage["without_phase"]:
-        return "is no trace of torch.profiler: no event in it has a sensible time"
+        return "is not a trace of torch.profiler: no event in it has a valid time"
     if damage["cut"] or damage["broken_events"] or damage["broken_root"]:
-        return "is no trace of torch.profiler: it is no valid JSON, and no event in it is whole"
-    where = "its list of events holds none of them" if found_events else "it has none of its events"
-    return f"is JSON but no trace of torch.profiler: {where}"
+        return "is not a trace of torch.profiler: it is not valid JSON, and has no complete event"
+    where = "its list of events has none of torch.profiler's" if found_events else "it has no events of it"
+    return f"is JSON but not a trace of torch.profiler: {where}"
 
 
 def _facts(root: dict[str, bytes]) -> tuple[dict[str, Any], int]:
@@ -139,7 +141,7 @@ def _facts(root: dict[str, bytes]) -> tuple[dict[str, Any], int]:
 
 
 def _base_ns(facts: dict[str, Any], tables: dict[str, Table]) -> int:
-    """What times count from. Some files name it although their times count from 1970 already."""
+    """The base of all times. Some files have a base although their times already count from 1970."""
     base_ns = whole_number(facts.get("baseTimeNanoseconds"), 0)
     first_ns = min(int(table["start_ns"].min()) for table in tables.values() if len(table["start_ns"]))
     counts_already = base_ns > _EPOCH_NS and first_ns > _EPOCH_NS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.profiler's own arrows from forward operators to their backward: a second opinion on the link.
+"""torch.profiler's flow arrows from forward operators to their backward, to verify the autograd link.
 
-Autograd numbers its nodes per thread, and a file does not say which thread `Fwd thread id` means. With one
-thread that does forward work nothing is open; with several the arrows tell.
+Autograd numbers its nodes per thread, and a file does not say which thread `Fwd thread id` is. With one
+forward thread this is not needed; with several the arrows identify the thread.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _ENGINE = ("autograd::engine::evaluate_function", "torch::autograd::AccumulateGr
 
 Rows = npt.NDArray[np.intp]
 
-_COUNTER_BITS = 40  # a thread that makes a node every 10 ns counts as far in three hours
+_COUNTER_BITS = 40  # a thread that creates a node every 10 ns reaches this in three hours
 _MOST_COUNTERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FlowAgreement:
-    """How many arrows there are, and what they say of the operators that sequence numbers join."""
+    """The number of arrows, and their agreement with the links by sequence number."""
 
     arrows: int
     """from an operator with a sequence number to another"""
     agree: int
-    """begin at the operator that the link by sequence number names too"""
+    """begin at the operator that the sequence numbers link too"""
     loose: int
     """without such operators at both ends"""
 
@@ -45,8 +45,8 @@ class _Arrows:
 
 
 def flow_agreement(events: ChromeEvents) -> FlowAgreement:
-    """Compare each arrow with the rule that joins backward with forward: of the operators outside of backward
-    with the same number the one that started last before it.
+    """Compare each arrow with the linking rule: of the operators outside of backward with the same number,
+    the last one that started before it.
     """
     arrows = _arrows(events)
     agree = arrows.forward == _forward_of(events, counters_told_apart(events), arrows.backward)
@@ -54,14 +54,14 @@ def flow_agreement(events: ChromeEvents) -> FlowAgreement:
 
 
 def evaluates_a_node(events: ChromeEvents) -> npt.NDArray[np.bool_]:
-    """Per operator, whether it is the autograd engine's around the evaluation of a node."""
+    """Per operator, whether it is the autograd engine's evaluation of a node."""
     name = events["operators"]["name"]
     engine = [i for i in np.unique(name).tolist() if events.texts[i].startswith(_ENGINE)]
     return np.isin(name, engine)
 
 
 def counters_told_apart(events: ChromeEvents) -> I64:
-    """The sequence number per operator; where several threads count, the thread stands above its 40 bits."""
+    """The sequence number per operator; with several counting threads, the thread is above bit 40."""
     operators = events["operators"]
     sequence, forward_thread = operators["sequence"], operators["forward_thread"]
     in_backward = (forward_thread > 0) & (sequence >= 0)
@@ -82,7 +82,7 @@ def counters_told_apart(events: ChromeEvents) -> I64:
 
 
 def _most_frequent(numbers: I32) -> int:
-    """-1 of none."""
+    """The most frequent number, -1 if there are none."""
     return int(np.bincount(numbers).argmax()) if len(numbers) else -1
 
 
@@ -92,7 +92,7 @@ def _arrows(events: ChromeEvents) -> _Arrows:
     begin, end = _matched(flows["id"][begins], flows["id"][ends])
     numbered = np.flatnonzero(operators["sequence"] >= 0)
     start_ns, thread = operators["start_ns"][numbered], operators["thread"][numbered]
-    # Of the operators that start at the same moment the innermost one ends first.
+    # Of operators with the same start, the innermost one ends first.
     order = np.lexsort((-operators["end_ns"][numbered], start_ns, thread))
     keys = _pairs(thread[order], start_ns[order])
 
@@ -110,14 +110,14 @@ def _arrows(events: ChromeEvents) -> _Arrows:
 
 
 def _pairs(first: npt.NDArray[np.integer], second: I64) -> npt.NDArray[np.void]:
-    """Pairs that compare as a whole."""
+    """Pairs as single comparable values."""
     out = np.empty(len(first), dtype=[("first", np.int64), ("second", np.int64)])
     out["first"], out["second"] = first, second
     return out
 
 
 def _matched(begin_id: I64, end_id: I64) -> tuple[Rows, Rows]:
-    """Rows of beginnings and ends with one id, of the ends with the same id the first."""
+    """Rows of begins and ends with the same id; of several ends with one id, the first."""
     ids, first = np.unique(end_id, return_index=True)
     if not len(ids):
         return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp)
@@ -127,7 +127,7 @@ def _matched(begin_id: I64, end_id: I64) -> tuple[Rows, Rows]:
 
 
 def _forward_of(events: ChromeEvents, sequence: I64, backward: Rows) -> Rows:
-    """Per backward operator the forward one by the rule, -1 where there is none."""
+    """Per backward operator the linked forward operator, -1 if there is none."""
     operators = events["operators"]
     makes = (sequence >= 0) & (operators["forward_thread"] <= 0) & ~evaluates_a_node(events)
     rows = np.flatnonzero(makes)

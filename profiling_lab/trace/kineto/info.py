@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a file of torch.profiler, and which option would have recorded what is missing."""
+"""The properties of a torch.profiler file, and which options record what is missing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from profiling_lab.trace.kineto.events import ChromeEvents
 from profiling_lab.trace.kineto.flows import FlowAgreement, flow_agreement
 from profiling_lab.trace.platform import ROCM_METHOD, is_rocm
 from profiling_lab.trace.source import Tables
-from profiling_lab.trace.step_signs import PROFILER_STEP
+from profiling_lab.trace.step_methods import PROFILER_STEP
 
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
 _SYNCS = "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)"
-PLAUSIBLE_EPOCH_NS = 10**18  # September 2001: an earlier time is not a date but a running clock
+PLAUSIBLE_EPOCH_NS = 10**18  # September 2001: an earlier time is not a date but a monotonic clock
 
 
 def kineto_info(events: ChromeEvents, whole: Tables) -> TraceInfo:
@@ -39,7 +39,7 @@ def kineto_info(events: ChromeEvents, whole: Tables) -> TraceInfo:
         recorded=(
             Recorded("kernels", "kernels", kinds[OperationKind.KERNEL], "ProfilerActivity.CUDA"),
             Recorded("copies", "copies", kinds[OperationKind.COPY], ""),
-            Recorded("sets", "memory sets", kinds[OperationKind.SET], ""),
+            Recorded("sets", "memsets", kinds[OperationKind.SET], ""),
             Recorded("syncs", "synchronizations", len(events["syncs"]["thread"]), _SYNCS),
             Recorded("calls", "CUDA API calls", len(whole.calls), "ProfilerActivity.CUDA"),
             Recorded("python_stacks", "API calls with a Python stack", stacks.recorded, "with_stack=True"),
@@ -63,7 +63,7 @@ def _contradictions(arrows: FlowAgreement) -> tuple[str, ...]:
         return ()
     return (
         f"{arrows.arrows - arrows.agree:,} of {arrows.arrows:,} arrows from forward to backward begin at "
-        "another operator than the sequence numbers name: lines of backward may be wrong",
+        "another operator than the sequence numbers say: lines of backward may be wrong",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What held the program up, from torch.profiler's events of the category overhead."""
+"""Overheads, from torch.profiler's events of the category overhead."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a JSON file, packed or not, piece by piece and one piece ahead of its reader."""
+"""The bytes of a JSON file, decompressed if needed, in chunks that are prefetched."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CAREFUL_BYTES = 256
 
 
 class Pieces:
-    """Iterate once. Unpacking and reading need no interpreter lock, so they run beside whoever parses."""
+    """Iterate once. Decompression and reading release the GIL, so they overlap with parsing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.breaks_off = False
-        """gzip data that ends early or is damaged: what came before it was given"""
+        """the gzip data is truncated or damaged; the data before the damage was returned"""
 
     def __iter__(self) -> Iterator[bytes]:
         try:
@@ -48,7 +48,7 @@ class Pieces:
             yield piece
 
     def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
-        """The members of a gzip file, one after the other; padding behind the last one is none."""
+        """The members of a gzip file, one after the other, without trailing padding."""
         unpacker = zlib.decompressobj(wbits=31)
         while True:
             packed = unpacker.unconsumed_tail or unpacker.unused_data or file.read(_PACKED_BYTES)
@@ -72,12 +72,12 @@ class Pieces:
 
 
 def unpacked_head(packed: bytes) -> bytes:
-    """What the first bytes of a gzip file hold, as far as they are not damaged."""
+    """The decompressed first bytes of a gzip file, as far as they are not damaged."""
     return _as_far_as_possible(zlib.decompressobj(wbits=31), packed)
 
 
 def _as_far_as_possible(unpacker: zlib._Decompress, packed: bytes) -> bytes:
-    """What can be unpacked in front of damage: zlib itself gives nothing of a piece that has some."""
+    """Decompress up to the damage: zlib itself returns nothing of a damaged chunk."""
     found = []
     try:
         for at in range(0, len(packed), _CAREFUL_BYTES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which process and thread an event of torch.profiler belongs to: the file says it for the host alone."""
+"""The process and thread of torch.profiler's events. The file contains them only for host events."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from profiling_lab.trace.process_ids import Registry, process_part
 
 _HOST = ("calls", "operators", "python")
 _MASK = 0xFFFFFF
-_SHARED = (
-    "GPU operations whose correlation id several processes use (given to the one that launched last before)"
-)
-_SHORTENED = "threads whose number does not fit (shown with another)"
+_SHARED = "GPU operations whose correlation id several processes use (assigned to the latest launch before)"
+_SHORTENED = "threads whose id is too large (shown with another id)"
 
 
 class Processes:
-    """Numbers processes and threads of a file in its sources' registries."""
+    """Numbers the processes and threads of a file in the registries of its source."""
 
     def __init__(self, events: ChromeEvents, processes: Registry, threads: Registry) -> None:
         self._events, self._processes, self._threads = events, processes, threads
@@ -31,7 +29,7 @@ class Processes:
             events.repairs[_SHORTENED] = moved
 
     def of_slices(self, table: Table) -> tuple[I32, I32]:
-        """Process and thread of events of the host."""
+        """The process and thread of host events."""
         ids = self._ids[table["thread"]]
         return self._processes.number(process_part(ids)), self._threads.number(ids)
 
@@ -43,10 +41,10 @@ class Processes:
         call_start_ns: I64,
         repairs: dict[str, int],
     ) -> I32:
-        """The process of events of a GPU: that of their call, else the main one.
+        """The process of GPU events: that of their call, else the main process.
 
-        A file put together from several processes has ids that several use; then the call that came last
-        before the operation is taken for its own.
+        In a file merged from several processes, several calls may have the same correlation id. Then the
+        latest call before the operation is used.
         """
         main = int(self._processes.number(np.array([(self._main_pid & _MASK) << 24], dtype=np.int64))[0])
         numbers = np.unique(call_process).tolist()
@@ -65,7 +63,7 @@ class Processes:
             )
             users += call >= 0
             start_ns = np.append(call_start_ns, NO_SEQUENCE)[call]
-            # A launch after the operation is only taken where there is no other.
+            # A launch after the operation is used only if there is no other.
             rank = np.where(start_ns <= table["start_ns"], start_ns, -np.abs(start_ns >> 1))
             nearer = (call >= 0) & ((launched == NO_SEQUENCE) | (rank > launched))
             out[nearer], launched[nearer] = number, rank[nearer]
@@ -74,7 +72,7 @@ class Processes:
         return out
 
     def device(self, table: Table) -> I32:
-        """The device of an event of a GPU: its argument, else its pid, which stands for the device."""
+        """The device of a GPU event: its argument, else its pid, which is the device number."""
         pid = self._events.pids[table["thread"]]
         device = np.where(table["device"] == NO_SEQUENCE, np.where(pid < -(2**31), 0, pid), table["device"])
         return np.clip(device, -(2**31), 2**31 - 1).astype(np.int32)
@@ -87,8 +85,8 @@ class Processes:
         return 0
 
     def _global_ids(self) -> tuple[I64, int]:
-        """Per thread of the file its global id, 24 bits for the process and 24 for the thread, and how many
-        threads had to take a free number because theirs does not fit.
+        """Per thread of the file its global id (24 bits each for process and thread), and the number of
+        threads that got a free number because theirs is too large.
         """
         taken: set[int] = set()
         spare = _spare_numbers()
@@ -97,7 +95,7 @@ class Processes:
         for row, (pid, tid) in enumerate(
             zip(self._events.pids.tolist(), self._events.tids.tolist(), strict=True)
         ):
-            # The profiler's own events have a negative pid: they hold up the process that it sits in.
+            # The profiler's own events have a negative pid: they delay the process that it runs in.
             process = ((pid if pid >= 0 else self._main_pid) & _MASK) << 24
             wanted = process | (tid & _MASK)
             if wanted in taken:
@@ -109,6 +107,6 @@ class Processes:
 
 
 def _spare_numbers() -> Iterator[int]:
-    """Thread numbers from above, none twice until all were given."""
+    """Unused thread numbers, from the largest downwards."""
     while True:
         yield from range(_MASK, -1, -1)

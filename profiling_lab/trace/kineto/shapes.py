@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How torch.profiler's kernels were launched, and the shapes of operators' inputs; decoded when asked for."""
+"""Launch configurations and operator input shapes of torch.profiler, decoded on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = (1 << 31) - 1
 
 
 def launch_shapes(events: ChromeEvents) -> LaunchShapes | None:
-    """Per operation; None where no kernel notes its grid and block."""
+    """Per operation; None if no kernel has grid and block."""
     number, texts = dense(events["operations"]["launch"])
     launches = [_launch(events.texts[i]) if i >= 0 else None for i in texts.tolist()]
     distinct = {launch: i for i, launch in enumerate(dict.fromkeys(found for found in launches if found))}
@@ -26,7 +26,7 @@ def launch_shapes(events: ChromeEvents) -> LaunchShapes | None:
 
 
 def input_shapes(events: ChromeEvents) -> InputShapes | None:
-    """Per operator; None where none were recorded."""
+    """Per operator; None if none were recorded."""
     number, texts = dense(events["operators"]["input_dims"])
     shapes = [_spaced(events.texts[i]) if i >= 0 else "" for i in texts.tolist()]
     distinct = {shape: i for i, shape in enumerate(dict.fromkeys(["", *shapes]))}
@@ -58,7 +58,7 @@ def _small(value: Any) -> int:
 
 
 def _spaced(json: str) -> str:
-    """Versions of torch differ in blanks and line ends."""
+    """Normalise white space, which differs between torch versions."""
     dims = _decoded(json)
     return str(dims).replace("'", '"') if isinstance(dims, list) else ""
 

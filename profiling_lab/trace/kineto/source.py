@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of torch.profiler: operators instead of NVTX ranges, stacks of operators instead of calls.
 
-torch 1.8 to 1.11 noted with each operator the call stack with the executing lines; later versions write an
-event per Python function instead, which knows the line where the function begins and no other.
+torch 1.8 to 1.11 stored the call stack with the executing lines for each operator. Later versions write an
+event per Python function instead, which only has the first line of the function.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ from profiling_lab.trace.stacks import StackBuilder, Stacks
 
 _MEMORY = re.compile(r"^(?:Memcpy \w+|Memset) \((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+)\)$")
 _ELSEWHERE = (
-    ("mtia_", "its accelerator is an MTIA, whose events (mtia_...) are not read here"),
-    ("privateuse1_", "its accelerator is one of a plugin (privateuse1_...), whose events are not read here"),
+    ("mtia_", "its accelerator is an MTIA, whose events (mtia_...) are not supported"),
+    ("privateuse1_", "its accelerator is from a plugin (privateuse1_...), whose events are not supported"),
     (
         "cuda_profiler_range",
-        "it holds counters of CUPTI ranges (profiler_metrics=[...]), with which torch.profiler records no "
+        "it has counters of CUPTI ranges (profiler_metrics=[...]), with which torch.profiler records no "
         "kernels: record without them",
     ),
 )
-_EARLY = "GPU operations that begin before their launch (their times are kept)"
-_NOT_NESTED = "Python functions that overlap others without nesting (left out of the stacks)"
+_EARLY = "GPU operations that begin before their launch (times are not changed)"
+_NOT_NESTED = "Python functions that overlap others without nesting (not in the stacks)"
 
 
 class ChromeSource(Source):
-    """A torch.profiler file, read as a whole."""
+    """A torch.profiler file, read completely."""
 
     recorder: Recorder = "torch.profiler"
 
@@ -98,7 +98,7 @@ class ChromeSource(Source):
 
     def why_empty(self) -> str:
         if self.events.cut:
-            return f"{self.events.cut}; torch.profiler writes the GPU's events last: copy or export it again"
+            return f"{self.events.cut}; torch.profiler writes GPU events last: copy or export it again"
         known = [text for begin, text in _ELSEWHERE if any(o.startswith(begin) for o in self.events.others)]
         return (
             known[0]
@@ -161,12 +161,12 @@ class ChromeSource(Source):
         return {(process, ordinal): listed[ordinal] for process, ordinal in used if ordinal in listed}
 
     def wall_clock(self, whole: Tables) -> int | None:
-        # The reader has added baseTimeNanoseconds already; older files count microseconds since 1970 anyhow.
+        # The reader has already added baseTimeNanoseconds; older files use microseconds since 1970.
         first = int(whole.operations.start_ns.min()) if len(whole.operations) else 0
         return 0 if first > PLAUSIBLE_EPOCH_NS else None
 
     def syncs(self, whole: Tables) -> Syncs:
-        """What the host and the streams waited for, of files recorded with enable_cuda_sync_events."""
+        """Synchronisation of host and streams, if recorded with enable_cuda_sync_events."""
         table, calls = self.events["syncs"], whole.calls
         process = self._ids.of_operations(table, calls.process, calls.correlation, calls.start_ns, {})
         return chrome_syncs(table, self.events.texts, process)
@@ -181,7 +181,7 @@ class ChromeSource(Source):
         return full(len(whole.ranges), Style.OPERATOR, np.uint8)
 
     def memory(self) -> MemoryEvents | None:
-        """What torch's allocator held of GPUs, noted at each of its own allocations with profile_memory."""
+        """The memory of torch's caching allocator after each allocation, if recorded with profile_memory."""
         rows = self.events.memory
         if not len(rows["time_ns"]):
             return None
@@ -190,7 +190,7 @@ class ChromeSource(Source):
         return MemoryEvents(process, rows["device"], rows["time_ns"], change, rows["reserved"])
 
     def noted_collectives(self) -> Collectives:
-        """What communication kernels say of their collectives, as it stands there."""
+        """The collectives of communication kernels, as in the file."""
         return collectives(self.events["operations"]["collective"], self.events.texts)
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
@@ -199,7 +199,7 @@ class ChromeSource(Source):
 
     @cached_property
     def _tables(self) -> tuple[CallTable, Ranges]:
-        """Calls and operators, which share the tree of stacks."""
+        """Calls and operators, which share one stack tree."""
         events = self.events["calls"]
         process, thread = self._ids.of_slices(events)
         operators = self._operators()
@@ -260,7 +260,7 @@ class ChromeSource(Source):
 
     @cached_property
     def _python(self) -> PythonStacks | None:
-        """Stacks at the start of each call and then of each operator, None without events of functions."""
+        """Stacks at the start of each call and each operator; None without Python function events."""
         python = self.events["python"]
         if not len(python["thread"]):
             return None
@@ -271,7 +271,7 @@ class ChromeSource(Source):
 
     @cached_property
     def _noted_stacks(self) -> tuple[Stacks, I32]:
-        """Stacks that operators carry as text, innermost frame first; per operator its row."""
+        """Stacks that operators have as text, innermost frame first; per operator its row."""
         number, texts = dense(self.events["operators"]["call_stack"])
         builder = StackBuilder()
         rows = [self._noted_stack(builder, text) for text in texts.tolist()]
@@ -289,7 +289,7 @@ class ChromeSource(Source):
 
 
 def _stack_of_operator(ranges: Ranges, time_ns: I64, thread: I32) -> I32:
-    """Per moment the stack of the nearest operator around it that has one."""
+    """Per moment the stack of the innermost operator around it that has one."""
     parent, innermost, _ = _analysis.contain(
         ranges.start_ns, ranges.end_ns, ranges.thread, time_ns, thread, BLEED_NS
     )
@@ -299,7 +299,7 @@ def _stack_of_operator(ranges: Ranges, time_ns: I64, thread: I32) -> I32:
 
 
 def _operation_name(name: str) -> str:
-    """`Memcpy HtoD (Pageable -> Device)` reads as `memcpy HtoD`, as in the other kinds of files."""
+    """`Memcpy HtoD (Pageable -> Device)` becomes `memcpy HtoD`, as in the other formats."""
     if name.startswith(("Memcpy ", "Memset ")):
         kind, _, rest = name.partition(" ")
         return f"memcpy {rest.partition(' ')[0]}" if kind == "Memcpy" else "memset"
@@ -330,5 +330,5 @@ def _merged(number: I32, names: list[str]) -> tuple[I32, tuple[str, ...]]:
 
 
 def _known(values: I64) -> I64:
-    """-1 where a number is not there."""
+    """Replace missing numbers by -1."""
     return np.where(values == NO_SEQUENCE, -1, values)

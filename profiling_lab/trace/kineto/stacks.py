@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stacks from torch.profiler's events of Python functions.
 
-Each such event knows the one that called it, so its stack needs no comparing of times; only which function
-was running when a call or operator began is looked up by time.
+Each such event knows its caller, so stacks are built without comparing times. Only the function that was
+running when a call or operator began is found by time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLEED_NS = 1000
 
 
 class _Role(IntEnum):
-    """What an event adds to the stack (csrc/analysis/stack_tree.h)."""
+    """The role of an event in a stack (csrc/analysis/stack_tree.h)."""
 
     NONE = 0
     FRAME = 1
@@ -35,17 +35,17 @@ class _Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PythonStacks:
-    """The stacks of a file, and which one each asked moment has."""
+    """The stacks of a file, and the stack of each requested moment."""
 
     stacks: Stacks
     stack: I32
-    """per moment a row of `stacks`, 0 where no Python function ran"""
+    """per moment a row of `stacks`, 0 if no Python function ran"""
     not_nested: int
-    """functions that overlap others without nesting in them: no moment is theirs"""
+    """functions that overlap others without nesting; they are ignored"""
 
 
 def parse_frame(text: str) -> Frame | None:
-    """`path.py(12): forward` as a frame; built-in functions and modules' names are none."""
+    """`path.py(12): forward` as a frame; None for built-in functions and module names."""
     match = FRAME.match(text.strip())
     if match is None or len(match["line"]) > 9:
         return None
@@ -68,7 +68,7 @@ def python_stacks(python: Table, texts: tuple[str, ...], thread: I32, time_ns: I
 
 
 def _parents(python: Table, thread: I32, by_time: I32) -> I32:
-    """The caller that an event names; by time where it names none that is in the file, on its thread."""
+    """The caller in each event; if it is not in the file, the caller by time on the same thread."""
     parent = _analysis.parents_by_id(python["id"], python["parent_id"])
     named = parent >= 0
     wrong = named & (
@@ -90,7 +90,7 @@ def _role(name: str) -> _Role:
 
 
 def _frames(name: I32, module: I32, texts: tuple[str, ...]) -> tuple[I32, tuple[Frame, ...], tuple[str, ...]]:
-    """Per node its frame, the first node having none; the frames, and of each the module that runs it."""
+    """Per node its frame (none for node 0); the frames, and for each the nn.Module that runs it."""
     number, pairs = dense(name[1:].astype(np.int64) << 32 | (module[1:].astype(np.int64) + 1))
     found = [_frame(texts, pair >> 32, (pair & 0xFFFFFFFF) - 1) for pair in pairs.tolist()]
     found = found or [(Frame("", "", 0), "")]
@@ -99,7 +99,7 @@ def _frames(name: I32, module: I32, texts: tuple[str, ...]) -> tuple[I32, tuple[
 
 
 def _frame(texts: tuple[str, ...], name: int, module: int) -> tuple[Frame, str]:
-    """`forward` with the class of the module that runs it, where that was recorded, and the module's name."""
+    """The frame, with the class of the nn.Module if it was recorded, and the module's name."""
     frame = parse_frame(texts[name])
     assert frame is not None, "only names of frames make nodes"
     owner = _MODULE.match(texts[module]) if module >= 0 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synchronizations from torch.profiler's events of the category cuda_sync."""
+"""Synchronisations, from torch.profiler's events of the category cuda_sync."""
 
 from __future__ import annotations
 

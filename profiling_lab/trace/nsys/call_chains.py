@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native call chains: they tell backward from forward, and hold the Python frames of some recorders."""
+"""Native call chains, which show whether a call is in backward, and contain Python frames of some
+recorders.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from profiling_lab.trace.stacks import Frame, StackBuilder
 
 
 def python_chains(file: SqliteFile, strings: Strings, builder: StackBuilder) -> dict[int, int]:
-    """Stacks by chain id, where Python frames were written as call chains: module = file:line."""
+    """Stacks by chain id, for Python frames that were written as call chains: module = file:line."""
     if not file.columns("CUDA_CALLCHAINS"):
         return {}
     modules = strings.ids_matching(r"^(?P<file>.+\.py)(:(?P<line>\d+))?$")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API calls from the nsys schema, joined with the Python stack and the autograd facts of each."""
+"""API calls from the nsys schema, each with its Python stack and autograd data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.stacks import Stacks
 
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
-BACKTRACE_CLASS = 67  # an extra row per call that carries the native call chain; never a call of its own
+BACKTRACE_CLASS = 67  # an extra row per call with the native call chain; not a call itself
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 _LATE_NODES = ("CopySlices",)
 
@@ -88,7 +88,7 @@ def read_calls(
 def _traits(
     stacks: Stacks, facts: CallFacts, thread: I32, threads: Registry, thread_names: dict[int, str]
 ) -> U8:
-    """What the numbers, the stack and the thread of each call say about it."""
+    """The traits of each call, from its numbers, stack and thread."""
     leaf_is_engine = stacks.called_by_engine()
     on_engine_thread = np.array(
         [thread_names.get(i, "").startswith("pt_autograd") for i in threads.ids] or [False], dtype=bool

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With which options nsys recorded a file, as far as the export tells.
+"""The options of nsys with which a file was recorded, as far as the export contains them.
 
-The table that tells it also holds the whole environment and the arguments of the recorded program. So only
-the names listed here are looked at, and of their values only numbers, true and false, and the words listed.
+The same table also contains the whole environment and the arguments of the recorded program. So only the
+names listed here are read, and of their values only numbers, true and false, and the words listed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _PROCESS = re.compile(r"^PROCESS_\d+:")
 _EVENTS = {"Cuda": "cuda", "NvtxEvents": "nvtx"}
 _SCOPES = {"ProcessTree": "process-tree", "System": "system-wide"}
 _GRAPH_MODES = {"Graph": "graph", "Node": "node"}
-# Options of --cudabacktrace, by the name that the table has for them.
+# Options of --cudabacktrace, by their names in the table.
 _BACKTRACES = {"KERNEL": "kernel", "MEMORY": "memory", "SYNCHRONOIZATION": "sync", "OTHER": "other"}
 
-# What the profiler says about how it traced, as its own diagnostics word it.
+# The tracing method, in the words of the profiler's diagnostics.
 _LEGACY = re.compile(r"(?i)legacy \(software|hardware trac\w* is not supported")
 _HARDWARE = re.compile(
     r"(?i)cuda hardware trac\w* (is )?(enabled|initialized|in use)|hardware-based cuda trac"
@@ -29,7 +29,7 @@ _COLLECTED = re.compile(r"Number of CUDA events collected:\s*([\d,]+)")
 
 
 def nsys_options(file: SqliteFile) -> tuple[str, ...]:
-    """The options of `nsys profile` and `nsys export` that differ from not recording something."""
+    """The options of `nsys profile` and `nsys export` that record something."""
     values = _captured(file)
 
     def is_on(name: str) -> bool:
@@ -67,7 +67,7 @@ def nsys_options(file: SqliteFile) -> tuple[str, ...]:
 
 
 def trace_method(texts: Iterable[str]) -> str:
-    """How GPU work was timed, from the diagnostics: by the hardware, or by software that slows launches."""
+    """The tracing method, from the diagnostics: hardware, or software, which slows launches."""
     listed = list(texts)
     if any(_LEGACY.search(text) for text in listed):
         return "software (this GPU or driver has no hardware tracing)"
@@ -75,7 +75,7 @@ def trace_method(texts: Iterable[str]) -> str:
 
 
 def event_counts(texts: Iterable[str]) -> tuple[int, int] | None:
-    """CUDA events that were produced and that were collected, where the diagnostics tell both."""
+    """The number of produced and of collected CUDA events, if the diagnostics contain both."""
     produced = collected = None
     for text in texts:
         if match := _PRODUCED.search(text):
@@ -86,7 +86,7 @@ def event_counts(texts: Iterable[str]) -> tuple[int, int] | None:
 
 
 def _captured(file: SqliteFile) -> dict[str, list[str]]:
-    """Values by name, without the number of the process that they are about."""
+    """Values by name, without the process number."""
     if not {"name", "value"} <= set(file.columns("META_DATA_CAPTURE")):
         return {}
     values: dict[str, list[str]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file in the nsys schema says of its GPUs."""
+"""The GPUs of a file in the nsys schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_devices(
     found = {}
     for process, ordinal in used:
         gpu = gpus.get(ids.get((pid_of(processes.ids[process]), ordinal), -1))
-        # Without a mapping the ordinal is no help, but of GPUs that are all alike any is the one.
+        # Without a mapping the ordinal is useless, but if all GPUs are equal, any of them can be used.
         if gpu is None and len(set(gpus.values())) == 1:
             gpu = next(iter(gpus.values()))
         if gpu is not None:
@@ -61,7 +61,7 @@ def _gpus(file: SqliteFile) -> dict[int, Device]:
 
 
 def _described(file: SqliteFile, wanted: dict[str, int | str]) -> tuple[dict[str, I64], list[str]]:
-    """The columns of the table of GPUs, and their names; nothing where there is no such table."""
+    """The columns of the GPU table, and the GPU names; empty if there is no such table."""
     table = next((t for t in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU") if file.columns(t)), None)
     if table is None or "name" not in file.columns(table):
         return {name: np.empty(0, dtype=np.int64) for name in wanted}, []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operating system did with threads: calls that block, and time off the CPU."""
+"""Operating system activity of threads: blocking calls, and time off the CPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_off_cpu(file: SqliteFile, processes: Registry, threads: Registry) -> Ho
 
 
 def read_host_events(file: SqliteFile, strings: Strings, processes: Registry, threads: Registry) -> HostSpans:
-    """Garbage collections and compilations, as our recorder was told of them."""
+    """Garbage collections and compilations, from our recorder."""
     if not file.columns("PYREC_HOST_EVENT"):
         return HostSpans.none()
     rows = file.select("PYREC_HOST_EVENT", {"start": 0, "end": 0, "globalTid": 0, "nameId": 0, "stackId": 0})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a trace in the nsys schema, and which option of nsys would have recorded what is missing.
+"""The properties of a trace in the nsys schema, and which options of nsys record what is missing.
 
-Only named facts are read: an nsys export also holds the whole environment of the traced process, which nobody
-wants in a bug report.
+Only selected values are read: an nsys export also contains the whole environment of the traced process,
+which must not appear in a bug report.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _number(file: SqliteFile, query: str) -> int:
 
 
 def _rows(file: SqliteFile, stem: str, where: str = "", *needs: str) -> int:
-    """The rows of a table that `where` chooses; 0 where the table or a column that it needs is missing."""
+    """The number of rows that match `where`; 0 if the table or a needed column is missing."""
     table = file.newest(stem)
     if table is None or not set(needs) <= set(file.columns(table)):
         return 0
@@ -115,13 +115,13 @@ def _processes(file: SqliteFile) -> tuple[str, ...]:
 
 
 def _overhead(file: SqliteFile) -> int | None:
-    """Time of the profiler's own: flushes, instrumentation, resources; not the other kinds of overhead."""
+    """The profiler's own overhead: flushes, instrumentation, resources; not the other kinds."""
     total = None
     for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"):
         columns = file.columns(table)
         if {"start", "end"} <= set(columns):
             where = "WHERE overheadType IN (3, 4, 5)" if "overheadType" in columns else ""
-            # As reals: the times of a damaged file add up to more than an integer holds.
+            # As reals, because the times of a damaged file may overflow an integer.
             taken = "CAST(IFNULL(sum(CAST(end AS REAL) - start), 0) AS INTEGER)"
             total = (total or 0) + _number(file, f"SELECT {taken} FROM {table} {where}")
     return total
@@ -147,13 +147,13 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
     def cuda(key: str, what: str, stem: str) -> Recorded:
         return Recorded(key, what, rows(f"CUPTI_ACTIVITY_KIND_{stem}"), "")
 
-    # A file that has one GPU table had CUDA tracing on; then a missing table says that nothing of the kind
-    # happened.
+    # A file with one GPU table had CUDA tracing on. Then a missing table means that there were no such
+    # events.
     traced = any(rows(f"CUPTI_ACTIVITY_KIND_{stem}") for stem in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
     no_cuda = "" if traced or is_ours else "--trace=cuda, if anything ran on the GPU"
 
     def nsys(flags: str) -> str:
-        return f"nsys profile {flags}; our recorder has none" if is_ours else flags
+        return f"nsys profile {flags}; profiling-lab record cannot record this" if is_ours else flags
 
     nvtx = nsys("--trace=nvtx, if there are any")
     if is_ours:
@@ -161,7 +161,7 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
             _switched("nvtx_state", "--no-nvtx", recorder_facts)
             or "torch.cuda.nvtx.range(...) in the program"
         )
-    # nsys hangs stacks on rows of their own; where rows have no class, all are calls.
+    # nsys stores stacks in extra rows; if rows have no class, all of them are calls.
     backtraces = _rows(file, CALL_TABLE, f"WHERE eventClass = {BACKTRACE_CLASS}", "eventClass")
     chains = file.newest("CUDA_CALLCHAINS")
     if chains is not None and "id" not in file.columns(chains):
@@ -169,7 +169,7 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
     return [
         Recorded("kernels", "kernels", rows("CUPTI_ACTIVITY_KIND_KERNEL"), no_cuda),
         cuda("copies", "copies", "MEMCPY"),
-        cuda("sets", "memory sets", "MEMSET"),
+        cuda("sets", "memsets", "MEMSET"),
         cuda("graphs", "CUDA graphs as a whole", "GRAPH_TRACE"),
         cuda("syncs", "synchronizations", "SYNCHRONIZATION"),
         Recorded("calls", "CUDA API calls", rows(CALL_TABLE) - backtraces, no_cuda),
@@ -211,7 +211,7 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
 
 
 def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
-    """Python stacks of API calls, and the numbers that join backward with forward."""
+    """Python stacks of API calls, and the numbers that link backward to forward."""
     if file.columns("PYREC_LAUNCH"):
         stacks = _rows(file, "PYREC_LAUNCH", "WHERE stackId > 0", "stackId")
         linked = _rows(file, "PYREC_LAUNCH", "WHERE nodeSeq IS NOT NULL", "nodeSeq")
@@ -231,7 +231,7 @@ def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
             ),
             Recorded(
                 "autograd",
-                "API calls inside of backward, with their node",
+                "API calls in backward, with their autograd node",
                 linked,
                 "a backward pass while recording",
             ),
@@ -246,7 +246,7 @@ def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
 
 
 def _switched(state: str, option: str, recorder_facts: dict[str, str]) -> str:
-    """The option without which our recorder would have recorded it, where it was given."""
+    """A hint to omit the option that turned this off in our recorder, if it was given."""
     is_off = recorder_facts.get(state) == "switched off"
     return f"profiling-lab record without {option}" if is_off else ""
 
@@ -257,7 +257,7 @@ def _gil_waits(whole: Tables) -> int:
 
 
 def _marks(file: SqliteFile, key: str, what: str, schema: str, flags: str) -> Recorded:
-    """Python stacks in nsys' form; those that the export left without frames count as missing."""
+    """Python stacks in nsys' form. Stacks exported without frames count as missing."""
     table = file.newest("NVTX_EVENTS")
     if table is None or not {"eventType"} < set(file.columns(table)):
         return Recorded(key, what, 0, flags)
@@ -265,5 +265,5 @@ def _marks(file: SqliteFile, key: str, what: str, schema: str, flags: str) -> Re
     where = f"n.eventType = 34 AND {payload} LIKE '{{\"{schema}%'"
     readable = _number(file, f'SELECT count(*) FROM "{table}" n {join} WHERE {where}')
     if unread := marks_without_payload(file, schema):
-        flags = f"{unread:,} were recorded, their frames left out: export with --include-json=true"
+        flags = f"{unread:,} were recorded, but exported without frames: export with --include-json=true"
     return Recorded(key, what, readable, flags)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of operators' inputs, as emit_nvtx notes them with record_shapes=True."""
+"""Input shapes of operators, as recorded by emit_nvtx with record_shapes=True."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _END = ", input_op_ids = "
 
 
 def read_input_shapes(file: SqliteFile, whole: Tables) -> InputShapes | None:
-    """Per range; None where the file notes no shapes."""
+    """Per range; None if the file has no shapes."""
     table = file.newest("NVTX_EVENTS")
     if table is None or not len(whole.ranges):
         return None
@@ -24,7 +24,7 @@ def read_input_shapes(file: SqliteFile, whole: Tables) -> InputShapes | None:
     inline = "n.text" if "text" in have else "NULL"
     text = f"COALESCE({inline}, {'s.value' if by_id else 'NULL'}, '')"
     join = "LEFT JOIN StringIds s ON s.id = n.textId" if by_id else ""
-    # The rows, and the order, in which read_nvtx reads ranges.
+    # The same rows and order as in read_nvtx.
     columns, texts = file.coded_texts(
         f"SELECT CAST(n.start AS INTEGER), CAST(CASE WHEN instr({text}, '{_SIZES}') > 0"
         f" THEN substr({text}, instr({text}, '{_SIZES}') + {len(_SIZES)}) ELSE '' END AS BLOB)"

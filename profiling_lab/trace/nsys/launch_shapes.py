@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With how many blocks and threads, registers and bytes kernels were launched, read when it is asked for."""
+"""Launch configurations of kernels: grid, block, registers, shared memory. Read on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESOURCES = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")
 
 
 def read_launch_shapes(file: SqliteFile, whole: Tables) -> LaunchShapes | None:
-    """The shapes of all kernels; None where the file has none."""
+    """The shapes of all kernels; None if the file has none."""
     table = file.newest(TABLES[OperationKind.KERNEL])
     have = set(file.columns(table)) if table else set()
     if table is None or not {*_GRID, *_BLOCK} <= have:
@@ -25,7 +25,7 @@ def read_launch_shapes(file: SqliteFile, whole: Tables) -> LaunchShapes | None:
     rows = file.select(
         table, {"start": 0, "end": 0, **dict.fromkeys((*_GRID, *_BLOCK, *_RESOURCES), unknown)}
     )
-    # The rows that read_operations keeps, in its order: kernels come first.
+    # The same rows and order as in read_operations: kernels come first.
     earliest, latest = np.minimum(rows["start"], rows["end"]), np.maximum(rows["start"], rows["end"])
     kept = (earliest > -FARTHEST_NS) & (latest < FARTHEST_NS)
     columns = [np.clip(rows[name][kept], unknown, (1 << 31) - 1) for name in (*_GRID, *_BLOCK, *_RESOURCES)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NCCL's own NVTX ranges carry: communicator and message size, where the export kept the payloads.
+"""The payloads of NCCL's own NVTX ranges: communicator and message size, if they were exported.
 
-nsys keeps them with `nsys export --include-blobs=true`: NVTX_EVENTS.binaryData holds a header of 32 bytes
-(domain, schema, sizes) and then the payload, whose fields NVTX_PAYLOAD_SCHEMA_ENTRIES describes.
+nsys exports them with `nsys export --include-blobs=true`: NVTX_EVENTS.binaryData has a header of 32 bytes
+(domain, schema, sizes) and then the payload, whose fields are described by NVTX_PAYLOAD_SCHEMA_ENTRIES.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Payloads:
     """global thread id"""
     start_ns: I64
     name: tuple[str, ...]
-    """of the function, such as ncclAllReduce"""
+    """the function, such as ncclAllReduce"""
     communicator: tuple[str, ...]
     size_bytes: I64
     """-1 unknown"""
     members: dict[str, int]
-    """ranks per communicator, of those that were made while recording"""
+    """ranks per communicator, for communicators created during the recording"""
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     def before(self, thread: I64, time_ns: I64) -> np.ndarray:
-        """Per moment of a thread the row of the last call that had begun, -1 if there is none."""
+        """Per moment of a thread the row of the latest call that began before, -1 if there is none."""
         out = np.full(len(time_ns), -1, dtype=np.intp)
         for tid in np.unique(thread).tolist():
             rows = np.flatnonzero(self.thread == tid)
@@ -58,7 +58,7 @@ class Payloads:
 
 
 def payloads(file: SqliteFile) -> Payloads:
-    """Read them; nothing where the file has none."""
+    """Read the payloads; empty if the file has none."""
     table = file.newest("NVTX_EVENTS")
     schemas = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     nothing = np.empty(0, dtype=np.int64)
@@ -100,7 +100,9 @@ def payloads(file: SqliteFile) -> Payloads:
 def read_collectives(
     file: SqliteFile, threads: Registry, whole: Tables, rows: npt.NDArray[np.intp]
 ) -> list[CollectiveFacts | None]:
-    """NCCL launches in the call that its range is around, or at the end of the group that follows."""
+    """The collectives of NCCL kernels. NCCL launches them inside the call's range, or at the end of the
+    group.
+    """
     out: list[CollectiveFacts | None] = [None] * len(rows)
     noted = payloads(file)
     if not len(noted) or not len(rows):
@@ -125,7 +127,7 @@ def read_collectives(
 
 
 def _decoded(entry: str, fields: dict[tuple[int, str], tuple[int, int]]) -> tuple[str, dict[str, int]]:
-    """The name of a call, and the fields of its payload that are of use."""
+    """The name of a call, and the fields of its payload that are used here."""
     name, _, coded = entry.rpartition(" ")
     data = bytes.fromhex(coded)
     if len(data) < _HEADER_BYTES:

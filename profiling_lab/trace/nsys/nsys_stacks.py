@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python stacks as nsys keeps them: marks among the NVTX events with a JSON payload, one per API call."""
+"""Python stacks in nsys' form: NVTX marks with a JSON payload, one per API call."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def from_nsys(
 
 
 def payload_sql(file: SqliteFile, table: str) -> tuple[str, str]:
-    """The JSON payload of a mark `n` as an SQL expression, '' where it was left out, and its join."""
+    """The JSON payload of a mark `n` as an SQL expression ('' if it was not exported), and its join."""
     columns = file.columns(table)
     terms = ['n."jsonText"'] if "jsonText" in columns else []
     if "jsonTextId" not in columns or not file.columns("StringIds"):
@@ -76,7 +76,7 @@ def payload_sql(file: SqliteFile, table: str) -> tuple[str, str]:
 
 
 def marks_without_payload(file: SqliteFile, schema: str) -> int:
-    """Stacks that were recorded under this schema and exported without their frames."""
+    """The number of stacks of this schema that were exported without frames."""
     table = file.newest("NVTX_EVENTS")
     if table is None or not {"domainId", "text", "eventType"} <= set(file.columns(table)):
         return 0
@@ -94,7 +94,7 @@ def _where(texts: list[str], test: Callable[[str], bool]) -> npt.NDArray[np.bool
 
 
 def payload_frames(text: str, strings: Strings, schema: str) -> tuple[Frame, ...]:
-    """The frames of a payload, innermost first; none if it is no payload of this schema."""
+    """The frames of a payload, innermost first; empty if it is not a payload of this schema."""
     try:
         frames = msgspec.json.decode(text.encode())[schema]["Frames"]
         return tuple(
@@ -111,7 +111,7 @@ def _text(value: Any, strings: Strings) -> str:
 
 
 def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:
-    """The call row that a mark belongs to: the one that started with it, else the one around it."""
+    """The call row of a mark: the one that started at the same time, else the one around it."""
     row: I32 = _analysis.call_of(thread, start_ns, rows.thread, rows.start_ns, rows.start_ns)
     lost = np.flatnonzero(row < 0)
     if len(lost):
@@ -123,7 +123,9 @@ def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:
 
 
 def _to_calls(rows: CallRows, value: I32) -> I32:
-    """A value per row as a value per call: its own, else that of the extra row with its thread and id."""
+    """Convert a value per row to a value per call: its own, else that of the extra row with its thread and
+    id.
+    """
     calls = np.flatnonzero(rows.is_call)
     out = value[calls]
     extra = np.flatnonzero(~rows.is_call & (value != 0))

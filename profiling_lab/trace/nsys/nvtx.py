@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVTX table of the nsys schema, read once: ranges, and the marks that nsys keeps Python stacks in."""
+"""The NVTX table of the nsys schema, read once: ranges, and marks with Python stacks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _COLUMNS = ("start", "end", "globalTid", "domain", "type", "sequence", "text")
 class NvtxRows:
     """Columns by name; `text` is a row of `texts`, which ranges, marks and domains share.
 
-    The text of a range is its name, cut where emit_nvtx appends numbers; that of a mark its JSON payload, ''
-    where the export left it out.
+    The text of a range is its name without the numbers that emit_nvtx appends. The text of a mark is its JSON
+    payload, '' if it was not exported.
     """
 
     ranges: dict[str, I64]
@@ -72,7 +72,7 @@ def _only(rows: dict[str, I64], keep: npt.NDArray[np.bool_]) -> dict[str, I64]:
 
 
 def _text_sql(file: SqliteFile, table: str) -> tuple[str, str]:
-    """The payload of a mark, the text of any other row, each inline or in the string table."""
+    """The payload of a mark, or the text of another row, each inline or in the string table."""
     have = set(file.columns(table))
     inline, by_id = (
         f"CASE WHEN n.eventType = {MARK} THEN {_known(json, have)} ELSE {_known(text, have)} END"

@@ -29,7 +29,7 @@ TABLES = {
     OperationKind.GRAPH: "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 }
 
-# Older exports lack the ENUM tables, so the meaning of copyKind is stated here.
+# Older exports have no ENUM tables, so the values of copyKind are listed here.
 COPY_KINDS = (
     "unknown",
     "HtoD",
@@ -51,8 +51,8 @@ _UNKNOWN_MEMORY: dict[str, int | str] = {
     "srcKind": int(MemoryKind.UNKNOWN),
     "dstKind": int(MemoryKind.UNKNOWN),
 }
-_NO_PROCESS = 1  # no global id is that small: the process stands above bit 24
-_NO_TIME = int(np.iinfo(np.int64).min)  # farther than FARTHEST_NS: a row without a time is left out
+_NO_PROCESS = 1  # smaller than any global id, whose process is above bit 24
+_NO_TIME = int(np.iinfo(np.int64).min)  # beyond FARTHEST_NS, so a row without a time is skipped
 _SHARED: dict[str, int | str] = {
     "start": _NO_TIME,
     "end": _NO_TIME,
@@ -65,9 +65,9 @@ _SHARED: dict[str, int | str] = {
 def read_operations(
     file: SqliteFile, strings: Strings, processes: Registry, only_process: Callable[[], int]
 ) -> tuple[Operations, dict[str, int]]:
-    """All GPU operations, and how many rows had to be repaired, by what was wrong.
+    """All GPU operations, and the number of repaired rows by kind of damage.
 
-    `only_process` finds the process of rows that do not name one.
+    `only_process` returns the process of rows without one.
     """
     nodes = file.columns("PYREC_GRAPH_NODE") != ()
     parts: list[dict[str, I64]] = []
@@ -100,7 +100,7 @@ def read_operations(
     start_ns, end_ns = column("start"), column("end")
     backward = end_ns < start_ns
     repairs = {
-        "GPU operations at impossible times (left out)": int((~possible).sum()),
+        "GPU operations at impossible times (skipped)": int((~possible).sum()),
         "GPU operations that ended before they started (counted with length 0)": int(backward.sum()),
     }
     operations = Operations(
@@ -117,13 +117,13 @@ def read_operations(
         short_names=tuple(short_names),
         source_memory=_memory(column("srcKind")),
         target_memory=_memory(column("dstKind")),
-        author=_authors(file, column("globalPid"), column("graphNodeId")) if nodes else None,
+        author=_capturing_calls(file, column("globalPid"), column("graphNodeId")) if nodes else None,
     )
     return operations, {what: count for what, count in repairs.items() if count}
 
 
-def _authors(file: SqliteFile, process: I64, node: I64) -> I64:
-    """Correlation ids of the calls that captured these nodes of graphs; -1 where that is unknown."""
+def _capturing_calls(file: SqliteFile, process: I64, node: I64) -> I64:
+    """Correlation ids of the calls that captured these graph nodes; -1 if unknown."""
     known = file.select("PYREC_GRAPH_NODE", {"globalPid": _NO_PROCESS, "graphNodeId": 0, "correlationId": -1})
     out = full(len(node), -1, np.int64)
     for one in np.unique(known["globalPid"]):
@@ -138,7 +138,7 @@ def _authors(file: SqliteFile, process: I64, node: I64) -> I64:
 
 
 def _only(parts: list[dict[str, I64]], keep: npt.NDArray[np.bool_]) -> list[dict[str, I64]]:
-    """The rows to keep; `keep` speaks of the rows of all parts, one part after the other."""
+    """The rows to keep; `keep` is a mask over the concatenated rows of all parts."""
     ends = np.cumsum([len(part["start"]) for part in parts])
     pieces = np.split(keep, ends[:-1])
     return [
@@ -163,7 +163,7 @@ def _memory(kinds: I64) -> U8:
 
 
 def _named(kind: OperationKind, rows: dict[str, I64], strings: Strings) -> tuple[I64, list[str], list[str]]:
-    """Numbers of the names in these rows, the names, and the short names."""
+    """The name number per row, the names, and the short names."""
     if kind is OperationKind.KERNEL:
         numbers, distinct = dense((rows["demangledName"] << 32) | (rows["shortName"] & 0xFFFFFFFF))
         pairs = [(strings[int(pair) >> 32], strings[int(pair) & 0xFFFFFFFF]) for pair in distinct]

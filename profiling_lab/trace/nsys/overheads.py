@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What held the program up, from the tables of the nsys schema."""
+"""Overheads, from the tables of the nsys schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from profiling_lab.trace.columns import FARTHEST_NS, I64, OverheadKind, Overhead
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import Registry, process_part
 
-# The first table is the profiler's account of itself; old ones have no kinds.
+# The first table is the profiler's own overhead; old ones have no kinds.
 TABLES = {
     "PROFILER_OVERHEAD": OverheadKind.PROFILER,
     "CUPTI_ACTIVITY_KIND_OVERHEAD": OverheadKind.UNKNOWN,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder that `nsys export --type=parquetdir` (or arrowdir) writes: one file per table, with the columns
+"""The folder written by `nsys export --type=parquetdir` (or arrowdir): one file per table, with the columns
 of the SQLite export.
 
-Whole columns are read straight from the files. What is asked in SQL is answered by an SQLite database in
-memory, into which the columns that a query names are loaded first: every reader of SQLite works on folders.
+Whole columns are read directly from the files. SQL queries run on an in-memory SQLite database, into which
+their columns are loaded first, so every SQLite reader works on folders.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ParquetFolder(SqliteFile):
         return SqliteFile.select(self, table, wanted, where)
 
     def _straight(self, table: str, wanted: dict[str, int | str]) -> dict[str, I64] | None:
-        """The columns without SQL; None if a value needs SQLite to be understood."""
+        """The columns without SQL; None if a value must be converted by SQLite."""
         have = [name for name in wanted if name in self.columns(table)]
         rows = self._table(table, have or self.columns(table)[:1])
         columns: dict[str, I64] = {}
@@ -96,7 +96,7 @@ class ParquetFolder(SqliteFile):
         return SqliteFile._read(self, query, parts, read)
 
     def _load(self, table: str, words: set[str]) -> None:
-        """Put the columns that a query names into the database, with those that are there already."""
+        """Load the columns of a query into the database, in addition to the columns already loaded."""
         named = [name for name in self.columns(table) if name.lower() in words] or [*self.columns(table)[:1]]
         loaded = self._loaded.get(table, set())
         if loaded and loaded >= set(named):
@@ -112,7 +112,7 @@ class ParquetFolder(SqliteFile):
         self._loaded[table] = set(wanted)
 
     def _batches_of(self, table: str, columns: list[str]) -> pa.RecordBatchReader:
-        """Columns of a table piece by piece: the texts of a large one are not wanted in memory twice."""
+        """Columns of a table in chunks, so that large texts are not in memory twice."""
         file = self._files[table]
         if file.suffix != ".parquet":
             return self._table(table, columns).to_reader()
@@ -176,7 +176,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(kind.value_type)
         kind = column.type
     if kind == pa.uint64():
-        # Ids of threads and processes use all 64 bits; SQLite keeps them as signed numbers.
+        # Thread and process ids use all 64 bits; SQLite stores them as signed numbers.
         chunks = [
             pa.Array.from_buffers(pa.int64(), len(c), c.buffers(), offset=c.offset) for c in column.chunks
         ]
@@ -193,7 +193,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.binary())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column.cast(pa.string())
-    return pa.chunked_array([pa.nulls(len(column), pa.int64())])  # lists and structures: no reader wants them
+    # No reader uses lists and structures.
+    return pa.chunked_array([pa.nulls(len(column), pa.int64())])
 
 
 def _named(file: Path, error: Exception) -> Exception:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a recording paused: `profiling-lab record` with a schedule records windows, and nothing in between."""
+"""Pauses of a recording: with a schedule, `profiling-lab record` records windows and nothing in between."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from profiling_lab.trace.spans import Pauses, Spans
 def read_pauses(file: SqliteFile, processes: I32, ids: Sequence[int]) -> Pauses:
     """The pauses of these processes, of which `ids` are the global ids; none in a recording without windows.
 
-    In a merged file a window is of one process. A window that nothing closed lasts until the next one: what
-    is not known to be a pause is none.
+    In a merged file a window belongs to one process. A window that was never closed lasts until the next one:
+    only known pauses count.
     """
     start_ns = end_ns = first_step = owner = np.empty(0, dtype=np.int64)
     if {"start", "end"} <= set(file.columns("PYREC_WINDOW")):

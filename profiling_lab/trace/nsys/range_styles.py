@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How NVTX ranges were made."""
+"""The styles of NVTX ranges: push/pop or start/end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_range_styles(file: SqliteFile, whole: Tables) -> U8:
     started = f'SELECT count(*) FROM "{table}" WHERE eventType = {START_END} AND {PART}'
     if not sum(part.sum() for part in file.integers(started, 1, file.parts(table))):
         return pushed
-    # The rows, and the order, in which read_nvtx reads ranges.
+    # The same rows and order as in read_nvtx.
     rows = file.select(
         table,
         {"eventType": 0, "globalTid": 0, "endGlobalTid": 0},

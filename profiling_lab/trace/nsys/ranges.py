@@ -9,7 +9,7 @@ from profiling_lab.trace.columns import Ranges, dense
 from profiling_lab.trace.nsys.nvtx import NvtxRows
 from profiling_lab.trace.process_ids import Registry, process_part
 
-# The engine's range around the evaluation of a node (Evaluates.ENGINE).
+# The autograd engine's range around the evaluation of a node (Evaluates.ENGINE).
 _EVALUATE = "autograd::engine::evaluate_function: "
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks and autograd facts from the tables that our recorder adds to the nsys schema."""
+"""Stacks and autograd data from the tables that our recorder adds to the nsys schema."""
 
 from __future__ import annotations
 
@@ -83,18 +83,18 @@ def _recorder_stacks(file: SqliteFile, strings: Strings) -> tuple[Stacks, Callab
     nodes = file.select("PYREC_STACK", {"id": 0, "parentId": 0, "frameId": 0})
     row_of_id = rows_by_id(nodes["id"], first=1)
     parent = _rooted(np.concatenate([[0], row_of_id(nodes["parentId"])]).astype(np.int32))
-    # A frame the file does not explain stays a frame, without a name.
+    # A frame that is missing in the file stays a frame without a name.
     frame = np.concatenate([[0], frame_of_id(nodes["frameId"], missing=len(frames))]).astype(np.int32)
     return Stacks(parent, frame, (*frames, Frame("", "", 0))), row_of_id
 
 
 def stack_rows(file: SqliteFile) -> Callable[..., I32]:
-    """From stack ids of the file to rows of the trace's stacks."""
+    """A function from stack ids of the file to rows of the trace's stacks."""
     return rows_by_id(file.select("PYREC_STACK", {"id": 0})["id"], first=1)
 
 
 def _rooted(parent: I32) -> I32:
-    """The same tree without circles: a damaged file must not send a reader around forever."""
+    """The same tree without cycles, so that a damaged file cannot cause an endless loop."""
     upwards = np.where(parent == 0, -1, parent).astype(np.int32)
     reaches_root: I32 = _analysis.nearest_marked(upwards, (parent == 0).astype(np.uint8))
     return np.where(reaches_root < 0, 0, parent).astype(np.int32)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the threads of the host were from time to time: samples that nsys takes of the CPU and of Python.
+"""Samples of host threads: the CPU and Python samples of nsys, and those of our recorder.
 
-A thread that computes makes no call, so nothing but a sample tells what it did in a pause of the GPU.
+A thread that computes makes no calls, so only samples show what it did while the GPU was idle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Rows = tuple[I64, I64, I32, I32]
 def read_samples(
     file: SqliteFile, strings: Strings, threads: Registry, ownership: Ownership, with_python: bool
 ) -> HostSamples:
-    """All samples; with_python: periodic stacks too, which are looked for among all NVTX marks."""
+    """All samples. with_python: also periodic Python stacks, which requires a search in all NVTX marks."""
     places: dict[str, int] = {}
     parts = [_native(file, strings, places)]
     stacks: tuple[tuple[Frame, ...], ...] = ()

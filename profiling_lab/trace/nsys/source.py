@@ -50,7 +50,7 @@ from profiling_lab.trace.process_ids import Registry, pid_of, process_part
 from profiling_lab.trace.source import Recorder, Source, Tables
 from profiling_lab.trace.spans import Pauses
 
-# Any of these makes an SQLite file a trace in the nsys schema; tables without rows are not written.
+# A file with any of these tables is a trace in the nsys schema; tables without rows are not written.
 _MARKS = (
     "META_DATA_EXPORT",
     "EXPORT_META_DATA",
@@ -64,7 +64,7 @@ _MARKS = (
 class SqliteSource(Source):
     """An open trace in the nsys schema: an SQLite file, or a folder of Parquet files.
 
-    Raises UnreadableInputError if the file is not whole or is no trace.
+    Raises UnreadableInputError if the file is truncated or is not a trace.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class SqliteSource(Source):
             self.file.close()
             what = "a directory of tables" if path.is_dir() else "an SQLite file"
             raise UnreadableInputError(
-                f"{path} is {what} but no GPU trace: it has none of the tables of an nsys export"
+                f"{path} is {what} but not a GPU trace: it has none of the tables of an nsys export"
             )
         is_ours = self.file.columns("PYREC_META") or self.file.columns("PYREC_LAUNCH")
         self.recorder: Recorder = "profiling_lab" if is_ours else "nsys"
@@ -160,7 +160,7 @@ class SqliteSource(Source):
         return read_host_events(self.file, self.strings, self.processes, self.threads)
 
     def samples(self, ownership: Ownership) -> HostSamples:
-        # Our recorder has a mark for every call: they are not all looked at in vain.
+        # Our recorder has a mark for every call, so search them only if there are samples.
         is_ours = self.recorder == "profiling_lab"
         with_python = not is_ours or self.recorder_facts().get("samples_per_second", "") != "0"
         return read_samples(self.file, self.strings, self.threads, ownership, with_python)
@@ -199,7 +199,7 @@ class SqliteSource(Source):
         }
 
     def _only_process(self) -> int:
-        """The process that rows without one belong to: that of the calls, if they all have the same."""
+        """The process of rows without one: that of all calls, if it is the same."""
         table = self.file.newest(CALL_TABLE)
         if table is None:
             return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An SQLite file as columns. Opened read-only: a user's trace is never altered, not even by a journal."""
+"""An SQLite file as columns, opened read-only: a user's trace is never changed, not even by a journal."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
 
 _TIMES = ("start", "end")
-"""columns whose texts are no times unless they are whole numbers"""
+"""columns whose texts are times only if they are whole numbers"""
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 65536
 PART = ":part"
-"""Stands in a query for a condition on row numbers, so that pieces of a table are read at the same time."""
+"""A placeholder in queries for a condition on row ids, so that parts of a table are read in parallel."""
 WHOLE = ("1",)
-_PART_ROWS, _MOST_PARTS = 200_000, 4  # below, a second connection costs more than it saves
+_PART_ROWS, _MOST_PARTS = 200_000, 4  # below this, a second connection costs more than it saves
 
 _T = TypeVar("_T")
 
 
 def check_whole(path: Path) -> None:
-    """Raise if the file is shorter than its header says: a copy that broke off, or a disk that ran full."""
+    """Raise if the file is shorter than its header says: an interrupted copy, or a full disk."""
     with path.open("rb") as file:
         header = file.read(100)
     size = path.stat().st_size
     if len(header) < 100:
-        raise UnreadableInputError(f"{path} breaks off inside its SQLite header: {size} bytes")
+        raise UnreadableInputError(f"{path} is truncated inside its SQLite header: {size} bytes")
     page_size = struct.unpack(">H", header[16:18])[0]
     page_size = 65536 if page_size == 1 else page_size
     changes, pages, valid_for = (struct.unpack(">I", header[at : at + 4])[0] for at in (24, 28, 92))
     if pages and changes == valid_for and size < pages * page_size:
         raise UnreadableInputError(
-            f"{path} is a truncated SQLite file: its header promises {pages * page_size} bytes, it has {size}"
+            f"{path} is a truncated SQLite file: its header says {pages * page_size} bytes, it has {size}"
         )
 
 
@@ -71,7 +71,7 @@ class SqliteFile:
     def _connect(self) -> Any:
         import adbc_driver_sqlite.dbapi
 
-        # immutable: no locks and no side files; only where no write-ahead log waits to be read as well.
+        # immutable: no locks and no side files; only possible without a write-ahead log.
         mode = "mode=ro" if self._may_change else "mode=ro&immutable=1"
         uri = f"file:{quote(os.fsencode(self.path.absolute()))}?{mode}"
         return adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
@@ -86,11 +86,7 @@ class SqliteFile:
     def _unreadable(self, error: Exception) -> UnreadableInputError:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         what = re.sub(r"^\w+: (\[SQLite\] )?", "", first_line)
-        log = (
-            "; the write-ahead log beside it belongs to it: copy both into a folder that you may write to"
-            if self._may_change
-            else ""
-        )
+        log = "; it has a write-ahead log: copy both files into a writable folder" if self._may_change else ""
         return UnreadableInputError(f"{self.path} cannot be read as SQLite: {what}{log}")
 
     def _read_columns(self) -> dict[str, tuple[str, ...]]:
@@ -115,7 +111,7 @@ class SqliteFile:
     def _read(
         self, query: str, parts: Sequence[str], read: Callable[[Iterator[pa.RecordBatch]], _T]
     ) -> list[_T]:
-        """What `read` makes of the rows of each part, in their order."""
+        """The results of `read` for the rows of each part, in order."""
 
         def run(part: str) -> _T:
             connection = self._connect()
@@ -135,20 +131,20 @@ class SqliteFile:
             raise self._unreadable(error) from None
 
     def parts(self, table: str, alias: str = "") -> tuple[str, ...]:
-        """Conditions for PART that cut a large table into pieces, in the order of its rows."""
+        """Conditions for PART that divide a large table into parts, in row order."""
         prefix = f"{alias}." if alias else ""
         shadowed = {name.lower() for name in self.columns(table)}
         row = next((name for name in ("rowid", "_rowid_", "oid") if name not in shadowed), None)
         if row is None or self._may_change:
             return WHOLE
         try:
-            # Two queries: SQLite answers either from an end of the table, both in one by reading all of it.
+            # Two queries: SQLite answers each from one end of the table, but both in one with a full scan.
             first, last = (
                 self.integers(f'SELECT IFNULL({end}({row}), 0) FROM "{table}"', 1)[0]
                 for end in ("min", "max")
             )
         except UnreadableInputError:
-            return WHOLE  # a view, or a table without row numbers
+            return WHOLE  # a view, or a table without row ids
         rows = int(last[0]) - int(first[0]) + 1
         count = min(_MOST_PARTS, len(os.sched_getaffinity(0)), rows // _PART_ROWS)
         if count < 2:
@@ -167,10 +163,11 @@ class SqliteFile:
         return self._columns.get(table, ())
 
     def require(self, table: str, *names: str) -> None:
-        """Raise if a table lacks a column without which its rows say nothing."""
+        """Raise if a table lacks a required column."""
         if missing := [name for name in names if name not in self.columns(table)]:
             raise UnreadableInputError(
-                f"{self.path} is no export of nsys: its table {table} has no column {' or '.join(missing)}"
+                f"{self.path} is not an export of nsys: its table {table} has no column "
+                f"{' or '.join(missing)}"
             )
 
     def newest(self, table: str) -> str | None:
@@ -196,9 +193,7 @@ class SqliteFile:
 
     def _int64(self, chunks: list[pa.Array]) -> I64:
         if any(chunk.null_count or chunk.type != pa.int64() for chunk in chunks):
-            raise UnreadableInputError(
-                f"{self.path} has a value that is no integer where the schema has integers"
-            )
+            raise UnreadableInputError(f"{self.path} has a value that is not an integer in an integer column")
         array: I64 = pa.chunked_array(chunks, type=pa.int64()).to_numpy()
         return array
 
@@ -206,15 +201,14 @@ class SqliteFile:
         """Integer columns of a table, NULL replaced.
 
         `wanted` maps the column to its value where it is NULL or where this schema lacks it; an SQL
-        expression over
-        the table may stand there instead of a number.
+        expression may be used instead of a number.
         """
         have = self.columns(table)
         terms = []
         for name, missing in wanted.items():
             known = f'CAST("{name}" AS INTEGER)' if name in have else "NULL"
             if name in have and name in _TIMES:
-                # Of the text 13:25:29 SQLite would make 13.
+                # SQLite would convert the text 13:25:29 to 13.
                 known = f'CASE WHEN typeof("{name}") <> \'text\' OR "{name}" = {known} THEN {known} END'
             terms.append(f"IFNULL({known}, {missing})")
         where = f"WHERE ({where.removeprefix('WHERE ')}) AND {PART}" if where else f"WHERE {PART}"
@@ -222,7 +216,7 @@ class SqliteFile:
         return dict(zip(wanted, self.integers(query, len(wanted), self.parts(table)), strict=True))
 
     def texts(self, query: str) -> list[tuple[str, ...]]:
-        """Rows of text; bytes that are no UTF-8 are replaced. For small tables: it makes Python strings."""
+        """Rows of text; invalid UTF-8 is replaced. For small tables, because it creates Python strings."""
 
         def rows(batches: Iterator[pa.RecordBatch]) -> list[tuple[str, ...]]:
             return [
@@ -238,8 +232,8 @@ class SqliteFile:
     ) -> tuple[list[I64], list[str]]:
         """Integer columns and, last, one text column (given as BLOB) as numbers of distinct texts.
 
-        With `operators` the texts of emit_nvtx are cut: the number is that of the name, and the column before
-        it is the sequence number (NO_SEQUENCE where a text has none).
+        With `operators` the texts of emit_nvtx are split: the number is that of the name, and the column
+        before it is the sequence number (NO_SEQUENCE if there is none).
         """
 
         def coded(batches: Iterator[pa.RecordBatch]) -> tuple[list[list[I64]], list[bytes]]:
@@ -256,7 +250,7 @@ class SqliteFile:
         numbers: dict[bytes, int] = {}
         gathered: list[list[I64]] = [[] for _ in range(width + 1 + operators)]
         for columns, texts in self._read(query, parts, coded):
-            # Each part numbered its texts by itself.
+            # Each part has its own numbering of texts.
             number = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
             columns[-1] = [number[codes] for codes in columns[-1]]
             for column, pieces in zip(gathered, columns, strict=True):
@@ -267,7 +261,7 @@ class SqliteFile:
     def _text_buffers(self, column: pa.Array) -> tuple[Any, Any]:
         """Offsets and bytes of a BLOB column, as views."""
         if column.type != pa.binary() or column.null_count:
-            raise UnreadableInputError(f"{self.path} has a value that is no text where the schema has texts")
+            raise UnreadableInputError(f"{self.path} has a value that is not a text in a text column")
         _, offsets, data = column.buffers()
         return (
             np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1],

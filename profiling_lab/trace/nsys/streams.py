@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file says of its streams beyond their numbers."""
+"""The properties of streams."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from profiling_lab.trace.extras import Stream
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 
 _TABLE = "TARGET_INFO_CUDA_STREAM"
-# The numbers of CUPTI.
+# The values of CUPTI.
 _KINDS = {1: "default", 2: "non-blocking", 3: "null"}
 _UNKNOWN = 1 << 40
 
 
 def read_streams(file: SqliteFile) -> dict[tuple[int, int], Stream]:
-    """By process id and stream number; {} where the file describes none."""
+    """By process id and stream number; {} if the file describes none."""
     if not {"streamId", "processId"} <= set(file.columns(_TABLE)):
         return {}
     rows = file.select(_TABLE, {"streamId": -1, "processId": -1, "priority": _UNKNOWN, "flag": 0})

@@ -11,7 +11,7 @@ from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """Texts by id; an id that the file does not explain reads as ''."""
+    """Texts by id; an unknown id gives ''."""
 
     by_id: dict[int, str]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synchronizations as CUPTI noted them: most analyses do without."""
+"""Synchronisations recorded by CUPTI, which only some analyses need."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from profiling_lab.trace.source import Tables
 
 
 def read_syncs(file: SqliteFile, processes: Registry, whole: Tables) -> Syncs:
-    """All of them; none where the file has no such table."""
+    """All synchronisations; empty if the file has no such table."""
     table = file.newest("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
     if table is None:
         none = np.empty(0, dtype=np.int64)
         return Syncs(none, none, none.astype(np.int32), none, none.astype(np.uint8))
-    # Before 2022 the kind stood in a column that is named deprecated today, and is then empty.
+    # Before 2022 the kind was in a column that is called deprecated today, and is empty now.
     kinds = [name for name in ("syncType", "deprecatedSyncType") if name in file.columns(table)]
     rows = file.select(
         table,
@@ -37,7 +37,7 @@ def read_syncs(file: SqliteFile, processes: Registry, whole: Tables) -> Syncs:
 
 
 def _processes(processes: Registry, whole: Tables, global_pid: I64) -> I32:
-    """Rows that name no process are of the one that made all calls; -1 where several did."""
+    """The process per row. Rows without one get the process that made all calls; -1 if several did."""
     callers = np.unique(whole.calls.process)
     process = full(len(global_pid), int(callers[0]) if len(callers) == 1 else -1, np.int32)
     named = global_pid != 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/sm90/bwd.cuh"
+#include "ops/attention/sm90/bwd_launch.cuh"
 #include "ops/attention/sm90/launch.h"
 
 namespace plab::ops::attention::sm90 {
@@ -9,25 +9,16 @@ template <class Element, bool kSoftcap>
 using Config = BwdConfig<Element, 64, kSoftcap ? 64 : 128, kSoftcap>;
 
 template <class Element>
-void launch(const BwdParams& params, cudaStream_t stream) {
-  if (params.problem.softcap > 0)
-    launch_bwd_config<Config<Element, true>>(params, stream);
-  else
-    launch_bwd_config<Config<Element, false>>(params, stream);
+BwdPlan plan(const BwdParams& params) {
+  return params.problem.softcap > 0 ? plan_bwd_config<Config<Element, true>>(params)
+                                    : plan_bwd_config<Config<Element, false>>(params);
 }
 
 }  // namespace
 
-int64_t scratch_bwd_d64(const BwdParams& params) {
-  return params.problem.softcap > 0 ? scratch_floats<Config<__half, true>>(params)
-                                    : scratch_floats<Config<__half, false>>(params);
-}
-
-void launch_bwd_d64(const BwdParams& params, cudaStream_t stream) {
-  if (params.problem.element == ElementType::kBFloat16)
-    launch<__nv_bfloat16>(params, stream);
-  else
-    launch<__half>(params, stream);
+BwdPlan plan_bwd_d64(const BwdParams& params) {
+  return params.problem.element == ElementType::kBFloat16 ? plan<__nv_bfloat16>(params)
+                                                          : plan<__half>(params);
 }
 
 }  // namespace plab::ops::attention::sm90

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "ops/attention/attention.h"
 
-// One translation unit per direction and head dim (fwd_d*.cu, bwd_d*.cu), so that compilers can share the
-// work.
+// The path for compute capability 9.0: wgmma, TMA, warp specialization, persistent kernels. Compiled for
+// sm_90a alone.
 namespace plab::ops::attention::sm90 {
 
-// Keys of a sequence; with cu_seqlens their mean.
-inline int64_t keys_of(const Problem& p) { return p.k_len / (p.cu_seqlens_k != nullptr ? p.batch : 1); }
+// Nothing where the problem has to take the portable path: strides that TMA cannot walk, and backwards whose
+// scale is not positive.
+std::optional<FwdPlan> plan_fwd(const FwdParams& params);
+std::optional<BwdPlan> plan_bwd(const BwdParams& params);
 
-void launch_fwd_d64(const FwdParams& params, cudaStream_t stream);
-void launch_fwd_d128(const FwdParams& params, cudaStream_t stream);
-void launch_fwd_d256(const FwdParams& params, cudaStream_t stream);
-
-void launch_bwd_d64(const BwdParams& params, cudaStream_t stream);
-void launch_bwd_d128(const BwdParams& params, cudaStream_t stream);
-void launch_bwd_d256(const BwdParams& params, cudaStream_t stream);
-
-// Floats of BwdParams::dq_sum.
-int64_t scratch_bwd_d64(const BwdParams& params);
-int64_t scratch_bwd_d128(const BwdParams& params);
+// One translation unit per direction and head_dim (fwd_d*.cu, bwd_d*.cu), so that compilers share the work.
+FwdPlan plan_fwd_d64(const FwdParams& params);
+FwdPlan plan_fwd_d128(const FwdParams& params);
+FwdPlan plan_fwd_d256(const FwdParams& params);
+BwdPlan plan_bwd_d64(const BwdParams& params);
+BwdPlan plan_bwd_d128(const BwdParams& params);
+BwdPlan plan_bwd_d256(const BwdParams& params);
 
 }  // namespace plab::ops::attention::sm90

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write analysis_notes.md and answer.toml from the recording, so that no number in them is written by hand.
+"""Write analysis_notes.md and answer.toml from the recording, so that no number is written by hand.
 
     python write_notes.py --steps heavy_layer_step.jsonl
 
-The file of step times comes from benchmarks/heavy_layer_step.py, run on the machine of the recording.
-Without it the gain is left out.
+The step times come from benchmarks/heavy_layer_step.py, run on the machine of the recording. Without them
+the notes have no speedup.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKENS, WIDTH, BLOCKS = 32 * 128, 512, 4
 
 
 def step_times(path: Path | None) -> dict[str, float]:
-    """Milliseconds per fp32 step by implementation of HeavyLayer, without a recorder, of the last run."""
+    """Milliseconds per fp32 step by implementation of HeavyLayer, without a recorder, from the last run."""
     if path is None:
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -33,12 +33,12 @@ def step_times(path: Path | None) -> dict[str, float]:
 
 
 def gain(times: dict[str, float], culprit: str) -> float:
-    """How many times as fast the repaired step is; 0 where it was not measured."""
+    """The speedup of the repaired step; 0 if it was not measured."""
     return round(times[culprit] / times["fast"], 2) if times else 0.0
 
 
 def answer(found: Bottleneck, times: dict[str, float]) -> str:
-    """The form, filled in: the learner's file with values in the place of the explanations."""
+    """The learner's answer.toml with the right answers filled in."""
     layer = found.layers[0]
     values: dict[str, object] = {
         "layer": layer.name,
@@ -58,13 +58,13 @@ def answer(found: Bottleneck, times: dict[str, float]) -> str:
 
 
 def kernel_of(found: Bottleneck, layer: str) -> str:
-    """The short name of the layer's costliest kernel: the part of the name that a table shows."""
+    """The short name of the layer's most expensive kernel, as a table shows it."""
     full_name = next(iter(found.kernels_of(layer)))
     return next(row.short_name for row in found.kernels if row.name == full_name)
 
 
 def notes(found: Bottleneck, times: dict[str, float], gpu: str) -> str:
-    """The worked answer in words. The sizes behind the GFLOP are the script's defaults."""
+    """The solution as text. The GFLOP are those of the script's default sizes."""
     layer, second = found.layers[0], found.layers[1]
     healthy = next(other for other in found.layers if other.name == "feed_forward_layer")
     flop, healthy_flop = 3 * 2 * TOKENS * WIDTH**2, BLOCKS * 2 * 2 * TOKENS * WIDTH * 4 * WIDTH
@@ -97,9 +97,9 @@ def notes(found: Bottleneck, times: dict[str, float], gpu: str) -> str:
 
 
 def measured(times: dict[str, float]) -> str:
-    """The step times and what the repair is worth."""
+    """The step times and the speedup of the repair."""
     if not times:
-        return "`profiling-lab exercise check` measures what that is worth on your GPU."
+        return "`profiling-lab exercise check` measures the speedup on your GPU."
     rows = "\n".join(f"| {name} | {ms:.2f} |" for name, ms in times.items())
     return (
         f"| HeavyLayer | ms per training step |\n|---|---:|\n{rows}\n\n"

@@ -43,7 +43,7 @@ class Job:
         self.next = None
 
     def fetch(self):
-        """Begin to copy the next batch, beside what the GPU computes."""
+        """Start to copy the next batch while the GPU computes."""
         x, labels = self.batches[self.step % len(self.batches)]
         self.step += 1
         if self.copies is None:

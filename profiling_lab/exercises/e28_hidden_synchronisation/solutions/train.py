@@ -28,7 +28,7 @@ class Classifier(nn.Module):
 
 
 def hits(logits, labels):
-    """How many of a batch are guessed right: a number that stays on the GPU until somebody reads it."""
+    """How many of a batch are guessed right: a tensor that stays on the GPU until it is read."""
     return (logits.argmax(dim=1) == labels).sum()
 
 

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/cpu/tile_scheduler.h"
+
+namespace plab::ops::attention::cpu {
+template void fwd_element<Half>(const FwdParams& p);
+template void bwd_element<Half>(const BwdParams& p);
+}  // namespace plab::ops::attention::cpu

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <type_traits>
+
+#include "ops/attention/cpu/amx.h"
+#include "ops/attention/cpu/kernel.h"
+
+// The kernels of the CPU path, compiled for every instruction set, and the choice between them at run time.
+namespace plab::ops::attention::cpu {
+
+// The widest vectors that a process wants: all there are, or those that its environment names in
+// PROFILING_LAB_ATTENTION_PATH (avx512, avx2 or sse2, none of them with matrix tiles): to test and to compare
+// them.
+struct Wanted {
+  int vector_bytes = 64;
+  bool tiles = true;
+};
+inline Wanted wanted() {
+  const char* const path = std::getenv("PROFILING_LAB_ATTENTION_PATH");
+  const std::string_view name = path == nullptr ? "" : path;
+  if (name == "avx512") return {64, false};
+  if (name == "avx2") return {32, false};
+  if (name == "sse2") return {16, false};
+  return {};
+}
+
+// The same task for three instruction sets; the target of the caller is the target of everything inlined into
+// it.
+#if defined(__x86_64__)
+#define PLAB_TARGET(level) [[gnu::target("arch=" level), gnu::flatten]]
+inline int vector_bytes() {
+  static const int bytes = std::min(wanted().vector_bytes, __builtin_cpu_supports("x86-64-v4")   ? 64
+                                                           : __builtin_cpu_supports("x86-64-v3") ? 32
+                                                                                                 : 16);
+  return bytes;
+}
+#else
+#define PLAB_TARGET(level) [[gnu::flatten]]
+inline int vector_bytes() { return 16; }
+#endif
+
+// Kernels<T, Acc>::name(): the function of this name in Task, compiled for the widest vectors this CPU has.
+#define PLAB_KERNEL(name, parameters, arguments)                                            \
+  PLAB_TARGET("x86-64-v4") static void name##_64 parameters {                               \
+    Task<T, Acc, Fma<T, Acc, 64>>::name arguments;                                          \
+  }                                                                                         \
+  PLAB_TARGET("x86-64-v3") static void name##_32 parameters {                               \
+    Task<T, Acc, Fma<T, Acc, 32>>::name arguments;                                          \
+  }                                                                                         \
+  static void name##_16 parameters { Task<T, Acc, Fma<T, Acc, 16>>::name arguments; }       \
+  static auto name() {                                                                      \
+    return vector_bytes() == 64 ? name##_64 : vector_bytes() == 32 ? name##_32 : name##_16; \
+  }
+
+template <class T, class Acc>
+struct Kernels {
+  using AnyTask = Task<T, Acc, Fma<T, Acc, 16>>;  // of scratch and statistics all have the same
+  static int64_t fwd_scratch(int64_t dim) { return AnyTask::fwd_scratch(dim); }
+  static int64_t bwd_scratch(int64_t dim, int64_t keys) { return AnyTask::bwd_scratch(dim, keys); }
+  PLAB_KERNEL(fwd,
+              (const FwdParams& p, const Sequence& s, int64_t head, int64_t block, Scratch<Acc>& scratch),
+              (p, s, head, block, scratch))
+  PLAB_KERNEL(statistics, (const BwdParams& p, const Sequence& s, int64_t head), (p, s, head))
+  PLAB_KERNEL(bwd,
+              (const BwdParams& p, const Sequence& s, int64_t head, int64_t begin, int64_t end, Acc* partial,
+               int64_t partial_head, Scratch<Acc>& scratch),
+              (p, s, head, begin, end, partial, partial_head, scratch))
+  PLAB_KERNEL(sum_shares,
+              (const BwdParams& p, const Sequence& s, int64_t head, Acc* first, int64_t share,
+               int64_t shares),
+              (p, s, head, first, share, shares))
+};
+
+#ifdef PLAB_AMX
+// bfloat16 on CPUs with matrix tiles: the two that multiply.
+struct AmxKernels : Kernels<BFloat16, float> {
+  using Plain = Kernels<BFloat16, float>;
+  using Tiled = Task<BFloat16, float, Amx>;
+  static int64_t fwd_scratch(int64_t dim) {
+    return std::max(Plain::fwd_scratch(dim), Tiled::fwd_scratch(dim));
+  }
+  static int64_t bwd_scratch(int64_t dim, int64_t keys) {
+    return std::max(Plain::bwd_scratch(dim, keys), Tiled::bwd_scratch(dim, keys));
+  }
+  PLAB_AMX static void fwd_tiles(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
+                                 Scratch<float>& scratch) {
+    const AmxTiles tiles;
+    Tiled::fwd(p, s, head, block, scratch);
+  }
+  PLAB_AMX static void bwd_tiles(const BwdParams& p, const Sequence& s, int64_t head, int64_t begin,
+                                 int64_t end, float* partial, int64_t partial_head, Scratch<float>& scratch) {
+    const AmxTiles tiles;
+    Tiled::bwd(p, s, head, begin, end, partial, partial_head, scratch);
+  }
+  static bool tiles() {
+    static const bool answer = wanted().tiles && has_amx();
+    return answer;
+  }
+  static auto fwd() { return tiles() ? fwd_tiles : Plain::fwd(); }
+  static auto bwd() { return tiles() ? bwd_tiles : Plain::bwd(); }
+};
+template <class T>
+using KernelsOf = std::conditional_t<std::is_same_v<T, BFloat16>, AmxKernels, Kernels<T, Accum<T>>>;
+#else
+template <class T>
+using KernelsOf = Kernels<T, Accum<T>>;
+#endif
+
+}  // namespace plab::ops::attention::cpu

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/cpu_path.h"
-
-namespace plab::ops::attention {
-template void fwd_cpu<Half>(const FwdParams& p);
-template void bwd_cpu<Half>(const BwdParams& p);
-}  // namespace plab::ops::attention

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/sm80/bwd_launch.cuh"
+#include "ops/attention/sm80/launch.h"
+
+namespace plab::ops::attention::sm80 {
+namespace {
+
+template <class Element>
+BwdPlan plan(const BwdParams& params) {
+  BwdPlan plan = plan_one_pass<BwdConfig<Element, 128, 64, 128, 4, 2, 1, 1, false>>(params);
+  if (plan.workspace.dq_accum_floats > 0) return plan;
+  plan.add(kv_launch<BwdKvConfig<Element, 128, 64, Gradient::kKeyAndValue, 2>>(params));
+  plan.add(q_launch<BwdQConfig<Element, 128, 64, 2>>(params));
+  return plan;
+}
+
+}  // namespace
+
+BwdPlan plan_bwd_d128(const BwdParams& params) {
+  return params.problem.element == ElementType::kBFloat16 ? plan<__nv_bfloat16>(params)
+                                                          : plan<__half>(params);
+}
+
+}  // namespace plab::ops::attention::sm80

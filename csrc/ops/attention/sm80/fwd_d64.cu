@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/sm80/fwd_kernel.cuh"
+#include "ops/attention/sm80/fwd_launch.cuh"
+#include "ops/attention/sm80/launch.h"
+
+namespace plab::ops::attention::sm80 {
+namespace {
+
+template <class Element>
+FwdPlan plan(const FwdParams& params) {
+  using Config = FwdConfig<Element, 64, 128, 64, 3, true>;
+  return plan_fwd_kernel<Config, attention_fwd_sm80_kernel<Config>>(params.problem);
+}
+
+}  // namespace
+
+FwdPlan plan_fwd_d64(const FwdParams& params) {
+  return params.problem.element == ElementType::kBFloat16 ? plan<__nv_bfloat16>(params)
+                                                          : plan<__half>(params);
+}
+
+}  // namespace plab::ops::attention::sm80

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "ops/attention/sm90/fwd_tile_scheduler.cuh"
+#include "ops/attention/sm90/tma.cuh"
+
+// The shape of a forward kernel, and the shared memory of a block.
+namespace plab::ops::attention::sm90 {
+
+// A block is one unit or two: a producer warp, kTileQ / 64 consumer warpgroups, and rings of their own. Two
+// units walk over different tiles, so that one computes while the other begins or ends a tile.
+template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_, int kUnits_ = 1,
+          int kStages_ = 2>
+struct FwdConfig {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_;
+  static constexpr int kUnits = kUnits_, kStages = kStages_;
+  static constexpr bool kPingPong = kPingPong_;
+  static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kUnits * kConsumers) * kWarpgroup;
+  // Registers a thread, out of 65536 for the block: producers need few, consumers hold S, P and O.
+  static constexpr int kProducerRegs = kUnits * kConsumers == 2 ? 56 : 32;
+  static constexpr int kConsumerRegs = kUnits * kConsumers == 2 ? 224 : kUnits * kConsumers == 3 ? 160 : 112;
+  static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
+  static constexpr int kBytesRings = 2 * kStages * kBytesKv, kBytesBarriers = 1024;
+  static constexpr int kBytesMost = 227 / kUnits * 1024;  // of a unit
+  // With several buffers for Q a unit goes from tile to tile without draining its products: one tile's
+  // queries are in use, the last one's buffer holds O until TMA has fetched it, the next one's queries
+  // arrive. Where there is room for one, O leaves from registers, and the next queries arrive under the end
+  // of this tile.
+  static constexpr int kStagesQ = std::min(3, (kBytesMost - kBytesRings - kBytesBarriers) / kBytesQ);
+  static constexpr int kUnitBytes = (kStagesQ * kBytesQ + kBytesRings + kBytesBarriers + 1023) / 1024 * 1024;
+  static constexpr int kSmemBytes = kUnits * kUnitBytes;
+  static_assert(kStagesQ >= 1, "tiles and stages exceed the 227 KB of a block");
+  static_assert(kTileKv % 16 == 0, "P V consumes keys in steps of 16");
+};
+
+struct FwdMaps {
+  CUtensorMap q, k, v, o;
+};
+
+// Shared memory: the rings, then their barriers, then a note of the work that comes with each Q.
+template <class Config>
+struct FwdMemory {
+  uint32_t q_ring, k_ring, v_ring, q_full, k_full, v_full, q_empty, k_empty, v_empty, notes;
+
+  __device__ __forceinline__ explicit FwdMemory(uint32_t base) {
+    constexpr int kQ = Config::kStagesQ, kKv = Config::kStages;
+    q_ring = base;
+    k_ring = q_ring + kQ * Config::kBytesQ;
+    v_ring = k_ring + kKv * Config::kBytesKv;
+    q_full = v_ring + kKv * Config::kBytesKv;
+    k_full = q_full + 8 * kQ;
+    v_full = k_full + 8 * kKv;
+    q_empty = v_full + 8 * kKv;
+    k_empty = q_empty + 8 * kQ;
+    v_empty = k_empty + 8 * kKv;
+    notes = q_full + 256;
+  }
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < Config::kStagesQ + 2 * Config::kStages; ++i) {
+      ptx::mbarrier_init(q_full + 8 * i, 1);
+      ptx::mbarrier_init(q_empty + 8 * i, 4 * Config::kConsumers);  // warps
+    }
+    ptx::fence_barrier_init();
+  }
+  __device__ __forceinline__ uint32_t note(int stage) const {
+    return notes + (int(sizeof(WorkTile)) + 16 * Config::kConsumers) * stage;
+  }
+};
+
+}  // namespace plab::ops::attention::sm90

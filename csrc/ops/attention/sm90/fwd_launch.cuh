@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "ops/attention/plan.cuh"
+#include "ops/attention/sm90/fwd_kernel.cuh"
+
+// The grid of the forward, its tensor maps, and its launch.
+namespace plab::ops::attention::sm90 {
+
+// Whether blocks take their tiles from a counter in global memory. Without a mask tiles of 128 rows come out
+// even, and the counter would only cost its two microseconds.
+inline bool counts_tiles(const Problem& p) {
+  return p.cu_seqlens_q != nullptr || p.window_right >= 0 || p.head_dim <= 64;
+}
+
+template <class Config>
+void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cudaStream_t stream) {
+  const Problem& p = params.problem;
+  const int64_t batch = p.cu_seqlens_q ? 1 : p.batch;
+  const auto map = [&](const View& view, int64_t rows, int64_t heads, int box) {
+    return make_tensor_map(view, p.element, p.head_dim, rows, heads, batch, box);
+  };
+  const FwdMaps maps{
+      map(params.q, p.q_len, p.heads, Config::kTileQ), map(params.k, p.k_len, p.kv_heads, Config::kTileKv),
+      map(params.v, p.k_len, p.kv_heads, Config::kTileKv), map(params.out, p.q_len, p.heads, 64)};
+  const auto kernel = attention_fwd_sm90_kernel<Config>;
+  PLAB_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes));
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(how.blocks));
+  launch.blockDim = dim3(how.threads);
+  launch.dynamicSmemBytes = how.shared_bytes;
+  launch.stream = stream;
+  // Over equal lengths the kernel before this one only clears the counter, which the producers wait for.
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  launch.attrs = &early;
+  launch.numAttrs = params.tile_counter != nullptr && p.cu_seqlens_q == nullptr ? 1 : 0;
+  PLAB_CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, params, how.tiles, maps));
+}
+
+template <class Config>
+FwdPlan plan_fwd_config(const Problem& p) {
+  FwdPlan plan;
+  plan.workspace.tile_counter = counts_tiles(p);
+  const int64_t kv_bytes = p.k_len / (p.cu_seqlens_k ? p.batch : 1) * p.head_dim * 4 * p.kv_heads / p.heads;
+  TileGrid tiles = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
+  const int64_t count =
+      std::min<int64_t>((blocks(tiles) + Config::kUnits - 1) / Config::kUnits, cuda::multiprocessors());
+  // Tiles of equal length: all of a head side by side, because they share its keys.
+  if (!tiles.last_first)
+    tiles.section = 1;
+  else if (!plan.workspace.tile_counter)
+    tiles.section = even_section(tiles, Config::kUnits * count);
+  plan.add({launch_fwd<Config>, count, Config::kThreads, Config::kSmemBytes, tiles});
+  return plan;
+}
+
+template <int kHeadDim, int kTileQ, int kTileKv, bool kPingPong, int kUnits = 1, int kStages = 2>
+FwdPlan plan_fwd_element(const Problem& p) {
+  if (p.element == ElementType::kBFloat16)
+    return plan_fwd_config<FwdConfig<__nv_bfloat16, kHeadDim, kTileQ, kTileKv, kPingPong, kUnits, kStages>>(
+        p);
+  return plan_fwd_config<FwdConfig<__half, kHeadDim, kTileQ, kTileKv, kPingPong, kUnits, kStages>>(p);
+}
+
+}  // namespace plab::ops::attention::sm90

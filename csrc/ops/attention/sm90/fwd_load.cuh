@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/attention/sm90/fwd_config.cuh"
+
+// The producer warp of the forward.
+namespace plab::ops::attention::sm90 {
+
+// The producer warp of unit number `unit`: finds the unit's work, announces it with its Q, and feeds the
+// rings of K and V as consumers empty them. The whole warp waits and counts, one lane copies: what all lanes
+// agree on costs uniform registers only.
+template <class Config>
+__device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, const FwdMaps& maps,
+                                           const FwdMemory<Config>& memory, int unit) {
+  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
+  const Problem& problem = p.problem;
+  int32_t* const counter = p.tile_counter;
+  Ring<kStagesQ> q;
+  Ring<kStages> k, v;
+  const bool elected = (threadIdx.x & 31) == 0;
+  if (problem.cu_seqlens_q != nullptr) grid.tiles = count_tiles(problem, kM);
+  PersistentTiles walk(grid, counter, Config::kUnits * int(blockIdx.x) + unit,
+                       Config::kUnits * int(gridDim.x));
+  WorkTile work;
+  int k_row = 0, kv_head = 0, batch = 0;
+  const auto load = [&](Ring<kStages>& ring, uint32_t base, uint32_t full, uint32_t empty,
+                        const CUtensorMap& map, int n) {
+    ptx::mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
+    if (elected)
+      tma_load_tile<kN, kD>(base + ring.stage * Config::kBytesKv, map, full + 8 * ring.stage, k_row + n * kN,
+                            kv_head, batch);
+    ring.advance();
+  };
+  const auto announce = [&] {
+    ptx::mbarrier_wait(memory.q_empty + 8 * q.stage, q.parity ^ 1);
+    if (elected) {
+      write_work_tile<kM / 64, kN, Config::kPingPong>(memory.note(q.stage), problem, p.rows, work);
+      if (work.rows > 0)
+        tma_load_tile<kM, kD>(memory.q_ring + q.stage * Config::kBytesQ, maps.q, memory.q_full + 8 * q.stage,
+                              work.q_row + work.row, work.head, work.batch);
+      else
+        ptx::mbarrier_arrive(memory.q_full + 8 * q.stage);
+    }
+    q.advance();
+  };
+  find_work_tile<kM, kN, Config::kPingPong>(problem, grid, walk, work);
+  if (kStagesQ > 1 || work.rows == 0) announce();
+#pragma unroll 1
+  while (work.rows > 0) {
+    k_row = work.k_row, kv_head = work.head / (problem.heads / problem.kv_heads), batch = work.batch;
+    const int begin = work.key_begin, end = work.key_end;
+    // When to ask for the next tile, to look for it, and to announce it with its queries, which a buffer must
+    // be free for. Looking takes a while, in which the rings must not run empty: with one buffer for Q the
+    // time for it is at once. A counter is asked late, so that no unit holds a tile that an idle one could
+    // begin, but with cu_seqlens, where looking takes longest.
+    const bool late = counter != nullptr && problem.cu_seqlens_q == nullptr;
+    const int early = max(late ? min(end - 2, begin + 1) : end - 2, begin);
+    const int asks = late ? min(end - 1, begin + 2) : end - 1;
+    const int looks = late ? min(end - 1, begin + 1) : kStagesQ > 1 ? early : end - 1;
+    load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, end - 1);
+    if (kStagesQ == 1) announce();
+#pragma unroll 1
+    for (int n = end - 1; n >= begin; --n) {
+      if (n > begin) load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, n - 1);
+      load(v, memory.v_ring, memory.v_full, memory.v_empty, maps.v, n);
+      if (n == asks) walk.ask();
+      if (n == looks) find_work_tile<kM, kN, Config::kPingPong>(problem, grid, walk, work);
+      if (kStagesQ > 1 && n == early) announce();
+    }
+    if (kStagesQ == 1 && work.rows == 0) announce();
+  }
+}
+
+}  // namespace plab::ops::attention::sm90
