@@ -77,7 +77,6 @@ MAY_IMPORT = {
 MOST_MODULES = 30
 LISTS_OF_ONE_KIND = {"profiling_lab/cli", "profiling_lab/rules", "benchmarks/diagnosis/programs"}
 LISTS_OF_ONE_KIND |= {"tests/cli", "tests/recorder", "tests/rules"}
-STILL_HEAPS = {"csrc/recorder"}  # to be sorted into folders; it is not to grow in number
 
 # Who may know a format: its readers, the line that chooses between them, and the recorder, which writes one.
 KNOW_FORMATS = ("trace/nsys/", "trace/kineto/", "trace/formats.py", "recording/")
@@ -227,7 +226,7 @@ def test_no_folder_is_a_heap() -> None:
     modules = {(path.parent, path.stem) for path in SOURCES if path.stem != "__init__"}
     counts = Counter(folder.relative_to(REPO).as_posix() for folder, _ in modules)
     heaps = {folder for folder, count in counts.items() if count > MOST_MODULES}
-    assert heaps == LISTS_OF_ONE_KIND | STILL_HEAPS, "sort heaps into folders; what is none leaves the list"
+    assert heaps == LISTS_OF_ONE_KIND, "sort heaps into folders; what is none leaves the list"
 
 
 def test_every_package_has_its_line_in_the_matrix() -> None:

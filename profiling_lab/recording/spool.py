@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+<<<<<<< HEAD
 """A capture file in memory: one structured array per kind of record of csrc/recorder/spool/records.h."""
+=======
+"""A capture file in memory: one structured array per record kind (csrc/recorder/spool/records.h)."""
+>>>>>>> w-recd
 
 from __future__ import annotations
 
@@ -103,15 +107,15 @@ class StringTable:
         self._ids: dict[str, int] = {}
 
     def id(self, text: str) -> int:
-        """The id of a text, new if it was not seen before."""
+        """The id of a text; a new id for a new text."""
         return self._ids.setdefault(text, len(self._ids) + 1)
 
     def text(self, spool_id: int) -> str:
-        """The text behind a spool id; "" where there is none."""
+        """The text of a spool id; "" if there is none."""
         return self._spool[spool_id] if spool_id < len(self._spool) else ""
 
     def ids(self, spool_ids: npt.NDArray[Any]) -> Ids:
-        """StringIds ids for a column of spool ids; -1 where a row has no string."""
+        """StringIds ids for a column of spool ids; -1 for rows without a string."""
         distinct, inverse = np.unique(spool_ids, return_inverse=True)
         mapped = [self.id(self._spool[i]) if i < len(self._spool) else -1 for i in distinct.tolist()]
         return np.asarray(mapped, dtype=np.int64)[inverse.reshape(-1)]

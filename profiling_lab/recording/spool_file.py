@@ -144,7 +144,7 @@ def _lock(file: int, kind: int) -> bool | None:
 
 
 def _process(file: int) -> int:
-    """The process that a capture file names in its first block (csrc/recorder/spool/records.h), or 0."""
+    """The process id in the first block of a capture file, 0 if there is none."""
     with contextlib.suppress(OSError):
         block = os.pread(file, 24, 0)
         if len(block) == 24 and block[:4] == b"PLSL":

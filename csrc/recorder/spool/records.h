@@ -317,7 +317,7 @@ PLAB_SPOOL_RECORD(Clock, PLAB_SPOOL_CLOCK)
   F(uint32_t, text)
 PLAB_SPOOL_RECORD(Diagnostic, PLAB_SPOOL_DIAGNOSTIC)
 
-// A stretch that was recorded, of a recording that pauses; without any, all of it was. end_ns 0: open; the
+// A recorded window of a recording with pauses; without windows everything was recorded. end_ns 0: open; the
 // row with the same start that follows closes it. step: the first step in it, -1: not begun by a step.
 #define PLAB_SPOOL_WINDOW(F) \
   F(uint64_t, start_ns)      \

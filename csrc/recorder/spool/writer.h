@@ -30,7 +30,7 @@ class Writer {
   std::string open(const std::string& path, const Header& header, int file = -1);
   void close() noexcept;
   void discard() noexcept;  // and delete it
-  // A further descriptor of the file, for whoever reads it when this one is closed; -1: it is gone.
+  // Another descriptor of the file, to read it after this one is closed; -1: it is gone.
   int duplicate() noexcept;
   void forget() noexcept;  // in a forked child: the file belongs to the parent
 
