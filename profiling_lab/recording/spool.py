@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-<<<<<<< HEAD
-"""A capture file in memory: one structured array per kind of record of csrc/recorder/spool/records.h."""
-=======
 """A capture file in memory: one structured array per record kind (csrc/recorder/spool/records.h)."""
->>>>>>> w-recd
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which configuration of the forward kernels serves which rows; measured by
-// benchmarks/layer_norm_gelu_sweep.py. The kernels are most of what nvcc compiles, so this file is compiled
+// benchmarks/layer_norm_gelu/layer_norm_gelu_sweep.py. The kernels are most of what nvcc compiles, so this file is compiled
 // once for each element type, PLAB_ELEMENT, side by side.
 #include "ops/layer_norm_gelu/portable/forward.cuh"
 #include "ops/layer_norm_gelu/portable/launch.cuh"
