@@ -87,7 +87,7 @@ int device_attribute() {
   return known - 1;
 }
 
-inline int multiprocessors() { return device_attribute<cudaDevAttrMultiProcessorCount>(); }
+inline int sm_count() { return device_attribute<cudaDevAttrMultiProcessorCount>(); }
 
 /// The largest dynamic shared memory of a block.
 inline int max_shared_bytes() { return device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>(); }
@@ -96,7 +96,7 @@ inline int max_shared_bytes() { return device_attribute<cudaDevAttrMaxSharedMemo
 /// `shared_bytes` is always the same; the first call also lets the kernel use as much dynamic shared memory
 /// as a block can have.
 template <auto kKernel>
-int blocks_per_multiprocessor(int threads, int shared_bytes) {
+int blocks_per_sm(int threads, int shared_bytes) {
   constexpr int kSizes = 33;  // warps per block: 0 to 32
   static std::array<std::array<std::atomic<int>, kSizes>, kMaxDevices> cached{};
   std::atomic<int>& slot = cached[current_device()][threads / 32];

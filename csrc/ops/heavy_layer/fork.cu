@@ -65,7 +65,7 @@ void Fork::join() {
 bool leaves_gpu_idle(int64_t d) {
   constexpr int64_t kTile = 128;  // of the library's products
   const int64_t tiles = cuda::ceil_div(d, kTile);
-  return tiles * tiles < cuda::multiprocessors();
+  return tiles * tiles < cuda::sm_count();
 }
 
 }  // namespace plab::ops

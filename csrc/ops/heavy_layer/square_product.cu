@@ -160,7 +160,7 @@ int64_t tiles_of(int64_t d) {
 }  // namespace
 
 bool fits_square_product(int64_t d) {  // more than a wave of tiles the library multiplies faster
-  return d % kVector == 0 && tiles_of(d) <= cuda::multiprocessors();
+  return d % kVector == 0 && tiles_of(d) <= cuda::sm_count();
 }
 
 void launch_square_product(const SquareProductParams& params, cudaStream_t stream) {

@@ -56,7 +56,7 @@ BwdPlan plan_one_pass(const BwdParams& params) {
                                  p.q_len / sequences * p.head_dim * 8 * (p.heads / p.kv_heads));
   // Under a causal mask the first key tiles have the most work; where there are few blocks, they start first
   // across all heads.
-  if (p.window_right >= 0 && blocks(keys) < 8 * cuda::multiprocessors()) keys.section = keys.groups;
+  if (p.window_right >= 0 && blocks(keys) < 8 * cuda::sm_count()) keys.section = keys.groups;
   const bool remap = p.softcap > 0 || !(p.scale > 0);  // as ScoreMap's
   const int stages = stages_that_fit<Config>();
   plan.add({clear_dq_accum<Config>, 1, 1, 0});  // a memset

@@ -38,7 +38,7 @@ BwdPlan plan_bwd_config(const BwdParams& params) {
   plan.workspace.dq_accum_floats = BwdWorkspace<Config>(params).floats(keys);
   plan.add({launch_bwd_preprocess<Config>, blocks(queries), kWarpgroup, 0, queries});
   if (blocks(keys) > 0) {
-    const int64_t count = std::min<int64_t>(keys.whole + pieces(keys), cuda::multiprocessors());
+    const int64_t count = std::min<int64_t>(keys.whole + pieces(keys), cuda::sm_count());
     plan.add({launch_bwd<Config>, count, Config::kThreads, Config::kSmemBytes, keys, 0, keys});
   }
   const int64_t count = blocks(queries) + int64_t{cut_tiles(keys)} * kGatherBlocks;

@@ -49,7 +49,7 @@ FwdPlan plan_fwd_config(const Problem& p) {
   const int64_t kv_bytes = p.k_len / (p.cu_seqlens_k ? p.batch : 1) * p.head_dim * 4 * p.kv_heads / p.heads;
   TileGrid tiles = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
   const int64_t count =
-      std::min<int64_t>((blocks(tiles) + Config::kUnits - 1) / Config::kUnits, cuda::multiprocessors());
+      std::min<int64_t>((blocks(tiles) + Config::kUnits - 1) / Config::kUnits, cuda::sm_count());
   // Tiles of equal length: all of a head side by side, because they share its keys.
   if (!tiles.last_first)
     tiles.section = 1;

@@ -64,7 +64,7 @@ ColumnSums sums_of(const OwnBackwardParams& p) {
 bool has_small_products(int64_t rows, int64_t d, ElementType type) {
   const auto tiles = cuda::ceil_div<int64_t>(d, SmallTile::kColumns);
   return type != ElementType::kFloat32 && fuses_product(std::max(rows, d), d, type, false) &&
-         tiles * tiles <= cuda::multiprocessors();
+         tiles * tiles <= cuda::sm_count();
 }
 
 void launch_fold(const FoldParams& p, cudaStream_t stream) {

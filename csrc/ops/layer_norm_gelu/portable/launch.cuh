@@ -124,9 +124,9 @@ bool fits(int threads_per_row) {
 /// neighbours.
 template <class Config, auto kKernel>
 int64_t resident_units(int threads, int shared_bytes) {
-  const int blocks = cuda::blocks_per_multiprocessor<kKernel>(threads, shared_bytes);
+  const int blocks = cuda::blocks_per_sm<kKernel>(threads, shared_bytes);
   if constexpr (Config::Group::kBlocks == 1) {
-    return static_cast<int64_t>(cuda::multiprocessors()) * blocks;
+    return static_cast<int64_t>(cuda::sm_count()) * blocks;
   } else {
     static std::array<std::array<std::atomic<int>, 33>, cuda::kMaxDevices> cached{};
     std::atomic<int>& slot = cached[cuda::current_device()][threads / 32];
@@ -158,7 +158,7 @@ Plan plan_grid(int64_t rows, int64_t cols, int threads_per_row, int waves, bool 
   constexpr int kRows = Config::kRowsAtATime, kBlocks = Config::Group::kBlocks;
   const int threads = kRows * threads_per_row, shared_bytes = Config::shared_bytes(threads_per_row, threads);
   int64_t units = resident_units<Config, kKernel>(threads, shared_bytes);
-  if (waves == 0 && units > cuda::multiprocessors()) units = cuda::multiprocessors();
+  if (waves == 0 && units > cuda::sm_count()) units = cuda::sm_count();
   const int64_t resident = units * kRows;
   const cuda::RowRuns runs = cuda::cut_rows(rows, resident, waves == 0 ? 1 : waves);
   Plan plan;
@@ -195,7 +195,7 @@ template <class Config, auto kKernel>
 Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool interleaved) {
   using Group = typename Config::Group;
   if (!fits<Config>(threads_per_row)) return {};
-  const int waves = params.rows < 4 * cuda::multiprocessors() ? 0 : 1;
+  const int waves = params.rows < 4 * cuda::sm_count() ? 0 : 1;
   Plan plan = plan_grid<Config, kKernel>(params.rows, params.cols, threads_per_row, waves, interleaved);
   if (params.rows <= kRowsOfOneBlock && !Group::kIsWarp) {
     plan.blocks = Group::kBlocks;
@@ -207,7 +207,7 @@ Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool 
 
 /// For the kernels of long_rows.cuh.
 inline Plan plan_long_grid(const void* kernel, int64_t rows, int threads, int blocks_per_sm) {
-  const int64_t resident = static_cast<int64_t>(cuda::multiprocessors()) * blocks_per_sm;
+  const int64_t resident = static_cast<int64_t>(cuda::sm_count()) * blocks_per_sm;
   Plan plan;
   plan.kernel = kernel;
   plan.blocks = cuda::cut_rows(rows, resident, 1).groups;

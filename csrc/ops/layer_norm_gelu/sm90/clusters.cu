@@ -179,7 +179,7 @@ Plan plan_backward_few(const BackwardParams& params, int threads) {
   plan.shared_bytes = static_cast<int>(2 * params.cols * sizeof(float));
   plan.argument = 1.0f / static_cast<float>(params.cols);
   // Lets the kernel have that much shared memory.
-  static_cast<void>(cuda::blocks_per_multiprocessor<kKernel>(threads, plan.shared_bytes));
+  static_cast<void>(cuda::blocks_per_sm<kKernel>(threads, plan.shared_bytes));
   return plan;
 }
 
