@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread remembers, so that a stack like its last one costs one comparison per frame and a stack
-// like any earlier one costs one more look-up per frame that differs. Only its own thread touches it.
+// A cache per thread. A stack equal to the thread's previous one costs one comparison per frame. A stack equal to any
+// earlier one costs one more look-up per frame that differs. Only its own thread uses it.
 #pragma once
 
 #include <algorithm>
