@@ -78,7 +78,7 @@ std::string initialise(const char* torch_c_path) noexcept {
 
 extern "C" {
 
-// Registers the ops with the torch whose torch._C lies at `torch_c_path`. Returns "" or one sentence why not;
+// Registers the ops with the torch whose torch._C is at `torch_c_path`. Returns "" or one sentence with the reason;
 // the text lives until the thread's next call.
 [[gnu::visibility("default")]] const char* pl_init(const char* torch_c_path) {
   thread_local std::string error;

@@ -54,7 +54,7 @@ class Share {
     }
   }
 
-  // What one of kLanes lanes multiplies at a depth: vectors that lie kLanes vectors apart.
+  // What one of kLanes lanes multiplies at one depth: vectors with a distance of kLanes vectors.
   template <int kLanes>
   static __device__ void read(const float* stage, int depth, int lane, float (&v)[kSize / kLanes]) {
 #pragma unroll

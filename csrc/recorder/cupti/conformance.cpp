@@ -56,7 +56,7 @@ SAME_OFFSET(ResourceData, descriptor, CUpti_ResourceData, resourceDescriptor);
 SAME_OFFSET(GraphData, node, CUpti_GraphData, node);
 SAME_OFFSET(GraphData, original_node, CUpti_GraphData, originalNode);
 
-// Every field of every record: where it is and how large. `start`: bytes of theirs before ours begins.
+// Every field of every record: where it is and how large. `start`: bytes of CUPTI's record before our struct begins.
 #define SAME_FIELD(type, name, theirs)                                       \
   static_assert(kStart + offsetof(Ours, name) == offsetof(Theirs, theirs) && \
                 sizeof(Ours::name) == sizeof(std::declval<Theirs>().theirs));

@@ -24,7 +24,7 @@ class ThreadStacks {
 
   PlabFrame frames[python_stacks::kMaxDepth];  // the stack being captured, innermost first
 
-  // The node of frames[0..count) below `root`. `resolve(parent, frame)` -> ResolvedFrame is asked for what
+  // The node of frames[0..count) below `root`. `resolve(parent, frame)` -> ResolvedFrame is called for what
   // this thread has not seen since `epoch` last changed. May throw what `resolve` throws, and std::bad_alloc.
   template <class Resolve>
   StackId find(int count, StackId root, uint32_t epoch, Resolve&& resolve) {

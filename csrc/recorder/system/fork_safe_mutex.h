@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex that is free in a forked child, whoever held it in the parent.
+// A mutex that is free in a forked child, even if another thread held it in the parent.
 #pragma once
 
 #include <pthread.h>

@@ -39,7 +39,7 @@ struct Link {
   GetNumber peek = nullptr;
   GetNumber thread = nullptr;
   GetCurrentNode current_node = nullptr;
-  std::atomic<bool> shared{false};  // the consumer asks for the state while a late import of torch attaches
+  std::atomic<bool> shared{false};  // the consumer reads the state while a late import of torch attaches
   size_t sequence_offset = 0, thread_offset = 0;
   size_t object_head = 0;      // bytes of a Python object before its own fields; the last of them is its type
   size_t function_object = 0;  // where a node that a Python function made keeps its Python object

@@ -7,7 +7,7 @@
 #include "ops/attention/sm90/bwd_workspace.cuh"
 #include "ops/attention/sm90/gemm.cuh"
 
-// How gradients leave the backward up to head_dim 128: dQ at each step, dK and dV at the end of a key tile.
+// The epilogue of the backward up to head_dim 128: stores dQ at each step, dK and dV at the end of a key tile.
 namespace plab::ops::attention::sm90 {
 
 constexpr int kOwnBarrier = 2;  // named barriers: this one and the next, for one warpgroup each

@@ -38,7 +38,7 @@ struct BwdConfig {
 };
 
 // attention_bwd_sm90: dK and dV of 128 keys of one head, and what they add to dQ, by wgmma and TMA.
-// Mapping   persistent blocks take key tiles in turn. One producer warp streams the query tiles of every query
+// Mapping   a persistent kernel: blocks take one key tile after the other. One producer warp streams the query tiles of every query
 //           head that shares the key head; two consumer warpgroups own 64 keys each. S^T = K Q^T and
 //           dP^T = V dO^T put keys on the rows, so P^T and dS^T are register operands of dV += P^T dO and
 //           dK += dS^T Q. dS also goes to shared memory, in rows of queries, where both warpgroups read it

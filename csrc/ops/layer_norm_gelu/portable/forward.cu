@@ -14,7 +14,7 @@ namespace {
 constexpr int kHalfWarp = 16, k48Columns = 48 / 8;
 constexpr int64_t kManyColumnsEach = 8192;
 
-/// Vectors per thread, the best first: 32 columns, or 24, 16, 8.
+/// Vectors per thread, best choice first: 32 columns, or 24, 16, 8.
 template <class Element>
 RowSplit split_forward_row(int64_t cols, bool aligned) {
   constexpr bool k16Bit = sizeof(Element) == 2;
