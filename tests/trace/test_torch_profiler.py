@@ -163,7 +163,7 @@ def test_a_file_without_gpu_work(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"ph": "X", "cat": "kern', "not a trace of torch.profiler"),
         (b'{"traceEvents": 5}', "not a trace of torch.profiler"),
         (b"{" * 5000, "not a trace of torch.profiler"),
-        (gzip.compress(bytes(range(256)) * 500)[:-40], "is no trace"),
+        (gzip.compress(bytes(range(256)) * 500)[:-40], "is not a trace"),
         (b'{"traceEvents": []}', "list of events has none"),
         (b'[{"ph": "X", "cat": "kernel"}, {"cat": "kernel"}]', "no event in it has a valid time"),
     ],
