@@ -75,8 +75,7 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
   }
 #endif
   if (folds) {
-    result.made = fold(problem, tf32, w1, w2, w3,
-                       tf32);  // cuBLAS's TF32 kernels want both operands contiguous along the depth
+    result.made = fold(problem, tf32, w1, w2, w3, tf32);  // cuBLAS's TF32 kernels want contiguous depths
     mm_out(z, rows, result.made->second);
   } else {
     Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);

@@ -97,8 +97,7 @@ class LaunchRings {
       rings = rings_;
     }
     for (const auto& ring : rings) {
-      const bool last =
-          ring->owner_gone.load(std::memory_order_acquire);  // read before draining: no more events follow
+      const bool last = ring->owner_gone.load(std::memory_order_acquire);  // read first: nothing follows
       ring->drain([&](const LaunchEvent& event) { visit(*ring, event); });
       if (last) retire(ring);
     }

@@ -45,8 +45,7 @@ class PythonSampler {
   struct Totals {
     uint64_t moments = 0;  // at which samples were taken
     uint64_t late = 0;     // ticks that passed while the GIL was not available
-    uint64_t lost =
-        0;  // samples dropped because too many were waiting, or because the thread's number is unknown
+    uint64_t lost = 0;     // dropped: too many were waiting, or the thread's number is unknown
     uint64_t cost_ns = 0;  // with the GIL
   };
   Totals totals();

@@ -19,8 +19,7 @@ namespace {
 constexpr size_t kLongestText = size_t{16} << 20;   // what is longer is cut
 constexpr size_t kMostPending = kLargestBlock / 2;  // strings wait for the next record, but no more than this
 static_assert(kMostPending + kLongestText + 2 * sizeof(uint32_t) < kLargestBlock);
-constexpr size_t kStringsRemembered =
-    1 << 16;  // texts with changing numbers must not grow the table without limit
+constexpr size_t kStringsRemembered = 1 << 16;  // limits the table when texts contain changing numbers
 
 void put_number(std::vector<char>& out, uint32_t number) {
   const auto* bytes = reinterpret_cast<const char*>(&number);
@@ -139,8 +138,7 @@ void Writer::lose(Kind kind, size_t record_bytes, size_t bytes) noexcept {
 void Writer::write_block(Kind kind, size_t record_bytes, const void* data, size_t bytes) noexcept {
   const int file = error_ ? -1 : file_.get();
   if (file < 0) {
-    if (!error_)
-      error_ = EBADF;  // closed by the program: the descriptor's number may belong to another file now
+    if (!error_) error_ = EBADF;  // the program closed it; the number may belong to another file now
     lose(kind, record_bytes, bytes);
     return;
   }

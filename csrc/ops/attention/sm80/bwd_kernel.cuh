@@ -22,14 +22,12 @@ struct BwdConfig {
   static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_, kParts = kParts_;
   static constexpr int kWarpsK = kWarpsK_, kWarpsQ = kWarpsQ_, kWarps = kWarpsK * kWarpsQ;
   static constexpr int kThreads = 32 * kWarps, kBlocksPerSm = kBlocksPerSm_;
-  static constexpr bool kExpFirst =
-      kExpFirst_;  // compute the exponentials before the product for dP, or after it
+  static constexpr bool kExpFirst = kExpFirst_;  // exponentials before dP's product, or after it
   static constexpr int kKeys = kTileKv / kWarpsK, kBands = kKeys / 16;  // of a warp
   static constexpr int kQueries = kTileQ / (kWarpsQ * kParts);          // of a part of a warp
   static constexpr int kColumns = kHeadDim / kWarpsQ;                   // of a warp's dK and dV
   static constexpr int kSumRows = 32, kSumWarpsQ = kTileQ / kSumRows;   // a warp's part of dQ ...
-  static constexpr int kSumColumns =
-      kHeadDim * kSumWarpsQ / kWarps;  // ... is 32 queries by this number of columns
+  static constexpr int kSumColumns = kHeadDim * kSumWarpsQ / kWarps;    // ... is 32 queries x kSumColumns
   static constexpr int kSumRegs = kSumRows * kSumColumns / 32;
   static constexpr bool kShareP = kWarpsQ > 1;  // warps with the same keys need each other's P and dS
   static constexpr int kBytesKv = kTileKv * kHeadDim * 2, kBytesQ = kTileQ * kHeadDim * 2;

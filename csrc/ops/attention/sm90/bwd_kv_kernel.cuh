@@ -93,8 +93,7 @@ __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& til
       ptx::mbarrier_wait(barriers.q_empty + 8 * ring.stage, ring.parity ^ 1);
 #pragma unroll
       for (int i = lane; i < kM; i += 32) {
-        const bool exists =
-            m * kM + i < tile.q_len;  // a query that does not exist gets probability 2^-inf = 0
+        const bool exists = m * kM + i < tile.q_len;  // a query that does not exist has probability 2^-inf
         const float lse = exists ? static_cast<const float*>(p.lse_log2)[row + i] : INFINITY;
         const float delta = exists ? static_cast<const float*>(p.delta)[row + i] : 0.f;
         const uint32_t at = statistics + ring.stage * Config::kStatistics + i * 4;
