@@ -2,7 +2,8 @@
 """Texts use the words of CUDA, PyTorch and Nsight documentation.
 
 Each pattern stands for a habit that read as if translated. To quote one of them on purpose, end the line with
-`# word: quoted` (in C++ `// word: quoted`).
+`# word: quoted` (in C++ `// word: quoted`, in Markdown `<!-- word: quoted -->`). What a program printed, in a
+`text` block of a page, is not checked here: the texts of the program are.
 """
 
 from __future__ import annotations
@@ -28,10 +29,15 @@ FOLDERS = (
     "profiling_lab/trace/",
     "csrc/analysis/",
     "csrc/cuda/",
+    "csrc/ops/",
+    "csrc/recorder/",
+    "csrc/torch_abi/",
     "csrc/trace/",
+    "docs/",
 )
-SUFFIXES = {".py", ".md", ".toml", ".h", ".cpp", ".cuh"}
-QUOTED = re.compile(r"(#|//) word: quoted$")
+SUFFIXES = {".py", ".md", ".toml", ".h", ".c", ".cpp", ".cu", ".cuh"}
+QUOTED = re.compile(r"(#|//|<!--) word: quoted( -->)?$")
+PRINTED = re.compile(r"^```text\n.*?^```$", re.S | re.M)
 INSTEAD = {
     r"dear(er|est|ly)?|dearest_\w+|costliest": "expensive, hottest",
     r"soften\w*": "the operation's name, such as lazy rescaling",
@@ -75,6 +81,7 @@ def sources() -> list[Path]:
 
 def found_in(text: str) -> list[str]:
     """`line: words (what to say instead)` for each banned phrase."""
+    text = PRINTED.sub(lambda block: "\n" * block.group().count("\n"), text)
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not QUOTED.search(line)]
     return [
         f"{number}: {match.group()!r} (say: {instead})"
@@ -94,5 +101,6 @@ def test_the_check_finds_what_it_bans() -> None:
         "1: 'stood still' (say: was blocked (host), was idle (GPU))"
     ]
     assert len(found_in("two doors, beside 132 multiprocessors\nclass Verdict:")) == 4
-    assert found_in("called 'two doors'  # word: quoted") == []
+    assert found_in("called 'two doors'  # word: quoted\nbeside <!-- word: quoted -->") == []
+    assert found_in("```text\nbeside\n```\nbeside") == ["4: 'beside' (say: next to, together with, besides)"]
     assert found_in("the GPU was idle, the launch queue was full") == []

@@ -213,12 +213,12 @@ def build() -> list[str]:
 
 
 SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ...] = (
-    ("gqa", "Grouped queries, 64 on 8, beside as many flops without groups", shape, None),
-    ("odd", "Lengths that no tile divides, beside the nearest that one does", shape, None),
-    ("varlen", "Variable lengths (all equal) beside the same as a batch", shape, None),
+    ("gqa", "Grouped queries, 64 on 8, against as many flops without groups", shape, None),
+    ("odd", "Lengths that no tile divides, against the nearest that one does", shape, None),
+    ("varlen", "Variable lengths (all equal) against the same as a batch", shape, None),
     ("deterministic", "Gradients with the same bits in every run", by_dim, None),
     ("short", "Short sequences", by_dim, "sdpa-cudnn"),
-    ("portable", "The sm_80 path on the same GPU beside FlashAttention-2, mean over s = 1024, 4096, 16384",
+    ("portable", "The sm_80 path on the same GPU against FlashAttention-2, mean over s = 1024, 4096, 16384",
      by_dim, None),
     ("flex", "FlexAttention, s = 8192", by_dim, None),
     ("cpu", "The CPU path", by_dtype, "sdpa-math"),
@@ -226,7 +226,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ..
 
 
 def reached() -> list[str]:
-    """The targets, beside what the runs of the other tables reached."""
+    """The targets, and what the runs of the other tables reached."""
     built = lines_of("attention_build")
     rows = targets(newest(lines_of("attention")), suite, newest(built) if built else [])
     return ["What was to be reached, from the lines of the tables below:", "",

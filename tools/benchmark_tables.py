@@ -87,11 +87,12 @@ def recorder_overhead() -> list[str]:
     providers = list(dict.fromkeys(provider for _, provider in value))
     rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
     rows = [row for row in rows if not row[0].startswith("CUPTI: ")]
+    rows = [(row[0].replace("nobody listening", "no tool attached"), *row[1:]) for row in rows]
     text = (
         "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
         "CUPTI alone and nsys: whole processes, in turns with a plain one. The row `plain, another process` "
         "compares two plain processes: smaller differences mean nothing. The other rows: in turns in one "
-        "process; `recorder: everything` beside its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
+        "process; `recorder: everything` against its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
         "32 ms, 43 ms on the machine of the whole processes. "
         f"{base(lines, 'recorder_overhead')}:"
     )

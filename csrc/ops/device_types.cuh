@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an element type to the CUDA type of the same bits.
+// Maps an element type to the CUDA type with the same bits.
 #pragma once
 
 #include <cuda_bf16.h>

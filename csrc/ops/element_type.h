@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element types that kernels are written for. Host code and .cu files both use this, so it knows nothing
-// of torch.
+// The element types that kernels support. Host code and .cu files both include this file, so it does not depend
+// on torch.
 #pragma once
 
 #include <bit>

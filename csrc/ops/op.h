@@ -21,7 +21,7 @@ using torch_abi::Dtype;
 using torch_abi::OpDef;
 using torch_abi::Tensor;
 
-// The kernel type behind a tensor's dtype, or the sentence that it has none. CUDA kernels exist for three of
+// The element type of a tensor, or an error with the dtypes that are supported. CUDA kernels exist for three of
 // them.
 inline ElementType element_type(const char* op, const Tensor& tensor) {
   const Dtype dtype = tensor.dtype();

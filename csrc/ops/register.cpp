@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's two doors: pl_init finds torch and registers every op, pl_build_info says what was built.
+// The library's two entry points: pl_init finds torch and registers every op, pl_build_info says what was built.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -13,7 +13,7 @@
 namespace plab::ops {
 namespace {
 
-// Where this very library lies.
+// The path of this library.
 std::string own_path() {
   Dl_info info{};
   return dladdr(reinterpret_cast<void*>(&own_path), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname
@@ -52,7 +52,7 @@ std::string register_all() {
          " cannot.";
 }
 
-// Both doors may be opened by several threads and several times; the ops are registered once.
+// Both entry points may be called by several threads and several times; the ops are registered once.
 std::string initialise(const char* torch_c_path) noexcept {
   static std::mutex mutex;
   static bool done = false;
@@ -78,7 +78,7 @@ std::string initialise(const char* torch_c_path) noexcept {
 
 extern "C" {
 
-// Registers the ops with the torch whose torch._C lies at `torch_c_path`. Returns "" or one sentence why not;
+// Registers the ops with the torch whose torch._C is at `torch_c_path`. Returns "" or one sentence with the reason;
 // the text lives until the thread's next call.
 [[gnu::visibility("default")]] const char* pl_init(const char* torch_c_path) {
   thread_local std::string error;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// _recorder: the Python face of the recorder (profiling_lab/_recorder.pyi describes it).
+// _recorder: the Python interface of the recorder (profiling_lab/_recorder.pyi describes it).
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -29,9 +29,9 @@ using namespace plab::recorder;
 
 namespace {
 
-// File names are bytes, which Python keeps as text in which an odd byte is a lone surrogate. The file system
-// gets the bytes; what is to be read, here and in the recording, has the byte as \xNN, since it must be
-// UTF-8.
+// File names are bytes. Python keeps them as text, with a lone surrogate for each byte that is not UTF-8. The file
+// system gets the original bytes. Text for people, here and in the recording, shows such a byte as \xNN, because it
+// must be UTF-8.
 std::string path_of(const py::handle& path) {
   return py::module_::import("os").attr("fsencode")(path).cast<std::string>();
 }
@@ -52,7 +52,7 @@ Meta meta_of(const py::dict& texts) {
   return meta;
 }
 
-// A sentence about a file has the file's name in it.
+// A message about a file contains the file's name.
 void translate(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(std::move(thrown));
@@ -123,9 +123,9 @@ Meta stop(const py::dict& meta) {
   return Session::instance().finish(meta_of(meta));
 }
 
-// Ranges end on any thread, without the GIL: Python's main thread is asked to call the function soon. A full
-// queue of such requests loses none: the next one that is served serves all.
-py::object* range_watcher = nullptr;  // never destroyed: the interpreter may be gone before us
+// Ranges end on any thread, without the GIL. So Python's main thread is asked to call the function soon. A full queue
+// of such requests loses nothing: the next request that runs handles all of them.
+py::object* range_watcher = nullptr;  // never destroyed: the interpreter may be finalised before us
 std::atomic<int> ranges_ended{0};
 
 int serve_range_watcher(void*) {
@@ -183,7 +183,7 @@ bool calibrate_functions(const NodeFacts& user, const NodeFacts& function) {
   return autograd_link::calibrate_functions(sample(user), sample(function));
 }
 
-// The columns of a record as numpy names them. Imports numpy, so not before it is needed: the module is
+// The columns of a record as numpy names them. It imports numpy only when needed, because the module is
 // loaded before the user's script runs.
 template <class Record>
 py::dtype dtype_of() {
@@ -197,7 +197,7 @@ py::dtype dtype_of() {
   return py::dtype(names, formats, offsets, sizeof(Record));
 }
 
-// The records of one kind as a structured array that takes their memory over.
+// The records of one kind as a structured array that owns their memory.
 template <class Record>
 py::array records(spool::Contents& contents) {
   auto owned = std::make_unique<std::vector<char>>(std::move(contents.records[spool::kKindOf<Record>]));

@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kClockStepNs = 1'000'000;
 constexpr uint32_t kWarning = 2;
 
-// Pairs of both clocks tell afterwards whether somebody set the wall clock during the recording.
+// Pairs of both clocks show afterwards whether the wall clock was set during the recording.
 spool::Clock clock_sample() noexcept { return {now_ns(), monotonic_ns()}; }
 
 }  // namespace
@@ -42,8 +42,8 @@ Session::Session() {
   pthread_atfork(&Session::before_fork, &Session::after_fork_parent, &Session::after_fork_child);
 }
 
-// Only what the program's own calls lock. The rest is held while files are written and while the GIL is
-// waited for, which the forking thread may have.
+// Only the locks that the program's own calls take. The others may be held while files are written, or during a
+// wait for the GIL, which the forking thread may hold.
 void Session::before_fork() { nvtx_ranges::before_fork(); }
 void Session::after_fork_parent() { nvtx_ranges::after_fork_parent(); }
 
@@ -52,7 +52,7 @@ void Session::after_fork_child() {
   Session& session = instance();
   nvtx_ranges::after_fork_child();
   python_stacks::after_fork_child();
-  // Whoever held them does not exist here.
+  // The threads that held them do not exist here.
   for (std::mutex* mutex :
        {&session.control_, &session.counting_, &session.consumer_mutex_, &session.windows_mutex_}) {
     new (mutex) std::mutex;
@@ -138,7 +138,7 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
     result->gpu_reason = cupti_.start(options.cupti, &rings_, python_);
     gpu_ = result->gpu_reason.empty();
     if (gpu_ && !armed_) cupti_.pause();
-    if (cupti_.refused()) {  // a recording without the GPU's half would only mislead
+    if (cupti_.refused()) {  // a recording without GPU activity would mislead
       result->error = result->gpu_reason;
       return;
     }
@@ -150,8 +150,8 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   stopping_ = false;
   sampling_ = python_ && options.sample_period_ns;
   const SignalsBlocked for_new_threads;
-  consumer_ = std::thread(&Session::consume, this);  // after all that it reads
-  // Before the first call of CUDA there is no idle time of the GPU to explain: imports are left out.
+  consumer_ = std::thread(&Session::consume, this);  // after everything that it reads is set up
+  // Before the first CUDA call there is no GPU idle time to explain, so imports are left out.
   if (sampling_) sampler_.start(options.sample_period_ns, [this] { return open_ && (launched_ || !gpu_); });
 }
 
@@ -168,8 +168,8 @@ bool Session::open_window(int64_t step) {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording || !armed_ || open_) return false;
   open_ = true;
-  // close_window() may have been all that came before. Re-arming forgets the calls that other threads are in,
-  // so it comes first: they began before the window.
+  // There may have been only a close_window() and no pause() before. Re-arming drops the calls that other threads
+  // are in, so it comes first: those calls began before the window.
   if (gpu_) launch_callbacks::rearm(&rings_, python_);
   begin_window(now_ns(), step);
   return true;
@@ -216,7 +216,7 @@ void Session::end_window() {
   writer_.append(std::vector{windows_.back()});
 }
 
-// A recording that never paused has no windows: everything is in it.
+// A recording without pauses has no windows: it contains everything.
 bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
   std::lock_guard lock(windows_mutex_);
   if (windows_.empty()) return open_;
@@ -231,7 +231,7 @@ bool Session::in_window(uint64_t start_ns, uint64_t end_ns) {
 std::string Session::halt() {
   std::lock_guard lock(control_);
   if (state_ != State::kRecording) return "no recording is running in this process";
-  // In a pause nobody knows: a call that had begun before it ended unseen.
+  // In a pause this is unknown: the end of a call that began before the pause was not seen.
   if (armed_ && launch_callbacks::inside_call())
     return "a recording cannot be stopped from inside a CUDA call";
   if (gpu_) cupti_.stop();
@@ -294,7 +294,7 @@ void Session::consume() {
   }
 }
 
-// What is on its way is still written: what CUPTI holds, the names of nodes and threads.
+// What is still pending is written: CUPTI's buffers, the names of nodes and threads.
 void Session::keep_below_limit() {
   if (most_bytes_ == 0 || limit_reached_ || !armed_ || writer_.usage().written < most_bytes_) return;
   const std::unique_lock lock(control_, std::try_to_lock);  // halt() holds it while it waits for this thread
@@ -402,11 +402,11 @@ void Session::drain_host_events() {
 // ---- facts ----
 
 void Session::add_meta(const std::map<std::string, std::string>& meta) noexcept {
-  if (state_ == State::kForked) return;  // the writer's lock may be held by a thread that is not there
+  if (state_ == State::kForked) return;  // the writer's lock may be held by a thread that does not exist here
   for (const auto& [name, value] : meta) writer_.meta(name, value);
 }
 
-// As the kernel knows them: "pt_autograd_0" for torch's workers. Threads that are gone have no name any more.
+// The names that the Linux kernel has: "pt_autograd_0" for torch's workers. Threads that have ended have no name.
 void Session::write_thread_names() {
   std::vector<spool::Thread> threads;
   std::error_code error;

@@ -3,7 +3,7 @@
 //
 //   start()   callbacks, activity records, NVTX and Python stacks on, consumer thread running
 //   open_window(), pause()   a window begins, it ends and nothing is recorded until the next
-//   halt()    everything off again, what CUPTI still held is fetched and written (takes no GIL)
+//   halt()    everything is disabled, CUPTI is flushed and its records are written (takes no GIL)
 //   finish()  statistics written, capture file closed
 #pragma once
 
@@ -64,13 +64,13 @@ class Session {
   bool warm_up();                  // CUPTI works, but what it delivers belongs to no window
   bool open_window(int64_t step);  // `step` is the first step in it, -1 if no step began it
   bool close_window();             // later launches belong to no window; earlier ones may still run
-  bool pause();  // nothing is recorded, at no cost to launches; what the GPU has not done yet is lost
+  bool pause();  // nothing is recorded, launches cost nothing extra; work the GPU has not finished is lost
 
   // Facts about the recording; a later value of a name replaces an earlier one.
   void add_meta(const std::map<std::string, std::string>& meta) noexcept;
   bool recording() const noexcept { return state_ == State::kRecording; }
 
-  // Counts and costs of the running (or the last) recording.
+  // Counts and overhead of the running (or the last) recording.
   std::map<std::string, std::string> statistics();
 
  private:
@@ -99,8 +99,8 @@ class Session {
   static void after_fork_child();
   void stop_consumer();
 
-  // Nothing that is thrown here may reach the program: it can only be for want of memory. It is counted, and
-  // what was not done is tried again at the next round.
+  // No exception thrown here may reach the program; it can only mean that memory ran out. It is counted, and the
+  // work that was not done is tried again in the next round.
   template <class Work>
   void survive(Work work) noexcept {
     try {

@@ -21,7 +21,7 @@ std::string version_text(uint64_t packed) {
          std::to_string((packed >> 40) & 0xff);
 }
 
-// Only libraries that are already loaded count: loading a second libtorch would be a disaster.
+// Only libraries that are already loaded are used: a second libtorch in the process must never be loaded.
 class LoadedLibraries {
  public:
   bool add(const char* path) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // LibTorch's stable C functions, declared by us and found at run time in the torch that is already loaded.
 //
-// Why not torch's headers: building then needs no torch at all, and one binary serves every torch since 2.10,
-// CPU and CUDA builds alike. What keeps the declarations honest is conformance.cpp, which compares each one
-// with torch's own header wherever those headers exist.
+// Without torch's headers, building needs no torch at all, and one binary works with every torch since 2.10, CPU
+// and CUDA builds alike. conformance.cpp compares each declaration with torch's own header where those headers
+// exist.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ using RangeBody = void (*)(int64_t begin, int64_t end, void* context);
 // Packed as torch packs its versions: major, minor, patch, each one byte from the top.
 constexpr uint64_t kTorchFloor = (2ull << 56) | (10ull << 48);
 
-// The formatter takes the stars of these tables for products.
+// The formatter would read the stars in these tables as multiplications.
 // clang-format off
 
 // X(return type, name, parameters). These exist in torch 2.10 and later: without one of them nothing is
@@ -119,11 +119,11 @@ struct Functions {
 // The table. Valid once load() or load_from_process() has returned "".
 extern Functions torch;
 
-// Fills the table from a library of the process, usually torch._C, and what that depends on. Returns "" or
-// why not.
+// Fills the table from a library of the process, usually torch._C, and its dependencies. Returns "" or the reason
+// for a failure.
 std::string load(const char* torch_c_path);
 
-// The same without a path: looks for a loaded libtorch. Returns "" or why not.
+// The same without a path: looks for a loaded libtorch. Returns "" or the reason for a failure.
 std::string load_from_process();
 
 // True if the loaded torch has streams, that is, if it is a CUDA build.

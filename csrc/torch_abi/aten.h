@@ -12,8 +12,8 @@ Tensor contiguous(const Tensor& tensor);
 // A copy in fresh, aligned memory; dense layouts keep their order of strides.
 Tensor clone(const Tensor& tensor);
 
-// out = a @ b for matrices. The out form is chosen on purpose: autocast has no rule for it, so the dtypes
-// stay ours.
+// out = a @ b for matrices. The out form is used on purpose: autocast has no rule for it, so the dtypes
+// do not change.
 void mm_out(Tensor& out, const Tensor& a, const Tensor& b);
 
 // A new contiguous a @ b.

@@ -40,8 +40,8 @@ T from_bits(StackValue bits) {
   return value;
 }
 
-// pop takes over what the value owns; push hands over what it was given. Both follow from libtorch's
-// convention that a callee frees its inputs and its outputs are new references.
+// pop takes ownership of the value; push gives ownership away. Both follow libtorch's convention: a callee frees
+// its inputs, and its outputs are new references.
 template <class T>
 struct Stack {
   static_assert(std::is_same_v<T, int64_t> || std::is_same_v<T, double> || std::is_same_v<T, bool>,
@@ -80,7 +80,7 @@ struct Stack<std::string> {
 template <class T>
 struct Stack<std::optional<T>> {
   static std::optional<T> pop(StackValue value) {
-    auto* inner = from_bits<StackValue*>(value);  // null for None, else ours to free
+    auto* inner = from_bits<StackValue*>(value);  // null for None, else owned by us
     if (inner == nullptr) return std::nullopt;
     const StackValue content = *inner;
     free_box(inner);
@@ -146,7 +146,7 @@ struct Box<kFunction> {
 
   template <size_t... kIndex>
   static void run(StackValue* stack, std::index_sequence<kIndex...>) {
-    // Popped first and all of them, so that a check that throws inside the function frees every argument.
+    // All arguments are popped first, so every argument is freed if a check inside the function throws.
     std::tuple<std::remove_cvref_t<Parameters>...> values{
         Stack<std::remove_cvref_t<Parameters>>::pop(stack[kIndex])...};
     if constexpr (std::is_void_v<Result>) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of what a caller hands to an op. They throw std::invalid_argument, which arrives in Python as
+// Checks of an op's arguments. They throw std::invalid_argument, which arrives in Python as
 // ValueError with the sentence alone: "heavy_layer: w1 has shape [5, 4] but x has last dimension 8".
 #pragma once
 

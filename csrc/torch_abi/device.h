@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a CUDA kernel must run: on its tensor's device, on the stream that torch calls current there.
+// Where a CUDA kernel must run: on its tensor's device, on torch's current stream of that device.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,7 @@ class CudaScope {
   cudaStream_t stream_ = nullptr;
 };
 
-// Makes `stream`, of that device, the one that torch calls current there, so that torch's own ops go there
-// too.
+// Makes `stream` torch's current stream on its device, so that torch's own ops use it too.
 class StreamScope {
  public:
   StreamScope(cudaStream_t stream, int32_t device) {

@@ -11,11 +11,11 @@ namespace plab::torch_abi {
 
 namespace {
 
-// Every op twice: by its name, for which Python registers autograd, autocast and so on, and as the overload
-// "plain", the kernel alone, for calls in which none of these has a say.
+// Registers every op twice: by its name, for which Python registers autograd, autocast and so on, and as the
+// overload "plain", the kernel alone, for calls in which none of these is active.
 constexpr const char* kOverloads[] = {"", ".plain"};
 
-// Deleting the handle takes the registrations back, which is what a half-finished attempt must do.
+// Deleting the handle undoes the registrations, which a failed attempt must do.
 class Library {
  public:
   Library(const char* ns, const char* origin) {

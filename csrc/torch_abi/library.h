@@ -16,8 +16,8 @@ struct OpDef {
 };
 
 // Defines every op in namespace `ns`, and once more as the overload "plain", and registers its kernel for CPU
-// tensors and, if `cuda`, for CUDA tensors. All or nothing. `origin` is the place that torch shall name in
-// its own errors. Returns "" or why not.
+// tensors and, if `cuda`, for CUDA tensors. If one fails, none is registered. `origin` is the place that
+// torch names in its own errors. Returns "" or the reason for a failure.
 std::string register_ops(const char* ns, std::span<const std::span<const OpDef>> groups, bool cuda,
                          const char* origin);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops on torch's own threads, so that torch.set_num_threads holds for us too.
+// Loops on torch's own threads, so torch.set_num_threads applies to our ops too.
 #pragma once
 
 #include <exception>
@@ -10,7 +10,7 @@
 namespace plab::torch_abi {
 
 // Calls body(begin, end) on pieces of [0, count), on a single thread if there are no more than `grain` items.
-// What the body throws (first, if several do) is thrown again here: libtorch's C interface would end the
+// The first exception that a body throws is rethrown here: libtorch's C interface would terminate the
 // process.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {

@@ -15,7 +15,7 @@ struct DtypeRow {
   int32_t value;  // torch's own number
 };
 
-// Asked once: torch promises the functions, not the numbers.
+// Queried once: torch's stable ABI has the functions, not the numbers.
 const std::array<DtypeRow, 12>& dtype_rows() {
   static const std::array<DtypeRow, 12> rows = {{
       {Dtype::kFloat32, "float32", torch.aoti_torch_dtype_float32()},

@@ -19,7 +19,7 @@ Step begins_event(JsonCursor cursor) {
   return std::ranges::find(kFirst, name.raw) != std::end(kFirst) ? Step::kOk : Step::kBad;
 }
 
-// The last character in [begin, end) that is no blank, `before` if there is none.
+// The last character in [begin, end) that is not a blank, `before` if there is none.
 char last_character(const char* begin, const char* end, char before) {
   const auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
   while (end > begin && is_blank(end[-1])) --end;

@@ -89,7 +89,7 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
     p.cu_seqlens_q = cu_q->data<int32_t>();
     p.cu_seqlens_k = cu_k->data<int32_t>();
   }
-  // Offsets are data: on the GPU looking at them would stop the stream, on the CPU it costs nothing.
+  // Offsets are data. On the GPU reading them would synchronize the stream; on the CPU it costs nothing.
   if (c.varlen && !c.cuda) {
     const struct {
       const char* name;
@@ -138,7 +138,7 @@ View view_of(const Tensor& tensor, bool varlen) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const auto stride = [&](size_t i) {
     return sizes[i] <= 1 ? 0 : strides[i];
-  };  // nobody steps along one element
+  };  // a single element needs no stride
   void* const data = const_cast<void*>(tensor.data());
   return varlen ? View{data, 0, stride(0), stride(1)} : View{data, stride(0), stride(1), stride(2)};
 }
@@ -234,7 +234,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
     const attention::BwdPlan plan = attention::plan_bwd(params);
-    // One allocation for the whole workspace: a small call feels each of them.
+    // One allocation for the whole workspace: in a small call each allocation shows.
     const auto whole_lines = [](int64_t floats) { return (floats + 127) / 128 * 128; };
     const int64_t accum = whole_lines(plan.workspace.dq_accum_floats),
                   rows = plan.workspace.row_statistics ? whole_lines(lse.numel()) : 0;

@@ -32,7 +32,7 @@ struct Problem {
   int head_dim;
   int64_t q_len, k_len;         // rows per sequence; with cu_seqlens: rows of all sequences together
   const int32_t* cu_seqlens_q;  // null, or batch + 1 row offsets: sequence b owns rows [cu[b], cu[b + 1])
-  const int32_t* cu_seqlens_k;  // null exactly when cu_seqlens_q is
+  const int32_t* cu_seqlens_k;  // null if and only if cu_seqlens_q is null
   int64_t window_left, window_right;  // negative: unbounded
   double scale, softcap;              // softcap 0: off
   const void* sink;                   // null, or one logit per head, of LSE's type
@@ -69,8 +69,8 @@ using BwdPlan = Plan<BwdParams>;
 
 // CUDA, on the current device: kBFloat16 and kFloat16; head_dim % 8 == 0 and <= 256; every base pointer
 // 16-byte aligned and every stride a multiple of 8 elements; fewer than 2^30 rows in a sequence. Empty axes:
-// no query rows, nothing to launch; no key rows, O is 0. Compute capability 8.0 or newer. Planning looks at
-// everything but workspace pointers.
+// no query rows, nothing to launch; no key rows, O is 0. Compute capability 8.0 or newer. Planning uses
+// everything except the workspace pointers.
 FwdPlan plan_fwd(const FwdParams& params);
 BwdPlan plan_bwd(const BwdParams& params);
 

@@ -24,9 +24,9 @@ void check_device() {
 }
 
 #ifdef PLAB_HAS_SM90A
-// The sm90 path runs on compute capability 9.0 exactly, and only where the build had its target. A process
-// whose environment says PROFILING_LAB_ATTENTION_PATH=sm80 takes the portable path there too: to test it, to
-// time it, and to tell whether a wrong result comes from one path or from both.
+// The sm90 path runs on compute capability 9.0 exactly, and only if it was compiled for sm_90a. With
+// PROFILING_LAB_ATTENTION_PATH=sm80 in the environment the portable path runs there too: to test it, to time it,
+// and to see whether a wrong result comes from one path or from both.
 bool has_sm90_path() {
   static const bool portable = [] {
     const char* path = std::getenv("PROFILING_LAB_ATTENTION_PATH");

@@ -6,13 +6,13 @@
 #include "ops/attention/tile_scheduler.cuh"
 
 // Which keys a query sees: causal masks, sliding windows and the ends of sequences, as bounds per row and per
-// column, and the masks on an accumulator fragment (softmax.cuh says which element a register holds): the
-// forward's, whose rows are queries, and the backward's of both paths, whose rows are keys.
+// column. Also the masks on an accumulator fragment (softmax.cuh says which element a register holds). In the
+// forward its rows are queries, in the backward of both paths they are keys.
 namespace plab::ops::attention {
 
 // The keys that query rows [first, last] can see, as a half-open range; empty ranges have begin >= end.
 struct Visible {
-  int shift, left, right;  // right and left: INT_MAX/2-like where unbounded
+  int shift, left, right;  // right and left: about INT_MAX / 2 if unbounded
   __device__ __forceinline__ Visible(const Problem& p, const Tile& t)
       : shift(t.k_len - t.q_len),
         left(p.window_left < 0 || p.window_left > kFar ? kFar : int(p.window_left)),
@@ -38,8 +38,8 @@ __device__ __forceinline__ uint32_t bits_before(int end) {
   return __funnelshift_lc(0, 1, count) - 1;  // a shift by 32 gives 0
 }
 
-// Keeps what a query sees: `row` is the band's first query, `column` the tile's first key. A bit per element,
-// as testing a bit is one instruction and comparing with two bounds is two.
+// Keeps the scores a query sees, sets the others to -inf. `row` is the band's first query, `column` the tile's
+// first key. The mask has a bit per element: testing a bit is one instruction, comparing with two bounds is two.
 template <int kRegs>
 __device__ __forceinline__ void mask_scores(float (&s)[kRegs], int column, int row, const Visible& visible,
                                             int k_len) {

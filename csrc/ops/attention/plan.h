@@ -7,9 +7,9 @@
 
 typedef struct CUstream_st* cudaStream_t;  // as in the CUDA headers, which a build without CUDA lacks
 
-// How the kernels for a problem are launched on the current device: decided from shapes and options before
-// any memory is allocated, so that the caller knows the workspace, allocates it, points the params to it, and
-// calls run().
+// How the kernels for a problem are launched on the current device. The plan follows from shapes and options,
+// before any memory is allocated. The caller reads the workspace size from it, allocates the workspace, points
+// the params to it, and calls run().
 namespace plab::ops::attention {
 
 // A one-dimensional grid of tiles; tile_scheduler.cuh makes it and finds a block's tile in it.
@@ -17,26 +17,26 @@ struct TileGrid {
   int tile_rows;    // rows of the axis a block owns
   int tiles;        // tiles per group; with cu_seqlens an upper bound over all sequences
   int groups;       // heads x batch; with cu_seqlens heads
-  int section;      // groups that run side by side, so that what they share stays in L2
+  int section;      // groups that run concurrently, so that what they share stays in L2
   bool last_first;  // hand out the last tiles first: under a causal mask the longest work must not start last
 };
 
 // How a persistent backward kernel takes its key tiles.
 struct TileSplit {
-  int whole;  // so many tiles are taken whole; each of the others in `parts` parts, by its query tiles
+  int whole;  // the number of tiles taken whole; the other tiles are cut into `parts` parts along their query tiles
   int parts;
-  bool in_turns;  // all key tiles add to dQ in their order; else the first of them stores, the others follow
+  bool in_turns;  // all key tiles add to dQ in order; else the first stores and the others add in any order
 };
 
-// Memory beside the tensors.
+// Memory besides the tensors.
 struct Workspace {
   bool tile_counter = false;    // FwdParams::tile_counter
   bool row_statistics = false;  // BwdParams::lse_log2 and delta
   int64_t dq_accum_floats = 0;  // BwdParams::dq_accum
 };
 
-// One kernel, its grid and its shared memory. `launch` is instantiated for the kernel; it makes what depends
-// on pointers (tensor maps) and launches it.
+// One kernel, its grid and its shared memory. `launch` is instantiated for the kernel. It creates what depends
+// on pointers (tensor maps) and launches the kernel.
 template <class Params>
 struct KernelLaunch {
   void (*launch)(const KernelLaunch& how, const Params& params, cudaStream_t stream);
@@ -52,7 +52,7 @@ class Plan {
  public:
   Workspace workspace;
 
-  // Kernels run in the order in which they are added. An empty grid is none.
+  // Kernels run in the order in which they are added. A kernel with an empty grid is not added.
   void add(const KernelLaunch<Params>& one) {
     if (one.blocks > 0) launches_.at(count_++) = one;
   }
@@ -67,7 +67,7 @@ class Plan {
   }
 
  private:
-  // A backward with cu_seqlens and a sink: three tails, two kernels of statistics, three of its own.
+  // The most is a backward with cu_seqlens and a sink: three tails, two statistics kernels, three main kernels.
   static constexpr size_t kMost = 8;
   std::array<KernelLaunch<Params>, kMost> launches_;
   size_t count_ = 0;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// row_statistics: delta = rowsum(dO O) - dLSE and LSE in units of log2, one pass before the backward.
+// row_statistics: delta = rowsum(dO O) - dLSE and LSE in units of log2, computed once before the backward.
 // Mapping   kLanes lanes per row, 16 bytes each; rows run over (batch, head, row).
 // Bytes     B H Sq (4 D + 16)        Flops  2 B H Sq D
 // Roof      memory, 2 to 4 % of the backward at Sq = 2048
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane != 0) return;
   const int64_t at = batch * p.rows.batch + head * p.rows.head + row;
   const float lse = static_cast<const float*>(p.lse)[at];
-  const bool empty = lse == -INFINITY;  // nothing visible: whatever arrives for this row's LSE has no effect
+  const bool empty = lse == -INFINITY;  // the row sees nothing: the gradient of its LSE has no effect
   const float dlse = p.dlse != nullptr && !empty ? static_cast<const float*>(p.dlse)[at] : 0.f;
   static_cast<float*>(p.delta)[at] = empty ? 0.f : sum - dlse;
   static_cast<float*>(p.lse_log2)[at] = empty ? INFINITY : lse * kLog2e;

@@ -6,11 +6,11 @@
 // Small kernels that both CUDA paths run before the large ones.
 namespace plab::ops::attention {
 
-// lse_log2, delta and, where it is wanted, dsink.
+// lse_log2, delta and, if requested, dsink.
 BwdPlan plan_row_statistics(const BwdParams& params);
 
-// With cu_seqlens, the rows behind the last sequence: O and gradients become 0 there, LSE -inf; and the
-// forward's tile counter becomes 0. Without, nothing.
+// With cu_seqlens: sets O and gradients of the rows behind the last sequence to 0 and their LSE to -inf, and
+// sets the forward's tile counter to 0. Without cu_seqlens: nothing.
 FwdPlan plan_tails(const FwdParams& params);
 BwdPlan plan_tails(const BwdParams& params);
 

@@ -24,8 +24,8 @@ struct ScoreMap {
   bool softcap, remap;
   __device__ __forceinline__ explicit ScoreMap(const Problem& p)
       : softcap(p.softcap > 0), remap(softcap || !(p.scale > 0)) {
-    // A scale <= 0 would turn the row's maximum into its minimum, so it is applied before the maximum is
-    // taken.
+    // A scale <= 0 turns the row's maximum into its minimum, so it is applied before the maximum is
+    // computed.
     factor = remap ? 1.f : float(p.scale) * kLog2e;
     inner = softcap ? float(p.scale / p.softcap) : float(p.scale) * kLog2e;
     outer = float(p.softcap) * kLog2e;
@@ -45,12 +45,12 @@ __device__ __forceinline__ void remap_scores(float (&s)[kRegs], const ScoreMap& 
 }
 
 // Lazy rescaling: sums of exponentials relative to a reference that lags behind the row's maximum by at most
-// kSlack powers of two. As long as it does, no lane asks its neighbours, and O needs no rescaling: 2^8 is far
-// from any overflow, and a reference cancels in O / sum.
+// kSlack powers of two. Within this slack no shuffle is needed and O is not rescaled: 2^8 is far from any
+// overflow, and the reference cancels in O / sum.
 struct LazyRow {
   static constexpr float kSlack = 8.f;
   float reference[2] = {-INFINITY, -INFINITY};  // a score; -inf while the row has seen nothing
-  float sum[2] = {0.f, 0.f};                    // this thread's share
+  float sum[2] = {0.f, 0.f};                    // this thread's part
   bool huge = false;  // in this warp, factor * reference has too few bits after the point for the FFMA below
 };
 

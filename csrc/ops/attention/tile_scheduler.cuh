@@ -57,7 +57,7 @@ __device__ __forceinline__ Tile find_tile(const Problem& p, const TileGrid& grid
     tile.valid = true;
     return tile;
   }
-  // Sequence by sequence, 32 at a time: how many tiles do the ones before hold?
+  // Counts the tiles of the preceding sequences, 32 sequences at a time.
   const int32_t* cu = own_queries ? p.cu_seqlens_q : p.cu_seqlens_k;
   const int lane = int(threadIdx.x & 31);
   tile.head = group;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward of heavy_layer: by kernels of our own where products are small, else by torch's products in
-// two lanes.
+// The backward of heavy_layer: our own kernels where the GEMMs are small, else torch's GEMMs on two streams.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,9 +14,9 @@ namespace {
 
 using torch_abi::StreamScope;
 
-// Two lanes of work: on a GPU that the products of d x d matrices leave half idle the second one is another
-// stream; elsewhere both are one. What the second lane writes is allocated by the first. With fewer rows the
-// launches take longer than the work, and a second stream costs more of them.
+// Two lanes of work. On a GPU that a d x d GEMM leaves half idle, the second lane is another stream; otherwise both
+// lanes are the same stream. What the second lane writes is allocated by the first. With few rows the launches
+// take longer than the work, and a second stream needs more of them.
 class Lanes {
  public:
   Lanes([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] const Problem& problem) {
@@ -57,7 +56,7 @@ class Lanes {
 #endif
 };
 
-// G, which may lie as its transpose. On the GPU db may still be in partial sums, which finish() adds up.
+// G, which may be stored as its transpose. On the GPU db may still be in partial sums, which finish() adds.
 class TanhBackward {
  public:
   TanhBackward(const Tensor& dy, const Tensor& y, Tensor& db, const Problem& problem, bool transposes)
@@ -96,7 +95,7 @@ class TanhBackward {
 };
 
 #ifdef PLAB_HAS_SM90A
-// By kernels of ours, but for X^T G.
+// With our own kernels, except X^T G.
 Gradients backward_by_own_kernels(const Problem& p, const OwnOperands& own, const Tensor& dy, const Tensor& y,
                                   const Tensor& b, const Made& made) {
   const bool folds = folding_saves(p);
@@ -135,7 +134,7 @@ Gradients backward_by_own_kernels(const Problem& p, const OwnOperands& own, cons
   return {std::move(dx), std::move(dw1), std::move(dw2), std::move(dw3), std::move(db)};
 }
 
-// What the forward kept, where these kernels can read it as it lies. M may lie as its transpose.
+// What the forward kept, if these kernels can read its layout. M may be stored as its transpose.
 std::optional<Made> readable(const Problem& p, const std::optional<Tensor>& kept1,
                              const std::optional<Tensor>& kept2) {
   const auto lies_well = [](const Tensor& t) { return is_aligned(t) && t.is_contiguous(); };
@@ -177,8 +176,8 @@ Gradients backward(const Tensor& dy, const Tensor& x, const Tensor& w1, const Te
     Tensor dx = as_matrix(dx_full, problem);
     if (folding_saves(problem)) {
       Lanes lanes(x, problem);
-      // The library is slow at A^T B of two fp32 matrices as they lie. There G is made as its transpose, and
-      // so are the products that are to be on the right of such a one.
+      // cuBLAS is slow at A^T B of two row-major fp32 matrices. So G is stored as its transpose, and so is every
+      // result that becomes the right operand of such a product.
       const bool transposes = is_tf32(problem, allow_tf32);
       const auto multiply = [transposes](Tensor& memory, const Tensor& left, const Tensor& right) {
         if (!transposes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// heavy_layer on the CPU. The slow form keeps the defects of slow.cu that exist here too, so that the example
-// shows something without a GPU.
+// heavy_layer on the CPU. The slow implementation keeps those defects of slow.cu that also exist on a CPU, so the
+// example is useful without a GPU.
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels around heavy_layer's matrix products.
+// The kernels around heavy_layer's GEMMs.
 //
 // bias_tanh: Z <- tanh(Z + b).
 // Mapping   a warp has 32 vectors of 16 bytes of a row, a thread kBatch rows at once.
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load(const Element* address, float (&v)[kSize]) 
     cuda::unpack(cuda::load_streaming(address), v);
 }
 
-// The same of memory that this kernel writes too, which the read-only path is not for.
+// The same for memory that this kernel also writes: the read-only path must not be used for it.
 template <class Element, int kSize>
 __device__ __forceinline__ void load_in_place(const Element* address, float (&v)[kSize]) {
   if constexpr (kSize == 1)
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   const Block block(column_blocks);
   const int64_t column = (block.columns * kLanes + threadIdx.x % kLanes) * kSize;
   if (column >= d) return;
-  // The last rows first: the product before has just written them, so they are still in L2.
+  // The last rows first: the previous GEMM has just written them, so they are still in L2.
   const int64_t batch = gridDim.x / column_blocks - 1 - block.rows;
   const int64_t first = batch * kLines * kBatch + threadIdx.x / kLanes;
   float bias[kSize], values[kBatch][kSize];

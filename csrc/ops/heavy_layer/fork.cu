@@ -11,28 +11,28 @@ struct Fork::Side {
   cudaEvent_t event = nullptr;
 
   void create() {
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // a capture shall not forbid to create these
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // lets these be created during a capture
     PLAB_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
     PLAB_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     PLAB_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     PLAB_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
   }
 
-  // `after` goes on when `before` has done what it has now. The event is free again at once: a wait keeps the
-  // state that it found.
+  // Makes `after` wait for the work that `before` has now. The event can be reused at once: a wait uses the state at
+  // the time of the call.
   void order(cudaStream_t before, cudaStream_t after) {
     PLAB_CUDA_CHECK(cudaEventRecord(event, before));
     PLAB_CUDA_CHECK(cudaStreamWaitEvent(after, event));
   }
 
-  ~Side() {  // at the end of the thread; at the end of the process CUDA may be gone, which is no harm
+  ~Side() {  // at thread exit; at process exit CUDA may be gone already, which is harmless
     if (event != nullptr) cudaEventDestroy(event);
     if (stream != nullptr) cudaStreamDestroy(stream);
   }
 };
 
-// A stream that belongs to a capture takes no other work until that ends, so captures have a side of their
-// own.
+// A stream that belongs to a capture cannot take other work until the capture ends, so captures have their own
+// side stream.
 Fork::Side& Fork::side_of(cudaStream_t stream) {
   thread_local std::array<std::array<Side, 2>, cuda::kMaxDevices> sides;
   cudaStreamCaptureStatus status{};

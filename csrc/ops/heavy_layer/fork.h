@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A second stream beside one: products of small matrices leave most of a GPU idle, and two of them fit at
-// once.
+// A second stream next to the first: small GEMMs leave most of a GPU idle, so two of them can run concurrently.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +8,10 @@ typedef struct CUstream_st* cudaStream_t;  // as in the CUDA headers, which a bu
 
 namespace plab::ops {
 
-/// What goes to side() after split() comes after all that the stream had then; what the stream gets after
-/// join() comes after all that the side had then. The destructor joins what is still split, so that memory
-/// which the side uses is not given to others while it does. Inside a CUDA graph capture the side is captured
-/// too. There is one side per thread and device, so forks of one thread wait for each other.
+/// After split(), work on side() runs after everything that was on the stream. After join(), work on the stream
+/// runs after everything that was on side(). The destructor joins if needed, so memory that the side stream uses is
+/// not reused too early. In a CUDA graph capture the side stream is captured too. There is one side stream per
+/// thread and device, so forks of one thread wait for each other.
 class Fork {
  public:
   explicit Fork(cudaStream_t stream);  // of the current device

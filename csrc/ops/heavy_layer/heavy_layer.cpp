@@ -53,7 +53,7 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
   Forward result{empty_like(x), std::nullopt};
   Tensor& y = result.y;
   if (y.numel() == 0) return result;
-  result.keeps_second = !(folds && tf32);  // such an M would make a slow kind of product in the backward
+  result.keeps_second = !(folds && tf32);  // such an M would need a slow GEMM layout in the backward
   const Tensor x_dense = contiguous(x), b_dense = contiguous(b);
   const Tensor rows = as_matrix(x_dense, problem);
   Tensor z = as_matrix(y, problem);
@@ -75,8 +75,7 @@ Forward forward(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tenso
   }
 #endif
   if (folds) {
-    result.made =
-        fold(problem, tf32, w1, w2, w3, tf32);  // the library's TF32 kernels want both along the depth
+    result.made = fold(problem, tf32, w1, w2, w3, tf32);  // cuBLAS's TF32 kernels want contiguous depths
     mm_out(z, rows, result.made->second);
   } else {
     Tensor h1 = mm(rows, w1), h2 = mm(h1, w2);
@@ -100,7 +99,7 @@ Tensor fast(const Tensor& x, const Tensor& w1, const Tensor& w2, const Tensor& w
   return forward(x, w1, w2, w3, b, allow_tf32).y;
 }
 
-// The same, keeping for the backward what it would multiply again.
+// The same, but keeps the products that the backward would otherwise recompute.
 std::tuple<Tensor, Tensor, Tensor> fast_keeping(const Tensor& x, const Tensor& w1, const Tensor& w2,
                                                 const Tensor& w3, const Tensor& b, bool allow_tf32) {
   Forward result = forward(x, w1, w2, w3, b, allow_tf32);

@@ -50,8 +50,8 @@ struct SquareProductParams {
   int64_t d;
 };
 
-// The sums over rows are formed in chunks whose size is fixed, so that equal inputs give equal bits, on any
-// GPU and with any number of threads, and so that rounding errors do not pile up over all rows.
+// Sums over rows are computed in chunks of fixed size. So equal inputs give equal bits on any GPU and with any
+// number of threads, and rounding errors do not accumulate over all rows.
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t tanh_backward_chunks(int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
@@ -66,10 +66,10 @@ void tanh_backward_cpu(const TanhBackwardParams& params);
 void launch_heavy_layer_slow(const HeavyLayerSlowParams& params, cudaStream_t stream);
 void launch_bias_tanh(const BiasTanhParams& params, cudaStream_t stream);
 
-// For float32 that is multiplied as such; operands start at multiples of 16 bytes.
+// For float32 without TF32; operands start at multiples of 16 bytes.
 bool fits_square_product(int64_t d);
 void launch_square_product(const SquareProductParams& params, cudaStream_t stream);
-// G, and db or, where there is a place for them, its partial sums, which launch_sum_chunks adds up.
+// G, and db. If `partial` is given, its partial sums instead of db, which launch_sum_chunks adds.
 void launch_tanh_backward(const TanhBackwardParams& params, cudaStream_t stream);
 void launch_sum_chunks(const TanhBackwardParams& params, cudaStream_t stream);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the forward and the backward of heavy_layer's host side have in common: the checks, and the products
-// of the weights alone.
+// What the host code of heavy_layer's forward and backward have in common: the checks, and the products of the
+// weights.
 #pragma once
 
 #include <array>
@@ -58,9 +58,9 @@ inline bool is_aligned(const Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data()) % 16 == 0;
 }
 
-// Matrix products cost 2 n m k flops. In units of 2 d^2, a chain over rows x d costs 3 rows forward and 6
-// rows backward; with M = W1 W2 W3 it is 2 d + rows forward and 4 d + 2 rows backward (of both what the
-// forward made is kept). So both are better off with M from the same number of rows on.
+// A GEMM costs 2 n m k flops. In units of 2 d^2, the chain over rows x d costs 3 rows forward and 6 rows backward.
+// With M = W1 W2 W3 it is 2 d + rows forward and 4 d + 2 rows backward. (Both keep what the forward computed.) So
+// forward and backward profit from M from the same number of rows on.
 inline bool folding_saves(const Problem& p) { return p.rows > p.d; }
 
 // Whether float32 is multiplied as TF32, by torch's products and by ours.
@@ -68,13 +68,13 @@ inline bool is_tf32(const Problem& p, bool allow_tf32) {
   return allow_tf32 && p.cuda && p.type == ElementType::kFloat32;
 }
 
-// The products that both directions need: folded, W2 W3 and M = W1 W2 W3, which may lie as its transpose; of
-// the chain X W1 and X W1 W2.
+// The products that both directions need. Folded: W2 W3 and M = W1 W2 W3, which may be stored as its transpose.
+// Chain: X W1 and X W1 W2.
 struct Made {
   Tensor first, second;
 };
 
-// Of two d x d matrices: float32 as such by a kernel of ours where the library's leaves most of the GPU idle.
+// C = A B of d x d matrices. Our own kernel for float32 without TF32 where cuBLAS leaves most of the GPU idle.
 inline Tensor square_product([[maybe_unused]] const Problem& p, [[maybe_unused]] bool tf32, const Tensor& a,
                              const Tensor& b) {
 #ifdef PLAB_HAS_CUDA
@@ -100,7 +100,7 @@ inline Made fold(const Problem& p, bool tf32, const Tensor& w1, const Tensor& w2
 }
 
 #ifdef PLAB_HAS_SM90A
-// What the kernels of 16-bit products read, or nothing where they do not serve the problem.
+// What the kernels for 16-bit GEMMs read, or nothing where they do not support the problem.
 struct OwnOperands {
   Tensor x, w1, w2, w3;
 };
@@ -125,7 +125,7 @@ inline Made fold_by_own_kernels(const Problem& p, const OwnOperands& own) {
   return {std::move(w23), transposed(m_transposed)};
 }
 
-// H1 and H2, and Y where there is a place for it.
+// H1 and H2, and Y if it has a destination.
 inline Made chain_by_own_kernels(const Problem& p, const OwnOperands& own, const Tensor& b, Tensor* y) {
   const std::array sizes{p.rows, p.d};
   Tensor h1 = empty(sizes, b.dtype(), b.device()), h2 = empty(sizes, b.dtype(), b.device());

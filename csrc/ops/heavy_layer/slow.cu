@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// heavy_layer_slow: Y = tanh(X W1 W2 W3 + b) in one kernel that is right and slow, on purpose: it is the
-// kernel that the exercise python-backtrace lets a profiler find. Every defect is real, common, and marked;
-// README.md says what each costs.
+// heavy_layer_slow: Y = tanh(X W1 W2 W3 + b) in one kernel that is correct and slow on purpose. In the exercise
+// python-backtrace it is the kernel to find with a profiler. Every defect is real, common, and marked. README.md
+// says what each one costs.
 //
 // Mapping   one block per row; the threads of a block share out the d columns of each of the three products.
 // Bytes     what it must move: (2 rows d + 3 d^2 + d) elements. What it moves through L2: 3 d^2 elements per
@@ -19,13 +19,13 @@ namespace plab::ops {
 
 namespace {
 
-// The two knobs. The time goes as 1 / kThreads, because the kernel waits for latency and never for a unit;
-// kColumnStride is the distance of neighbouring threads' columns: 1 would be coalesced, 32 touches 16 cache
-// lines a load at d = 512.
+// The two parameters. The time is proportional to 1 / kThreads, because the kernel is bound by latency.
+// kColumnStride is the distance between the columns of neighbouring threads: 1 would be coalesced, 32 touches 16
+// cache lines per load at d = 512.
 constexpr int kThreads = 128;
 constexpr int kColumnStride = 32;
 
-// Sums are formed in spans, so that rounding errors do not pile up over d: the kernel is slow, not wrong.
+// Sums are computed in spans, so rounding errors do not accumulate over d: the kernel is slow, not wrong.
 constexpr int kSpan = 32;
 
 template <class Element>
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kThreads) heavy_layer_slow_kernel(const HeavyL
 
   for (int i = static_cast<int>(threadIdx.x); i < d; i += kThreads) buffer[0][i] = cuda::to_float(x[i]);
   __syncthreads();
-  // DEFECT(5): scalar multiply-adds. The tensor cores, made for products of matrices, are not used in any
-  // precision.
+  // DEFECT(5): scalar multiply-adds. The tensor cores, which are made for matrix multiplication, are not used
+  // in any precision.
   row_times_matrix(buffer[0], static_cast<const Element*>(p.w1), buffer[1], d);
   __syncthreads();
   row_times_matrix(buffer[1], static_cast<const Element*>(p.w2), buffer[0], d);

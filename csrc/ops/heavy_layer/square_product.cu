@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// C = A B for square fp32 matrices, so small that the library's tiles leave most of the GPU idle: 512 x 512
-// is 16 tiles of 128 x 128.
+// C = A B for square fp32 matrices that are so small that cuBLAS leaves most of the GPU idle: 512 x 512 is only 16
+// tiles of 128 x 128.
 //
-// Mapping   a block makes a tile of 64 x 32, and each of its eight warps all of the tile for an eighth of the
-//           depth: 64 sums a thread, for which it reads 16 numbers from shared memory a step. At the end the
-//           warps' tiles are added up in their order: equal inputs give equal bits.
+// Mapping   a block computes a tile of 64 x 32. Each of its eight warps computes the whole tile for an eighth
+//           of the depth: 64 sums per thread, with 16 numbers read from shared memory per step. At the end
+//           the warps' tiles are added in a fixed order: equal inputs give equal bits.
 // Bytes     d^3 / 32 + d^3 / 64 elements through L2.     Flops  2 d^3.     Roof  the multiply-adds.
 // Contract  fits_square_product(); fp32 without TF32.
 #include <algorithm>
@@ -23,9 +23,9 @@ constexpr int kLanesDown = 8, kLanesAcross = 4, kVector = 4;  // a warp's lanes;
 constexpr int kStageFloats = (kRows + kColumns) * kDepth, kTileFloats = kRows * kColumns;
 constexpr int kSharedBytes = std::max(2 * kStageFloats, kWarps* kTileFloats) * int{sizeof(float)};
 
-// An operand's share of a stage, on its way from memory to shared memory, where it lies by depth, then by
-// position in the tile. kAlongDepth: in memory neighbours differ in depth, so that the way transposes; then
-// four positions of depth have their rows shifted by eight, or a warp would write to few banks.
+// Copies an operand's part of a stage from global to shared memory, where it is ordered by depth, then by position
+// in the tile. kAlongDepth: neighbours in global memory differ in depth, so the copy transposes. Then the rows of
+// every four depths are shifted by eight, because otherwise a warp would write to few banks.
 template <bool kAlongDepth, int kSize>
 class Share {
  public:
@@ -54,7 +54,7 @@ class Share {
     }
   }
 
-  // What one of kLanes lanes multiplies at a depth: vectors that lie kLanes vectors apart.
+  // What one of kLanes lanes multiplies at one depth: vectors with a distance of kLanes vectors.
   template <int kLanes>
   static __device__ void read(const float* stage, int depth, int lane, float (&v)[kSize / kLanes]) {
 #pragma unroll
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) square_product_kernel(const SquarePr
     a.store(stage);
     b.store(stage + kRows * kDepth);
     __syncthreads();
-    if (s + 1 < stages) {  // on their way while this stage is multiplied
+    if (s + 1 < stages) {  // loaded while this stage is multiplied
       a.load(p.a, d, row, (s + 1) * kDepth);
       b.load(p.b, d, column, (s + 1) * kDepth);
     }
@@ -159,7 +159,7 @@ int64_t tiles_of(int64_t d) {
 
 }  // namespace
 
-bool fits_square_product(int64_t d) {  // more than a wave of tiles the library multiplies faster
+bool fits_square_product(int64_t d) {  // beyond a wave of tiles cuBLAS is faster
   return d % kVector == 0 && tiles_of(d) <= cuda::sm_count();
 }
 

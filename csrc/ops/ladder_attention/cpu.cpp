@@ -86,7 +86,7 @@ void with_score_matrix(const Params& p, int64_t tile) {
   });
 }
 
-// One row of the flash rung: keys in tiles, and of the row nothing but a maximum, a sum and head_dim sums.
+// One row of the flash rung: keys in tiles; the row's state is only a maximum, a sum and head_dim sums.
 template <class T>
 void flash_row(const Params& p, const Head<T>& head, int64_t i, Accum<T>* scores, Accum<T>* sums) {
   using Acc = Accum<T>;

@@ -19,7 +19,7 @@ constexpr int kQueries = 64, kKeys = 64, kRows = 4;  // a tile; a thread's rows 
 constexpr int kColumns = 4;                          // of a tile of scores
 
 /// Rows of shared memory are 16 bytes longer than they hold: then eight threads that read the same 16-byte
-/// column of eight rows meet all 32 banks once.
+/// column of eight rows access each of the 32 banks once.
 constexpr int padded(int columns) { return columns + 4; }
 
 template <int kDim>
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kThreads, 2) ladder_flash_kernel(const Params 
   const Element* v = static_cast<const Element*>(p.v) + head_offset(p, head, p.keys);
   const int tx = static_cast<int>(threadIdx.x) % 16, my_row = static_cast<int>(threadIdx.x) / 16 * kRows;
 
-  // What is remembered of a row, however many keys it has: the largest score, the sum of the exponentials
-  // relative to it, and as many sums of values as the output has columns.
+  // The state of a row, whatever the number of keys: the largest score, the sum of the exponentials relative to it,
+  // and one sum of values per output column.
   float top[kRows], sum[kRows];
   float4 out[kRows][kDim / 64];
   for (int i = 0; i < kRows; ++i) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 2) ladder_flash_kernel(const Params 
       }
     }
 
-    // The online softmax. A new largest score makes all that was summed so far smaller by the same factor.
+    // The online softmax. A new maximum scales everything summed so far by the same factor.
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int64_t visible = visible_keys(p, first_row + my_row + i) - first_key;  // of this tile

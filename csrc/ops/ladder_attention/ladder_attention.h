@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention three times, O = softmax(mask(Q K^T scale)) V: each rung of the ladder removes what held the one
-// before. Written to be read; attention/ is the op to use. ladder_attention.cpp checks, the rest assumes.
+// Attention three times, O = softmax(mask(Q K^T scale)) V: each rung of the ladder removes what limited the
+// one before. It is written to be read; attention/ is the op to use. ladder_attention.cpp checks the arguments, the
+// other files assume them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Params {
   ElementType type;
 };
 
-// Keys [0, visible_keys) are seen by query `row`. Under a causal mask the last query sees the last key, so
+// Query `row` sees keys [0, visible_keys). Under a causal mask the last query sees the last key, so
 // with more rows than keys the first rows see nothing; their output is 0.
 constexpr int64_t visible_keys(const Params& p, int64_t row) {
   if (!p.causal) return p.keys;

@@ -3,7 +3,7 @@
 //
 // Mapping   one thread per score, one warp per row of the softmax, one thread per element of the output.
 // Bytes     the score matrix is written once, read three times and written again by the softmax, and read by
-//           the last kernel: 24 bytes a score. Beside it every thread reads its own operands: 2 head_dim
+//           the last kernel: 24 bytes a score. In addition every thread reads its own operands: 2 head_dim
 //           elements for 2 head_dim flops, from L1 and L2 at best.
 // Flops     4 rows keys head_dim a head; the masked half of a causal problem is computed like the rest.
 // Roof      the loads. One flop an element is a hundredth of what the fp32 units could do between two loads.
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) naive_scores_kernel(const Params p) 
   const int64_t j = index % p.keys, i = index / p.keys % p.rows, head = index / p.keys / p.rows;
   const Element* q = static_cast<const Element*>(p.q) + head_offset(p, head, p.rows) + i * row_stride(p);
   // Neighbouring threads have neighbouring keys: rows apart in memory, so each load of a warp touches 32
-  // cache lines. The caches, not the code, see to it that a line's other elements are not wasted.
+  // cache lines. Only the caches keep the other elements of a line from being wasted.
   const Element* k = static_cast<const Element*>(p.k) + head_offset(p, head, p.keys) + j * row_stride(p);
   float sum = 0.0f;
   for (int64_t c = 0; c < p.head_dim; ++c) sum = fmaf(to_float(q[c]), to_float(k[c]), sum);

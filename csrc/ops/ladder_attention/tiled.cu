@@ -3,11 +3,11 @@
 //
 // Mapping   a block of 16 x 16 threads owns a 64 x 64 tile of a product and walks its depth in steps of 32; a
 //           thread owns 4 x 4 results in registers.
-// Bytes     an element that a block fetches is used 64 times from shared memory, and one that a thread reads
-//           there 4 times from a register. The score matrix still makes its trips: 24 bytes a score.
+// Bytes     an element that a block loads is used 64 times from shared memory. An element that a thread reads
+//           from there is used 4 times from a register. The score matrix still makes its trips: 24 bytes a score.
 // Flops     4 rows keys head_dim a head.
 // Roof      memory: at head_dim 64 a score costs 256 flops and 24 bytes, and 4.3 TB/s carry 180e9 scores a
-//           second, 46 TFLOP/s, before anything else. Longer sequences do not help: both sides grow alike.
+//           second, 46 TFLOP/s, before anything else. Longer sequences do not help: flops and bytes grow alike.
 // Contract  ladder_attention.h; scratch for all scores.
 #include "ops/ladder_attention/device.cuh"
 
@@ -17,12 +17,12 @@ namespace {
 constexpr int kTile = 64, kDepth = 32, kPerThread = 4;
 static_assert(kTile * kTile == kThreads * kPerThread * kPerThread);
 
-/// Depth first: [depth][row], so that a thread's four rows lie side by side. The padding keeps 16-byte steps
-/// and moves neighbouring depths to other banks.
+/// Depth first: [depth][row], so that a thread's four rows are adjacent. The padding keeps 16-byte alignment
+/// and moves neighbouring depths to different banks.
 using Operand = float[kDepth][kTile + 4];
 
-/// The block fills an operand with get(row, depth). Neighbouring threads take neighbours in memory: along the
-/// depth where a row of the source is dense in it, else along the rows.
+/// The block fills an operand with get(row, depth). Neighbouring threads read neighbouring addresses: along the
+/// depth if the source is contiguous along it, else along the rows.
 template <bool kDepthIsDense, class Get>
 __device__ __forceinline__ void load(Operand& operand, const Get& get) {
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kDepth; i += kThreads) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void multiply(float (&sum)[kPerThread][kPerThread], i
 #pragma unroll
         for (int j = 0; j < kPerThread; ++j) sum[i][j] = fmaf(left[i], right[j], sum[i][j]);
     }
-    __syncthreads();  // nobody may overwrite what another still reads
+    __syncthreads();  // no thread may overwrite what another still reads
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel serves a problem, and its launch. Portable kernels for rows that fit a block, clusters of
-// blocks for longer ones where the GPU has them, portable kernels again for what is left.
+// Chooses the kernel for a problem and launches it: portable kernels for rows that fit a block, clusters of
+// blocks for longer rows where the GPU has clusters, portable kernels for everything else.
 #include "cuda/launch.h"
 #include "ops/device_types.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
@@ -24,11 +24,11 @@ Plan plan_forward(const ForwardParams& params) {
   });
 }
 
-/// dweight and dbias from the blocks' sums; without any, the zeros that an empty sum is.
+/// dweight and dbias from the blocks' sums; zeros if there are none.
 void launch_add_partials(const BackwardParams& params, int64_t partial_rows, cudaStream_t stream) {
   dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
     const auto add = [&]<int kColumns>(int threads) {
-      cudaLaunchAttribute early{};  // programmatic dependent launch, while the kernel above still runs
+      cudaLaunchAttribute early{};  // programmatic dependent launch: overlaps with the kernel above
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       early.val.programmaticStreamSerializationAllowed = 1;
       cudaLaunchConfig_t config{};

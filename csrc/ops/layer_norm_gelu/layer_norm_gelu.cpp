@@ -62,8 +62,8 @@ Problem check(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   return {x.numel() / cols, cols, form, element, statistics};
 }
 
-/// A tensor as rows of its last dimension that lie one stride apart: itself where its strides allow, else a
-/// copy.
+/// A tensor as rows of its last dimension, all one stride apart: the tensor itself if its strides allow it, else
+/// a copy.
 struct Rows {
   Tensor tensor;
   int64_t stride;

@@ -27,7 +27,7 @@ struct ForwardParams {
   void* y;
   void* mean;
   void* rstd;
-  const void* residual;  // null: none, and no sum
+  const void* residual;  // null: no residual and no sum
   void* sum;             // x + residual, rounded to the element type: what is normalised
   int64_t rows;
   int64_t cols;
@@ -62,28 +62,28 @@ struct BackwardParams {
   ElementType element;
 };
 
-/// Which rows a group of threads has, and in which order.
+/// Which rows a group of threads owns, and in which order.
 struct RowOrder {
   int64_t rows_per_group;
-  bool interleaved;      // group g has rows g, g + groups, ... instead of a run
-  int64_t groups_ahead;  // the group that will be started so many groups later is likely to start next
+  bool interleaved;      // group g has rows g, g + groups, ... instead of consecutive rows
+  int64_t groups_ahead;  // the group that starts next is likely to be this number of groups ahead
   float inverse_cols;
 };
 
-/// What a CUDA launch is going to be, decided before anything runs.
+/// A CUDA launch, planned before anything runs.
 struct Plan {
-  const void* kernel = nullptr;  // null: no rows, or rows that the kernels of this folder do not serve
+  const void* kernel = nullptr;  // null: no rows, or rows that the kernels of this folder do not support
   int64_t blocks = 0;
   int threads = 0;  // of a block
   int shared_bytes = 0;
-  int cluster = 0;  // blocks of a cluster; 0: the kernel knows of none
+  int cluster = 0;  // blocks of a cluster; 0: the kernel uses no clusters
   /// The kernel's argument after the params: the order of its rows, 1 / cols alone, or none.
   std::variant<std::monostate, RowOrder, float> argument;
   int64_t workspace_rows = 0;  // what BackwardParams::partial must have
 };
 
-/// dweight and dbias: the sums over all rows are made per piece of the work (in the workspace) and then added
-/// in a fixed order, so they have the same bits in every run. No workspace is needed for a few rows.
+/// dweight and dbias are sums over all rows. Each piece of the work writes a partial sum to the workspace, and the
+/// partial sums are added in a fixed order, so the bits are the same in every run. A few rows need no workspace.
 int64_t backward_workspace_rows_cpu(const BackwardParams& params);
 void forward_cpu(const ForwardParams& params);
 void backward_cpu(const BackwardParams& params);

@@ -2,8 +2,8 @@
 // The part of CUPTI's binary interface that the recorder uses, declared here.
 //
 // A machine with pip's torch has libcupti.so but not its headers, and the recorder must build there. So the
-// functions, enumerators and record layouts stand here, and conformance.cpp proves them against the
-// real headers wherever those are installed. Records only ever grow at their end (CUDA 12.0 to 13.x): each
+// functions, enumerators and record layouts are declared here. conformance.cpp checks them against the real
+// headers where those are installed. Records only ever grow at their end (CUDA 12.0 to 13.x): each
 // struct below is the prefix that all these versions share, and fields past it are read only where the
 // loaded library is new enough to have them.
 #pragma once
@@ -45,7 +45,7 @@ inline constexpr uint32_t kFlushForced = 1;
 inline constexpr int kObjectThread = 2;  // what an overhead record is about
 
 // CUPTI's own version numbers: a counter up to 12.9, then major*10000 + minor*100 + update.
-inline constexpr uint32_t kVersionRefusableBuffers = 27;  // before, refusing a buffer crashes
+inline constexpr uint32_t kVersionRefusableBuffers = 27;  // older versions crash if a buffer is refused
 inline constexpr uint32_t kVersionClusterFields = 18;     // CUDA 12.0: Kernel8 with clusters
 inline constexpr uint32_t kMajor = 10000;            // a version by this is CUDA's major one, 0 before 13
 inline constexpr uint32_t kNewestMajor = 13;         // records of later ones were never compared with ours
@@ -86,8 +86,8 @@ struct Record {
   int kind;
 };
 
-// Each list below, F(type, name, CUPTI's name), makes a record and the proof of its layout. A name is that of
-// the field of recorder/spool/records.h which takes the value over.
+// Each list below, F(type, name, CUPTI's name), generates a record and the check of its layout. A field has the
+// name of the field of recorder/spool/records.h that receives its value.
 
 // CUpti_ActivityKernel5 to 10 agree up to here. cache_configs: requested in its low half, executed in its
 // high one.
@@ -263,7 +263,7 @@ using CallbackFunction = void (*)(void* userdata, Domain domain, uint32_t cbid, 
 using BufferRequested = void (*)(uint8_t** buffer, size_t* size, size_t* max_records);
 using BufferCompleted = void (*)(void* context, uint32_t stream, uint8_t* buffer, size_t size, size_t valid);
 
-// X(name, parameters): functions without which nothing can be recorded.
+// X(name, parameters): functions that every recording needs.
 #define PLAB_CUPTI_REQUIRED(X)                                                                    \
   X(GetVersion, (uint32_t * version))                                                             \
   X(GetResultString, (Result result, const char** text))                                          \

@@ -28,8 +28,7 @@ void ActivityBuffers::prepare(size_t buffer_bytes, size_t ahead, size_t most, bo
     lent_.reserve(most);
     filled_.reserve(most);
     if (!refusable_ && scratch_bytes_ < buffer_bytes) {
-      scratch_ =
-          allocate(true);  // never freed: several threads may have it at once, for as long as they like
+      scratch_ = allocate(true);  // never freed: several threads may use it at once, at any time
       scratch_bytes_ = buffer_bytes;
     }
   }
@@ -51,7 +50,7 @@ void ActivityBuffers::request(uint8_t** data, size_t* bytes) noexcept {
   std::lock_guard lock(mutex_);
   *bytes = buffer_bytes_;
   if (free_.empty() && count_ < most_) {
-    // Several threads began at once, each with a buffer of its own: one system call is better than a loss.
+    // Several threads started at once, each with its own buffer: one system call is better than a loss.
     if (uint8_t* fresh = allocate(false)) {
       ++count_;
       free_.push_back(fresh);
@@ -76,7 +75,7 @@ void ActivityBuffers::complete(uint8_t* data, size_t valid_bytes) noexcept {
     filled_.push_back({data, valid_bytes});
     return;
   }
-  // Neither ours of now nor the scratch buffer: of a recording that is over, and nobody's records any more.
+  // Neither a current buffer nor the scratch buffer: it is from an earlier recording, and its records are dropped.
   const auto late =
       std::find_if(late_.begin(), late_.end(), [data](const Buffer& b) { return b.data == data; });
   if (late == late_.end()) return;
@@ -104,8 +103,8 @@ void ActivityBuffers::keep_ahead() noexcept {
       std::lock_guard lock(mutex_);
       if (free_.size() >= ahead_ || count_ >= most_) return;
     }
-    // Populated now, and outside of the lock for it takes a millisecond: the first touch of a page should not
-    // happen inside a launch.
+    // Populated now, so that the first access to a page does not happen inside a launch. It takes a
+    // millisecond, so it is done without the lock.
     uint8_t* data = allocate(true);
     if (!data) return;
     std::lock_guard lock(mutex_);

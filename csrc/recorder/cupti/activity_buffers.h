@@ -14,10 +14,10 @@ struct FilledBuffer {
   size_t valid_bytes;
 };
 
-// A pool of zeroed buffers. The launch path pops one: allocating and zeroing is the consumer's work, because
-// CUPTI asks for a buffer in the middle of the user's launch; only when the pool is empty is one mapped
-// there. The lock is never held across a call into CUPTI (it takes its own locks around these callbacks, in
-// either order).
+// A pool of zeroed buffers. CUPTI asks for a buffer during a launch of the program. So the launch path only pops one
+// from the pool, and the consumer allocates and zeroes them. Only if the pool is empty does the launch path map a
+// buffer itself. The lock is never held during a call into CUPTI, which takes its own locks around these callbacks,
+// in either order.
 class ActivityBuffers {
  public:
   // `refusable`: this CUPTI accepts "no buffer"; older ones crash on it and get a scratch buffer whose
@@ -34,11 +34,11 @@ class ActivityBuffers {
   // Thread: the consumer.
   std::vector<FilledBuffer> take_filled();
   void give_back(uint8_t* data);
-  void keep_ahead() noexcept;  // at least `ahead` free ones, as long as the limit allows
+  void keep_ahead() noexcept;  // at least `ahead` free buffers, if the limit allows it
 
   struct Usage {
     uint64_t starved = 0;    // requests without a buffer: CUPTI counts what it then drops
-    uint64_t discarded = 0;  // those that got the scratch buffer, where CUPTI does not know of the loss
+    uint64_t discarded = 0;  // requests that got the scratch buffer: CUPTI does not know of this loss
     uint64_t completed = 0;  // buffers that came back
     size_t bytes = 0;        // of memory
   };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kNamesRemembered = 1 << 14;
 
-template <class Wanted>
+template <class Wanted>  // word: quoted
 const Wanted& as(const cupti::Record* record) {
   return *reinterpret_cast<const Wanted*>(record);
 }
@@ -91,8 +91,8 @@ void ActivityDecoder::add_copy(const Record& r) {
   copies_.push_back(copy.take(r));
 }
 
-// The text of a pointer is compared and not taken from memory: CUPTI may use the pointer again when a module
-// is reloaded. That is cheaper than to look a long text up.
+// The text behind a known pointer is compared, because CUPTI may reuse the pointer when a module is reloaded.
+// Comparing is cheaper than looking up a long text.
 uint32_t ActivityDecoder::name(const char* text) {
   const auto found = names_.find(text);
   if (found != names_.end() && found->second.text == text) return found->second.string;

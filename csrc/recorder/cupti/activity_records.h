@@ -20,7 +20,7 @@ class ActivityDecoder {
       : functions_(functions), writer_(writer) {}
 
   // Steps through one filled buffer. CUPTI's own stepper knows the size of every record of its version;
-  // each record is read by the prefix we know, and kinds we do not know are counted and skipped. Throws
+  // of each record the known prefix is read; unknown kinds are counted and skipped. Throws
   // std::bad_alloc, and the rest of the buffer is then lost.
   void decode(uint8_t* data, size_t valid_bytes);
 
@@ -31,7 +31,7 @@ class ActivityDecoder {
   };
   const Counts& counts() const noexcept { return counts_; }
 
-  // The call that was the last to be made of those whose work has a record, and when that work ended.
+  // The latest call whose work has a record, and when that work ended.
   struct Newest {
     uint32_t correlation = 0;
     uint64_t time_ns = 0;
@@ -60,7 +60,7 @@ class ActivityDecoder {
     std::string text;
     uint32_t string;
   };
-  std::unordered_map<const char*, Name> names_;  // by CUPTI's pointer, which may come to mean something else
+  std::unordered_map<const char*, Name> names_;  // by CUPTI's pointer, which may be reused for another name
   std::vector<spool::Kernel> kernels_;
   std::vector<spool::Copy> copies_;
   std::vector<spool::Set> sets_;

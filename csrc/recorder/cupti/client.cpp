@@ -42,7 +42,7 @@ void CuptiClient::on_buffer_completed(void*, uint32_t, uint8_t* data, size_t, si
   if (ActivityBuffers* buffers = active_buffers.load()) buffers->complete(data, valid);
 }
 
-// The lock of the buffers may be held by a thread that the child does not have.
+// A thread that does not exist in the child may hold the lock of the buffers.
 void CuptiClient::after_fork_child() noexcept { active_buffers = nullptr; }
 
 std::string CuptiClient::explain(cupti::Result result, const char* what) const {
@@ -89,7 +89,7 @@ std::string CuptiClient::start(const CuptiOptions& options, LaunchRings* rings, 
   last_launch_ = {};
   captures_at_last_record_ = 0;
 
-  // A library that was found stays the one: a second copy beside it would not see the first one's state.
+  // The library that was found first is kept: a second copy would not see the state of the first.
   if (functions_.path.empty() || !options.override_path.empty()) {
     const std::string why = load_cupti(options.override_path, options.candidates, &functions_);
     if (!why.empty()) return why;
@@ -121,9 +121,9 @@ void CuptiClient::enable_kinds(bool graph_nodes) {
     const std::string text = "activity kind " + std::to_string(int(kind)) + ": " + functions_.describe(code);
     writer_.diagnostic(now_ns(), kWarning, text);
   }
-  // A graph as one record costs less than one record per node, but replaying a graph that is older than this
-  // kind crashes in CUPTI (seen on 13.0 with driver 580, and with CUPTI alone): such a process gets the
-  // nodes.
+  // One record per graph costs less than one record per node. But CUPTI crashes when a graph is replayed that was
+  // made before this kind was enabled (seen on 13.0 with driver 580, and with CUPTI alone). Such a process gets one
+  // record per node.
   traces_nodes_ = graph_nodes || cuda_context_exists();
   if (!traces_nodes_) functions_.ActivityEnable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) {
@@ -165,8 +165,8 @@ void CuptiClient::disable_kinds() noexcept {
   for (const ActivityKind kind : kKinds) functions_.ActivityDisable(kind);
 }
 
-// GRAPH_TRACE stays on: a graph made in a pause must not be older than it (enable_kinds). The converter drops
-// what it delivers of a pause.
+// GRAPH_TRACE stays on: a graph made in a pause must not be older than this kind (enable_kinds). The converter
+// drops the records of pauses.
 void CuptiClient::pause() noexcept {
   launch_callbacks::disarm();
   switch_callbacks(false);
@@ -189,7 +189,7 @@ void CuptiClient::stop() noexcept {
   functions_.ActivityDisable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) functions_.ActivityDisable(kind);
   flush(true);
-  // Others may want CUPTI now.
+  // Other tools may use CUPTI now.
   functions_.Unsubscribe(subscriber_);
   subscriber_ = nullptr;
   traced_.clear();
@@ -246,7 +246,7 @@ void CuptiClient::compare_launches_with_records(uint64_t recording_start_ns) {
   if (last_launch_.correlation <= newest.correlation) return;
   const uint64_t since = std::max(newest.time_ns, recording_start_ns);
   if (last_launch_.time_ns < since + kWorthTellingNs) return;
-  // What is captured into a graph has no record, and losses are told as such.
+  // Work that is captured into a graph has no record. Losses are reported separately.
   const ActivityBuffers::Usage buffers = buffers_.usage();
   if (stream_captures::begun() != captures_at_last_record_ || dropped_ || undecoded_ || buffers.starved)
     return;
@@ -272,7 +272,7 @@ void CuptiClient::add_statistics(std::map<std::string, std::string>* out) {
   put("overhead_buffer_bytes", buffers.bytes);
   {
     std::lock_guard lock(flush_mutex_);
-    // Of a buffer that was thrown away only this is known: there was something in it.
+    // The only thing known about a discarded buffer is that it was not empty.
     put("dropped_records", dropped_ + buffers.discarded + undecoded_);
     put("overhead_flush_ns", flush_ns_);
     put("overhead_flushes", flushes_);

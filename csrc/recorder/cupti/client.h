@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our subscription to CUPTI: what is switched on, the buffers it fills, and how all of it ends again.
+// Our subscription to CUPTI: what is enabled, the buffers that CUPTI fills, and the shutdown.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ class CuptiClient {
 
   // "" (GPU activity is being recorded) or one sentence. Subscribing may load the CUDA driver.
   std::string start(const CuptiOptions& options, LaunchRings* rings, bool python_stacks);
-  // start() failed because somebody else holds CUPTI, which must then be left alone.
+  // start() failed because another client uses CUPTI, which must then be left alone.
   bool refused() const noexcept { return refused_; }
-  // Switches everything off and fetches what CUPTI still holds; collect() it afterwards.
+  // Disables everything and flushes what CUPTI still holds; call collect() afterwards.
   void stop() noexcept;
   void release() { buffers_.release(); }
 
@@ -49,7 +49,7 @@ class CuptiClient {
   static void after_fork_child() noexcept;
 
   void flush(bool forced) noexcept;
-  // Thread: the consumer (or nobody else after it). Decodes and writes what was handed over.
+  // Thread: the consumer, or another thread once the consumer has ended. Decodes and writes the buffers handed over.
   void collect();
   struct Call {
     uint32_t name;  // a string
@@ -60,7 +60,7 @@ class CuptiClient {
   Call call_of(const LaunchEvent& event) const;
   // Thread: the consumer. This call launched a kernel.
   void launched(uint32_t correlation, uint64_t time_ns) noexcept;
-  // After stop() and the last collect(), for which CUPTI was asked for all it has: says in the file from when
+  // Call it after stop() and the last collect(), when CUPTI has been flushed. Writes to the file the time from which
   // on there are launches but no records.
   void compare_launches_with_records(uint64_t recording_start_ns);
 

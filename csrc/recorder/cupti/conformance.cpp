@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled only where CUPTI's headers are installed: our declarations agree with them, or the build fails.
-// Headers older than 13.0 lack some of the names below, and those of versions to come may rename some; a
-// user's build must not break on either, so both are left out. (Records only grow, and optional functions are
+// Compiled only where CUPTI's headers are installed: the build fails if our declarations do not match them.
+// Headers older than 13.0 lack some of the names below, and future versions may rename some. A user's build must not
+// fail on either, so both are left out. (Records only grow, and optional functions are
 // looked up by name.)
 #include <cupti.h>
 
@@ -56,7 +56,7 @@ SAME_OFFSET(ResourceData, descriptor, CUpti_ResourceData, resourceDescriptor);
 SAME_OFFSET(GraphData, node, CUpti_GraphData, node);
 SAME_OFFSET(GraphData, original_node, CUpti_GraphData, originalNode);
 
-// Every field of every record: where it is and how large. `start`: bytes of theirs before ours begins.
+// Every field of every record: where it is and how large. `start`: bytes of CUPTI's record before our struct begins.
 #define SAME_FIELD(type, name, theirs)                                       \
   static_assert(kStart + offsetof(Ours, name) == offsetof(Theirs, theirs) && \
                 sizeof(Ours::name) == sizeof(std::declval<Theirs>().theirs));

@@ -8,7 +8,7 @@ namespace plab::recorder {
 void GraphNodes::add(uint32_t cbid, const cupti::GraphData& data, uint32_t correlation) {
   spool::GraphNode row{};
   if (functions_.GetGraphNodeId(data.node, &row.graph_node_id) != cupti::kSuccess) return;
-  // An executable graph is made of clones; whoever clones did not write the operation.
+  // An executable graph consists of clones. The call that clones a node is not the call that created it.
   const bool clone = cbid == cupti::kGraphNodeCloned;
   if (clone && functions_.GetGraphNodeId(data.original_node, &row.original) != cupti::kSuccess) return;
   if (!clone) row.correlation_id = correlation;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which call put a node into a CUDA graph: kernels of a replay carry their node, so they can be told by the
-// line that captured them and not only by the line that replays the graph.
+// Which call added a node to a CUDA graph. Kernels of a replay carry their node, so they get the line that captured
+// them and not only the line that replays the graph.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel names for people.
+// Readable kernel names.
 #pragma once
 
 #include <string>

@@ -23,8 +23,8 @@ namespace {
 constexpr uint32_t kLargestCbid = 4096;  // far above any version's last id
 
 std::atomic<LaunchRings*> active_rings{nullptr};
-// Recordings in the upper half, armings in the lower: a thread's ring is stale in another recording, the call
-// that it thinks it is in is stale after every arming, for its exit was not seen.
+// The recording's number in the upper half, the number of arm() calls in the lower. A thread's ring is stale in
+// another recording. Its current call is stale after every arming, because the exit was not seen.
 std::atomic<uint64_t> session{0};
 constexpr int kRecordingShift = 32;
 std::atomic<bool> take_stacks{false};
@@ -33,14 +33,14 @@ std::atomic<uint64_t> swallowed{0};
 // The call that the thread is in. A runtime call makes driver calls of its own, which carry the same
 // correlation id; only the outermost call is recorded.
 //
-// It has no destructor: the program's own thread-locals may be older, and then call CUDA when ours are gone.
+// It has no destructor: thread-locals of the program may be destroyed after ours and call CUDA.
 struct ThreadState {
   LaunchRing* ring = nullptr;
   std::shared_ptr<LaunchRing>* held = nullptr;  // the same one
   uint64_t session = 0;
   bool inside = false;
   bool sampled = false;
-  bool ending = false;  // this thread's Owner is gone
+  bool ending = false;  // this thread's Owner is destroyed
   cupti::Domain domain{};
   uint64_t entry_cost = 0;  // in ticks
   LaunchEvent event{};
@@ -63,7 +63,7 @@ struct Owner {
   }
 };
 
-// What comes after the Owner gets a ring for each call, given back with it.
+// Calls after the Owner is gone get a ring each, which is released when the call ends.
 void take_ring(ThreadState& thread, LaunchRings* rings) {
   if (!thread.ending) {
     static thread_local Owner owner;

@@ -24,7 +24,7 @@ struct TracedCall {
   std::string name;
 };
 
-// Every call of the loaded library worth a callback.
+// Every call of the loaded library that needs a callback.
 std::vector<TracedCall> traced_calls(const cupti::Functions& functions);
 
 // Starts accepting events into `rings`, which must live as long as the process (a call may be in flight).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread's CUDA calls leave behind: a ring with one producer (that thread) and one consumer.
+// The events of one thread's CUDA calls: a ring with one producer (that thread) and one consumer.
 #pragma once
 
 #include <atomic>
@@ -49,8 +49,8 @@ class LaunchRing {
     cost_samples_.store(cost_samples_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
-  // Thread: the consumer. Calls visit(event) for everything that is there. Where that throws, this event and
-  // those behind it are left for the next time.
+  // Thread: the consumer. Calls visit(event) for every event in the ring. If visit throws, this event and the
+  // following ones stay in the ring.
   template <class Visit>
   void drain(Visit visit) {
     const uint64_t head = head_.load(std::memory_order_acquire);
@@ -97,7 +97,7 @@ class LaunchRings {
       rings = rings_;
     }
     for (const auto& ring : rings) {
-      const bool last = ring->owner_gone.load(std::memory_order_acquire);  // before draining: nothing follows
+      const bool last = ring->owner_gone.load(std::memory_order_acquire);  // read first: nothing follows
       ring->drain([&](const LaunchEvent& event) { visit(*ring, event); });
       if (last) retire(ring);
     }

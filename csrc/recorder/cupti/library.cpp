@@ -19,7 +19,7 @@ bool any_version_goes() {
   return value && *value && std::strcmp(value, "0") != 0;
 }
 
-// Returns "" or why this file cannot serve.
+// Returns "" or why this file cannot be used.
 std::string bind(const std::string& path, int extra_flags, bool is_nvidias, cupti::Functions* functions) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | extra_flags);
   if (!library) {

@@ -28,8 +28,8 @@ struct Functions {
 }  // namespace cupti
 
 // In this order: `override_path` if not empty (then nothing else), the copy that is mapped already (torch
-// brings one), then `candidates`. A CUPTI of an unknown major version is refused, for records that are read
-// by a wrong layout are wrong in silence; PROFILING_LAB_ANY_CUPTI=1 allows it. Returns "" or one sentence;
+// brings one), then `candidates`. A CUPTI of an unknown major version is refused, because records read
+// with a wrong layout would be silently wrong; PROFILING_LAB_ANY_CUPTI=1 allows it. Returns "" or one sentence;
 // each library is tried once per process and stays loaded, because CUPTI may keep pointers into itself.
 std::string load_cupti(const std::string& override_path, const std::vector<std::string>& candidates,
                        cupti::Functions* functions);

@@ -16,17 +16,17 @@ std::atomic<int> captures{0};
 std::atomic<uint64_t> all_captures{0};
 std::atomic<uint32_t> session{0};
 
-// The runtime's call makes the driver's: the outermost counts. A call that was under way when an earlier
+// A runtime call makes driver calls, and only the outermost counts. A call that was running when an earlier
 // recording ended has no end here.
 struct Nesting {
   uint32_t session = 0;
   int depth = 0;
 };
 static_assert(
-    std::is_trivially_destructible_v<Nesting>);  // calls may come when this thread's destructors ran
+    std::is_trivially_destructible_v<Nesting>);  // calls may still come after the destructors of this thread
 constinit thread_local Nesting nesting;
 
-// An end whose beginning was before start() is none of ours.
+// The end of a capture that began before start() is ignored.
 void one_less() {
   int known = captures;
   while (known > 0 && !captures.compare_exchange_weak(known, known - 1)) {

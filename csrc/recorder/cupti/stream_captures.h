@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is a CUDA graph being captured? Who waits for the whole device meanwhile, on whatever thread, breaks the
-// capture, so the recorder asks before it waits. CUDA itself tells only about streams whose handle one has.
+// Is a CUDA graph being captured? A wait for the whole device on any thread breaks the capture, so the recorder
+// checks before it waits. CUDA itself reports this only for streams whose handle is known.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Call {
 // The calls that begin and end captures; on_call() has to see them from now on, in pauses too.
 std::vector<Call> start(const cupti::Functions& functions);
 
-// Thread: any, inside of a CUDA call. True: it was one of those, and nobody else's business.
+// Thread: any, inside of a CUDA call. True: it was such a call and needs no further handling.
 bool on_call(cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& call) noexcept;
 
 // Captures that have begun and not ended since start().

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows about waits, from the calls that wait.
 //
-// CUPTI has records of them (CUPTI_ACTIVITY_KIND_SYNCHRONIZATION), but once that kind was on, every call of
-// the CUDA runtime is dearer, to the end of the process or cuptiFinalize: on CUDA 13.0 a launch by 1.5 us and
-// even cudaGetDevice by 0.2 us. The callback of the call knows all that the record says but the event's
-// number.
+// CUPTI has records for them (CUPTI_ACTIVITY_KIND_SYNCHRONIZATION). But once that kind was enabled, every CUDA
+// runtime call is slower until the end of the process or cuptiFinalize: on CUDA 13.0 a launch by 1.5 us, and even
+// cudaGetDevice by 0.2 us. The callback of the call knows everything in the record except the event's number.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 // Every library that uses NVTX looks at NVTX_INJECTION64_PATH at its first NVTX call, loads that file and
 // asks for InitializeInjectionNvtx2. The recorder points the variable at its own module. A library whose
-// first call came before that cannot be reached any more.
+// first call came earlier cannot be attached any more.
 #include <algorithm>
 #include <string>
 
@@ -24,7 +24,7 @@ using Text = const char*;
 using Wide = const wchar_t*;
 using Handle = const void*;
 
-constexpr int kNoTool = -2;  // what NVTX itself returns when nobody listens
+constexpr int kNoTool = -2;  // what NVTX itself returns without a tool
 
 std::string to_utf8(Text text) { return text ? text : ""; }
 
@@ -101,7 +101,7 @@ Event event_of(RangeType type, Handle domain, Attributes attributes) {
   return event;
 }
 
-// Nothing may throw into the library that called, and without a recording nothing happens.
+// No exception may reach the calling library. Without a recording nothing happens.
 template <class Body>
 auto guarded(Body body, decltype(body()) otherwise) noexcept -> decltype(body()) {
   if (!nvtx_ranges::recording()) return otherwise;
@@ -303,8 +303,8 @@ bool fill_extension(nvtx::ExtensionInfo& info) {
 }  // namespace
 }  // namespace plab::recorder
 
-// Called by every library's NVTX at its first use. 0 (no injection) where none is expected: a child process
-// that inherited the variable, or a library that wakes up after stop().
+// Called by every library's NVTX at its first use. Returns 0 (no injection) if no recording is expected: in a child
+// process that inherited the variable, or for a library whose first call comes after stop().
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
     plab::recorder::nvtx::GetExportTable get_export_table) {
   using namespace plab::recorder;
@@ -313,7 +313,7 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
   return 1;
 }
 
-// The same for the extensions of NVTX, of which payloads are taken.
+// The same for NVTX extensions. Only the payload extension is supported.
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtxExtension(
     plab::recorder::nvtx::ExtensionInfo* info) {
   using namespace plab::recorder;

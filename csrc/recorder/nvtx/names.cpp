@@ -40,7 +40,7 @@ uint32_t text_id(spool::Writer& writer, const std::string& text) {
   return text.empty() ? spool::kNone : writer.intern(text);
 }
 
-// What was told, so far, of each kind of name; the consumer's.
+// How many names of each kind are written so far; used by the consumer.
 struct Told {
   size_t labels = 0, threads = 0, resources = 0, schemas = 0;
 };
@@ -161,7 +161,7 @@ void after_fork_child() noexcept {
 
 void start() noexcept { told = {}; }
 
-// The names are copied under the lock and written without it: who names something must not wait for a disk.
+// The names are copied under the lock and written without it: a thread that sets a name must not wait for a disk.
 void write_new(spool::Writer& writer) {
   std::vector<Label> labels;
   std::vector<std::pair<uint32_t, std::string>> threads;

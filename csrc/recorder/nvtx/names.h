@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program names through NVTX: domains, strings, categories, threads, resources, layouts of payloads.
 //
-// Names are kept whether a recording runs or not, and told to every recording: a library names its things
-// once, at its first use. Handles live as long as the process.
+// Names are kept whether a recording runs or not, and written to every recording, because a library names its
+// objects once, at its first use. Handles live as long as the process.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ void before_fork() noexcept;
 void after_fork_parent() noexcept;
 void after_fork_child() noexcept;
 
-// Thread: the consumer. A recording begins: every name is new to it.
+// Thread: the consumer. A recording begins: no name is written yet.
 void start() noexcept;
 // Thread: the consumer. What it has not been told yet.
 void write_new(spool::Writer& writer);

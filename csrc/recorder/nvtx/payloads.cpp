@@ -44,7 +44,7 @@ std::string message(uint32_t domain, const nvtx::PayloadData* payloads, size_t c
     const size_t bytes = size_of(domain, payloads[i]);
     for (const nvtx_names::SchemaEntry& entry : schema->entries) {
       const auto& [facts, name, description] = entry;
-      const bool placed = facts.offset || facts.index == 0;  // else it follows its alignment: left alone
+      const bool placed = facts.offset || facts.index == 0;  // else it depends on alignment: not supported
       if (!(facts.flags & kEntryIsMessage) || facts.kind != kRegisteredString || !placed) continue;
       if (facts.offset + sizeof(void*) > bytes) continue;
       const nvtx_names::RegisteredString* string;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structured data at NVTX ranges and marks (NVTX's payload extension): how NCCL tells sizes and
-// communicators.
+// Structured data at NVTX ranges and marks (NVTX's payload extension). NCCL reports sizes and communicators this
+// way.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace plab::recorder::nvtx_payloads {
 
 // The bytes of all payloads, each behind a header of four 64-bit numbers: domain, schema, size, size with the
-// header. So nsys exports them. A payload whose size nobody tells, or is absurd, is left out.
+// header. nsys exports them in this form. A payload of unknown or implausible size is left out.
 std::string copy(uint32_t domain, const nvtx::PayloadData* payloads, size_t count);
 
 // The text that a payload itself carries for the event, "" if it has none.

@@ -56,7 +56,7 @@ void tell_watcher(const Event& event) {
   if (ended && event.text == watched_name) ended();
 }
 
-// Without a destructor: the program's own thread-locals may be older, and name ranges when ours are gone.
+// Without a destructor: thread-locals of the program may be destroyed after ours and use ranges.
 struct Mine {
   std::shared_ptr<ThreadRanges>* ranges = nullptr;
   bool ending = false;  // this thread's Owner is gone
@@ -72,8 +72,8 @@ struct Owner {
   }
 };
 
-// What comes after the Owner has a memory of its own, which nobody frees: no later moment of the thread is
-// known.
+// Calls after the Owner is gone use separate memory. It is never freed, because there is no later point in the
+// thread's life at which to do so.
 std::shared_ptr<ThreadRanges>& this_threads_own() {
   if (!t_mine.ranges) {
     if (!t_mine.ending) {
@@ -221,7 +221,7 @@ void watch(const std::string& name, void (*ended)()) {
 }
 
 void drain(spool::Writer& writer, const Keep& keep) {
-  nvtx_names::write_new(writer);  // before the ranges that use them, for a process may be killed at any time
+  nvtx_names::write_new(writer);  // before the ranges that use them: the process may be killed at any time
   std::vector<std::shared_ptr<ThreadRanges>> threads;
   {
     std::lock_guard lock(registry().mutex);
@@ -229,7 +229,7 @@ void drain(spool::Writer& writer, const Keep& keep) {
   }
   std::vector<Event> events;
   for (const auto& thread : threads) {
-    const bool last = thread->owner_gone;  // before taking: nothing follows
+    const bool last = thread->owner_gone;  // read before taking: nothing follows
     {
       std::lock_guard lock(thread->mutex);
       events.clear();

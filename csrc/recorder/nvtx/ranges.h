@@ -28,16 +28,16 @@ using Keep = std::function<bool(uint64_t start_ns, uint64_t end_ns)>;
 void drain(spool::Writer& writer, const Keep& keep);
 // Closes what is open (rows without an end), hands everything over and stops recording.
 void stop(spool::Writer& writer, const Keep& keep);
-// Around every fork, whether a recording runs or not: the child's NVTX calls must not wait for a thread it
-// lacks.
+// Called around every fork, whether a recording runs or not: NVTX calls in the child must not wait for a thread that
+// does not exist there.
 void before_fork() noexcept;
 void after_fork_parent() noexcept;
 void after_fork_child() noexcept;
 // `ended` is called on the thread that ends a range of this name; nullptr: no more.
 void watch(const std::string& name, void (*ended)());
 uint64_t count() noexcept;  // handed to the writer since start()
-uint64_t lost() noexcept;   // since start(), for want of memory
-// Libraries that look for us outside of a recording are served, too: one may come later.
+uint64_t lost() noexcept;   // since start(), because memory ran out
+// Libraries that attach outside of a recording are accepted too: a recording may come later.
 void expect_recording() noexcept;
 bool expected() noexcept;  // a recording runs, or may come
 void library_attached() noexcept;

@@ -16,8 +16,8 @@ std::string function(const PyCodeObject* code);  // qualified from 3.11 on
 int32_t first_line(const PyCodeObject* code);
 int32_t line(const PyCodeObject* code, int32_t offset);  // of the instruction at a byte offset; 0: none
 
-// Equal for two code objects only if file, function and line table are equal. An address says nothing: it is
-// given to another code object as soon as the first is freed.
+// Equal for two code objects only if file, function and line table are equal. The address alone is not enough: it
+// may be reused as soon as the first object is freed.
 uint64_t content(const PyCodeObject* code);
 
 }  // namespace plab::recorder::python_code

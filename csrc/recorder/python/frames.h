@@ -21,10 +21,10 @@ typedef struct PlabFrame {
 const char* plab_frames_unusable(void);
 
 // Fills `frames` innermost first and returns how many. `*truncated`: there were more than `room`.
-// The chain must not move meanwhile: it is the caller's own thread, or the caller holds the GIL.
+// The chain must not change during the call: it belongs to the calling thread, or the caller holds the GIL.
 int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated);
 
-// After Py_AddPendingCall on another thread than the main one: have it served soon.
+// After Py_AddPendingCall on a thread other than the main one: makes the main thread run it soon.
 void plab_interrupt_main_thread(void);
 
 #pragma GCC visibility pop

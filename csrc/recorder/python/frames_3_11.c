@@ -26,5 +26,5 @@ int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* tr
 }
 
 #else
-typedef int plab_not_python_3_11;  // ISO C wants something in every file
+typedef int plab_not_python_3_11;  // ISO C requires a declaration in every file
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPython 3.13 and 3.14: the running interpreter publishes where its fields lie (the table that
-// out-of-process debuggers read), so a patch release that moves them is followed at run time.
+// CPython 3.13 and 3.14: the running interpreter publishes the offsets of its fields (the table that
+// out-of-process debuggers read), so a patch release that moves them works too.
 #define Py_BUILD_CORE 1
 #include "recorder/python/frames.h"
 
@@ -70,5 +70,5 @@ int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* tr
 }
 
 #else
-typedef int plab_not_python_3_13;  // ISO C wants something in every file
+typedef int plab_not_python_3_13;  // ISO C requires a declaration in every file
 #endif

@@ -15,5 +15,5 @@ int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* tr
 }
 
 #else
-typedef int plab_known_python;  // ISO C wants something in every file
+typedef int plab_known_python;  // ISO C requires a declaration in every file
 #endif

@@ -16,7 +16,7 @@ namespace plab::recorder::host_events {
 namespace {
 
 constexpr uint64_t kShortestNs = 1'000'000;
-constexpr size_t kMostWaiting = 1 << 16;  // nobody takes them away: the recording is over, or stuck
+constexpr size_t kMostWaiting = 1 << 16;  // more: the consumer has ended, or is stuck
 
 std::atomic<bool> on{false};
 std::array<uint64_t, 2> began_ns{};  // by kind; only with the GIL

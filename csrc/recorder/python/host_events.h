@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keeps the host from launching and says itself when: garbage collections, compilations by
+// Events that keep the host from launching and report their own times: garbage collections, and compilations by
 // torch.compile.
 //
 // Python calls began() and ended() with the GIL, from gc.callbacks and torch._dynamo.callback. Both are C
@@ -23,7 +23,7 @@ struct Event {
 void start() noexcept;
 void stop() noexcept;  // also in a forked child
 void began(Kind kind) noexcept;
-// Too short a pause is not kept: collections of the youngest generation take some microseconds.
+// Very short pauses are dropped: collections of the youngest generation take some microseconds.
 void ended(Kind kind, std::string text);
 // Thread: the consumer. What ended since the last call.
 std::vector<Event> take();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the main thread look at its pending calls soon. Up to 3.12 Py_AddPendingCall tells it so only when
-// the main thread itself asks; the flag that its loop reads can be set by any thread, and a flag set in vain
-// costs one look.
+// Makes the main thread run its pending calls soon. Up to 3.12 Py_AddPendingCall sets the interpreter loop's flag
+// only if the main thread itself calls it. Any thread can set that flag, and setting it needlessly costs one
+// check.
 #define Py_BUILD_CORE 1
 #include <Python.h>
 

@@ -8,7 +8,7 @@
 
 namespace plab::recorder::line_table {
 
-inline constexpr int32_t kNoLine = 0;  // the compiler made this instruction up: it belongs to no line
+inline constexpr int32_t kNoLine = 0;  // an instruction that the compiler generated: it has no line
 
 // CPython 3.10 (PEP 626): pairs of bytes.
 int32_t line_from_pairs(std::string_view table, int32_t first_line, int32_t offset);

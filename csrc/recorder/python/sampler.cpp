@@ -17,7 +17,7 @@ namespace {
 
 using spool::Sample;
 
-constexpr size_t kMostSamples = 1 << 20;  // the consumer takes them away many times a second
+constexpr size_t kMostSamples = 1 << 20;  // the consumer takes them many times a second
 constexpr auto kLongestGrace = std::chrono::microseconds(500);
 constexpr uint64_t kForgetEvery = 4096;  // moments
 
@@ -129,7 +129,7 @@ void PythonSampler::run() {
 void PythonSampler::tick() {
   asked_ = true;
   bool answered = false;
-  // Still queued from an earlier tick: the main thread has been inside of C code since.
+  // Still queued from an earlier tick: the main thread is inside of C code.
   if (!g_queued.exchange(true)) {
     if (Py_AddPendingCall(&PythonSampler::serve, nullptr) == 0) {
       plab_interrupt_main_thread();

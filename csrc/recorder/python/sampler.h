@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the Python of every thread is, some hundred times a second: what the host did between its CUDA calls.
+// Samples the Python stack of every thread some hundred times a second: what the host did between CUDA calls.
 //
-// Another thread's frames can only be read while nothing runs them, that is, with the GIL. To wait for the
-// GIL beside a busy thread would cost that thread a switch each time, and come as late as the interpreter
-// allows (5 ms), so the main thread is asked to take the sample itself, as a pending call between two
-// instructions. If it does not answer soon it is inside of C code, and the GIL, most likely, is free.
+// Another thread's frames can only be read while they do not run, that is, with the GIL. Waiting for the GIL while
+// another thread is busy costs that thread a switch each time, and takes up to the interpreter's switch interval
+// (5 ms). So the main thread takes the sample itself, as a pending call between two instructions. If it does not run
+// the call soon, it is inside of C code, and the GIL is most likely free.
 #pragma once
 
 #include <atomic>
@@ -39,13 +39,13 @@ class PythonSampler {
   std::vector<spool::Sample> take();
   // GIL held. The calling thread is not sampled from here on, until the next start().
   static void leave_out_this_thread() noexcept;
-  // In a forked child, which has no sampler's thread.
+  // In a forked child, which has no sampler thread.
   static void after_fork_child() noexcept;
 
   struct Totals {
     uint64_t moments = 0;  // at which samples were taken
-    uint64_t late = 0;     // ticks that passed while the GIL was not to be had
-    uint64_t lost = 0;     // samples nobody took away, or of threads whose number is not known
+    uint64_t late = 0;     // ticks that passed while the GIL was not available
+    uint64_t lost = 0;     // dropped: too many were waiting, or the thread's number is unknown
     uint64_t cost_ns = 0;  // with the GIL
   };
   Totals totals();
@@ -70,7 +70,7 @@ class PythonSampler {
   std::vector<spool::Sample> samples_;
   Totals totals_;
   void* state_ = nullptr;                         // of our own thread
-  std::atomic<bool> asked_{false};                // a sample is due: who exchanges it takes it
+  std::atomic<bool> asked_{false};                // a sample is due: the thread that clears the flag takes it
   std::unordered_map<uint64_t, Thread> threads_;  // by PyThreadState_GetID; only with the GIL
 };
 

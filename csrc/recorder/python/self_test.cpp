@@ -53,7 +53,7 @@ std::string describe(const PyCodeObject* code, int line) {
   return python_code::function(code) + " line " + std::to_string(line);
 }
 
-// Runs inside kProgram: walks the thread's frames and its frame objects side by side.
+// Runs inside kProgram: walks the thread's frames and its frame objects in parallel and compares them.
 PyObject* probe(PyObject*, PyObject*) {
   std::vector<PlabFrame> walked(python_stacks::kMaxDepth);
   int truncated = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does the frame walk see what Python's own frame objects say? Asked once, before the first capture.
+// Checks once, before the first capture, that the frame walk agrees with Python's own frame objects.
 #pragma once
 
 #include <string>

@@ -19,8 +19,8 @@
 namespace plab::recorder {
 namespace {
 
-// From 3.12 on the interpreter tells when a code object dies. Before, an address may silently come to mean
-// another code object, so its content is compared at every sight until the object is pinned: kept alive by a
+// From 3.12 on the interpreter reports when a code object is freed. Before, an address may be reused silently for
+// another code object. So the content is compared at every capture until the object is pinned: kept alive by a
 // reference that is taken while the GIL is held.
 constexpr bool kDeathsAreTold = PY_VERSION_HEX >= 0x030C0000;
 
@@ -41,11 +41,11 @@ struct Shared {
 
 std::atomic<Shared*> g_active{nullptr};  // null: captures are off
 Shared* g_shared = nullptr;              // lives on after stop(), and into the next start()
-std::atomic<uint32_t> g_epoch{1};        // moves on when an address may have lost its meaning
+std::atomic<uint32_t> g_epoch{1};        // increases when an address may have been reused
 std::atomic<bool> g_pin_requested{false};
 std::atomic<uint64_t> g_truncated{0}, g_foreign{0}, g_failed{0};
-// The frames that launched the user's script, outermost first, and their thread. What they execute is kept
-// alive, so that no other code can come to have its address; a launcher that was replaced stays readable.
+// The frames that launched the user's script, outermost first, and their thread. Their code objects are kept alive,
+// so no other code can get their address; a launcher that was replaced stays readable.
 struct Launcher {
   uint64_t thread = 0;
   std::vector<const PyCodeObject*> code;
@@ -216,7 +216,7 @@ StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
   // Stopped meanwhile: the stack may be incomplete.
   if (g_active.load(std::memory_order_relaxed) != shared) return 0;
   if (truncated) g_truncated.fetch_add(1, std::memory_order_relaxed);
-  // The main thread pins at its next chance; whether this thread holds the GIL by luck cannot be known here.
+  // The main thread pins at its next chance; this thread cannot know here whether it holds the GIL.
   if (!kDeathsAreTold && unpinned && !g_pin_requested.exchange(true)) {
     if (Py_AddPendingCall(pin_when_asked, nullptr) != 0) g_pin_requested = false;  // the queue is full
   }

@@ -54,7 +54,7 @@ struct Losses {
 };
 Losses losses();
 
-// What was captured so far, over all recordings of the process: an id never comes to mean another stack. A
+// What was captured so far, over all recordings of the process: an id is never reused for another stack. A
 // writer keeps the nodes that its own recording used, and their parents.
 size_t node_count();  // ids run from 1 to node_count()
 StackNode node(StackId id);

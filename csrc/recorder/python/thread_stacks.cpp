@@ -6,7 +6,7 @@
 namespace plab::recorder {
 namespace {
 
-// Plain thread-locals beside the owner: reading them needs no guard, also after the owner is gone.
+// Plain thread-locals next to the owner: reading them needs no guard, even after the owner is destroyed.
 thread_local ThreadStacks* t_stacks = nullptr;
 thread_local bool t_ended = false;
 

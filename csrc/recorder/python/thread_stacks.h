@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread remembers, so that a stack like its last one costs one comparison per frame and a stack
-// like any earlier one costs one more look-up per frame that differs. Only its own thread touches it.
+// A cache per thread. A stack equal to the thread's previous one costs one comparison per frame. A stack equal to any
+// earlier one costs one more look-up per frame that differs. Only its own thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class ThreadStacks {
 
   PlabFrame frames[python_stacks::kMaxDepth];  // the stack being captured, innermost first
 
-  // The node of frames[0..count) below `root`. `resolve(parent, frame)` -> ResolvedFrame is asked for what
+  // The node of frames[0..count) below `root`. `resolve(parent, frame)` -> ResolvedFrame is called for what
   // this thread has not seen since `epoch` last changed. May throw what `resolve` throws, and std::bad_alloc.
   template <class Resolve>
   StackId find(int count, StackId root, uint32_t epoch, Resolve&& resolve) {

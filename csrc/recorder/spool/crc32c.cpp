@@ -7,7 +7,7 @@
 namespace plab::recorder::spool {
 namespace {
 
-// Eight bytes at a time. By tables it was nearly half of what writing a launch cost.
+// Eight bytes at a time. With tables, it was nearly half of the cost of writing a launch.
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr CrcTables make_crc_tables() {

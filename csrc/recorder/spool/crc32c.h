@@ -6,7 +6,7 @@
 
 namespace plab::recorder::spool {
 
-// CRC-32C, by the processor where it can. `so_far`: the sum over what stands before these bytes.
+// CRC-32C, with the processor's instruction if it has one. `so_far`: the checksum of the preceding bytes.
 uint32_t crc32c(const void* data, size_t bytes, uint32_t so_far = 0);
 
 }  // namespace plab::recorder::spool

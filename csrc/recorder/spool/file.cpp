@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kHigh = 4000;  // above what select() takes, and what is commonly closed by number
 
-// A duplicate with as high a number as there is, or -1.
+// A duplicate with the highest possible number, or -1.
 int duplicate_high(int file) {
   rlimit limit{};
   int most = 1024;
@@ -65,10 +65,10 @@ int SpoolFile::get() noexcept {
   if (file_ < 0 || is_ours(file_)) return file_;
   file_ = -1;
   if (!is_at_path()) return -1;
-  // Not blocking: what is at the path may have changed into a pipe by now.
+  // Not blocking: the path may be a pipe by now.
   const int file = ::open(path_.c_str(), O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return -1;
-  // The lock went with the descriptor. Whoever took it since owns the file now.
+  // Closing the descriptor released the lock. A process that has taken it since owns the file now.
   const bool taken = ::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   if (!taken && is_ours(file)) file_ = duplicate_high(file);
   ::close(file);

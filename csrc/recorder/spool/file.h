@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The descriptor of a file that is being captured into, kept in a process that may close it at any time.
+// The descriptor of the capture file, in a program that may close it at any time.
 //
-// Programs that become daemons close every descriptor, and the next file that they open gets our number. So
-// the descriptor has a high number, and its file is looked at before it is used: what is not ours is never
-// written to, nor closed.
+// Programs that become daemons close every descriptor, and the next file they open gets our number. So the
+// descriptor has a high number, and its file is checked before each use. Another program's file is never written to
+// and never closed.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +19,8 @@ class SpoolFile {
   SpoolFile(const SpoolFile&) = delete;
   SpoolFile& operator=(const SpoolFile&) = delete;
 
-  // A duplicate of `file`, which is at `path`; without one (-1) a new file, locked, that nothing was in the
-  // place of. Returns 0 or errno.
+  // A duplicate of `file`, which is at `path`; for -1 a new, locked file, where no file existed before. Returns 0 or
+  // errno.
   int open(const std::string& path, int file);
 
   // The descriptor; -1: the program closed it, and the file is no longer at its path. Opens it again if it

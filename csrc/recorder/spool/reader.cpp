@@ -17,7 +17,7 @@ namespace plab::recorder::spool {
 namespace {
 
 constexpr size_t kFirstSearchStep = 4096, kSearchStep = size_t{1} << 20;
-// A file that was made to look damaged everywhere must not be read again and again: the rest is unreadable.
+// Limits the time spent on a file that is damaged everywhere: its rest counts as unreadable.
 constexpr uint64_t kSearchedInVain = uint64_t{256} << 20;
 
 bool take_text(const char*& at, const char* end, std::string* text) {
@@ -108,8 +108,8 @@ class Reader {
 
   void spend(uint64_t bytes) { vain_left_ -= std::min(vain_left_, bytes); }
 
-  // The next whole block behind what cannot be read, or the end of the file. The damaged block's length is
-  // not used: it may be what is damaged.
+  // The next intact block after unreadable bytes, or the end of the file. The length in the damaged block is not used,
+  // because it may be wrong.
   uint64_t next_block(uint64_t damaged) {
     std::vector<char> window;
     size_t step = kFirstSearchStep;
@@ -130,7 +130,7 @@ class Reader {
     return size_;
   }
 
-  // Room for what the blocks promise, so that a large capture is not copied again and again while it grows.
+  // Reserves the memory that the block headers announce, so that a large capture is not copied as it grows.
   void reserve() {
     std::map<Kind, size_t> bytes;
     for (uint64_t at = 0; take_header(at); at += block_bytes()) bytes[kind()] += header_.payload_bytes;
@@ -155,14 +155,14 @@ class Reader {
     return true;
   }
 
-  // A gap was a block that is lost: its strings are empty. A block that is there twice changes nothing.
+  // A gap in the numbers is a lost block: its strings are empty. A block that appears twice changes nothing.
   bool add_strings(const char* at, const char* end) {
     uint32_t number;
     if (end - at < static_cast<ptrdiff_t>(sizeof number)) return false;
     std::memcpy(&number, at, sizeof number);
     at += sizeof number;
     auto& strings = contents_.strings;
-    // Each of the strings that are missing had four bytes at least among what was skipped.
+    // Each missing string took at least four of the skipped bytes.
     if (number > strings.size()) {
       if ((number - strings.size()) > contents_.unreadable_bytes / sizeof number) return false;
       strings.resize(number);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The format of a capture file: its blocks, and its records, of which each field is declared here alone.
+// The format of a capture file: its blocks and its records. Each field is declared only here.
 //
 // A file is a sequence of blocks, BlockHeader and payload. A payload is an array of one of the records, or,
-// for kMeta and kStrings, a sequence of entries; that of strings begins with the number of its first, so that
-// a lost block shifts no names. Strings are written before the records that name them, and a later kMeta
+// for kMeta and kStrings, a sequence of entries; a block of strings begins with the number of its first
+// string, so a lost block does not shift names. Strings are written before the records that name them, and a later kMeta
 // entry or stack node replaces an earlier one of the same key.
 //
-// One list per record, F(type, name), makes the struct, its column types in numpy (module.cpp) and what it
-// takes over from CUPTI's record of the same thing (cupti/abi.h), field by field of the same name. The names
+// One list per record, F(type, name), generates the struct, its column types in numpy (module.cpp) and the copy from
+// CUPTI's record of the same thing (cupti/abi.h), field by field of the same name. The names
 // are those of Nsight Systems' columns in snake case, so that the converter (recording/tables/activity.py)
-// finds a field's column by its name. What is added or moved here changes the file: count kFormatVersion up.
+// finds a field's column by its name. Adding or moving a field changes the format: increase kFormatVersion.
 //
 // Host byte order. Times are CLOCK_REALTIME nanoseconds; names, texts and files are numbers of strings; what
 // has no value is kNone.
@@ -25,7 +25,7 @@ inline constexpr uint32_t kFormatVersion = 3;
 inline constexpr uint32_t kNone = 0xffffffffu;
 
 inline constexpr uint32_t kMagic = 0x4c534c50;             // "PLSL"
-inline constexpr size_t kLargestBlock = size_t{64} << 20;  // a reader can trust a length only within bounds
+inline constexpr size_t kLargestBlock = size_t{64} << 20;  // a reader accepts no larger length
 
 struct BlockHeader {
   uint32_t magic;
@@ -47,7 +47,7 @@ static_assert(sizeof(Header) == 16);
 #define PLAB_SPOOL_TAKE(type, name) \
   if constexpr (requires { source.name; }) name = static_cast<type>(source.name);
 // each_field() calls visit(name, offset, std::type_identity<type>) for all fields; take() copies those that
-// `source` has, too. Nothing lies between two fields: fill up with one that is called `pad`.
+// `source` has, too. There must be no padding between fields: add a field called `pad`.
 #define PLAB_SPOOL_RECORD(Name, FIELDS)          \
   struct Name {                                  \
     FIELDS(PLAB_SPOOL_MEMBER)                    \
@@ -166,7 +166,7 @@ PLAB_SPOOL_RECORD(Set, PLAB_SPOOL_SET)
   F(uint32_t, pad)
 PLAB_SPOOL_RECORD(Sync, PLAB_SPOOL_SYNC)
 
-// A replayed graph as a whole.
+// A replayed graph as one record.
 #define PLAB_SPOOL_GRAPH(F)   \
   F(uint64_t, start_ns)       \
   F(uint64_t, end_ns)         \
@@ -208,7 +208,7 @@ PLAB_SPOOL_RECORD(Context, PLAB_SPOOL_CONTEXT)
   F(uint32_t, flag)
 PLAB_SPOOL_RECORD(Stream, PLAB_SPOOL_STREAM)
 
-// What kept a thread of the host busy for a while, by its own account: a garbage collection, a compilation.
+// What kept a host thread busy and reports it itself: a garbage collection, a compilation.
 #define PLAB_SPOOL_HOST_EVENT(F) \
   F(uint64_t, start_ns)          \
   F(uint64_t, end_ns)            \

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kLongestText = size_t{16} << 20;   // what is longer is cut
 constexpr size_t kMostPending = kLargestBlock / 2;  // strings wait for the next record, but no more than this
 static_assert(kMostPending + kLongestText + 2 * sizeof(uint32_t) < kLargestBlock);
-constexpr size_t kStringsRemembered = 1 << 16;  // texts with running numbers must not grow the table for ever
+constexpr size_t kStringsRemembered = 1 << 16;  // limits the table when texts contain changing numbers
 
 void put_number(std::vector<char>& out, uint32_t number) {
   const auto* bytes = reinterpret_cast<const char*>(&number);
@@ -66,7 +66,7 @@ int Writer::duplicate() noexcept {
 }
 
 void Writer::forget() noexcept {
-  // No lock: the thread that held it does not exist in a forked child.
+  // Takes no lock: the thread that held it may not exist in a forked child.
   file_.close();
 }
 
@@ -82,7 +82,7 @@ uint32_t Writer::intern(std::string_view text) noexcept try {
   if (strings_.size() >= kStringsRemembered) strings_.clear();
   if (pending_strings_.size() >= kMostPending) write_pending_strings();
   const bool first = pending_strings_.empty();
-  // The last that may throw comes first: the number of a text is its place in the file.
+  // What may throw comes first: the number of a text is its position in the file.
   const size_t room = pending_strings_.size() + text.size() + 2 * sizeof(uint32_t);
   if (pending_strings_.capacity() < room) pending_strings_.reserve(2 * room);
   strings_.emplace(std::move(key), next_string_);
@@ -138,7 +138,7 @@ void Writer::lose(Kind kind, size_t record_bytes, size_t bytes) noexcept {
 void Writer::write_block(Kind kind, size_t record_bytes, const void* data, size_t bytes) noexcept {
   const int file = error_ ? -1 : file_.get();
   if (file < 0) {
-    if (!error_) error_ = EBADF;  // closed by the program: whatever has its number now is not ours
+    if (!error_) error_ = EBADF;  // the program closed it; the number may belong to another file now
     lose(kind, record_bytes, bytes);
     return;
   }

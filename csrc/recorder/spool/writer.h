@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a capture file (records.h): append-only; whenever the writer dies, and whatever is damaged, every
-// whole block can be read.
+// Writes a capture file (records.h): append-only. Every complete block can be read, whenever the
+// writer dies and whatever else is damaged.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace plab::recorder::spool {
 
-// Appends blocks. Every member may be called by any thread; none throws: a full disk turns the writer off,
-// and what was lost is counted.
+// Appends blocks. Every member may be called by any thread; none throws: a full disk switches the writer off,
+// and losses are counted.
 class Writer {
  public:
   Writer() = default;

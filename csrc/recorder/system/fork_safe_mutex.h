@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex that is free in a forked child, whoever held it in the parent.
+// A mutex that is free in a forked child, even if another thread held it in the parent.
 #pragma once
 
 #include <pthread.h>
@@ -11,8 +11,8 @@
 
 namespace plab::recorder {
 
-// For what is held for moments only. A fork waits for it, so that the child finds whole data; but not for
-// ever: who forks inside a signal handler may itself be the one that holds it.
+// For locks that are held briefly. A fork waits for the lock, so that the child finds consistent data. The wait has a
+// limit, because a thread that forks inside a signal handler may itself hold the lock.
 class ForkSafeMutex {
  public:
   void lock() { mutex_.lock(); }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that begin while one of these lives get none of the program's signals.
+// Threads that start during the lifetime of such an object receive none of the program's signals.
 //
-// A thread inherits the mask of the one that starts it. So this stands around whatever may start a thread,
-// CUPTI's workers included: a program that blocks SIGTERM on its own threads would else be killed through one
-// of ours.
+// A thread inherits the signal mask of the thread that starts it. So this object surrounds everything that may start
+// a thread, CUPTI's workers included. Otherwise a program that blocks SIGTERM on its own threads would be killed
+// through one of ours.
 #pragma once
 
 #include <pthread.h>

@@ -12,8 +12,8 @@ namespace plab::recorder {
 namespace {
 
 constexpr int64_t kSpacingNs = 100'000'000;
-constexpr size_t kMostKept = 1 << 14;        // half an hour at that spacing: no CUDA call lasts longer
-constexpr int64_t kShortestNs = 5'000'000;   // a slope over less than this is a slope of the reading's error
+constexpr size_t kMostKept = 1 << 14;       // half an hour at that spacing: no CUDA call lasts longer
+constexpr int64_t kShortestNs = 5'000'000;  // over a shorter time the slope is dominated by the reading error
 constexpr uint64_t kFirstApartNs = 200'000;  // but a start should not wait
 constexpr double kStepNs = 1'000'000;        // no drift: the wall clock was set, or the counter was
 constexpr int kTries = 5;
@@ -26,7 +26,7 @@ uint64_t ticks_for(int readings, uint64_t (*read)()) noexcept {
 
 bool kernel_trusts_counter() noexcept {
   FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
-  if (!file) return true;  // a container without /sys: the processor's own word must do
+  if (!file) return true;  // a container without /sys: only the processor's own flags are available
   char name[32] = "";
   const bool read = std::fgets(name, sizeof name, file) != nullptr;
   std::fclose(file);
@@ -54,7 +54,7 @@ const char* unusable() noexcept {
 
 }  // namespace tick_clock
 
-// Between two readings of the counter, taken again if something came between.
+// Taken between two readings of the counter, and repeated if they are far apart.
 TickTimeline::Anchor TickTimeline::read_both() {
   Anchor best{};
   uint64_t narrowest = UINT64_MAX;
@@ -117,9 +117,9 @@ void TickTimeline::anchor() {
   ns_per_tick_ = static_cast<double>(fresh.ns - last.ns) / static_cast<double>(fresh.tick - last.tick);
 }
 
-// Somebody set the wall clock, or the counter is another one: a virtual machine has moved to a host with
-// another rate. Interpolating across that would stretch the calls before it: they keep their distance from
-// now, and the rate is what the next reading says.
+// The wall clock was set, or the counter changed: a virtual machine has moved to a host with another rate.
+// Interpolating across that would make earlier calls appear longer. So they keep their distance from now, and the
+// next reading determines the rate.
 void TickTimeline::begin_anew(const Anchor& fresh) {
   const auto before = static_cast<uint64_t>(static_cast<double>(kShortestNs) / ns_per_tick_);
   kept_ = {{fresh.tick - before, fresh.ns - static_cast<uint64_t>(kShortestNs)}};

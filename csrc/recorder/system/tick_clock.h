@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processor's time stamp counter as a clock of calls: a third of what asking the system costs, four times
-// a launch. Ticks become CLOCK_REALTIME nanoseconds afterwards, by interpolating between moments at which
+// The processor's time stamp counter as the clock of calls. A reading costs a third of a system clock reading, and
+// each launch takes four. Ticks become CLOCK_REALTIME nanoseconds afterwards, by interpolating between moments at which
 // both were read.
 #pragma once
 
@@ -23,13 +23,13 @@ inline std::atomic<bool> counting{false};
 
 inline uint64_t now() noexcept { return counting.load(std::memory_order_relaxed) ? __rdtsc() : now_ns(); }
 
-// "", or why the counter cannot be used: it stands still or changes its rate on this processor, the kernel
+// "", or why the counter cannot be used: it stops or changes its rate on this processor, the kernel
 // does not trust it, or reading it is trapped.
 const char* unusable() noexcept;
 
 }  // namespace tick_clock
 
-// What ticks mean. Not synchronised: the consumer's.
+// Converts ticks. Not synchronised: only the consumer uses it.
 class TickTimeline {
  public:
   struct Anchor {

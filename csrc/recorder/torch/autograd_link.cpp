@@ -39,7 +39,7 @@ struct Link {
   GetNumber peek = nullptr;
   GetNumber thread = nullptr;
   GetCurrentNode current_node = nullptr;
-  std::atomic<bool> shared{false};  // the consumer asks for the state while a late import of torch attaches
+  std::atomic<bool> shared{false};  // the consumer reads the state while a late import of torch attaches
   size_t sequence_offset = 0, thread_offset = 0;
   size_t object_head = 0;      // bytes of a Python object before its own fields; the last of them is its type
   size_t function_object = 0;  // where a node that a Python function made keeps its Python object
@@ -77,15 +77,15 @@ void* borrow(Returned* returned) noexcept {
   return returned->node;
 }
 
-// Gives back what get_current_node() handed out.
+// Releases the pointer that get_current_node() returned.
 //
-// A shared_ptr has a destructor that every version of libstdc++ shares. An intrusive_ptr's belongs to torch
-// and is inlined, so its count is lowered by hand, which is all that torch does as long as other references
-// stay: the last one destroys the node, and since torch 2.13 the last one beside the Python object's own
-// drops that object, for which torch takes the GIL. Neither is ever ours: get_current_node() copies a pointer
-// that its thread owns for as long as the node is evaluated, so one more reference than ours is there, and
-// with a Python object two. Where the count says otherwise ours is kept: that leaks one node, and switches
-// the link off.
+// The destructor of a shared_ptr is the same in every version of libstdc++. The destructor of an intrusive_ptr
+// belongs to torch and is inlined, so its count is decremented here. Torch does no more than that while other
+// references exist. The last reference destroys the node. Since torch 2.13, the last one besides the Python object's
+// own drops that object, for which torch takes the GIL. Our reference is never one of these: get_current_node()
+// copies a pointer that its thread owns while the node is evaluated, so there is at least one other reference, and
+// two with a Python object. If the count says otherwise, our reference is kept. That leaks one node and switches the
+// link off.
 void give_back(Returned* returned) noexcept {
   if (link.shared) {
     reinterpret_cast<std::shared_ptr<void>*>(returned)->~shared_ptr();
@@ -103,9 +103,8 @@ void give_back(Returned* returned) noexcept {
   } while (!counts.compare_exchange_weak(now, now - 1, std::memory_order_acq_rel));
 }
 
-// The first backward calls prove where an intrusive count is: it must grow by one with every pointer handed
-// out. Until that is seen the references are kept, which leaks those nodes: a few at most, then the link
-// turns itself off.
+// The first backward calls show where the intrusive count is: it must grow by one with every pointer handed out.
+// Until then the references are kept, which leaks those nodes: a few at most, then the link is switched off.
 void prove_intrusive_count(void* node) noexcept {
   if (release_checks.fetch_add(1) >= kReleaseChecks) {
     on = false;

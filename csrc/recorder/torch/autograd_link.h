@@ -5,9 +5,9 @@
 // stores the number and the birth thread of the node being evaluated. Joined afterwards, they lead from a
 // backward kernel to the forward line (no RecordFunction, no NVTX, nothing per op).
 //
-// torch exports the functions, but says nothing stable about a node's layout. So the layout is measured:
-// calibrate() compares the memory of real nodes with what Python says about them, and without a unique
-// answer the link stays off with a reason.
+// torch exports the functions, but the layout of a node is not stable. So the layout is measured: calibrate()
+// compares the memory of real nodes with what Python says about them. Without a unique answer the link stays off
+// with a reason.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +40,15 @@ uint64_t current_thread();
 // Learns where a node keeps its sequence number and thread. Returns "" (the link is on) or one sentence.
 std::string calibrate(const std::vector<Sample>& samples);
 
-// Learns to tell the nodes of Python's autograd.Functions apart, which all have one C++ class: `user` is any
-// node whose first input comes from such a node, `function` that node. Failing costs only their names.
+// Learns to distinguish the nodes of Python's autograd.Functions, which all have one C++ class. `user` is any node
+// whose first input comes from such a node, `function` is that node. On failure only their names are missing.
 bool calibrate_functions(const Sample& user, const Sample& function);
 
 // Thread: any, GIL or not; no allocation after a thread's first call, no exception. False: the link is off.
 bool read(Reading* reading) noexcept;
 
-// Whether one reference of a node with these counts (c10::intrusive_ptr_target's) can be given back by
-// lowering the number alone: neither the node nor its Python object hangs on it.
+// Whether one reference of a node with these counts (c10::intrusive_ptr_target's) can be released by
+// decrementing the count alone: neither the node nor its Python object depends on it.
 bool may_lower(uint64_t counts) noexcept;
 
 // "on", or why not.

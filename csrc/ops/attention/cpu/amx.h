@@ -9,18 +9,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// The operands and products of a task for bfloat16 on CPUs with AMX, whose tiles multiply 16 x 32 by 32 x 16
-// numbers of 16 bits in 16 clocks, sixteen times what fused multiply-adds do. As on the GPU, P and dS are
-// rounded to 16 bits before they are multiplied, and everything else stays in float.
+// The operands and products of a task for bfloat16 on CPUs with AMX. An AMX tile multiplies 16 x 32 by 32 x 16
+// 16-bit numbers in 16 clocks, sixteen times the rate of fused multiply-adds. As on the GPU, P and dS are
+// rounded to 16 bits before they are multiplied. Everything else stays in float.
 //
-// A tile's left operand is rows as they are. The right one has two rows of the depth side by side in each
-// 32-bit word: of a transposed matrix these are pairs that lie side by side already, of a plain one two rows
-// are interleaved. All blocks are whole here: 64 rows, head_dim padded, zeros for what does not exist.
+// The left operand is stored row by row. The right operand packs two consecutive elements of the depth into
+// each 32-bit word. In a transposed matrix these pairs are adjacent already; in a plain matrix two rows are
+// interleaved. All blocks are full: 64 rows, head_dim padded, zeros for what does not exist.
 namespace plab::ops::attention::cpu {
 
 #define PLAB_AMX [[gnu::target("arch=x86-64-v4,amx-tile,amx-bf16")]]
 
-// Whether this CPU has it and the system lets this process use its registers.
+// Whether this CPU has AMX and the system lets this process use its registers.
 inline bool has_amx() {
   unsigned a, b, c, d;
   constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22;
@@ -30,7 +30,7 @@ inline bool has_amx() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Tile registers of a thread, each 16 rows of 64 bytes, for as long as this lives.
+// The tile registers of a thread, each 16 rows of 64 bytes, for the lifetime of this object.
 class AmxTiles {
  public:
   PLAB_AMX AmxTiles() {
@@ -39,7 +39,7 @@ class AmxTiles {
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     };
-    // Static, for the stores of a local one would count as dead: the intrinsic claims to read 8 bytes.
+    // Static: the intrinsic claims to read 8 bytes, so stores to a local object would be removed as dead.
     static constexpr Config kConfig;
     _tile_loadconfig(&kConfig);
   }

@@ -12,9 +12,9 @@
 // The kernels of the CPU path, compiled for every instruction set, and the choice between them at run time.
 namespace plab::ops::attention::cpu {
 
-// The widest vectors that a process wants: all there are, or those that its environment names in
-// PROFILING_LAB_ATTENTION_PATH (avx512, avx2 or sse2, none of them with matrix tiles): to test and to compare
-// them.
+// The widest vectors that this process may use: all that the CPU has, or those named in the environment variable
+// PROFILING_LAB_ATTENTION_PATH (avx512, avx2 or sse2, all without matrix tiles). The variable serves tests and
+// comparisons.
 struct Wanted {
   int vector_bytes = 64;
   bool tiles = true;
@@ -28,8 +28,8 @@ inline Wanted wanted() {
   return {};
 }
 
-// The same task for three instruction sets; the target of the caller is the target of everything inlined into
-// it.
+// The same task for three instruction sets. Everything inlined into a function is compiled for that function's
+// target.
 #if defined(__x86_64__)
 #define PLAB_TARGET(level) [[gnu::target("arch=" level), gnu::flatten]]
 inline int vector_bytes() {

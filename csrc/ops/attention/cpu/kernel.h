@@ -8,10 +8,9 @@
 #include "ops/attention/cpu/operands.h"
 #include "ops/attention/cpu/softmax.h"
 
-// One task of the CPU path: a block of queries (forward), or a run of key blocks of one key head (backward).
-// Scores are kept transposed, score[key][query], so that a vector holds 16 queries of one key: the softmax
-// needs no sum across lanes, K and V are read as they lie in memory, and only the block of queries is ever
-// transposed.
+// One task of the CPU path: a block of queries (forward), or a range of key blocks of one key head (backward).
+// Scores are kept transposed, score[key][query], so a vector holds 16 queries of one key. The softmax then needs
+// no sum across lanes, K and V are read in their memory layout, and only the block of queries is transposed.
 namespace plab::ops::attention::cpu {
 
 // Products: Fma, or Amx where the CPU has it.
@@ -76,7 +75,7 @@ struct Task {
     }
   }
 
-  // D of every query of a sequence and head. Sixteen sums side by side: one alone waits for itself.
+  // D of every query of a sequence and head. Sixteen independent sums: a single one is bound by add latency.
   PLAB_INLINE static void statistics(const BwdParams& p, const Sequence& s, int64_t head) {
     constexpr int64_t kSums = 16;
     const int64_t at = s.batch * p.rows.batch + head * p.rows.head + s.q_row, dim = p.problem.head_dim;
@@ -95,7 +94,7 @@ struct Task {
     }
   }
 
-  // dQ of a sequence and head from the shares that runs of keys left, `share` elements apart.
+  // dQ of a sequence and head: the sum of the partial results of all key ranges, `share` elements apart.
   PLAB_INLINE static void sum_shares(const BwdParams& p, const Sequence& s, int64_t head, Acc* first,
                                      int64_t share, int64_t shares) {
     const int64_t dim = p.problem.head_dim, wide = padded(dim);

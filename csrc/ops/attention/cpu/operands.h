@@ -8,8 +8,8 @@
 #include "ops/attention/cpu/mask.h"
 #include "ops/attention/cpu/simd.h"
 
-// The operands of a task: rows of views, its workspace, and Fma, its matrix products in the tensors' own
-// precision. amx.h has the same in 16 bits for CPUs with matrix tiles.
+// The operands of a task: rows of views, its workspace, and Fma, its matrix multiplications in the tensors' own
+// precision. amx.h has the 16-bit counterpart for CPUs with matrix tiles.
 namespace plab::ops::attention::cpu {
 
 inline int64_t blocks_of(int64_t rows) { return (rows + kBlock - 1) / kBlock; }
@@ -20,7 +20,7 @@ T* row_at(const View& view, int64_t batch, int64_t row, int64_t head) {
   return static_cast<T*>(view.data) + batch * view.batch + row * view.row + head * view.head;
 }
 
-// Memory that begins where a cache line does: a vector across two lines costs two accesses.
+// Memory aligned to a cache line: a vector that crosses two lines costs two accesses.
 template <class Acc>
 class Lines {
  public:
@@ -35,8 +35,8 @@ class Lines {
   std::unique_ptr<Acc[]> memory_;
 };
 
-// Scratch of one thread, made once and used by task after task. Pieces are multiples of kBlock elements, so
-// all of them begin at a line.
+// Workspace of one thread, allocated once and reused by all its tasks. Pieces are multiples of kBlock elements,
+// so each starts at a cache line.
 template <class Acc>
 struct Scratch {
   const Lines<Acc> memory;
@@ -54,7 +54,7 @@ struct Place {
   int64_t batch, row, head;
 };
 
-// Rows of a view as Acc, side by side, with zeros up to the padded width.
+// Rows of a view converted to Acc and packed densely, with zeros up to the padded width.
 template <class T, class Acc>
 PLAB_INLINE void pack(Acc* to, const View& view, const Place& at, int64_t rows, int64_t dim) {
   const int64_t wide = padded(dim);

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-// The arithmetic of the CPU path: one matrix product and one exponential, written on the compiler's vector
+// The arithmetic of the CPU path: one GEMM and one exponential, written on the compiler's vector
 // types. kBytes is the vector's width. Everything here is forced inline into functions that are compiled once
 // per instruction set (isa.h), so the same lines become SSE2, AVX2 or AVX-512.
 #define PLAB_INLINE [[gnu::always_inline]] inline
@@ -22,8 +22,8 @@ struct Simd {
   PLAB_INLINE static void load(Vector& v, const Acc* from) { std::memcpy(&v, from, kBytes); }
   PLAB_INLINE static void store(Acc* to, const Vector& v) { std::memcpy(to, &v, kBytes); }
 
-  // Row i of a square of kLanes vectors becomes column i: in every round, blocks of step x step beside the
-  // diagonal change places.
+  // Transposes a square of kLanes vectors: in every round, the off-diagonal blocks of step x step elements are
+  // swapped.
   PLAB_INLINE static void transpose(Vector (&v)[kLanes]) {
 #pragma GCC unroll 8
     for (int step = 1; step < kLanes; step *= 2) {
@@ -123,7 +123,7 @@ PLAB_INLINE void product_tile(Acc* c, int64_t c_row, const Strided<Acc>& a, cons
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
       Acc* const to = c + i * c_row + j * S::kLanes;
-      if constexpr (kAdd) {  // at the end: a sum of sums of one block each rounds less than one long sum
+      if constexpr (kAdd) {  // at the end: adding per-block sums rounds less than one long sum
         typename S::Vector before;
         S::load(before, to);
         sum[i][j] += before;

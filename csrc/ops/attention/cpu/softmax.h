@@ -20,7 +20,7 @@ struct ScoreMap {
       : softcap(p.softcap > 0), inner(Acc(softcap ? p.scale / p.softcap : p.scale)), outer(Acc(p.softcap)) {}
 };
 
-// The forward's scores in place; the backward caps its own, because it needs the slope too.
+// The forward's scores, in place. The backward applies the soft cap itself, because it also needs the slope.
 template <class S, class Acc>
 PLAB_INLINE void cap_scores(Acc* score, int64_t keys, const ScoreMap<Acc>& map) {
   if (!map.softcap) return;

@@ -9,9 +9,9 @@
 #include "ops/attention/cpu/launch.h"
 #include "torch_abi/parallel.h"
 
-// The tile scheduler of the CPU path: tasks on torch's threads. Memory grows with the rows, never with their
-// product. Tasks are handed out one by one, because under a causal mask they differ in length; what a task
-// computes does not depend on the number of threads.
+// The tile scheduler of the CPU path: tasks on torch's threads. Memory is linear in the number of rows. Tasks
+// are handed out one by one, because under a causal mask they differ in length. The number of threads does not
+// change what a task computes.
 namespace plab::ops::attention::cpu {
 
 inline std::vector<Sequence> sequences(const Problem& p) {
@@ -69,7 +69,7 @@ void fwd_element(const FwdParams& p) {
   const auto kernel = KernelsOf<T>::fwd();
   for_each_task<Acc>(first.back() * problem.heads, KernelsOf<T>::fwd_scratch(problem.head_dim),
                      [&](int64_t task, Scratch<Acc>& scratch) {
-                       // Last blocks first: under a causal mask they are the long ones.
+                       // Last blocks first: under a causal mask they take longest.
                        const int64_t head = task % problem.heads,
                                      block = first.back() - 1 - task / problem.heads;
                        const auto after = std::upper_bound(first.begin(), first.end(), block);
@@ -107,8 +107,8 @@ void bwd_element(const BwdParams& p) {
     static_cast<Acc*>(p.dsink)[head] = sum;
   }
 
-  // A task owns a run of keys of one key head. Few heads: several runs per head, whose shares of dQ are
-  // summed afterwards.
+  // A task owns a range of keys of one key head. With few heads there are several ranges per head, and
+  // their parts of dQ are summed afterwards.
   int64_t longest = 1;
   for (const Sequence& s : all) longest = std::max(longest, blocks_of(s.k_len));
   constexpr int64_t kWantedTasks = 32;

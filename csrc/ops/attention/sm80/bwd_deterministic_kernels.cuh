@@ -7,9 +7,9 @@
 #include "ops/attention/sm80/softmax.cuh"
 #include "ops/attention/sm80/tiles.cuh"
 
-// The deterministic backward, in two kernels that each own what they write: no atomics, no accumulator of dQ
-// in global memory, the same bits every run. The price is that S and dP are computed in both: 7 products
-// where 5 would do.
+// The deterministic backward: two kernels, and every output element has one owner. There are no atomics and no
+// accumulator of dQ in global memory, and the bits are the same in every run. The cost: both kernels compute S
+// and dP, so there are 7 products instead of 5.
 //   P  = exp2(score - LSE log2(e))     dP = dO V^T              dS = P (dP - delta)
 //   dV = P^T dO                        dK = scale dS^T Q        dQ = scale dS K
 namespace plab::ops::attention::sm80 {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     }
     if constexpr (Config::kDv) product_nn<Element, 1, kM, kD>(dv, s, do_tile);
     if constexpr (Config::kDk) product_nn<Element, 1, kM, kD>(dk, dp, q_tile);
-    __syncthreads();  // everyone is done with this stage
+    __syncthreads();  // all warps are done with this stage
     if (stages == 1 && step + 1 < steps) load_queries(step + 1);
   }
 
@@ -137,7 +137,7 @@ struct BwdQConfig {
   static_assert(smem_bytes(1) <= 99 * 1024, "sm_86 and sm_89 give a block no more than 99 KB");
 };
 
-// attention_bwd_query_sm80: dQ of 64 queries of one head, the forward's loop with dS in P's place.
+// attention_bwd_query_sm80: dQ of 64 queries of one head, the forward's loop with dS in place of P.
 // Mapping   one block per query tile and head, over its visible key tiles; dS is the register operand of
 //           dQ += dS K.
 // Bytes     256 D a block, and 4 kTileKv D per key tile from L2      Flops  6 B H Sq Sk D      Roof  compute

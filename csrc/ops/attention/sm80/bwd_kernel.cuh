@@ -8,13 +8,13 @@
 #include "ops/attention/sm80/softmax.cuh"
 #include "ops/attention/sm80/tiles.cuh"
 
-// The backward in one pass over the key tiles, five products: each block owns dK and dV of its keys and adds
-// its part of dQ to an fp32 accumulator with atomics. The order of those additions differs from run to run;
-// bwd_deterministic_kernels.cuh has the form with the same bits every run.
+// The backward in one pass over the key tiles, with five products. Each block owns dK and dV of its keys and
+// adds its part of dQ to an fp32 accumulator with atomics. The order of these additions differs from run to run.
+// bwd_deterministic_kernels.cuh has the version that gives the same bits in every run.
 namespace plab::ops::attention::sm80 {
 
-// kWarpsK x kWarpsQ warps share a tile of keys by queries. A warp has kTileKv / kWarpsK keys and all products
-// on them: S^T and dP^T of its queries, in kParts, and kHeadDim / kWarpsQ columns of dK and dV.
+// kWarpsK x kWarpsQ warps share a tile of keys by queries. A warp owns kTileKv / kWarpsK keys and computes all
+// products on them: S^T and dP^T of its queries, in kParts parts, and kHeadDim / kWarpsQ columns of dK and dV.
 template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, int kWarpsK_, int kWarpsQ_, int kParts_,
           int kBlocksPerSm_, bool kExpFirst_>
 struct BwdConfig {
@@ -22,12 +22,12 @@ struct BwdConfig {
   static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_, kParts = kParts_;
   static constexpr int kWarpsK = kWarpsK_, kWarpsQ = kWarpsQ_, kWarps = kWarpsK * kWarpsQ;
   static constexpr int kThreads = 32 * kWarps, kBlocksPerSm = kBlocksPerSm_;
-  static constexpr bool kExpFirst = kExpFirst_;  // write the exponentials before dP's product, or behind it
+  static constexpr bool kExpFirst = kExpFirst_;  // exponentials before dP's product, or after it
   static constexpr int kKeys = kTileKv / kWarpsK, kBands = kKeys / 16;  // of a warp
   static constexpr int kQueries = kTileQ / (kWarpsQ * kParts);          // of a part of a warp
   static constexpr int kColumns = kHeadDim / kWarpsQ;                   // of a warp's dK and dV
-  static constexpr int kSumRows = 32, kSumWarpsQ = kTileQ / kSumRows;   // a warp's share of dQ ...
-  static constexpr int kSumColumns = kHeadDim * kSumWarpsQ / kWarps;  // ... is 32 queries of so many columns
+  static constexpr int kSumRows = 32, kSumWarpsQ = kTileQ / kSumRows;   // a warp's part of dQ ...
+  static constexpr int kSumColumns = kHeadDim * kSumWarpsQ / kWarps;    // ... is 32 queries x kSumColumns
   static constexpr int kSumRegs = kSumRows * kSumColumns / 32;
   static constexpr bool kShareP = kWarpsQ > 1;  // warps with the same keys need each other's P and dS
   static constexpr int kBytesKv = kTileKv * kHeadDim * 2, kBytesQ = kTileQ * kHeadDim * 2;
@@ -40,7 +40,7 @@ struct BwdConfig {
   static_assert(kTileQ % 64 == 0 && kKeys % 16 == 0 && kQueries % 16 == 0 && kSumColumns % 16 == 0);
 };
 
-// attention_bwd_sum_sm80: dK and dV of kTileKv keys of one head, and their share of dQ.
+// attention_bwd_sum_sm80: dK and dV of kTileKv keys of one head, and their part of dQ.
 // Mapping   one block per key tile and key head; it walks the query heads that share the key head and their
 //           visible query tiles. Keys lie on the rows of S^T = K Q^T and dP^T = V dO^T, so a warp's own P^T
 //           and dS^T are register operands of dV and dK; the queries of warps with the same keys, and all of
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   constexpr int kBytesKv = Config::kBytesKv, kBytesQ = Config::kBytesQ;
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t k_tile = ptx::shared_address(memory), v_tile = k_tile + Config::kBytesKv;
-  const uint32_t ds_tile = v_tile + Config::kBytesKv;  // P's lies behind dS's
+  const uint32_t ds_tile = v_tile + Config::kBytesKv;  // the tile of P follows the tile of dS
   const uint32_t first_stage = ds_tile + (Config::kShareP ? 2 : 1) * Config::kBytesDs;
 
   const Problem& problem = p.problem;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       ++head;
     }
     ptx::cp_async_wait<0>();
-    __syncthreads();  // this tile of queries is here, and nobody reads the last one any more
+    __syncthreads();  // this query tile has arrived, and no warp still reads the previous one
     if (stages == 2 && step + 1 < steps)
       load_queries(first_stage + (~step & 1) * Config::kStageBytes, head, m);
 
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     for (int part = 0; part < Config::kParts; ++part) {
       const int first = (warp_q * Config::kParts + part) * kQueries;  // within the tile
       const uint32_t q_rows = q_tile + first * kD * 2;
-      const uint32_t lse_at = q_tile + 2 * kBytesQ + (first + pair) * 4;  // delta lies behind
+      const uint32_t lse_at = q_tile + 2 * kBytesQ + (first + pair) * 4;  // delta follows
       const int key = tile.row + row0, query = this_m * kM + first;
       float s[kBands][kQueries / 2] = {}, dp[kBands][kQueries / 2];
       const auto product_dp = [&] {  // dP - delta
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       store_fragments<kM>(ds_tile, row0, first, slope);
       product_packed<Element, kColumns, kD>(dk, slope, q_rows, column0);
     }
-    __syncthreads();  // P and dS of the whole tile are here
+    __syncthreads();  // P and dS of the whole tile have arrived
 
     if constexpr (Config::kShareP) {
 #pragma unroll
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       }
     }
     if (stages == 1 && step + 1 < steps) {
-      if constexpr (Config::kShareP) __syncthreads();  // nobody reads these queries any more
+      if constexpr (Config::kShareP) __syncthreads();  // no warp still reads these queries
       load_queries(first_stage, head, m);
     }
 

@@ -9,7 +9,7 @@
 // deterministic two.
 namespace plab::ops::attention::sm80 {
 
-// Two stages where the GPU's shared memory still lets kBlocksPerSm blocks live on an SM, else one.
+// Two stages if kBlocksPerSm blocks then still fit into an SM's shared memory, else one.
 template <class Config>
 int stages_that_fit() {
   const int two = Config::smem_bytes(2);
@@ -43,8 +43,8 @@ void launch_bwd_postprocess(const KernelLaunch<BwdParams>& how, const BwdParams&
   launch_kernel(attention_bwd_sum_rows_sm80_kernel<Config>, how, stream, params, how.tiles);
 }
 
-// One pass over the key tiles; an empty plan where that does not do: deterministic, or too little shared
-// memory.
+// One pass over the key tiles. The plan is empty where that is not possible: deterministic mode, or too little
+// shared memory.
 template <class Config>
 BwdPlan plan_one_pass(const BwdParams& params) {
   const Problem& p = params.problem;
@@ -54,8 +54,8 @@ BwdPlan plan_one_pass(const BwdParams& params) {
   const int sequences = p.cu_seqlens_q ? p.batch : 1;  // that share q_len
   TileGrid keys = make_tile_grid(p, false, Config::kTileKv,
                                  p.q_len / sequences * p.head_dim * 8 * (p.heads / p.kv_heads));
-  // Under a causal mask the first key tiles have the most work; where there are few blocks, they start first
-  // across all heads.
+  // Under a causal mask the first key tiles have the most work. If there are few blocks, those tiles start
+  // first across all heads.
   if (p.window_right >= 0 && blocks(keys) < 8 * cuda::sm_count()) keys.section = keys.groups;
   const bool remap = p.softcap > 0 || !(p.scale > 0);  // as ScoreMap's
   const int stages = stages_that_fit<Config>();

@@ -7,12 +7,12 @@
 // rows.
 namespace plab::ops::attention::sm80 {
 
-// The sum keeps the order of the accumulator's registers: register `i` of a lane lies at accum_lane() + 32 i,
-// so that a warp adds to 128 consecutive bytes at a time.
+// The sum is stored in the order of the accumulator's registers: register `i` of a lane is at
+// accum_lane() + 32 i, so a warp adds to 128 consecutive bytes at a time.
 __device__ __forceinline__ int accum_lane() { return int(threadIdx.x & 31); }
 
-// Query tile 0 of a head in the sum. With cu_seqlens sequences share no tile: one of n rows fills at most
-// n / kTileQ + 1.
+// Query tile 0 of a head in the sum. With cu_seqlens sequences share no tile: a sequence of n rows takes at most
+// n / kTileQ + 1 tiles.
 template <class Config>
 __host__ __device__ __forceinline__ int accum_tiles(const Problem& p) {
   return int(p.cu_seqlens_q ? p.q_len / Config::kTileQ + p.batch

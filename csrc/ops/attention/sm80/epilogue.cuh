@@ -5,7 +5,7 @@
 
 #include "ops/attention/sm80/tiles.cuh"
 
-// From accumulators to global memory: through a tile in shared memory, so that rows are written 16 bytes at a
+// Stores accumulators to global memory through a tile in shared memory, so that rows are written 16 bytes at a
 // time.
 namespace plab::ops::attention::sm80 {
 

@@ -20,14 +20,14 @@ struct FwdConfig {
                        kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kThreads = 128,
                        kBands = kTileQ / 64;        // four warps, kBands bands of 16 query rows each
-  static constexpr bool kWhole = kBlocksPerSm < 3;  // 168 registers a thread have no room for it
+  static constexpr bool kWhole = kBlocksPerSm < 3;  // 168 registers per thread are too few for it
   static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
   static constexpr int kSmemBytes = kBytesQ + 2 * kBytesKv;
   static_assert(kSmemBytes <= 99 * 1024, "sm_86 and sm_89 give a block no more than 99 KB");
 };
 
 // attention_fwd_sm80: O = softmax(mask(Q K^T scale)) V and its LSE, on mma.sync (Ampere and newer).
-// Mapping   one block per kTileQ query rows of one head. Q stays in shared memory, K and V pass through one
+// Mapping   one block per kTileQ query rows of one head. Q stays in shared memory, K and V have one
 //           tile each: V(n) is in flight while Q K(n)^T runs, K(n-1) while the softmax and P V(n) run. P
 //           never leaves registers.
 // Bytes     2 B (2 Sq H + 2 Sk Hkv) D + 4 B H Sq        Flops  4 B H Sq Sk D, half of it under a causal mask
@@ -72,16 +72,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 
   for (int n = key_end - 1; n >= key_begin; --n) {
     ptx::cp_async_wait<0>();
-    __syncthreads();  // K(n) is here, and nobody reads V(n+1) any more
+    __syncthreads();  // K(n) has arrived, and no warp still reads V(n+1)
     load_kv(v_tile, v, p.v, n);
     float s[kBands][kN / 2] = {};
     product_nt<Element, kBands, kN, kD>(s, q_tile, row0, k_tile);
     ptx::cp_async_wait<0>();
-    __syncthreads();  // V(n) is here, and nobody reads K(n) any more
+    __syncthreads();  // V(n) has arrived, and no warp still reads K(n)
     if (n > key_begin) load_kv(k_tile, k, p.k, n - 1);
 
-    // Only tiles on an edge need per-element masks: whole tiles see the first row's high and the last row's
-    // low.
+    // Only edge tiles need per-element masks. Other tiles lie between the last row's low bound and the first
+    // row's high bound.
     const bool edge =
         (n + 1) * kN > visible.high(tile.row, tile.k_len) || n * kN < visible.low(tile.row + rows - 1);
 #pragma unroll

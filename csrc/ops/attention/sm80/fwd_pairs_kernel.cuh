@@ -6,10 +6,10 @@
 #include "ops/attention/sm80/gemm.cuh"
 #include "ops/attention/sm80/softmax.cuh"
 
-// The forward at head_dim 256, where a block gets the shared memory it needs (not on sm_86 and sm_89).
+// The forward at head_dim 256, on GPUs with enough shared memory per block (not sm_86 and sm_89).
 namespace plab::ops::attention::sm80 {
 
-// Two warps share 32 query rows: of S each computes half of the keys, of O half of the columns.
+// Two warps share 32 query rows. Each computes half of the keys of S and half of the columns of O.
 template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, int kBlocksPerSm_>
 struct FwdPairsConfig {
   using Element = Element_;
@@ -23,12 +23,12 @@ struct FwdPairsConfig {
 };
 
 // attention_fwd_pairs_sm80: O = softmax(mask(Q K^T scale)) V and its LSE, on mma.sync, for head_dim 256.
-// Mapping   as attention_fwd_sm80, but a warp has 32 rows, so that a fragment of K or V serves two products,
-//           and only half of the columns of O, as all of them would be 256 accumulators. It computes S for
-//           half of the keys; the halves' maxima and exponentials meet in shared memory.
+// Mapping   as attention_fwd_sm80, but a warp has 32 rows, so a fragment of K or V serves two products. A warp
+//           has half of the columns of O, because all of them would take 256 accumulators. It computes S for
+//           half of the keys. The two warps exchange maxima and exponentials through shared memory.
 // Bytes     2 B (2 Sq H + 2 Sk Hkv) D + 4 B H Sq        Flops  4 B H Sq Sk D, half of it under a causal mask
-// Roof      Of a tile of 64 x 64 the products take 1640 clocks, what they read from shared memory 1660 (2300
-//           with 16 rows a warp).
+// Roof      For a tile of 64 x 64 the products take 1640 clocks, and their reads from shared memory take 1660
+//           (2300 with 16 rows per warp).
 // Contract  attention.h; head dims below kHeadDim read zeros for the missing columns.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 
   for (int n = key_end - 1; n >= key_begin; --n) {
     ptx::cp_async_wait<0>();
-    __syncthreads();  // K(n) is here, and nobody reads V(n+1) and P(n+1) any more
+    __syncthreads();  // K(n) has arrived, and no warp still reads V(n+1) and P(n+1)
     load_kv(v_tile, v, p.v, n);
     ptx::cp_async_commit();
     float s[2][kKeys / 2] = {}, top[2][2];
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       row_maxima(top[m], s[m]);
       if (lane % 4 == 0) mine[16 * m] = top[m][0], mine[16 * m + 8] = top[m][1];
     }
-    __syncthreads();  // the other half's maxima are here, and nobody reads K(n) any more
+    __syncthreads();  // the other half's maxima have arrived, and no warp still reads K(n)
     if (n > key_begin) load_kv(k_tile, k, p.k, n - 1);
     ptx::cp_async_commit();
 
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     }
     store_fragments<kN>(p_tile, row0, key0, packed);
     ptx::cp_async_wait<1>();
-    __syncthreads();  // V(n) and P(n) are here
+    __syncthreads();  // V(n) and P(n) have arrived
     product_packed<Element, kColumns, kD>(o, packed, v_tile + key0 * kD * 2, column0);
     product_shared<Element, 2, kKeys, kN, kColumns, kD>(o, p_tile, row0, other_key0,
                                                         v_tile + other_key0 * kD * 2, column0);
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       sum += __shfl_xor_sync(~0u, sum, 2);
       if (lane % 4 == 0) mine[16 * m + 8 * h] = sum;
     }
-  __syncthreads();  // the other half's sums are here, and Q's tile becomes the staging area of O
+  __syncthreads();  // the other half's sums have arrived, and Q's tile becomes the staging area of O
   float* lse = static_cast<float*>(p.lse) + tile.batch * p.rows.batch + tile.head * p.rows.head + tile.q_row +
                tile.row;
 #pragma unroll
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     float inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // finish_row sums over the quad, which has summed already.
+      // finish_row sums over the quad, but this sum was done above.
       state[m].sum[h] = lane % 4 == 0 ? state[m].sum[h] + theirs[16 * m + 8 * h] : 0.f;
       float value;
       finish_row(state[m], h, map.factor, problem.sink, tile.head, inverse[h], value);

@@ -6,11 +6,11 @@
 #include "cuda/ptx/mma_sync.cuh"
 #include "ops/attention/sm80/tiles.cuh"
 
-// Matrix products of one warp by mma.sync: ldmatrix brings fragments of tiles in shared memory (tiles.cuh),
+// Matrix products of one warp by mma.sync: ldmatrix loads fragments from tiles in shared memory (tiles.cuh),
 // accumulators stay in registers.
 namespace plab::ops::attention::sm80 {
 
-// Columns 16 n to 16 n + 15 of acc += A B in each band: one fragment of A a band, and one of B for all.
+// Columns 16 n to 16 n + 15 of acc += A B in each band: one fragment of A per band, and one of B for all bands.
 template <class Element, int kBands, int kRegs>
 __device__ __forceinline__ void multiply_fragment(float (&acc)[kBands][kRegs], const uint32_t (&a)[kBands][4],
                                                   const uint32_t (&b)[4], int n) {
@@ -22,8 +22,8 @@ __device__ __forceinline__ void multiply_fragment(float (&acc)[kBands][kRegs], c
   }
 }
 
-// The products below take tiles and offsets: a second tile that lies a constant behind the first is read
-// through the first one's addresses, which a thread then holds once.
+// The products below take tiles and offsets. A second tile at a constant distance behind the first is read with
+// the first tile's addresses, so a thread holds these addresses once.
 //
 // acc[16 x kN] += A[16 x kCols] B[kN x kCols]ᵀ for kBands bands of 16 rows that share every B fragment; both
 // row-major in shared memory, this warp's A rows start at row_a.

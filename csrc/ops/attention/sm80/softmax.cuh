@@ -5,8 +5,8 @@
 
 #include "ops/attention/softmax.cuh"
 
-// What the sm80 kernels do to scores beside the online softmax of ../softmax.cuh: the form whose reference is
-// the exact maximum, the form for two warps that share rows, and P and dS of the backward.
+// What the sm80 kernels need besides the online softmax of ../softmax.cuh: the version whose reference is the
+// exact maximum, the version for two warps that share rows, and P and dS of the backward.
 namespace plab::ops::attention::sm80 {
 
 struct RowState {
@@ -14,7 +14,7 @@ struct RowState {
   float sum[2] = {0.f, 0.f};              // this thread's share of the row's sum of exponentials
 };
 
-// Turns scores into exp2(factor * (score - max)), updates the state, and says by what O must be multiplied.
+// Turns scores into exp2(factor * (score - max)), updates the state, and returns the factor that rescales O.
 template <int kRegs>
 __device__ __forceinline__ void online_softmax(float (&s)[kRegs], float factor, RowState& row,
                                                float (&rescale)[2]) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[kRegs], float factor, 
   }
 }
 
-// As LazyRow's, found by the type of `row`: true if O must be multiplied by `rescale`.
+// Overload of LazyRow's function for `row`: true if O must be multiplied by `rescale`.
 template <int kRegs>
 __device__ __forceinline__ bool exponentiate(float (&s)[kRegs], float factor, float, RowState& row,
                                              float (&rescale)[2]) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ bool exponentiate(float (&s)[kRegs], float factor, fl
   return true;
 }
 
-// The row's 1 / sum and LSE once all keys are in. Writes nothing; every lane of the quad gets both.
+// The row's 1 / sum and LSE after the last key. Writes nothing; every lane of the quad gets both.
 __device__ __forceinline__ void finish_row(const RowState& row, int h, float factor, const void* sink,
                                            int head, float& inverse, float& lse) {
   float sum = row.sum[h];
@@ -79,7 +79,7 @@ __device__ __forceinline__ void row_maxima(float (&top)[2], const float (&s)[kRe
   }
 }
 
-// exponentiate, of a warp that has half of the keys: `top` are the maxima of both halves, so both warps keep
+// exponentiate for a warp that has half of the keys. `top` holds the maxima over both halves, so both warps keep
 // the same reference. It lags by at most `slack` (LazyRow says why that is allowed).
 template <int kRegs>
 __device__ __forceinline__ bool exponentiate_half(float (&s)[kRegs], const float (&top)[2], float factor,
@@ -122,8 +122,8 @@ __device__ __forceinline__ void probability_and_slope(float& s, float& dp, const
   dp = s * (dp - delta) * slope;
 }
 
-// A scale of 0 or below and a softcap: s becomes the exponent of 2, and dP - delta takes in the softcap's
-// slope.
+// For a scale of 0 or below and for softcap: s becomes the exponent of 2, and dP - delta is multiplied by the
+// slope of the softcap.
 template <int kRegs>
 __device__ __forceinline__ void remap_slopes(float (&s)[kRegs], float (&dp)[kRegs], const ScoreMap& map) {
 #pragma unroll

@@ -28,16 +28,16 @@ __device__ __forceinline__ uint32_t chunk_pair(uint32_t start, int k) {
   return (start ^ uint32_t((k & 3) << 5)) + uint32_t((k >> 2) * 128);
 }
 
-// The start of a range of columns in a row whose chunk_start is `start`; `column` is a multiple of the
-// range's width, and that a power of two from 16 on, so that chunk_pair steps on from there.
+// The start of a range of columns in a row whose chunk_start is `start`. `column` is a multiple of the range's
+// width. The width is a power of two, at least 16, so chunk_pair continues from there.
 __device__ __forceinline__ uint32_t column_start(uint32_t start, int column) {
   return chunk_pair(start, column / 16);
 }
 
-// Rows >= rows_valid and columns >= cols_valid arrive as zeros: head dims below kCols need no copy, and no
-// garbage (a NaN of a neighbouring sequence) ever meets a probability of 0.
-// kWhole: tiles without such rows and columns are copied without a test per chunk, by code and registers of
-// their own.
+// Rows >= rows_valid and columns >= cols_valid arrive as zeros. So head dims below kCols need no copy, and a NaN
+// of a neighbouring sequence is never multiplied by a probability of 0.
+// kWhole: tiles without such rows and columns are copied by separate code without a test per chunk, which needs
+// registers of its own.
 template <int kRows, int kCols, int kThreads, bool kWhole = true, class Element>
 __device__ __forceinline__ void load_tile(uint32_t smem, const Element* global, int64_t stride,
                                           int rows_valid, int cols_valid) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void store_fragments(uint32_t smem, int row0, int col
 #endif
 }
 
-// A stage of the backwards that walk over queries: Q, dO, and LSE and delta of kTileQ rows from `first` on.
+// A stage of the backward kernels that walk over queries: Q, dO, and LSE and delta of kTileQ rows from `first` on.
 template <class Config>
 __device__ __forceinline__ void load_query_stage(const BwdParams& p, const Tile& tile, uint32_t stage,
                                                  int head, int first) {

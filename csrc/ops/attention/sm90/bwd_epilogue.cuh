@@ -7,7 +7,7 @@
 #include "ops/attention/sm90/bwd_workspace.cuh"
 #include "ops/attention/sm90/gemm.cuh"
 
-// How gradients leave the backward up to head_dim 128: dQ at each step, dK and dV at the end of a key tile.
+// The epilogue of the backward up to head_dim 128: stores dQ at each step, dK and dV at the end of a key tile.
 namespace plab::ops::attention::sm90 {
 
 constexpr int kOwnBarrier = 2;  // named barriers: this one and the next, for one warpgroup each
@@ -28,7 +28,7 @@ __device__ __forceinline__ void issue_dq(float (&dq)[Config::kSumRegs], uint32_t
   ptx::wgmma_commit();
 }
 
-// dQ to shared memory, in the order of the accumulator's registers, where a warp of reduce_dq takes it.
+// Writes dQ to shared memory, in the order of the accumulator's registers. A warp of reduce_dq reads it there.
 template <class Config>
 __device__ __forceinline__ void stage_dq(uint32_t sum, const float (&dq)[Config::kSumRegs]) {
 #pragma unroll
@@ -38,8 +38,8 @@ __device__ __forceinline__ void stage_dq(uint32_t sum, const float (&dq)[Config:
                                     __float_as_uint(dq[i + 2]), __float_as_uint(dq[i + 3])));
 }
 
-// 64 rows of dK or dV, times `by`, by way of this warpgroup's chunks of dS, from tile `buffer` on. `out_lane` is where this
-// lane stores a fragment, `ds_chunk` where the chunk begins.
+// Stores 64 rows of dK or dV, times `by`. The staging area is this warpgroup's chunks of dS, from tile `buffer` on.
+// `out_lane` is where this lane stores a fragment, `ds_chunk` where the chunk begins.
 template <class Config>
 __device__ __forceinline__ void store_gradient(const View& view, const Tile& tile, int keys,
                                                const Problem& problem,
@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_gradient(const View& view, const Tile& til
   ptx::named_barrier_sync(kOwnBarrier + group, kWarpgroup);
 }
 
-// dK and dV of a part of a split key tile, to the workspace.
+// Writes dK and dV of a part of a split key tile to the workspace.
 template <class Config>
 __device__ __forceinline__ void store_part(const BwdParams& p, const float (&dk)[Config::kHeadDim / 2],
                                            const float (&dv)[Config::kHeadDim / 2], int piece, int group,
@@ -83,10 +83,10 @@ __device__ __forceinline__ void store_part(const BwdParams& p, const float (&dk)
   }
 }
 
-// One warp's work for each consumer warpgroup: its shares of dQ go from shared memory into the sum. The first
-// key tile that a query tile sees stores, the others add: after it, and in turns one after the other, so that
-// the sum has the same bits every time. Tiles are begun in that order, so whoever waits waits for work that
-// is under way.
+// The work of one warp per consumer warpgroup: it adds the warpgroup's part of dQ from shared memory to the sum.
+// The first key tile that a query tile sees stores its part, the other key tiles add theirs after it. In turns
+// mode they add one after the other, so the sum has the same bits in every run. Tiles start in that order, so a
+// block only waits for work that has started.
 template <class Config>
 __device__ __forceinline__ void reduce_dq(const BwdParams& p, const KeyGrid& grid, KeyTiles tiles, int group,
                                           uint32_t from, int full, int empty) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void reduce_dq(const BwdParams& p, const KeyGrid& gri
       const int mine = tile.row / kN - queries.visible.low(at.m * Config::kTileQ) / kN;
       ptx::named_barrier_sync(full, kThreads);
       if (leader) {
-        // For what the warpgroup has stored; by the warpgroup itself the fence takes 7 % of its time.
+        // The fence for what the warpgroup has stored. Executed by the warpgroup itself, it takes 7 % of its time.
         ptx::fence_proxy_async();
         if (mine > 0) {
           for (int done = 0; in_turns ? done != mine : done == 0;) done = ptx::load_acquire(turn);

@@ -17,8 +17,8 @@ struct BwdConfig {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kTileKv = 128, kTileQ = kTileQ_, kStages = 2;
   static constexpr bool kSoftcap = kSoftcap_;
-  // LSE and delta are subtracted by the products themselves, as three more columns of Q and dO. At d64 a step
-  // of 16 columns more is too much of the 64, and softcap needs the scores as they are.
+  // The products themselves subtract LSE and delta, which are three more columns of Q and dO. At d64 another step
+  // of 16 columns costs too much compared with 64, and softcap needs the plain scores.
   static constexpr bool kProduct = kHeadDim == 128 && !kSoftcap;
   static constexpr int kThreads = 3 * kWarpgroup, kProducerRegs = kHeadDim == 128 ? 24 : 40,
                        kConsumerRegs = kHeadDim == 128 ? 240 : 232;
@@ -26,7 +26,7 @@ struct BwdConfig {
                        kBytesDs = kTileKv * kTileQ * 2;
   static constexpr int kStatistics =
       kTileQ * (kProduct ? 16 : 8);  // bytes: LSE and delta of a stage's queries
-  // A warpgroup's share of dQ: half of the columns of 64 queries, or all columns of half of 128 queries.
+  // A warpgroup's part of dQ: half of the columns of 64 queries, or all columns of half of 128 queries.
   static constexpr int kSumColumns = kTileQ == 64 ? kHeadDim / 2 : kHeadDim, kSumRegs = kSumColumns / 2;
   static constexpr int kBytesSum = kSumRegs * kWarpgroup * 4;
   static constexpr bool kSumLate = kHeadDim == 64;  // dQ is handed over under the next step's products
@@ -38,12 +38,12 @@ struct BwdConfig {
 };
 
 // attention_bwd_sm90: dK and dV of 128 keys of one head, and what they add to dQ, by wgmma and TMA.
-// Mapping   persistent blocks take key tiles in turn. One producer warp streams the query tiles of every query
+// Mapping   a persistent kernel: blocks take one key tile after the other. One producer warp streams the query tiles of every query
 //           head that shares the key head; two consumer warpgroups own 64 keys each. S^T = K Q^T and
 //           dP^T = V dO^T put keys on the rows, so P^T and dS^T are register operands of dV += P^T dO and
 //           dK += dS^T Q. dS also goes to shared memory, in rows of queries, where both warpgroups read it
-//           for dQ = dS K, half of the columns (or of 128 queries) each. dQ goes through shared memory to an
-//           fp32 accumulator in L2, by two warps that do nothing else.
+//           for dQ = dS K, half of the columns (or of 128 queries) each. Two warps that do nothing else add dQ
+//           from shared memory to an fp32 accumulator in L2.
 // Bytes     per query tile 4 kTileQ D from L2 and 4 kTileQ D of fp32 additions       Flops  10 B H Sq Sk D
 // Roof      shared memory: about 400 KB per tile pair at d128, 3100 cycles, against 2690 of the tensor cores.
 // Contract  attention.h, sm90/launch.h, scale > 0; dq_accum as BwdWorkspace has it.
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ring.advance();
     ++turn;
   };
-  // Bound here, once: called with all of it at both places, they compile to other registers.
+  // Bound here once: passing all arguments at both call sites makes the compiler allocate registers differently.
   const auto write_rows = [&](const Tile& tile, int keys, const View& view, const float(&acc)[kD / 2],
                               float by, int buffer) {
     store_gradient<Config>(view, tile, keys, problem, acc, by, buffer, ds_chunk, out_lane, group, thread);
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       write_piece(tile.piece);
       continue;
     }
-    ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);  // nobody reads dS any more
+    ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);  // no warp still reads dS
     write_rows(tile, queries.keys, p.dv, dv, 1.f, 0);
     write_rows(tile, queries.keys, p.dk, dk, float(problem.scale), kD == 128 ? 0 : 1);
   }

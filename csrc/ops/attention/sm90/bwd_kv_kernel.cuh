@@ -47,8 +47,8 @@ struct QueryBarriers {
   }
 };
 
-// The producer warpgroup's work: thread 0 feeds K and V once and the query tiles in turn, lanes of the second
-// warp bring LSE log2(e) and delta of the tile's queries.
+// The producer warpgroup's work: thread 0 loads K and V once, then one query tile after the other. The lanes of
+// the second warp load LSE log2(e) and delta of the tile's queries.
 template <class Config, int kStages, int kStagesDo>
 __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& tile,
                                              const QueryTiles<Config>& queries, const BwdMaps& maps,
@@ -111,10 +111,10 @@ __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& til
 }
 
 // attention_bwd_wide_sm90: dK and dV of 64 keys of one head of up to 256 columns.
-// Mapping   one block per key tile and key head. dK and dV are 128 accumulators a thread each, too many for
-//           one warpgroup beside S and dP: so one warpgroup computes S^T, P^T and dV += P^T dO and hands its
-//           P^T, packed, thread by thread to the other, which computes dP^T, dS^T and dK += dS^T Q. The
-//           arithmetic of one runs under the products of the other.
+// Mapping   one block per key tile and key head. dK and dV take 128 accumulators per thread each, too many for
+//           one warpgroup that also holds S and dP. So one warpgroup computes S^T, P^T and dV += P^T dO. It
+//           passes its P^T, packed, thread by thread to the other, which computes dP^T, dS^T and
+//           dK += dS^T Q. The arithmetic of one warpgroup overlaps with the products of the other.
 // Bytes     per query tile 4 kTileQ D from L2                  Flops  8 B H Sq Sk D         Roof  compute
 // Contract  attention.h, sm90/launch.h, scale > 0.
 template <class Config>
@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           ptx::store_shared_16(p_tile + (kM / 16 + i) * kWarpgroup * 16,
                                make_uint4(bend[i][0], bend[i][1], bend[i][2], bend[i][3]));
       }
-      // Arriving is enough: what protects the tile is kEmpty. Waiters of one barrier would also have to wait
-      // at one instruction, and the other group's is another.
+      // Arriving is enough, because kEmpty protects the tile. Waiting here too would need the same barrier
+      // instruction in both groups, and the other group's instruction is a different one.
       ptx::named_barrier_arrive(kFull + (step & 1), 2 * kWarpgroup);
       ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
       ptx::wgmma_wait<0>();
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
   }
 
-  // Once both groups are here, nobody reads K's and V's tiles any more: they become the staging area.
+  // After this barrier no warp reads the tiles of K and V: they become the staging area.
   ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);
   const float scale = has_dv ? 1.f : float(problem.scale), scales[2] = {scale, scale};
   const uint32_t staging = has_dv ? v_tile : k_tile;

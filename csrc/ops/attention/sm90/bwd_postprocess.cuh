@@ -5,7 +5,7 @@
 #include "ops/attention/sm90/bwd_workspace.cuh"
 #include "ops/attention/softmax.cuh"
 
-// The kernel after the backward up to head_dim 128: from accumulators to rows.
+// The kernel after the backward up to head_dim 128: converts accumulators to rows.
 namespace plab::ops::attention::sm90 {
 
 // dK and dV of a split key tile: the sum of its parts. kGatherBlocks blocks share a tile.

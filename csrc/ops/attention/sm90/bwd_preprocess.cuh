@@ -5,10 +5,10 @@
 #include "ops/attention/sm90/bwd_workspace.cuh"
 #include "ops/attention/softmax.cuh"
 
-// The kernel before the backward up to head_dim 128: row statistics, and the workspace made ready.
+// The kernel before the backward up to head_dim 128: computes row statistics and initialises the workspace.
 namespace plab::ops::attention::sm90 {
 
-// x as three bfloat16 whose sum it is.
+// Splits x into three bfloat16 whose sum is x.
 __device__ __forceinline__ void split_in_three(float x, float (&part)[3]) {
   part[0] = __bfloat162float(__float2bfloat16_rn(x));
   part[1] = __bfloat162float(__float2bfloat16_rn(x - part[0]));
@@ -52,12 +52,11 @@ __global__ void __launch_bounds__(kWarpgroup)
     for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (lane != 0) continue;
     const float lse = exists ? static_cast<const float*>(p.lse)[first + i] : -INFINITY;
-    const bool empty =
-        lse == -INFINITY;  // nothing visible: whatever arrives for this row's LSE has no effect
+    const bool empty = lse == -INFINITY;  // the row sees nothing: the gradient of its LSE has no effect
     const float dlse = p.dlse != nullptr && !empty ? static_cast<const float*>(p.dlse)[first + i] : 0.f;
     const float delta = empty ? 0.f : sum - dlse;
     if constexpr (Config::kProduct) {
-      // -LSE in the scores' own units and -delta; what stands for infinity has to stay finite times 0.
+      // -LSE in the scores' own units and -delta; the value used for infinity must be finite, so that 0 times it is 0.
       float l[3], d[3];
       split_in_three(empty ? -1e38f : fmaxf(-lse / float(problem.scale), -1e38f), l);
       split_in_three(-delta, d);

@@ -25,7 +25,7 @@ struct BwdQConfig {
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed the 227 KB of a block");
 };
 
-// attention_bwd_query_sm90: dQ of 128 queries of one head; the forward's loop with dS in P's place.
+// attention_bwd_query_sm90: dQ of 128 queries of one head; the forward's loop with dS in place of P.
 // Mapping   one block per query tile and head: a producer warp, two consumer warpgroups of 64 queries. dS is
 //           the register operand of dQ += dS K. Every dQ has one owner: no atomics, the same bits every run.
 // Bytes     4 kTileQ D, plus 4 kTileKv D per key tile from L2      Flops  6 B H Sq Sk D       Roof  compute
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if (leader) ptx::mbarrier_arrive(k_empty + 8 * held.stage);
     held.advance();
   };
-  // dS of key tile n, and under it the product with the one before where that is still to do.
+  // dS of key tile n. The product of the previous tile, if it is still pending, overlaps with it.
   const auto step = [&](auto first, int n) {
     constexpr int kHeld = Config::kAhead && !decltype(first)::value;
     ptx::mbarrier_wait(k_full + 8 * k.stage, k.parity);
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if constexpr (Config::kSoftcap) {
 #pragma unroll
       for (int i = 0; i < kN / 2; i += 2) {
-        // A score that the mask removed is -inf: its tanh is -1, so it is told apart before.
+        // A score that the mask removed is -inf: its tanh is -1, so it is handled first.
         const float x = tanh_fast(s[i] * map.inner), y = tanh_fast(s[i + 1] * map.inner);
         s[i] = s[i] == -INFINITY ? 0.f : ptx::ex2_approx_ftz(map.outer * x - lse[i / 2 % 2]);
         s[i + 1] = s[i + 1] == -INFINITY ? 0.f : ptx::ex2_approx_ftz(map.outer * y - lse[i / 2 % 2]);
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
   }
 
-  // A group's 64 rows of Q are read by nobody else: they become the staging area.
+  // Only this group reads its 64 rows of Q: they become the staging area.
   const float scale = float(problem.scale), scales[2] = {scale, scale};
   ptx::named_barrier_sync(kOwn + group, kWarpgroup);
   stage_rows<Element, kM, kD>(q_tile, 64 * group, dq, scales);

@@ -20,7 +20,7 @@ __device__ __forceinline__ void probabilities(float (&s)[kRegs], uint32_t lse_lo
   }
 }
 
-// The same with softcap, whose slope 1 - tanh^2 goes to `bend`, packed: dS is to be multiplied by it.
+// The same with softcap. Its slope 1 - tanh^2 goes to `bend`, packed: dS must be multiplied by it.
 template <class Element, int kRegs>
 __device__ __forceinline__ void capped_probabilities(float (&s)[kRegs], uint32_t (&bend)[kRegs / 8][4],
                                                      uint32_t lse_log2, int pair, const ScoreMap& map) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void multiply_packed(float (&d)[kRegs], const uint32_
   }
 }
 
-// dS = P (dP - delta), in dP's place.
+// dS = P (dP - delta), in place of dP.
 template <int kRegs>
 __device__ __forceinline__ void slopes(float (&dp)[kRegs], const float (&probability)[kRegs], uint32_t deltas,
                                        int pair) {

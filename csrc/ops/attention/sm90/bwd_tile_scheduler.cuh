@@ -12,9 +12,9 @@
 // order it walks the query tiles that see it.
 namespace plab::ops::attention::sm90 {
 
-// Blocks that own key tiles; what they share is Q, dO and dQ's sum. Under a causal mask the first of them
-// have the most work and start first; where there are few blocks, that order has to hold across all heads, or
-// the last head's long ones end alone.
+// Blocks own key tiles. They share Q, dO and the sum for dQ. Under a causal mask the first key tiles have the
+// most work and start first. If there are few blocks, this order must hold across all heads: otherwise the long
+// tiles of the last head run alone at the end.
 template <class Config>
 TileGrid make_key_grid(const Problem& p) {
   const int sequences = p.cu_seqlens_q ? p.batch : 1;  // that share q_len
@@ -30,7 +30,7 @@ TileGrid make_query_grid(const Problem& p) {
   return make_tile_grid(p, true, Config::kTileQ, p.q_len * p.head_dim * 4);
 }
 
-// The query tiles that see a key tile, or one part of them, in every query head that shares its key head.
+// The query tiles that see a key tile, or one part of these query tiles, in every query head of its key head.
 template <class Config>
 struct QueryTiles {
   Visible visible;
@@ -43,7 +43,7 @@ struct QueryTiles {
         end((visible.high_query(tile.row + keys - 1, tile.q_len) + Config::kTileQ - 1) / Config::kTileQ) {
     steps = max(0, end - begin) * heads;
   }
-  // Some of them.
+  // A part of them.
   __device__ __forceinline__ QueryTiles(const Problem& p, const Tile& tile, int first, int last)
       : visible(p, tile),
         keys(min(Config::kTileKv, tile.k_len - tile.row)),
@@ -51,7 +51,7 @@ struct QueryTiles {
         begin(first),
         end(last),
         steps(max(0, end - begin) * heads) {}
-  // Whether some pair of query tile m and the key tile does not see each other.
+  // Whether some query of tile m does not see some key of the key tile.
   __device__ __forceinline__ bool edge(const Tile& tile, int m) const {
     return tile.row + Config::kTileKv > visible.high(m * Config::kTileQ, tile.k_len) ||
            tile.row < visible.low(m * Config::kTileQ + Config::kTileQ - 1);
@@ -71,20 +71,19 @@ KeyGrid make_schedule(const BwdParams& params) {
   KeyGrid grid{make_key_grid<Config>(p), {}};
   grid.in_turns = params.deterministic;
   if (causal && grid.in_turns) {
-    // So many heads side by side that at most 8 blocks or so wait for each other.
+    // The number of concurrent heads such that at most about 8 blocks wait for each other.
     grid.section = std::min(grid.groups, std::max(grid.section, resident / 8));
   } else if (causal && p.heads > p.kv_heads) {
-    // As many key heads side by side as give every block one long and one short tile (KeyTile), and as many
-    // every time.
+    // The number of concurrent key heads that gives every block one long and one short tile (KeyTile), the same in
+    // every section.
     const int64_t tiles = blocks(grid) / (p.cu_seqlens_q ? p.batch : 1);
     int sections = static_cast<int>((tiles + resident) / (2 * resident));
     while (sections > 1 && grid.groups % sections != 0) --sections;
     grid.section = grid.groups / std::max(1, sections);
   }
-  // Tiles of equal length are worked off in rounds, and the last may leave most blocks idle: its tiles are
-  // cut into parts, which makes rounds of parts. A part costs some query tiles' time of its own. Where a tile
-  // is cut its sums are others, and that depends on how many tiles there are; so not where the same bits are
-  // asked for.
+  // Tiles of equal length run in waves, and the last wave may leave most blocks idle. Its tiles are cut into
+  // parts, which gives waves of parts. Each part has an overhead of a few query tiles' time. Cutting a tile
+  // changes the order of its sums and depends on the number of tiles, so deterministic mode does not cut.
   grid.whole = static_cast<int>(blocks(grid));
   grid.parts = 1;
   if (full && !params.deterministic) {
@@ -103,20 +102,20 @@ KeyGrid make_schedule(const BwdParams& params) {
   return grid;
 }
 
-// Query tiles are walked from the last to the first: under a causal mask all blocks of a head then walk
-// together, and read the same tiles from L2. Heads that share the key head take turns for each tile, for the
-// same reason; their tiles take so long that a block's second one, a short one, would walk alone. So there
-// the short ones go from the first query tile to the last: a long one and a short one after it being as long
-// as any other such pair, all short ones walk together as well.
+// A block walks the query tiles from the last to the first: under a causal mask all blocks of a head then read
+// the same tiles from L2 at the same time. Query heads that share a key head alternate tile by tile, for the same
+// reason. Their key tiles take so long that a block's second, short tile would run out of step with the others.
+// So short tiles are walked from the first query tile to the last: every pair of a long and a short tile takes
+// the same time, and so the short tiles of all blocks run in step too.
 struct KeyTile : Tile {
   int begin, end;  // the query tiles to walk
   bool up;         // from `begin` on; else from the last to `begin`
   int piece;       // number of this part among those of all cut tiles; negative: a whole tile
 };
 
-// The key tiles of a persistent block, which takes the next tile of all when it is done
-// with one: under a causal mask or with cu_seqlens they differ in length. The warp that feeds the block takes
-// them, by a counter in global memory, and tells the others all there is to know of them.
+// The key tiles of a persistent block. When a block is done with a tile it takes the next one from a counter in
+// global memory, because under a causal mask or with cu_seqlens tiles differ in length. The producer warp takes
+// the tiles and passes their description to the other warps.
 class KeyTiles {
  public:
   static constexpr int kBytes = 2 * 48 + 4 * 8;  // in shared memory: two tiles and their barriers
@@ -129,7 +128,7 @@ class KeyTiles {
       ptx::mbarrier_init(empty(i), kReaders);
     }
   }
-  // The next tile, for the warp that feeds; false: there is none.
+  // The next tile, for the producer warp; false: there are no more tiles.
   template <class Config>
   __device__ __forceinline__ bool take(const Problem& problem, const KeyGrid& grid, int* counter,
                                        KeyTile& tile) {

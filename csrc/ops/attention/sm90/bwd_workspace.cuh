@@ -3,12 +3,12 @@
 
 #include "ops/attention/sm90/bwd_tile_scheduler.cuh"
 
-// The workspace of the backward up to head_dim 128, one piece per tile of queries: the fp32 accumulator of
-// dQ, to which the blocks of all key tiles add; the row statistics; and whose turn it is to add. Behind them
-// dK and dV of the parts of split key tiles.
+// The workspace of the backward up to head_dim 128. Each query tile has the fp32 accumulator of dQ, to which the
+// blocks of all key tiles add, the row statistics, and the number of the key tile that adds next. Behind these
+// follow dK and dV of the parts of split key tiles.
 namespace plab::ops::attention::sm90 {
 
-// With cu_seqlens sequences share no tile: one of n rows fills at most n / kTileQ + 1.
+// With cu_seqlens sequences share no tile: one of n rows takes at most n / kTileQ + 1.
 template <class Config>
 __host__ __device__ __forceinline__ int sum_tiles(const Problem& p) {
   return int(p.cu_seqlens_q ? p.q_len / Config::kTileQ + p.batch
@@ -45,7 +45,7 @@ struct BwdWorkspace {
   __device__ __forceinline__ int* turn(int64_t tile, int group) const {
     return reinterpret_cast<int*>(base + tiles * (kTileFloats + Config::kStatistics / 4)) + tile * 2 + group;
   }
-  // How many key tiles have been begun.
+  // How many key tiles have been started.
   __device__ __forceinline__ int* counter() const { return turn(tiles, 0); }
   // dK, then dV, of a part's 64 keys of a warpgroup, in the order of the accumulator's registers.
   __device__ __forceinline__ float4* piece(int64_t number, int group) const {

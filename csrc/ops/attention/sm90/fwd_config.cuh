@@ -9,8 +9,8 @@
 // The shape of a forward kernel, and the shared memory of a block.
 namespace plab::ops::attention::sm90 {
 
-// A block is one unit or two: a producer warp, kTileQ / 64 consumer warpgroups, and rings of their own. Two
-// units walk over different tiles, so that one computes while the other begins or ends a tile.
+// A block has one or two units. A unit is a producer warp, kTileQ / 64 consumer warpgroups, and its own rings. Two
+// units work on different tiles, so one computes while the other starts or finishes a tile.
 template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_, int kUnits_ = 1,
           int kStages_ = 2>
 struct FwdConfig {
@@ -25,10 +25,10 @@ struct FwdConfig {
   static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
   static constexpr int kBytesRings = 2 * kStages * kBytesKv, kBytesBarriers = 1024;
   static constexpr int kBytesMost = 227 / kUnits * 1024;  // of a unit
-  // With several buffers for Q a unit goes from tile to tile without draining its products: one tile's
-  // queries are in use, the last one's buffer holds O until TMA has fetched it, the next one's queries
-  // arrive. Where there is room for one, O leaves from registers, and the next queries arrive under the end
-  // of this tile.
+  // With several buffers for Q a unit goes from tile to tile without draining its products. One buffer holds
+  // the current queries, one holds O of the previous tile until TMA has read it, and one receives the next
+  // queries. With a single buffer O is stored from registers, and the next queries arrive at the end of this
+  // tile.
   static constexpr int kStagesQ = std::min(3, (kBytesMost - kBytesRings - kBytesBarriers) / kBytesQ);
   static constexpr int kUnitBytes = (kStagesQ * kBytesQ + kBytesRings + kBytesBarriers + 1023) / 1024 * 1024;
   static constexpr int kSmemBytes = kUnits * kUnitBytes;

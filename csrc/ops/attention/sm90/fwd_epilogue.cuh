@@ -6,8 +6,8 @@
 #include "ops/attention/sm90/epilogue.cuh"
 #include "ops/attention/sm90/fwd_config.cuh"
 
-// The two ways in which O leaves the forward: through shared memory, from where TMA stores it, and straight
-// from registers.
+// The epilogue of the forward. O is stored in one of two ways: with TMA from shared memory, or directly from
+// registers.
 namespace plab::ops::attention::sm90 {
 
 // Puts this warp's 16 accumulator rows, from row `band` of a tile of kRows rows on, times factor[h], into the
@@ -44,7 +44,7 @@ __device__ __forceinline__ void write_row(Element* row, const float (&acc)[kDim 
       const int e = 4 * (piece + i) + 2 * h;
       w[i] = ptx::pack_pair<Element>(acc[e] * factor, acc[e + 1] * factor);
     }
-    // A 4 x 4 transposition: halves of pairs change places, then pairs.
+    // A 4 x 4 transposition: swaps halves of pairs, then pairs.
     uint32_t a = __shfl_xor_sync(~0u, odd ? w[0] : w[1], 1);
     uint32_t b = __shfl_xor_sync(~0u, odd ? w[2] : w[3], 1);
     (odd ? w[0] : w[1]) = a;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void finish_rows(const FwdParams& p, const LazyRow& r
   }
 }
 
-// From registers, so that the one Q buffer could be given back after the last S.
+// From registers, so that the only Q buffer is free after the last S.
 template <class Config>
 __device__ __forceinline__ void store_from_registers(const FwdParams& p,
                                                      const float (&o)[Config::kHeadDim / 2],
@@ -92,8 +92,8 @@ __device__ __forceinline__ void store_from_registers(const FwdParams& p,
   }
 }
 
-// Through shared memory. Only this warpgroup reads its 64 rows of Q, and it is done with them: they become
-// O's staging area, and free once O has left (wait_for_store).
+// Through shared memory. Only this warpgroup reads its 64 rows of Q, and it is done with them. They become the
+// staging area of O and are free again when O is stored (wait_for_store).
 template <class Config>
 __device__ __forceinline__ void store_by_tma(const FwdParams& p, const FwdMaps& maps,
                                              const FwdMemory<Config>& memory,
@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_by_tma(const FwdParams& p, const FwdMaps& 
   finish_rows<Config>(p, rows, factor, work, first, inverse, band, lane);
   const uint32_t o_tile = memory.q_ring + stage * Config::kBytesQ;
   stage_band<Element, kM, kD>(o_tile, band, o, inverse);
-  if (problem.cu_seqlens_q != nullptr) {  // the rows behind a sequence are its neighbour's
+  if (problem.cu_seqlens_q != nullptr) {  // the rows behind a sequence belong to the next one
     ptx::named_barrier_sync(own_barrier, kWarpgroup);
     store_rows<kM, kD>(row_pointer<Element>(p.out, work.batch, work.q_row + work.row, work.head), p.out.row,
                        o_tile, 64 * group, work.rows, problem.head_dim);

@@ -10,13 +10,13 @@
 namespace plab::ops::attention::sm90 {
 
 // attention_fwd_sm90: O = softmax(mask(Q K^T scale)) V and its LSE, by wgmma and TMA.
-// Mapping   persistent: a unit (FwdConfig) stays on its SM and walks over tiles of kTileQ query rows of one
-//           head: a producer warp feeds TMA, and kTileQ / 64 consumer warpgroups own 64 rows each. S(n) =
-//           Q K(n)^T is issued before O += P(n+1) V(n+1), so the softmax of tile n runs under the second
-//           product; with kPingPong the two warpgroups take turns issuing, so that one's products run under
-//           the other's softmax. P stays in registers, as the A operand. With several buffers for Q the first
-//           S of the next query tile is issued before the last P V of this one, whose O leaves while products
-//           run.
+// Mapping   a persistent kernel: a unit (FwdConfig) stays on its SM and walks over tiles of kTileQ query rows
+//           of one head. A producer warp issues TMA loads, and kTileQ / 64 consumer warpgroups own 64 rows
+//           each. S(n) = Q K(n)^T is issued before O += P(n+1) V(n+1), so the softmax of tile n overlaps with
+//           the second product. With kPingPong the two warpgroups issue in turns, so the products of one
+//           overlap with the softmax of the other. P stays in registers, as the A operand. With several
+//           buffers for Q the first S of the next query tile is issued before the last P V of this one, and O
+//           is stored while products run.
 // Bytes     2 B (2 Sq H + 2 Sk Hkv) D + 4 B H Sq        Flops  4 B H Sq Sk D, half of it under a causal mask
 // Roof      Sk / 2 flop per byte: compute, 989 TFLOP/s dense. At d64 the exponentials (16 a clock and
 //           SM) take as long as the products.
@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     LazyRow state;
     int leaving = -1;  // the Q buffer from which TMA is storing O
     WarpgroupTile part{};
-    bool begins = true;  // the next P V is a tile's first: it overwrites O, which nothing need set to 0
+    bool begins = true;  // the next P V is the first of its tile: it overwrites O, so O need not be set to 0
 #pragma unroll
     for (int i = 0; i < kD / 2; ++i) o[i] = 0.f;
 
-    // Phases whose state is bound here, once: called with all of it at every place, they compile to other
-    // registers.
+    // The phases, with their state bound here once: passing all of it at every call site makes the compiler
+    // allocate registers differently.
     const auto release = [&](auto& ring, uint32_t empty) { release_buffer(ring, empty, lane); };
     const auto skip = [&](auto& ring, uint32_t full, uint32_t empty) {
       ptx::mbarrier_wait(full + 8 * ring.stage, ring.parity);

@@ -9,8 +9,8 @@
 // The grid of the forward, its tensor maps, and its launch.
 namespace plab::ops::attention::sm90 {
 
-// Whether blocks take their tiles from a counter in global memory. Without a mask tiles of 128 rows come out
-// even, and the counter would only cost its two microseconds.
+// Whether blocks take their tiles from a counter in global memory. Without a mask, tiles of 128 rows take equal
+// time, and the counter would only cost its two microseconds.
 inline bool counts_tiles(const Problem& p) {
   return p.cu_seqlens_q != nullptr || p.window_right >= 0 || p.head_dim <= 64;
 }
@@ -33,7 +33,7 @@ void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cud
   launch.blockDim = dim3(how.threads);
   launch.dynamicSmemBytes = how.shared_bytes;
   launch.stream = stream;
-  // Over equal lengths the kernel before this one only clears the counter, which the producers wait for.
+  // With equal lengths the previous kernel only clears the counter, and only the producers wait for it.
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -50,7 +50,7 @@ FwdPlan plan_fwd_config(const Problem& p) {
   TileGrid tiles = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
   const int64_t count =
       std::min<int64_t>((blocks(tiles) + Config::kUnits - 1) / Config::kUnits, cuda::sm_count());
-  // Tiles of equal length: all of a head side by side, because they share its keys.
+  // Tiles of equal length: all tiles of a head run concurrently, because they share its keys.
   if (!tiles.last_first)
     tiles.section = 1;
   else if (!plan.workspace.tile_counter)

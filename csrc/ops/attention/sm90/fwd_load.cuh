@@ -6,9 +6,9 @@
 // The producer warp of the forward.
 namespace plab::ops::attention::sm90 {
 
-// The producer warp of unit number `unit`: finds the unit's work, announces it with its Q, and feeds the
-// rings of K and V as consumers empty them. The whole warp waits and counts, one lane copies: what all lanes
-// agree on costs uniform registers only.
+// The producer warp of unit number `unit`: finds the unit's next tile, passes its description to the consumers
+// together with Q, and refills the rings of K and V as consumers free them. The whole warp waits and counts, and
+// one lane copies: values that are equal in all lanes take uniform registers only.
 template <class Config>
 __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, const FwdMaps& maps,
                                            const FwdMemory<Config>& memory, int unit) {
@@ -50,10 +50,10 @@ __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, co
   while (work.rows > 0) {
     k_row = work.k_row, kv_head = work.head / (problem.heads / problem.kv_heads), batch = work.batch;
     const int begin = work.key_begin, end = work.key_end;
-    // When to ask for the next tile, to look for it, and to announce it with its queries, which a buffer must
-    // be free for. Looking takes a while, in which the rings must not run empty: with one buffer for Q the
-    // time for it is at once. A counter is asked late, so that no unit holds a tile that an idle one could
-    // begin, but with cu_seqlens, where looking takes longest.
+    // When to take the next tile, when to compute where it lies, and when to announce it with its queries,
+    // which needs a free buffer. Computing it takes a while, and the rings must not run empty meanwhile: with
+    // one buffer for Q it is done at once. The counter is read late, so that no unit holds a tile that an idle
+    // unit could start. With cu_seqlens it is read early, because there the computation takes longest.
     const bool late = counter != nullptr && problem.cu_seqlens_q == nullptr;
     const int early = max(late ? min(end - 2, begin + 1) : end - 2, begin);
     const int asks = late ? min(end - 1, begin + 2) : end - 1;

@@ -10,16 +10,16 @@ namespace plab::ops::attention::sm90 {
 
 constexpr int kTurnBarrier = 1;  // named barriers: this one and the next for the turns of two warpgroups
 
-// Every warp gives a buffer back for itself. One for the warpgroup would do where products are, which four
-// warps issue together; but a tile that is only skipped could be replaced before another warp has looked, and
-// that warp would wait for a parity that has passed.
+// Every warp releases a buffer itself. One arrival per warpgroup would be enough after a product, which four warps
+// issue together. But a skipped tile could be replaced before another warp has tested its barrier, and that warp
+// would wait for a parity that has passed.
 template <int kStages>
 __device__ __forceinline__ void release_buffer(Ring<kStages>& ring, uint32_t empty, int lane) {
   if (lane == 0) ptx::mbarrier_arrive(empty + 8 * ring.stage);
   ring.advance();
 }
 
-// The one buffer of Q goes back after the last S of a tile.
+// The only Q buffer is released after the last S of a tile.
 template <class Config>
 __device__ __forceinline__ void release_single_q(const FwdMemory<Config>& memory,
                                                  const Ring<Config::kStagesQ>& q, const WorkTile& work, int n,
@@ -28,7 +28,7 @@ __device__ __forceinline__ void release_single_q(const FwdMemory<Config>& memory
     ptx::mbarrier_arrive(memory.q_empty + 8 * q.stage);
 }
 
-// Waits for the next Q and for the note of its tile.
+// Waits for the next Q and for the description of its tile.
 template <class Config>
 __device__ __forceinline__ WorkTile next_work_tile(const FwdMemory<Config>& memory,
                                                    const Ring<Config::kStagesQ>& q, int group,
@@ -50,8 +50,8 @@ __device__ __forceinline__ void pass_turn(int group) {
   if (Config::kPingPong) ptx::named_barrier_arrive(kTurnBarrier + 1 - group, 2 * kWarpgroup);
 }
 
-// Rows behind the end of a sequence become 0 in the tile of V: with cu_seqlens they are its neighbour's, and
-// a NaN there must not meet a probability of 0.
+// Sets the rows of V behind the end of a sequence to 0. With cu_seqlens they belong to the next sequence, and a
+// NaN there must not be multiplied by a probability of 0.
 template <class Config>
 __device__ __forceinline__ void clear_tail(uint32_t v_tile, int first, int own_barrier) {
   constexpr int kD = Config::kHeadDim, kN = Config::kTileKv;

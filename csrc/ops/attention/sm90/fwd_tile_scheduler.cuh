@@ -20,9 +20,9 @@ __device__ __forceinline__ int count_tiles(const Problem& problem, int tile_rows
 }
 
 // The tiles of unit `me` of `many` persistent units. Under a causal mask a section's tiles are sorted by
-// falling length; handed out in serpentine order (0 1 2 2 1 0 0 1 2 ...) every unit gets the same sum of
-// lengths, section by section, and needs no counter in global memory. Tiles of other lengths would not come
-// out even: after their first, units take them from a counter that all share.
+// decreasing length. In serpentine order (0 1 2 2 1 0 0 1 2 ...) every unit gets the same sum of lengths in each
+// section, so no counter in global memory is needed. Where lengths would not balance, units take all tiles but
+// their first from a shared counter.
 class PersistentTiles {
  public:
   __device__ __forceinline__ PersistentTiles(const TileGrid& grid, int32_t* counter, int me, int many)
@@ -33,7 +33,7 @@ class PersistentTiles {
         total_(uint32_t(grid.tiles) * uint32_t(grid.groups)),
         span_(grid.last_first ? uint32_t(grid.tiles) * uint32_t(grid.section) : total_) {}
 
-  // Asks the counter for another tile, which the next call of next() gives: the answer has time until then.
+  // Increments the counter for another tile. The next call of next() returns it, which hides the latency.
   __device__ __forceinline__ void ask() {
     if (counter_ == nullptr) return;
     ptx::wait_for_previous_grid();  // which sets the counter to 0
@@ -43,7 +43,7 @@ class PersistentTiles {
 
   __device__ __forceinline__ bool next(uint32_t& index) {
     if (counter_ != nullptr) {
-      if (!asked_) ask();  // the last answer was a tile of no sequence
+      if (!asked_) ask();  // the last tile belonged to no sequence
       asked_ = false;
       index = many_ + uint32_t(uniform(taken_));
       return index < total_;
@@ -69,9 +69,9 @@ class PersistentTiles {
   uint32_t total_, span_, first_ = 0, turn_ = 0;
 };
 
-// A section whose tiles come out even in that order. With lengths that fall linearly, what the last,
-// incomplete rounds cost beyond the average is r (2 blocks - r) / tiles^2, where r is what two-round laps
-// leave over.
+// A section size whose tiles balance in serpentine order. With linearly decreasing lengths, the last, incomplete
+// rounds cost r (2 blocks - r) / tiles^2 more than the average, where r is the number of tiles modulo two
+// rounds.
 inline int even_section(const TileGrid& grid, int64_t blocks) {
   int best = grid.section;
   double least = 1e30;
@@ -83,18 +83,18 @@ inline int even_section(const TileGrid& grid, int64_t blocks) {
   return best;
 }
 
-// A tile of kTileQ queries and the tiles of kTileKv keys that it sees, from key_end - 1 down to key_begin; at
-// least one, so that rows that see nothing need no code of their own: the mask leaves them a sum of 0. The
-// producer works this out and hands it on in shared memory, with the queries: consumers have no time for
-// divisions.
+// A tile of kTileQ queries and the tiles of kTileKv keys that it sees, from key_end - 1 down to key_begin. There
+// is at least one key tile, so rows that see nothing need no special code: the mask gives them a sum of 0. The
+// producer computes this and passes it on in shared memory, with the queries, because divisions would slow the
+// consumers down.
 struct alignas(16) WorkTile {
-  int rows, row;           // valid queries, 0: there is no more work; the first of them in its sequence
+  int rows, row;           // valid queries (0: no more work); the first one in its sequence
   int q_len, k_len;        // of this sequence
   int key_begin, key_end;  // key tiles
   int clear_from;          // from this key tile on, every row sees the left end of its window
   int head, batch;
   int q_row, k_row;  // where the sequence begins in its tensors
-  int edge;          // where warpgroups walk together: from this key tile on, some row does not see all keys
+  int edge;  // if warpgroups share the key tiles: from this key tile on, some row does not see all keys
 };
 
 template <int kTileQ, int kTileKv, bool kTogether>
@@ -143,9 +143,9 @@ __device__ __forceinline__ Visible visible_of(const Problem& problem, const Work
   return Visible(problem, tile);
 }
 
-// What one warpgroup's 64 rows see of the tile, and where their LSE lies; not worked out where warpgroups
-// take turns and so walk over the same key tiles. `end` is key_begin if none of the rows is valid, and may
-// lie one key tile before the tile's end. From key tile `edge` on some row does not see all keys.
+// What one warpgroup's 64 rows see of the tile, and where their LSE is stored. Not computed if the warpgroups
+// take turns, because then they walk over the same key tiles. `end` is key_begin if none of the rows is valid.
+// It may be one key tile before the tile's end. From key tile `edge` on, some row does not see all keys.
 struct alignas(16) WarpgroupTile {
   int end, edge;
   int64_t lse;  // of the tile's first row

@@ -6,8 +6,8 @@
 #include "cuda/ptx/wgmma.cuh"
 #include "ops/attention/sm90/tma.cuh"
 
-// Matrix products of one warpgroup by wgmma: asynchronous, so they are issued here and waited for by the
-// caller.
+// Matrix products of one warpgroup by wgmma: they are asynchronous. This file issues them, the
+// caller waits.
 namespace plab::ops::attention::sm90 {
 
 // The address of the step-th group of 16 columns of a K-major tile of kRows rows.

@@ -7,7 +7,7 @@
 namespace plab::ops::attention::sm90 {
 namespace {
 
-// TMA walks no strides of 2^40 bytes and more.
+// TMA strides must be below 2^40 bytes.
 bool tma_walks(const Problem& p, const View& view, int64_t rows, int64_t heads) {
   const auto walks = [](int64_t size, int64_t stride) { return size <= 1 || stride < int64_t{1} << 39; };
   return walks(rows, view.row) && walks(heads, view.head) && walks(p.cu_seqlens_q ? 1 : p.batch, view.batch);
@@ -48,8 +48,8 @@ std::optional<BwdPlan> plan_bwd(const BwdParams& params) {
       !tma_walks(p, params.q, p.q_len, p.heads) || !tma_walks(p, params.dout, p.q_len, p.heads) ||
       !tma_walks_keys(p, params.k, params.v))
     return std::nullopt;
-  // Up to head_dim 128 the backward's own preprocessing makes the row statistics; the sink's gradient needs
-  // them as well.
+  // Up to head_dim 128 the backward's own preprocessing computes the row statistics. The sink's gradient needs
+  // them too.
   BwdPlan plan;
   if (p.head_dim > 128 || params.dsink != nullptr) plan = plan_row_statistics(params);
   plan.append(p.head_dim <= 64    ? plan_bwd_d64(params)

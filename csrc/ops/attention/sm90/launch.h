@@ -9,8 +9,8 @@
 // sm_90a alone.
 namespace plab::ops::attention::sm90 {
 
-// Nothing where the problem has to take the portable path: strides that TMA cannot walk, and backwards whose
-// scale is not positive.
+// No plan where the problem must take the portable path: strides that TMA does not support, and backward passes
+// whose scale is not positive.
 std::optional<FwdPlan> plan_fwd(const FwdParams& params);
 std::optional<BwdPlan> plan_bwd(const BwdParams& params);
 

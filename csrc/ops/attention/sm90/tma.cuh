@@ -9,7 +9,7 @@
 
 // Tiles as TMA writes them and wgmma reads them: head_dim is cut into chunks of 64 elements (128 bytes), a
 // chunk holds all rows of the tile, and 16-byte piece c of row r lies at c ^ (r % 8), the 128-byte swizzle.
-// And what producer and consumer warps agree on: warpgroups, rings of buffers, values that a whole warp shares.
+// Also what producer and consumer warps share: warpgroups, rings of buffers, warp-uniform values.
 namespace plab::ops::attention::sm90 {
 
 namespace ptx = plab::cuda::ptx;
@@ -36,8 +36,8 @@ __device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 // A tensor as TMA sees it: (column, row, head, batch); with cu_seqlens one batch of all rows.
 inline CUtensorMap make_tensor_map(const View& view, ElementType element, int64_t dim, int64_t rows,
                                    int64_t heads, int64_t batch, int tile_rows) {
-  // An expanded tensor has a stride of 0, which TMA walks like any other. Nobody steps along a single
-  // element.
+  // An expanded tensor has a stride of 0, which TMA supports like any other. The stride of a single element is
+  // never used.
   const auto bytes = [](int64_t size, int64_t stride) { return cuuint64_t(size > 1 ? stride * 2 : 16); };
   const cuuint64_t sizes[4] = {cuuint64_t(dim), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(batch)};
   const cuuint64_t strides[3] = {bytes(rows, view.row), bytes(heads, view.head), bytes(batch, view.batch)};
@@ -47,16 +47,16 @@ inline CUtensorMap make_tensor_map(const View& view, ElementType element, int64_
   return cuda::swizzled_map(type, view.data, sizes, strides, box);
 }
 
-// With cu_seqlens the rows behind a sequence are its neighbour's, which must not reach a product, not even
-// times 0 (they may hold a NaN). So TMA is shown a tensor in which they do not exist: (column, row of a tile,
-// head, stop), where the tile's rows are the tile_rows rows before row `stop` of the real tensor. A tile that
-// begins `rows` before its sequence's end asks for the box that begins `rows` before the tensor's end; what
-// hangs over arrives as zeros.
+// With cu_seqlens the rows behind a sequence belong to the next one. They must not reach a product, not even times
+// 0, because they may hold a NaN. So the tensor map describes a tensor in which they do not exist: (column, row of
+// a tile, head, stop), where the tile's rows are the tile_rows rows before row `stop` of the real tensor. A tile
+// that starts `rows` before the end of its sequence loads the box that starts `rows` before the end of this
+// tensor. What is out of bounds arrives as zeros.
 inline CUtensorMap make_row_map(const Problem& p, const View& view, int64_t rows, int64_t heads,
                                 int tile_rows) {
   if (p.cu_seqlens_q == nullptr)
     return make_tensor_map(view, p.element, p.head_dim, rows, heads, p.batch, tile_rows);
-  const int64_t stride = rows > 1 ? view.row : 8;  // a single row has none
+  const int64_t stride = rows > 1 ? view.row : 8;  // a single row has no stride
   const View ragged{static_cast<uint16_t*>(view.data) - tile_rows * stride, stride, stride, view.head};
   return make_tensor_map(ragged, p.element, p.head_dim, tile_rows, heads, rows + 1, tile_rows);
 }

@@ -9,9 +9,9 @@
 
 namespace plab::ops {
 
-/// A contiguous matrix in boxes of `box_rows` rows and 128 bytes, swizzled for wgmma. What lies outside of
-/// the matrix arrives as zeros, and fp32 rounded to TF32, because wgmma would cut the lower bits off and make
-/// every result too small. Data and rows start at multiples of 16 bytes.
+/// A contiguous matrix in boxes of `box_rows` rows and 128 bytes, swizzled for wgmma. What lies outside
+/// of the matrix arrives as zeros. fp32 is rounded to TF32 on the way, because wgmma would truncate the lower bits
+/// and make every result too small. Data and rows start at multiples of 16 bytes.
 inline CUtensorMap matrix_map(const void* data, int64_t rows, int64_t columns, ElementType type,
                               uint32_t box_rows) {
   constexpr uint32_t kRowBytes = 128;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Y = tanh(X M + b), rows x d, for problems of about a wave of tiles: there the bias and tanh of an own
-// kernel cost a fifth of the product, and here they run on the accumulators.
+// Y = tanh(X M + b), rows x d, for problems of about a wave of tiles. There a separate kernel for bias and tanh
+// costs a fifth of the GEMM. Here bias and tanh are the epilogue of the GEMM.
 //
 // Mapping   a block makes a tile of 128 x 128: one warp copies (TMA), two warpgroups multiply 64 rows each.
 //           A stage is 128 bytes of depth of both operands, a step of wgmma 32 of them, whatever the type.

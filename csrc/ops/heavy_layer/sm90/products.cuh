@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One or two products of matrices with 16-bit elements in one launch, for problems that are too small for the
-// library: a product of 512 x 512 matrices is over in two microseconds, less than launches lie apart.
+// One or two 16-bit GEMMs in one launch, for problems that are too small for cuBLAS: a 512 x 512 GEMM takes two
+// microseconds, less than the time between two launches.
 //
 // Mapping   a block makes a tile: one warp copies (TMA), each warpgroup multiplies 64 rows (wgmma). Two share
 //           an SM, so that one starts or ends while the other multiplies.
 // Bytes     each operand once per tile across it, from L2.     Flops  2 rows columns depth.
 // Roof      latency: of the launch, of the first copy, of the sums that depend on each other.
-// Contract  operands and rows start at multiples of 16 bytes. A launch after another one of these may start
-//           under its end, and waits before it reads (programmatic dependent launch).
+// Contract  operands and rows start at multiples of 16 bytes. With
+//           programmatic dependent launch a launch may start while the previous one of these still runs,
+//           and waits before it reads.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +40,7 @@ struct Product {
   const void* bias = nullptr;
 };
 
-/// Sums of columns that a launch makes beside its products.
+/// Column sums that a launch computes besides its GEMMs.
 struct ColumnSums {
   const float* partial;  // chunks x d
   void* sums;
@@ -64,7 +65,7 @@ struct Tile {
   static constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
 };
 using LargeTile = Tile<2, 128, 3>;  // a wave of them is enough for the GPU
-using SmallTile = Tile<1, 64, 6>;   // more blocks where the large ones would be few
+using SmallTile = Tile<1, 64, 6>;   // more blocks where there would be few large tiles
 
 // As the kernel takes it. The maps' rows are the matrices' in memory.
 struct Task {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// heavy_layer's products on Hopper, by kernels of our own: problems of about a wave of tiles or less, for
-// which the library's products and the launches between them take longer. Operands start at multiples of 16
+// heavy_layer's GEMMs on Hopper with our own kernels. They serve problems of about a wave of tiles or less, where
+// cuBLAS and the gaps between launches take longer. Operands start at multiples of 16
 // bytes; their addresses need only be known for the launch.
 #pragma once
 
@@ -19,7 +19,7 @@ struct ProductTanhParams {
   void* y;
   int64_t rows, d;
   ElementType type;   // fp32 is multiplied as TF32
-  bool follows_fold;  // the launch before was launch_fold(), under whose end this one may start
+  bool follows_fold;  // the previous launch was launch_fold(); this one may start before its end
 };
 
 // W23 = W2 W3, and the transpose of M = W1 W23.

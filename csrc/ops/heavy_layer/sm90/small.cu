@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// heavy_layer where its products are of about a wave of tiles or less, 16 bits: the library's products and
-// the launches between them take longer than the tensor cores need, so that here the products are ours and
-// what does not depend on each other goes into one launch.
+// heavy_layer for 16-bit GEMMs of about a wave of tiles or less. There cuBLAS and the gaps between launches take
+// longer than the tensor cores need. So these GEMMs are our own kernels, and independent GEMMs share a launch.
 //
 //     folded, forward     W23 = W2 W3
 //                         M^T = W23^T W1^T                              (then product_tanh)
 //             backward    (before: G = dY (1 - Y^2) and partial sums of db by tanh_backward;
 //                         dM = X^T G, which is deep and not small, by the library)
-//                         T = W1^T dM    dW1 = dM W23^T    db           beside these two, on another
+//                         T = W1^T dM    dW1 = dM W23^T    db           concurrently, on another
 //                         dW2 = T W3^T   dW3 = W2^T T                   stream, dX = G M^T
 //     chain,  forward     H1 = X W1, H2 = H1 W2, Y = tanh(H2 W3 + b)
 //             backward    (before: G, as above)
@@ -79,7 +78,7 @@ void launch_folded_backward(const OwnBackwardParams& p, cudaStream_t stream) {
   const auto& [dm, t] = p.own;
   const int64_t d = p.d;
   Fork fork(stream);
-  fork.split();  // dX fills what the small products leave of the GPU
+  fork.split();  // dX uses the part of the GPU that the small GEMMs leave idle
   launch_together<LargeTile>(p.type, {{{p.g}, {m, !p.m_is_transposed}, p.dx, p.rows, d, d}}, !kFollows,
                              fork.side());
   launch_together<SmallTile>(p.type, {{{p.w1, true}, {dm}, t, d, d, d}, {{dm}, {w23, true}, p.dw1, d, d, d}},

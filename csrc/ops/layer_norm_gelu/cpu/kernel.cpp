@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm_gelu on the CPU: one row after the other, torch's threads over pieces of the rows. Sums in
-// double: the loops are bound by erfc, so the wider adds cost nothing. GELU through erfc, not 1 + erf: no
-// cancellation for negative z.
+// layer_norm_gelu on the CPU: row by row, with torch's threads over pieces of the rows. Sums are kept in double:
+// the loops are bound by erfc, so the wider additions cost nothing. GELU uses erfc and not 1 + erf, which cancels
+// for negative z.
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -84,7 +84,7 @@ void forward_rows(const ForwardParams& p, int64_t begin, int64_t end) {
   }
 }
 
-/// dx of these rows; adds their shares of dweight and dbias to `sums` (2 * cols).
+/// dx of these rows; adds their parts of dweight and dbias to `sums` (2 * cols).
 template <class T, class Gelu>
 void backward_rows(const BackwardParams& p, int64_t begin, int64_t end, Accum<T>* sums,
                    std::vector<Accum<T>>& scratch) {

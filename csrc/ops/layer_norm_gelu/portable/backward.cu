@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which configuration of the backward kernel serves which rows; measured by
-// benchmarks/layer_norm_gelu/layer_norm_gelu_sweep.py. Compiled once for each element type, as forward.cu is.
+// Which configuration of the backward kernel is used for which rows, as measured by
+// benchmarks/layer_norm_gelu/layer_norm_gelu_sweep.py. Compiled once per element type, like forward.cu.
 #include "ops/layer_norm_gelu/portable/backward.cuh"
 #include "ops/layer_norm_gelu/portable/launch.cuh"
 #include "ops/layer_norm_gelu/portable/long_rows.cuh"

@@ -3,11 +3,11 @@
 // With H = (X - mean) rstd and dZ = dY gelu'(H W + B):  dW = sum dZ H,  dB = sum dZ,  dH = dZ W,
 //      dX = rstd (dH - avg(dH) - H avg(dH H)), averages over a row; with a residual + the sum's own gradient.
 //
-// Mapping   one group of threads per row as in the forward, the next rows of X and dY on their way through
-//           shared memory. A thread keeps dW and dB of its columns in registers over all its rows. They leave
-//           once per block, and a second kernel adds the blocks' sums in a fixed order: no atomics, the same
-//           bits in every run. So all blocks are resident at once: another wave would move 16 d more bytes
-//           per block.
+// Mapping   one group of threads per row as in the forward; the next rows of X and dY are prefetched into
+//           shared memory. A thread keeps dW and dB of its columns in registers over all its rows. Each
+//           block writes its sums once, and a second kernel adds them in a fixed order: no atomics, the same
+//           bits in every run. All blocks are resident at once, because another wave would move 16 d more
+//           bytes per block.
 // Bytes     rows * (3 d e + 8), e = bytes per element, and 16 d per block for the sums (L2).
 // Flops     about 40 per element.
 // Roof      memory: an H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md counts
@@ -24,8 +24,8 @@
 
 namespace plab::ops::layer_norm_gelu {
 
-/// kResidentThreads as in ForwardConfig; kWarps: of a block whose warps have a row each; kOverlap: the first
-/// part of the next row is done before this one's sums are collected.
+/// kResidentThreads: as in ForwardConfig. kWarps: the warps of a block in which each warp has its own row.
+/// kOverlap: the first part of the next row is computed before the sums of this row are collected.
 template <class Tile_, class Group_, int kResidentThreads_, int kWarps_, Weights kWeights_, int kStages_,
           bool kOverlap_, GeluForm kForm_, bool kResidual_ = false>
 struct BackwardConfig {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     backward_kernel(const __grid_constant__ BackwardParams params, RowOrder order) {
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
-  // Two instructions less than what cancels exactly, for 16-bit rows that are worth it.
+  // Saves two instructions compared with the exactly cancelling form, for the 16-bit rows that profit from it.
   constexpr bool kMultipliedOut = sizeof(Element) == 2 && Tile::kAccess == Access::kExact;
   static __shared__ typename Config::Group::Storage storage;
   extern __shared__ float4 shared[];
@@ -133,12 +133,12 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   using Floats = typename Tile::Floats;
   using Ticket = typename Config::Group::Ticket;
   int loaded = 0;
-  // Where there are registers left, H waits in them for the row's sums; else it is computed again.
+  // If registers are left, they keep H until the row's sums are known; else H is recomputed.
   constexpr bool kKeepsH =
       !Config::kOverlap && !Config::kResidual && !Config::Group::kIsWarp && Tile::kElements == 16;
   struct Nothing {};
   using Kept = std::conditional_t<kKeepsH, Floats, Nothing>;
-  // dH of the next row, the sums for dW and dB, and this thread's share of the row's two sums.
+  // dH of the next row, the sums for dW and dB, and this thread's part of the row's two sums.
   auto first_part = [&](Floats& dh, [[maybe_unused]] Kept& kept, Row& row) -> Ticket {
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
     row = ahead_row;
@@ -178,8 +178,8 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
                          const Ticket& ticket) {
     float sum, sum_h;
     group.collect(ticket, sum, sum_h);
-    // dX = rstd (dH - avg(dH) - H avg(dH H)). Where it is not multiplied out, the same H as above cancels
-    // what it should.
+    // dX = rstd (dH - avg(dH) - H avg(dH H)). If this is not multiplied out, the same H as above makes the
+    // terms cancel.
     const float shift = -sum * inverse_cols, slope = -sum_h * inverse_cols;
     const float scale = row.rstd * Config::kOutScale;
     const float slope_of_x = slope * scale * row.rstd;
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     }
   }
 
-  cuda::ptx::launch_dependents();  // add_partials_kernel waits for the end, but not to be launched
+  cuda::ptx::launch_dependents();  // add_partials_kernel may start now; it waits for this kernel's end
   const auto store = [&](Floats& sums, void* whole, int64_t of_partial) {
     if (!add_warps<Config>(sums, reinterpret_cast<float*>(shared))) return;
     if constexpr (Config::kScaled) {

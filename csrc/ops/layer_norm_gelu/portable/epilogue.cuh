@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done with a finished row, and with the sums over all rows.
+// The epilogue of a row, and of the sums over all rows.
 //
 //   forward    finish_row: GELU of the normalised row, stored
-//   backward   add_warps, store_sums: a block's sums for dW and dB leave; add_partials_kernel adds those of
-//              all blocks
+//   backward   add_warps, store_sums: a block stores its sums for dW and dB; add_partials_kernel adds the
+//              sums of all blocks
 #pragma once
 
 #include "cuda/math.cuh"
@@ -32,8 +32,8 @@ __device__ __forceinline__ void finish_vec(const typename Config::Tile& tile,
   tile.store_vec(y, i, f);
 }
 
-/// y of this thread's elements. 16-bit rows far from zero are rare: their path is short code instead of fast
-/// code.
+/// y of this thread's elements. 16-bit rows far from zero are rare: their path is optimised for code
+/// size.
 template <class Config, class Rows>
 __device__ __forceinline__ void finish_row(const typename Config::Tile& tile, const Rows& ring, RingSlot slot,
                                            const RowStatistics& s,
@@ -58,7 +58,7 @@ __device__ __forceinline__ void finish_row(const typename Config::Tile& tile, co
   }
 }
 
-/// Adds what the block's warps have, where each has rows of its own; true in the threads that hold the sum.
+/// Adds the sums of the block's warps if each warp has its own rows; true in the threads that hold the total.
 template <class Config>
 __device__ bool add_warps(typename Config::Tile::Floats& sums, float* shared) {
   using Tile = typename Config::Tile;
@@ -100,8 +100,8 @@ __device__ void store_sums(const Tile& tile, const typename Tile::Floats& sums, 
 }
 
 /// Adds the blocks' sums: column by column, always in the same order.
-/// Mapping: a block has kColumns columns; a warp reads 32 / kColumns rows at a time, the warps take turns,
-/// then the sums of all are added. Few columns a block where a row has few: there must be blocks enough.
+/// Mapping: a block has kColumns columns. A warp reads 32 / kColumns rows at a time, and rows are distributed over
+/// the warps; then the warps' sums are added. Short rows use few columns per block, so that there are enough blocks.
 /// Bytes: partial_rows * 8 d, from L2.
 template <class Element, int kColumns>
 __global__ void __launch_bounds__(1024) add_partials_kernel(const float* partial, int64_t partial_rows,
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(1024) add_partials_kernel(const float* partial
   }
 }
 
-/// Columns and threads of its blocks, by the number of columns alone: the order of the additions depends on
-/// nothing else.
+/// Columns and threads of a block. They follow from the number of columns alone, and so does the order of the
+/// additions.
 constexpr int64_t kFewColumns = 2048, kManyColumns = 4096;
 
 }  // namespace plab::ops::layer_norm_gelu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which configuration of the forward kernels serves which rows; measured by
-// benchmarks/layer_norm_gelu/layer_norm_gelu_sweep.py. The kernels are most of what nvcc compiles, so this file is compiled
-// once for each element type, PLAB_ELEMENT, side by side.
+// Which configuration of the forward kernels is used for which rows, as measured by
+// benchmarks/layer_norm_gelu/layer_norm_gelu_sweep.py. The kernels are most of what nvcc compiles. So this file is
+// compiled once per element type, PLAB_ELEMENT, and these compilations run in parallel.
 #include "ops/layer_norm_gelu/portable/forward.cuh"
 #include "ops/layer_norm_gelu/portable/launch.cuh"
 #include "ops/layer_norm_gelu/portable/long_rows.cuh"
@@ -9,12 +9,12 @@
 namespace plab::ops::layer_norm_gelu::portable {
 namespace {
 
-/// Threads and columns of rows that half a warp has. A thread of 16-bit rows with more than kManyColumnsEach
-/// columns has 64 of them where that comes out even.
+/// Threads and columns of rows that half a warp shares. For 16-bit rows with more than kManyColumnsEach columns per
+/// thread, a thread has 64 columns if they divide evenly.
 constexpr int kHalfWarp = 16, k48Columns = 48 / 8;
 constexpr int64_t kManyColumnsEach = 8192;
 
-/// Vectors per thread, the best first: 32 columns, or 24, 16, 8.
+/// Vectors per thread, best choice first: 32 columns, or 24, 16, 8.
 template <class Element>
 RowSplit split_forward_row(int64_t cols, bool aligned) {
   constexpr bool k16Bit = sizeof(Element) == 2;
@@ -27,9 +27,9 @@ RowSplit split_forward_row(int64_t cols, bool aligned) {
   return split_row(cols, 4, {8, 6, 4, 2, 1}, aligned);
 }
 
-/// A row straight into registers. Each group has one row, so that the hardware hands out rows in the order of
-/// memory to whoever is free, and prefetches into L2 the row of the group that will be started when half of
-/// those that run have ended. Of short rows, a few: starting a block costs too.
+/// A row is loaded directly into registers. Each group has one row, so the hardware schedules rows in memory order.
+/// A group prefetches into L2 the row of the group that starts when half of the running groups have ended. A group
+/// has several short rows, because starting a block has a cost too.
 template <class Tile, class Group, GeluForm kForm, bool kResidual>
 Plan plan_forward_direct(const ForwardParams& params, int threads_per_row) {
   constexpr int kResident = Tile::kElements > 48 ? 512 : Group::kIsWarp && Tile::kElements >= 32 ? 768 : 1024;

@@ -2,10 +2,10 @@
 // layer_norm_gelu forward: Y = gelu(LN(X) * W + B), with a residual of X + R, which is written too; keeps
 // mean and rstd (fp32) for the backward.
 //
-// Mapping   a group of threads per row: a warp, a block, or a cluster of blocks. Two kernels read X once.
-//           forward_kernel: the next rows come through shared memory, and the sums of row k + 1 are on their
-//           way while row k is finished, so no thread waits for the slowest warp. forward_direct_kernel: a
-//           row straight into registers; other blocks fill the wait.
+// Mapping   a group of threads per row: a warp, a block, or a cluster of blocks. Both kernels read X once.
+//           forward_kernel prefetches the next rows into shared memory and exchanges the sums of row k + 1
+//           while row k is finished, so no thread waits for the slowest warp. forward_direct_kernel loads a
+//           row directly into registers; other blocks hide the latency.
 // Bytes     rows * (2 d e + 8), e = bytes per element, twice that with a residual; W and B once per block
 //           (L2).
 // Flops     about 30 per element.
@@ -22,7 +22,7 @@
 
 namespace plab::ops::layer_norm_gelu {
 
-/// kResidentThreads threads must fit an SM together, which caps the registers of each at 65536 /
+/// kResidentThreads threads must fit on an SM together, which limits the registers of each to 65536 /
 /// kResidentThreads. kStages: rows in the ring, 0 for forward_direct_kernel.
 template <class Tile_, class Group_, int kResidentThreads_, Weights kWeights_, int kStages_, GeluForm kForm_,
           bool kResidual_ = false>
@@ -42,8 +42,8 @@ struct ForwardConfig {
       Group::kIsWarp ? kWarpsPerBlock * cuda::kWarpSize / Group::kLanes : 1;
   /// Of forward_direct_kernel: a group has one row. Only rows of a few vectors are too short for that.
   static constexpr bool kOneRow = !Group::kIsWarp || Tile::kVecs > 1;
-  /// Mean and variance in one pass cancel where the mean is large beside the spread: 16-bit rows for which
-  /// this shows are found and get two passes, fp32 rows always do.
+  /// One-pass mean and variance cancel if the mean is large compared with the spread. 16-bit rows for which this
+  /// matters are detected and get two passes; fp32 rows always get two.
   static constexpr bool kTwoPasses = sizeof(Element) == 4;
   static constexpr float kOnePassLimit = 8.0f;  // (mean / std)^2
   using FirstPass = std::conditional_t<kTwoPasses, MeanShare<Tile>, Moments<Tile>>;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void prefetch_rows(const Element* first, int64_t avai
   for (int r = 0; r < rows; ++r) cuda::ptx::prefetch_l2(first + r * stride, row_bytes);
 }
 
-/// The simplest scheme: a row straight into registers; other blocks fill the wait.
+/// The simplest scheme: a row is loaded directly into registers; other blocks hide the latency.
 template <class Config>
 __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     forward_direct_kernel(const __grid_constant__ ForwardParams params, RowOrder order) {
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const float eps = static_cast<float>(params.eps);
   const int64_t rows_per_group = Config::kOneRow ? 1 : order.rows_per_group;
-  // All lanes of a warp take all turns: without a row of its own a group reads the last one again.
+  // All lanes of a warp execute all iterations: a group without a row of its own reads the last row again.
   const int64_t first = group.index() * rows_per_group;
   const int64_t left = params.rows - group.first_index() * rows_per_group;
   const int64_t count = left < rows_per_group ? left : rows_per_group;
@@ -178,8 +178,8 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     return static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
   };
   if (Config::kOneRow && Tile::kAccess != Access::kScalar && threadIdx.x == 0) {
-    // The rows of the block that will have this one's place. By one thread: the instruction takes its address
-    // from the warp and would become a loop over the lanes.
+    // Prefetches the rows of the block that will replace this one. One thread does it: the instruction takes a
+    // warp-uniform address, so several lanes would become a loop.
     const int64_t next = static_cast<int64_t>(blockIdx.x) * Config::kRowsAtATime + order.groups_ahead;
     if (next < params.rows) {
       constexpr int kRows = Config::kRowsAtATime;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this folder gives, plans for kernels that run on every GPU from sm_80 on, and what plans are made of:
-// from run-time facts (element type, GELU form, number of columns) to compile-time types, and from those to a
+// The interface of this folder: plans for kernels that run on every GPU from sm_80 on. Also how a plan is made:
+// from run-time values (element type, GELU form, number of columns) to compile-time types, and from these to a
 // grid.
 #pragma once
 
@@ -112,7 +112,7 @@ Plan dispatch_tile(const RowSplit& split, Function&& function) {
   return plan;
 }
 
-/// Whether a block of Config can be had at all.
+/// Whether a block of Config fits on an SM.
 template <class Config>
 bool fits(int threads_per_row) {
   constexpr int kRows = Config::kRowsAtATime;
@@ -120,8 +120,8 @@ bool fits(int threads_per_row) {
   return Config::shared_bytes(threads_per_row, kRows * threads_per_row) + kStatic <= cuda::max_shared_bytes();
 }
 
-/// Blocks or clusters that the GPU has room for at once. Clusters do not fill it: their blocks need
-/// neighbours.
+/// The number of blocks or clusters that can be resident at once. Clusters do not fill the GPU: the blocks of a
+/// cluster must share a GPC.
 template <class Config, auto kKernel>
 int64_t resident_units(int threads, int shared_bytes) {
   const int blocks = cuda::blocks_per_sm<kKernel>(threads, shared_bytes);
@@ -171,7 +171,7 @@ Plan plan_grid(int64_t rows, int64_t cols, int threads_per_row, int waves, bool 
   return plan;
 }
 
-/// Of so few rows every thread has as little as possible.
+/// With this few rows every thread gets as little work as possible.
 constexpr int64_t kFewRows = 8;
 
 /// Of the backward. Vectors per thread, the best first: 16 columns, or 24, 8 and 4.
@@ -185,12 +185,12 @@ RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
   return split_row(cols, 4, {4, 6, 2, 1}, aligned);
 }
 
-/// Up to so many rows one block does all, and needs no second kernel.
+/// Up to this number of rows one block does everything, and no second kernel is needed.
 constexpr int64_t kRowsOfOneBlock = 1;
 
-/// Of the backward; without a kernel where shared memory does not suffice. Each block costs 16 d bytes for
-/// its sums: one wave, and of few rows only one block an SM. A single block, or cluster, writes dweight and
-/// dbias itself; of several each has a row of the workspace.
+/// The plan of the backward; it has no kernel if shared memory is too small. Each block costs 16 d bytes for its
+/// sums, so there is one wave, and with few rows only one block per SM. A single block or cluster writes dweight
+/// and dbias itself; several write one row of the workspace each.
 template <class Config, auto kKernel>
 Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool interleaved) {
   using Group = typename Config::Group;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a row, and the weights beside it, come from memory to the thread that computes with them.
+// How a thread loads its part of a row, and the weights that belong to it.
 //
 //   RowTile          the part of a row that one thread owns
 //   RowRing          the next rows of a matrix, prefetched into shared memory (cp.async)
@@ -19,7 +19,7 @@ namespace plab::ops::layer_norm_gelu {
 enum class Access {
   kExact,   // 16-byte vectors that cover the row exactly: no bounds to check
   kVector,  // 16-byte vectors, some of which lie beyond the row's end
-  kScalar,  // element by element: d or an address is no multiple of 16 bytes
+  kScalar,  // element by element: d or an address is not a multiple of 16 bytes
 };
 
 constexpr int kMaxThreadsPerRow = 512;
@@ -100,7 +100,7 @@ class RowTile {
     for (int i = 0; i < kVecs; ++i) packed.vec[i] = load_vec<true>(row, i);
   }
 
-  /// For good: the packed registers are free for the next row, the compiler does not unpack a second time.
+  /// Unpacks once: the packed registers are free for the next row, and the compiler cannot unpack a second time.
   __device__ __forceinline__ static void unpack(const Packed& packed, Floats& f) {
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) {
@@ -136,8 +136,8 @@ struct RingSlot {
   int at;
 };
 
-/// Each thread copies and reads its own vectors, so no thread waits for another one's, and prefetched rows
-/// cost no registers.
+/// Each thread copies and reads its own vectors, so no thread waits for another, and prefetched rows take no
+/// registers.
 template <class Tile, int kStages>
 class RowRing {
  public:
@@ -202,11 +202,11 @@ enum class Weights {
             // column
   kRegisters,  // packed in registers: two unpacking instructions per element and row
   kFloats,     // as fp32 in registers: no instruction, two registers an element
-  kCached,     // read anew for each row, from L1 after the first
+  kCached,     // read again for each row, from L1 after the first row
 };
 
-/// They must cost neither the registers that prefetched rows need, nor an unpacking for each row.
-/// kScaled: they are all multiplied by kGaussScale.
+/// The weights must take neither the registers that prefetched rows need, nor an unpacking per row.
+/// kScaled: all of them are multiplied by kGaussScale.
 template <class Tile, Weights kWeights, bool kScaled = false>
 class WeightStore {
  public:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm_gelu for rows that nothing else serves: longer than registers hold, or long and not aligned.
-// Right first.
+// layer_norm_gelu for rows that no other kernel supports: longer than registers hold, or long and not aligned.
+// Correct first, fast second.
 //
 // Mapping   one block of 512 threads per row, one element per thread and step; a persistent kernel.
-// Bytes     forward: X read three times (mean, variance, result), backward: X and dY twice; L2 serves all but
-//           the first where a row per SM fits it.
+// Bytes     forward: X read three times (mean, variance, result), backward: X and dY twice; L2 serves all reads
+//           but the first if a row per SM fits into it.
 // Flops     as in forward.cuh and backward.cuh, the backward's gradient twice.
 // Roof      L2 bandwidth, and the latency of a pass that is bound by its barrier for few rows.
 // Contract  layer_norm_gelu.h; no alignment, any number of columns.
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kLongThreads)
       x = sum;
     }
     const float mean = row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]); }) * inverse_cols;
-    // What the centred row still sums to is the rounding error of its mean; far from zero that error shows.
+    // The sum of the centred row is the rounding error of its mean. If the mean is far from zero, it matters.
     const float rest =
         row_sum(group, cols, [&](int64_t c) { return cuda::to_float(x[c]) - mean; }) * inverse_cols;
     const auto centred = [&](int64_t c) { return (cuda::to_float(x[c]) - mean) - rest; };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mean and rstd of a row: a thread's share of the sums, posted to the others that share the row, collected,
-// and corrected by a second pass where one would cancel.
+// Mean and rstd of a row. Each thread posts its part of the sums to the threads that share the row, and then
+// collects the total. A second pass corrects the result where a single pass would cancel.
 #pragma once
 
 #include "cuda/math.cuh"
@@ -17,7 +17,7 @@ class MeanShare {
   __device__ __forceinline__ void add(const Tile& tile, int i, cuda::Vec<typename Tile::Element> vec) {
     tile.each(i, vec, [&](float x) { sum_ = fmaf(x, inverse_cols_, sum_); });
   }
-  /// As warp_pair_sum returns it, beside a zero.
+  /// As warp_pair_sum returns it, together with a zero.
   __device__ __forceinline__ float warp_sum() const { return cuda::warp_pair_sum<Tile::kLanes>(sum_, 0.0f); }
 
  private:
@@ -52,7 +52,7 @@ struct RowStatistics {
   bool centred;
 };
 
-/// Hands in this thread's share of the row's first sums. With a residual, it is first added to the row, in
+/// Posts this thread's part of the row's first sums. With a residual, it is first added to the row, in
 /// the ring and in `sum`.
 template <class Config, class Rows>
 __device__ __forceinline__ typename Config::Group::Ticket post_first_sums(
@@ -93,8 +93,8 @@ __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile&
       return {mean, rstd, 0.0f, rstd, 0.0f, -mean * rstd, false};
     }
   }
-  // What the centred row still sums to is the rounding error of its mean; far from zero that error shows, and
-  // so it does in results near zero.
+  // The sum of the centred row is the rounding error of its mean. If the mean is far from zero, the error
+  // matters, most of all in results near zero.
   Moments<Tile> centred(mean);
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));

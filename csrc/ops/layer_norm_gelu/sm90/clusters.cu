@@ -4,12 +4,12 @@
 // Long rows: each block has a part of the columns, and the row's sums travel through the blocks' shared
 // memory. The kernels are those of portable/forward.cuh and backward.cuh.
 //
-// A few rows, backward: one kernel, because latency is all that counts, and a second one for the sums over
-// rows would cost a third of it.
+// A few rows, backward: a single kernel. Only latency counts here, and a second kernel for the sums over rows
+// would cost a third of it.
 //
-// Mapping   a cluster is the whole grid; each of its blocks has a row, straight in registers. What dW and dB
-//           get from it waits in the block's shared memory, where the blocks of the cluster read it: each
-//           adds a part of the columns over all blocks, in their order.
+// Mapping   the grid is one cluster. Each block has a row in registers. Its contributions to dW and dB are in
+//           the block's shared memory, where the other blocks of the cluster read them. Each block adds a
+//           part of the columns over all blocks, in block order.
 // Bytes     as backward.cuh, and 8 d per block through shared memory.
 // Contract  layer_norm_gelu.h; rows start at 16 bytes, and the vectors of the block's threads are the row.
 #include "cuda/launch.h"
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerRow)
     out[0] = cuda::from_float<Element>(total.x), out[1] = cuda::from_float<Element>(total.y);
     out[2] = cuda::from_float<Element>(total.z), out[3] = cuda::from_float<Element>(total.w);
   }
-  cuda::ptx::cluster_sync();  // others may still read from here
+  cuda::ptx::cluster_sync();  // other blocks may still read this block's shared memory
 }
 
 /// Threads of each block where `blocks` share the row, or 0.
@@ -153,7 +153,7 @@ Plan plan_forward_long(const ForwardParams& params) {
   });
 }
 
-/// For fp32 shared memory has no room for three rows.
+/// With fp32, shared memory has no room for three rows.
 template <class Tile, class Group, GeluForm kForm, bool kResidual,
           bool k16Bit = sizeof(typename Tile::Element) == 2>
 using LongBackward = BackwardConfig<Tile, Group, 512, kWarpsPerBlock, Weights::kShared, k16Bit ? 3 : 2,

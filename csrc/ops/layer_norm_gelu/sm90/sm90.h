@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this folder gives: plans for kernels whose blocks share rows, or sums, as a cluster. Without a kernel
-// where that cannot be: another GPU, unaligned rows, a number of columns that the blocks cannot share evenly.
+// The interface of this folder: plans for kernels whose blocks share rows, or sums, as a cluster. A plan has no
+// kernel where that is impossible: another GPU, unaligned rows, a number of columns that the blocks cannot share
+// evenly.
 #pragma once
 
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
