@@ -56,6 +56,7 @@ def test_python_files_of_a_walk_take_part(of: str, program: str) -> None:
         [sys.executable, "-c", f"import sys; from profiling_lab.cli import main; {program}; "
          "print(*sys.modules, file=sys.stderr)"],
         env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        cwd="/",  # not the source tree, whose package may not be built
         capture_output=True,
         text=True,
     )  # fmt: skip
