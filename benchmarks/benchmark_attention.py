@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flash_attention beside PyTorch's own backends and every fast attention that is installed.
+"""flash_attention against PyTorch's own backends and every fast attention that is installed.
 
     python benchmarks/benchmark_attention.py --seq-lengths 128,256,512,1024 --output benchmark_results.json
     python benchmarks/benchmark_attention.py --seq-len 8192 --head-dim 128 --causal yes --direction backward
@@ -294,11 +294,11 @@ def main() -> int:
     parser.add_argument("--warmup", type=float, default=0.05, help="seconds for each provider and problem")
     parser.add_argument("--naive-up-to", type=int, default=4096, help="rows, for those that store the scores")
     parser.add_argument("--baseline", default="sdpa-cudnn", help="of the summary at the end")
-    parser.add_argument("--no-roof", dest="roof", action="store_false", help="do not time a matrix product")
+    parser.add_argument("--no-roof", dest="roof", action="store_false", help="do not time a GEMM")
     parser.add_argument(
         "--part", type=part, default=(1, 1), metavar="I/N", help="one of N shares of the problems"
     )
-    parser.add_argument("--seconds", type=float, help="begin no problem after so many; exit code 1 then")
+    parser.add_argument("--seconds", type=float, help="begin no problem after this time; exit code 1 then")
     parser.add_argument("--resume", action="store_true", help="measure only what --output lacks (.jsonl)")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls so small that the host takes longer than the GPU: ours beside eager PyTorch, torch.compile and Liger.
+"""Calls so small that the host takes longer than the GPU: ours, eager PyTorch, torch.compile and Liger.
 
     python benchmarks/small_calls.py -o benchmarks/results/small_calls.jsonl
     python benchmarks/small_calls.py --ops layer_norm_gelu --rows 1 64 --modes default reduce-overhead

@@ -116,7 +116,7 @@ def grid() -> list[str]:
 def means(
     lines: list[Line], label: Callable[[dict[str, Any]], str], digits: int = 0
 ) -> tuple[list[str], list[list[str]]]:
-    """Geometric means over what `label` does not tell apart: a row per label, a column per provider."""
+    """Geometric means over cases with the same `label`: a row per label, a column per provider."""
     groups: dict[str, dict[str, list[float]]] = {}
     for line in lines:
         groups.setdefault(label(line["case"]), {}).setdefault(line["provider"], []).append(line["value"])
@@ -213,12 +213,12 @@ def build() -> list[str]:
 
 
 SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ...] = (
-    ("gqa", "Grouped queries, 64 on 8, beside as many flops without groups", shape, None),
-    ("odd", "Lengths that no tile divides, beside the nearest that one does", shape, None),
-    ("varlen", "Variable lengths (all equal) beside the same as a batch", shape, None),
+    ("gqa", "Grouped queries, 64 on 8, and as many flops without groups", shape, None),
+    ("odd", "Lengths that no tile divides, and the nearest that one does", shape, None),
+    ("varlen", "Variable lengths (all equal) and the same as a batch", shape, None),
     ("deterministic", "Gradients with the same bits in every run", by_dim, None),
     ("short", "Short sequences", by_dim, "sdpa-cudnn"),
-    ("portable", "The sm_80 path on the same GPU beside FlashAttention-2, mean over s = 1024, 4096, 16384",
+    ("portable", "The sm_80 path on the same GPU against FlashAttention-2, mean over s = 1024, 4096, 16384",
      by_dim, None),
     ("flex", "FlexAttention, s = 8192", by_dim, None),
     ("cpu", "The CPU path", by_dtype, "sdpa-math"),
@@ -226,7 +226,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ..
 
 
 def reached() -> list[str]:
-    """The targets, beside what the runs of the other tables reached."""
+    """The targets, and what the runs of the other tables reached."""
     built = lines_of("attention_build")
     rows = targets(newest(lines_of("attention")), suite, newest(built) if built else [])
     return ["What was to be reached, from the lines of the tables below:", "",

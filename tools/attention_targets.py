@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention was to reach, beside what the last runs reached: the table of attention's page."""
+"""What attention was to reach, and what the last runs reached: the table of attention's page."""
 
 from __future__ import annotations
 

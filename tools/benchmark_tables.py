@@ -91,7 +91,7 @@ def recorder_overhead() -> list[str]:
         "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
         "CUPTI alone and nsys: whole processes, in turns with a plain one. The row `plain, another process` "
         "compares two plain processes: smaller differences mean nothing. The other rows: in turns in one "
-        "process; `recorder: everything` beside its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
+        "process; `recorder: everything` against its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
         "32 ms, 43 ms on the machine of the whole processes. "
         f"{base(lines, 'recorder_overhead')}:"
     )

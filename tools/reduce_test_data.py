@@ -32,7 +32,7 @@ c290eb249e74824736f81886587614fc5d96660d3e60d0c256dee4b4a0e268f6  resnet50_num_w
 """
 EVENT_END = "\n  },\n"
 MEMORY_EVENT = '"name": "[memory]"'
-KEPT_MEMORY_EVENTS = 20  # one of so many
+KEPT_MEMORY_EVENTS = 20  # one of 20 is kept
 UNREAD_ARGUMENTS = re.compile(
     r'"Trace name": "[^"]*", |, "Input type": \[[^\]]*\]|, "external ts": \d+'
     r'|\n      "(?:blocks|warps) per SM": [\d.]+,'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""layer_norm_gelu beside eager PyTorch, torch.compile and what else is installed, as a share of the copy
+"""layer_norm_gelu against eager PyTorch, torch.compile and what else is installed, as a share of the copy
 rate.
 
     python benchmarks/layer_norm_gelu/layer_norm_gelu.py --quick --output results.jsonl

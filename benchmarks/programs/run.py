@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record public programs that nobody here wrote: do they end as before, and has their GPU time a line?
+"""Record public programs of others: do they end as before, and has their GPU time a line?
 
     python benchmarks/programs/run.py --programs DIR --out benchmarks/results/programs.jsonl
     python benchmarks/programs/run.py --table benchmarks/results/programs.jsonl
@@ -276,7 +276,7 @@ def _row(name: str, values: dict[str, float]) -> str:
 
 
 def _range(values: dict[str, float], which: str) -> str:
-    """Nothing where programs ran beside each other: such times say little."""
+    """No range where programs ran concurrently: such times say little."""
     if f"{which}_fastest" not in values:
         return "-"
     return f"{values[f'{which}_fastest']:.1f} to {values[f'{which}_slowest']:.1f} s"

@@ -70,7 +70,7 @@ class ApisResult:
 
 
 def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = None) -> ApisResult:
-    """Sum the time inside of API calls by function. own: see Ownership. limit: at most so many rows.
+    """Sum the time inside of API calls by function. own: see Ownership. limit: the most rows.
 
     Raises NotEnoughDataError if no API call was recorded.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies and memory sets: how much, how fast, from and to which kind of memory, and from which lines."""
+"""Copies and memsets: how much, how fast, from and to which kind of memory, and from which lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CopyRow:
     direction: str
     """'memcpy HtoD', ..., 'memset'"""
     source: str
-    """kind of memory, '' where it does not tell rows apart; 'unknown' where the file does not say"""
+    """kind of memory, '' where rows do not differ by it; 'unknown' where the file does not say"""
     target: str
     times: Stats
     """ns"""

@@ -23,7 +23,7 @@ _NO_STACK = "no Python stack"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One line of the user's code and its part of a row; or a part without a line, and the reason."""
+    """One line of user code and its part of a row; or a part without a line, and the reason."""
 
     frame: Frame | None
     phase: str
@@ -39,7 +39,7 @@ class Place:
 
     @property
     def key(self) -> str:
-        """What tells places apart, whatever the phase."""
+        """What distinguishes places, whatever the phase."""
         return f"{self.frame.file}:{self.frame.line}" if self.frame else f"{self.within}:{self.reason}"
 
 
@@ -58,7 +58,7 @@ class Placed:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What tells places apart, whatever the phase: the line, or the range around and the reason."""
+        """What distinguishes places, whatever the phase: the line, or the range around and the reason."""
         lines = zip(self.frames, self.within, self.reason, strict=True)
         return tuple(
             f"{frame.file}:{frame.line}" if frame else f"{within}:{reason}" for frame, within, reason in lines
@@ -67,7 +67,7 @@ class Placed:
     def by_key(
         self, key: npt.NDArray[np.integer], weight: I64, shown: list[int]
     ) -> dict[int, tuple[Place, ...]]:
-        """For each key that is shown its places, the heaviest first. Negative keys belong to nobody."""
+        """For each key that is shown its places, the heaviest first. Negative keys are left out."""
         sums = PlaceSums(self, shown)
         sums.add(key, self.number, weight)
         return sums.places()
@@ -82,10 +82,10 @@ class PlaceSums:
         self._sums: dict[tuple[int, int], list[int]] = {}
 
     def add(self, key: npt.NDArray[np.integer], place: I32, weight: I64) -> None:
-        """Events with their key (negative: nobody's), their place (Placed.number) and their weight."""
+        """Events with their key (negative: left out), their place (Placed.number) and their weight."""
         wanted = np.zeros(int(key.max(initial=-1)) + 2, dtype=bool)
         wanted[[k for k in self._shown if k < len(wanted) - 1]] = True
-        rows = np.flatnonzero(wanted[key])  # -1 looks up the last entry, which nobody wants
+        rows = np.flatnonzero(wanted[key])  # -1 looks up the last entry, which is never wanted
         pair = key[rows].astype(np.int64) << 32 | place[rows]
         number, distinct = dense(pair)
         total, count = _analysis.sum_by_key(number, np.ascontiguousarray(weight[rows]), len(distinct))

@@ -37,7 +37,7 @@ def define(schema: str, implementation: Function) -> None:
 
 
 def cast_all(dtype: torch.dtype, args: Arguments) -> Arguments:
-    """The rule of matrix products: floating-point tensors are cast to autocast's dtype, except float64."""
+    """The rule of GEMMs: floating-point tensors are cast to autocast's dtype, except float64."""
 
     def cast(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64:

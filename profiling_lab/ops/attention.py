@@ -70,7 +70,7 @@ def flash_attention(
     sink) and gradients 0.
 
     deterministic, or torch.use_deterministic_algorithms: the gradients have the same bits in every run.
-    Differentiable once, in reverse mode. Under autocast q, k and v are cast, as for matrix products.
+    Differentiable once, in reverse mode. Under autocast q, k and v are cast, as for matrix multiplications.
     Raises ValueError for shapes, dtypes, devices or options that do not fit together; RuntimeError for a
     CUDA tensor where profiling_lab was built without CUDA kernels, and for forward-mode or second-order
     differentiation.

@@ -38,7 +38,7 @@ def heavy_layer(
       "loop"  runs plain torch ops, once per position of the last but one dimension
 
     Differentiable once, in reverse mode; "fast" keeps two products for that, of at most (d, d).
-    Under autocast all inputs are cast, as for matrix products.
+    Under autocast all inputs are cast, as for matrix multiplications.
     Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """

@@ -21,7 +21,7 @@ def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
 def trace_report(
     command: str, trace: Trace, coverage: Coverage, header: Iterable[str], table: Table, **facts: Any
 ) -> Report:
-    """The report of a command about one trace; `facts` are what JSON says of the trace beside its path."""
+    """The report of a command about one trace; `facts` are what JSON says of the trace besides its path."""
     return Report(
         command=command,
         trace={"path": str(trace.path), **facts},
@@ -120,7 +120,7 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
 
 
 def _window_data(window: Window) -> dict[str, Any]:
-    """What was asked for, and where it lies on the GPU by the clock of the file."""
+    """What was asked for, and its time on the GPU on the clock of the file."""
     gpu = window.gpu
     return {
         "text": window.text,

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from profiling_lab.analysis.ranks.job import JobResult
-from profiling_lab.analysis.ranks.tables import CollectiveRow, LateOne, LineRow, StepRow
+from profiling_lab.analysis.ranks.tables import CollectiveRow, LateOne, RankLineRow, RankStepRow
 from profiling_lab.analysis.ranks.totals import RankRow
 from profiling_lab.analysis.ranks.verdict import own_ns
 from profiling_lab.report import numbers
@@ -158,7 +158,7 @@ def _shown(line: str) -> str:
     return f"{shown_path(file)}:{number}" if file else line
 
 
-def _details(row: RankRow | CollectiveRow | StepRow | LineRow) -> tuple[str, ...]:
+def _details(row: RankRow | CollectiveRow | RankStepRow | RankLineRow) -> tuple[str, ...]:
     if not isinstance(row, CollectiveRow):
         return ()
     out = [f"{_which(late)}: rank {late.rank} {numbers.time(late.behind_ns)} behind" for late in row.worst]

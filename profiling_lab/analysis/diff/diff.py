@@ -58,8 +58,8 @@ class DiffRow:
 
     key: str
     kind: Kind
-    """'operator' and 'kernel': what has no line of the user's; 'idle'; 'twice': what operations side by side
-    counted twice, negative; 'rest': what is left, as medians of parts do not add up to that of the whole"""
+    """'operator' and 'kernel': what has no line in user code; 'idle'; 'twice': time that
+    overlapping operations count twice, negative; 'rest': what is left, as medians of parts do not add up"""
     file: str
     function: str
     line: int

@@ -20,7 +20,7 @@ OVERHEAD_FLOOR_FRAC = 0.01
 INPUT_FRAC = 0.01
 """bytes copied to the GPU per step may differ by this share: the last batch of an epoch may be smaller"""
 EDGE_BATCHES = 1.5
-"""and by so many batches per recording: one that was fetched ahead of it, or for a step after it"""
+"""and by this number of batches per recording: one that was fetched ahead of it, or for a step after it"""
 
 CHECKS = ("gpu", "driver", "method", "window", "steps", "workload", "shapes", "overhead")
 
@@ -82,7 +82,7 @@ def _gpus(capture: Capture) -> str:
 
 
 def _steps(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
-    """Steps must be told apart by the same sign: a period may be a layer where a range is a whole step."""
+    """Steps must be found by the same sign: a period may be a layer where a range is a whole step."""
     signs = [{capture.origin.sign for capture in side} for side in (before, after)]
     counts = [int(np.median([len(capture) for capture in side])) for side in (before, after)]
     texts = [

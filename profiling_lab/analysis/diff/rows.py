@@ -132,8 +132,8 @@ def _side(captures: tuple[Capture, ...], leaves: list[list[Leaf]], column: dict[
 
 
 def group(leaves: tuple[Leaf, ...], by: By) -> dict[LineInPhase, list[int]]:
-    """The columns of every row. What has no line is told apart by its operator, and what has none of that
-    either by its kernel, whose name is the row's function. Idle time is one row.
+    """The columns of every row. Work without a line is grouped by operator; without an operator, by kernel,
+    whose name is the row's function. Idle time is one row.
     """
     rows: dict[LineInPhase, list[int]] = defaultdict(list)
     for i, (place, kernel) in enumerate(leaves):

@@ -28,7 +28,7 @@ class KernelShape:
     occupancy_frac: float | None
     """warps that are resident, of those that the GPU can hold"""
     limited_by: str
-    """what keeps a multiprocessor from holding more blocks of the usual shape; '' where that is not known"""
+    """what keeps an SM from holding more blocks of the usual shape; '' where that is not known"""
 
 
 def kernel_shapes(trace: Trace, found: LaunchShapes, kernel: I32, shown: list[int]) -> dict[int, KernelShape]:

@@ -18,8 +18,8 @@ from profiling_lab.analysis.ranks.reading import Failure, FileSummary
 from profiling_lab.analysis.ranks.summary import RankFacts, summarize
 from profiling_lab.analysis.ranks.tables import (
     CollectiveRow,
-    LineRow,
-    StepRow,
+    RankLineRow,
+    RankStepRow,
     collective_rows,
     line_rows,
     step_rows,
@@ -46,8 +46,8 @@ class JobResult:
 
     rows: tuple[RankRow, ...]
     collectives: tuple[CollectiveRow, ...]
-    steps: tuple[StepRow, ...]
-    lines: tuple[LineRow, ...]
+    steps: tuple[RankStepRow, ...]
+    lines: tuple[RankLineRow, ...]
     verdict: JobVerdict
     clocks: Clocks
     files: int

@@ -165,7 +165,7 @@ class DaskPool:
 def dask_pool(address: str, jobs: int | None = None, timeout_s: int = 10) -> Iterator[DaskPool]:
     """A pool on the Dask scheduler at `address`, or on a cluster of `jobs` processes here for 'local'.
 
-    Raises UsageError if dask.distributed is not installed or nobody answers at the address.
+    Raises UsageError if dask.distributed is not installed or no scheduler answers at the address.
     """
     try:
         from distributed import Client, LocalCluster

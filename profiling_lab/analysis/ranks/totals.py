@@ -145,7 +145,7 @@ def frame_size(starts: Spread) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank beside the others; times are per step, over the steps that all have."""
+    """One rank compared with the others; times are per step, over the steps that all have."""
 
     rank: int
     facts: RankFacts
@@ -221,7 +221,7 @@ def _row(rank: RankSummary, totals: Totals, comparison: RankComparison) -> RankR
         start, end, last = found.start_ns[here], found.end_ns[here], met.last_ns[row][here]
         waited = np.clip(last - start, 0, end - start)
         wait += int(waited.sum())
-        # Compute begins beside a collective and runs out before it ends: exposed is its end, the transfer and
+        # Compute begins during a collective and ends before it: exposed is its end, the transfer and
         # before that some of the wait.
         exposed_wait += int(np.clip(found.exposed_ns[here] - (end - start - waited), 0, waited).sum())
         transfer += int((end - start - waited).sum())

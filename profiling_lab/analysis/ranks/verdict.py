@@ -75,7 +75,7 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> JobVerdict
         return JobVerdict(kind, None, waits, None, imbalance, False)
     if len(rows) < 2 or step_ns == 0:
         return JobVerdict("unknown", None, 0, None, imbalance, True)
-    # Who comes last waits for nobody: it has the longest way to a collective and the shortest time in it.
+    # The last rank waits for no other: it has the longest way to a collective and the shortest time in it.
     slow = max(rows, key=own_ns)
     others = _mean([own_ns(row) for row in rows if row is not slow])
     if own_ns(slow) - others >= (IMBALANCE - 1) * step_ns:

@@ -29,7 +29,7 @@ from profiling_lab.report.table import Report, Unit
 
 _SPECIAL = {
     "idle": "GPU idle",
-    "twice": "side by side, counted once",
+    "twice": "overlapping, counted once",
     "rest": "left over: medians of parts do not add up",
 }
 _MANY_ROWS = 20
@@ -38,7 +38,7 @@ _STATES = {"same": "within the noise", "small": "", "equal": "", "undecided": ""
 
 
 def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) -> Report:
-    """`limit`: at most so many rows, the others summed in one; `parts`: kernels or causes under each."""
+    """`limit`: the most rows, the others summed in one; `parts`: kernels or causes under each."""
     shown = result.rows[:limit]
     if len(result.rows) - len(shown) < 3:  # what is left would take as many lines as its sum
         shown = result.rows

@@ -113,7 +113,7 @@ class ThreadLanes:
         return self.out.names.add_all(ranges.names)[ranges.name], tint, lane, keys.tolist(), depth
 
     def _line_lane(self, thread: int) -> None:
-        """Runs of calls that one line of the user's made: from the first start to the last end."""
+        """Runs of calls that one line in user code made: from the first start to the last end."""
         trace, calls = self.trace, self.trace.calls
         rows = np.flatnonzero(calls.thread == thread)
         stack, backward = self._answers

@@ -163,7 +163,7 @@ class TimelinePacker:
         }
 
     def _times(self, number: I32, stacks: int) -> tuple[I64, list[dict[str, Any]]]:
-        """[stacks, phases]: GPU time by stack where a line of the user's answers; the rest by reason."""
+        """[stacks, phases]: GPU time by stack where user code launched it; the rest by reason."""
         trace, phases = self.trace, len(LINE_PHASES)
         if not len(trace.operations):
             return np.zeros((stacks, phases), dtype=np.int64), []
