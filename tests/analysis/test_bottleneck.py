@@ -21,7 +21,7 @@ def found(path: Path, builder: TraceBuilder) -> Bottleneck:
 
 
 def shares(path: Path, **microseconds: int) -> Bottleneck:
-    """Layers of one kernel each, with those times; `nobody` has no Python stack."""
+    """Layers of one kernel each, with those times; `unattributed` has no Python stack."""
     builder = TraceBuilder()
     for line, (layer, us) in enumerate(microseconds.items(), 10):
         stack = "" if layer == "nobody" else f"net.py:{line} {layer}.forward"
@@ -50,12 +50,12 @@ def test_without_either_nothing_stands_out(tmp_path: Path, microseconds: dict[st
 
 
 def test_too_little_known_allows_no_conclusion(tmp_path: Path) -> None:
-    result = shares(tmp_path, A=25, B=5, nobody=70)
+    result = shares(tmp_path, A=25, B=5, unattributed=70)
     assert bottleneck.conclusion(result).startswith("none. Only 30.0 % of the GPU time has a Python line")
 
 
 def test_a_large_known_part_is_named_with_what_is_unknown(tmp_path: Path) -> None:
-    text = bottleneck.conclusion(shares(tmp_path, A=44, B=5, nobody=51))
+    text = bottleneck.conclusion(shares(tmp_path, A=44, B=5, unattributed=51))
     assert text.startswith("A is the bottleneck: 44.0 %")
     assert text.endswith("(But 51.0 % of the GPU time has no Python line.)")
 

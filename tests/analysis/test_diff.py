@@ -227,7 +227,7 @@ def test_different_programs_are_not_compared(write: Write, tmp_path: Path) -> No
 
 
 def batches(path: Path, blocks: int, gemm_blocks: int = 64, name: str = "add") -> Path:
-    """Steps of elementwise kernels of so many blocks, and of products in tiles."""
+    """Steps of elementwise kernels with this number of blocks, and of tiled GEMMs."""
     builder = TraceBuilder()
     for number in range(4):
         builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])

@@ -65,7 +65,7 @@ def test_backward_time_lands_on_the_forward_line(tmp_path: Path) -> None:
 
 
 def test_coverage_says_what_has_no_line_and_why(tmp_path: Path) -> None:
-    builder = training_step()  # its last launch is none of backward: a gradient after it is nobody's
+    builder = training_step()  # its last launch is not of backward: a gradient after it has no line
     builder.launch("add", 10, node=-1, node_name="torch::autograd::AccumulateGrad", thread=2, peek=0)
     coverage = ask(builder, tmp_path).coverage
     assert coverage.gpu_ns == 11560 and coverage.attributed_ns == 11550

@@ -82,4 +82,4 @@ def test_window_and_exit_codes(recording: Path, tmp_path: Path, capsys: pytest.C
     assert main(["apis", str(TraceBuilder().write(tmp_path / "empty.sqlite"))]) == 3
     (tmp_path / "text").write_text("hello")
     assert main(["apis", str(tmp_path / "text")]) == 4
-    assert "is no trace" in capsys.readouterr().err
+    assert "is not a trace" in capsys.readouterr().err

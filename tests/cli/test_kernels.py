@@ -63,7 +63,7 @@ def test_a_file_that_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "notes.txt"
     path.write_text("hello")
     assert main(["kernels", str(path)]) == 4
-    assert "is no trace" in capsys.readouterr().err
+    assert "is not a trace" in capsys.readouterr().err
 
 
 def test_statistics_and_phases_are_columns(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -283,7 +283,7 @@ def test_analysis_of_no_trace_is_one_sentence(copy: Path) -> None:
     done = analyzed(copy, "README.md")
     assert (
         done.returncode == 4
-        and done.stderr.startswith("analyze_results.py: README.md is no trace")
+        and done.stderr.startswith("analyze_results.py: README.md is not a trace")
         and not done.stdout
     )
 

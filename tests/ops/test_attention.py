@@ -159,7 +159,7 @@ def test_a_sink_of_minus_infinity_is_no_sink(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (30, 9)}])
 def test_variable_lengths_equal_separate_calls(device: str, options: dict[str, Any]) -> None:
-    """Sequences side by side, empty ones too; NaN lies behind the last one and must not be felt."""
+    """Packed sequences, empty ones too; NaN after the last one must not change a result."""
     rows, keys = [5, 0, 130, 257, 1, 64, 0, 100], [9, 7, 130, 100, 0, 64, 0, 213]
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     generator = torch.Generator().manual_seed(3)

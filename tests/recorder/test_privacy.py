@@ -76,7 +76,7 @@ def test_no_environment_no_arguments_no_values(recorded: str, tmp_path: Path) ->
 
 
 def test_nobody_else_may_read_any_file(recorded: str) -> None:
-    """Not even with a umask of 0, nor while it is being written; SQLite has no journal beside it."""
+    """Not even with a umask of 0, nor while it is being written; SQLite has no journal next to it."""
     files = ["out.sqlite", "out.sqlite.spool", "out.sqlite.tmp"]
     assert recorded == str([(name, "0o600") for name in files])
 

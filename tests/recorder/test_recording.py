@@ -314,7 +314,7 @@ with profiling_lab.record(OUT): fake.kernel("a")
 
 
 def test_waits_are_rows_made_of_their_calls(run: Any, query: Any) -> None:
-    """CUPTI's own records of waits make every later CUDA call dearer, so that kind must never be on."""
+    """CUPTI's own records of waits make every later CUDA call slower, so that kind must never be on."""
     run("""
 SYNCHRONIZATION = 38
 with profiling_lab.record(OUT) as recorder:

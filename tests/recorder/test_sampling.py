@@ -19,7 +19,7 @@ SAMPLES = """
     FROM NVTX_EVENTS n JOIN StringIds s ON s.id = n.jsonTextId
     WHERE n.eventType = 34 AND s.value LIKE '{"Python Periodic Sampling"%' ORDER BY n.start"""
 
-# Until so many moments were sampled: no test depends on how fast the machine is.
+# Until this number of samples was taken: no test depends on how fast the machine is.
 # With a GPU, samples begin with the first launch.
 UNTIL = """
 from profiling_lab import _recorder

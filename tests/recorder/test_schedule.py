@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which stretches of a run are recorded: the plan as arithmetic, then carried out under the fake CUPTI."""
+"""Which windows of a run are recorded: the plan as arithmetic, then carried out under the fake CUPTI."""
 
 from __future__ import annotations
 

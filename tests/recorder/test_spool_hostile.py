@@ -56,7 +56,7 @@ def damaged(chance):
     return bytes(content)
 
 def crafted(chance):
-    # The sums are right: what comes out of the reader is whatever somebody wanted.
+    # The sums are right: the reader returns whatever was written.
     blocks = list(apart)
     for _ in range(chance.randint(1, 5)):
         number = chance.randrange(len(blocks))

@@ -12,7 +12,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 def steps(tail_ns: int, *, ranges: bool = True, backward: bool = True) -> TraceBuilder:
-    """Forward, backward with an all-reduce beside it, and the last one reaching `tail_ns` beyond."""
+    """Forward, backward with an all-reduce that overlaps it, and the last one reaching `tail_ns` beyond."""
     builder, at = TraceBuilder(), 2_000_000
     node = {"node": 0, "node_name": "MmBackward0", "thread": 2} if backward else {}
     for number in range(5):

@@ -59,7 +59,7 @@ def test_a_backward_launch_finds_the_launch_of_its_node() -> None:
 def test_nodes_without_a_kernel_are_charged_to_the_next_launch() -> None:
     program = Program()
     program.launch()
-    program.makes(2)  # a transpose, then the matrix product that launches
+    program.makes(2)  # a transpose, then the GEMM that launches
     gemm = program.launch()
     backward = program.launch(ENGINE, node=0)
     _, match, row = program.link()

@@ -32,7 +32,7 @@ def number(sequence: int, forward_thread: int = 0) -> dict[str, int]:
 
 
 def today() -> list[dict[str, Any]]:
-    """One matrix product forward and backward, and the gradient added up, as torch 2 writes it."""
+    """One GEMM forward and backward, and the gradient added up, as torch 2 writes it."""
     return [
         event("python_function", "train.py(20): main", 0, 100),
         event("python_function", "nn.Module: Linear_0", 5, 50),
@@ -163,7 +163,7 @@ def test_a_file_without_gpu_work(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"ph": "X", "cat": "kern', "not a trace of torch.profiler"),
         (b'{"traceEvents": 5}', "not a trace of torch.profiler"),
         (b"{" * 5000, "not a trace of torch.profiler"),
-        (gzip.compress(bytes(range(256)) * 500)[:-40], "is no trace"),
+        (gzip.compress(bytes(range(256)) * 500)[:-40], "is not a trace"),
         (b'{"traceEvents": []}', "list of events has none"),
         (b'[{"ph": "X", "cat": "kernel"}, {"cat": "kernel"}]', "no event in it has a valid time"),
     ],

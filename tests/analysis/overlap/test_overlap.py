@@ -191,7 +191,7 @@ def test_pairs_against_an_oracle(
 
 
 def test_pairs_come_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One long operation beside very many: what is in memory at once has a bound."""
+    """One long operation that overlaps very many: what is in memory at once has a bound."""
     builder = TraceBuilder().launch("long", 500 * US, start_ns=BEGIN, stream=1)
     for i in range(100):
         builder.launch("short", 2 * US, start_ns=BEGIN + i * 4 * US, stream=2)
