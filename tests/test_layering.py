@@ -147,7 +147,7 @@ def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
         assert where.startswith("recorder/cupti/"), "CUPTI's declarations belong into recorder/cupti/ alone"
 
 
-def test_portable_kernels_do_not_need_hoppers() -> None:
+def test_portable_kernels_do_not_include_sm90() -> None:
     """An op's portable/ runs where sm90/ is not built; sm90/ may use portable/."""
     for path in CPP:
         where = path.relative_to(REPO / "csrc").parts

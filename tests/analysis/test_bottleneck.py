@@ -69,7 +69,7 @@ def test_many_short_kernels_are_added_up_and_the_longest_one_is_no_answer(tmp_pa
     assert "No single kernel shows it: gemm" in text and "belongs to Mlp; the 60 kernels of Loop" in text
 
 
-def test_lines_of_one_layer_are_one_layer_and_its_costliest_line_is_named(tmp_path: Path) -> None:
+def test_lines_of_a_layer_are_summed_and_its_hottest_line_is_named(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.launch("a", 10_000, stack="net.py:5 Net.forward").launch(
         "b", 30_000, stack="net.py:7 Net.forward"
@@ -107,7 +107,7 @@ def test_layer_names(function: str, layer: str) -> None:
     assert bottleneck.layer_name(function) == layer
 
 
-def test_tree_shows_the_costliest_place_and_counts_the_others(tmp_path: Path) -> None:
+def test_tree_shows_the_hottest_line_and_counts_the_others(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.launch("gemm", 3_000, stack="train.py:8 main > net.py:5 Net.forward")
     builder.launch("gemm", 1_000, stack="train.py:9 main > net.py:6 Net.forward")

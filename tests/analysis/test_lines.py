@@ -110,7 +110,7 @@ def test_limit_cuts_and_says_so(tmp_path: Path) -> None:
     assert len(result.rows) == 1 and result.truncated and result.total_matched == 4
 
 
-def test_depth_tells_callers_apart(tmp_path: Path) -> None:
+def test_depth_adds_the_callers(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for caller, ns in ((10, 100), (20, 200), (20, 50)):
         builder.launch("k", ns, stack=f"/app/train.py:{caller} main > /app/act.py:3 gelu")
@@ -142,7 +142,7 @@ def test_the_first_gradient_belongs_to_the_line_that_calls_backward(tmp_path: Pa
     assert times(ask(builder, tmp_path)) == {"/app/model.py:4": (10, 20), "/app/train.py:10": (0, 7)}
 
 
-def test_backward_on_the_users_own_thread_is_told_by_its_node(tmp_path: Path) -> None:
+def test_backward_on_a_user_thread_is_known_by_its_node(tmp_path: Path) -> None:
     """With one thread for everything, the stack of a backward launch ends at backward(): not the line."""
     stack = f"{CALLS_BACKWARD} > {PACKAGE}/autograd/graph.py:800 _engine_run_backward"
     builder = TraceBuilder().launch("gemm", 10, stack=LINEAR, peek=0).launch("gemm", 10, stack=LINEAR, peek=1)

@@ -118,7 +118,7 @@ def test_nsys_and_our_recorder_see_the_same_waits() -> None:
     assert theirs == {what: ours[what] for what in ("copy to GPU", "value read")}
 
 
-def test_copies_that_hold_their_call(tmp_path: Path) -> None:
+def test_copies_that_block_their_call(tmp_path: Path) -> None:
     """A blocking copy waits; so does an asynchronous one of pageable memory, unless it is only taken over."""
     builder = TraceBuilder()
 
@@ -279,7 +279,7 @@ def test_the_demo_reads_a_loss_and_loads_batches() -> None:
     }
 
 
-def test_resnet_is_held_by_its_batches(captures: Path) -> None:
+def test_resnet_waits_for_its_batches(captures: Path) -> None:
     with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         found = syncs(trace)
     rows = {(row.what, row.api): row for row in found.rows}

@@ -216,7 +216,7 @@ def test_any_layout_gives_the_same_bits(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_expanded_tensors_are_read_where_they_lie(device: str) -> None:
+def test_expanded_tensors_are_read_in_place(device: str) -> None:
     """A stride of 0 along batch, heads or rows: the same kernels as for a copy, so the same bits."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (x.detach() for x in tensors(device, dtype, 2, 70, 90, 4, 4, 64))
@@ -237,7 +237,7 @@ def test_expanded_tensors_are_read_where_they_lie(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_expanded_rows_of_a_packed_batch_are_read_where_they_lie(device: str) -> None:
+def test_expanded_rows_of_a_packed_batch_are_read_in_place(device: str) -> None:
     """Sequences of one query, or one key, over and over: rows of stride 0 under cu_seqlens."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (x.detach()[0] for x in tensors(device, dtype, 1, 70, 70, 4, 4, 64))

@@ -392,7 +392,7 @@ def test_only_the_gradient_of_q_may_differ_between_runs(dim: int) -> None:
 
 
 @pytest.mark.parametrize("window", [(1, 2, 3), (4,), 1.5, (3, 0.5), "7"])
-def test_a_window_that_is_none_is_one_sentence(window: Any) -> None:
+def test_an_invalid_window_is_one_sentence(window: Any) -> None:
     q = torch.zeros(1, 5, 2, 8)
     with pytest.raises(ValueError, match=r"window is .*, expected \(left, right\) or one number"):
         flash_attention(q, q, q, window=window)

@@ -354,7 +354,7 @@ assert "could not be made" in recorder.summary.reasons["autograd"], recorder.sum
 """)
 
 
-def test_without_torch_the_reason_is_told_and_nothing_is_left_behind(run: Any, query: Any) -> None:
+def test_without_torch_the_reason_is_given_and_nothing_is_left_behind(run: Any, query: Any) -> None:
     run("""
 with profiling_lab.record(OUT) as recorder: fake.kernel("a")
 assert recorder.summary.reasons["autograd"] == "torch is not imported"

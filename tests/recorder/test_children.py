@@ -314,7 +314,7 @@ def test_a_child_that_still_runs_is_named(job: Job) -> None:
     assert (job.folder / "err").read_text().startswith(f"profiling-lab: pid {pid}: recorded ")
 
 
-def test_a_recording_that_cannot_begin_is_told_and_the_program_runs(job: Job) -> None:
+def test_a_recording_that_cannot_begin_is_reported_and_the_program_runs(job: Job) -> None:
     (job.folder / "out").mkdir()
     done = job.record("-o", "out/run.sqlite", "sh", "-c", "rmdir out; python train.py && echo ran")
     assert (done.returncode, done.stdout, not_ours(done)) == (0, "ran\n", "")

@@ -49,7 +49,7 @@ def meta(path: Path) -> dict[str, str]:
         return dict(file.execute("SELECT name, value FROM PYREC_META"))
 
 
-def test_dormant_attaches_nothing_and_wakes_nobody(live: Callable[..., LiveJob]) -> None:
+def test_dormant_attaches_nothing_and_does_not_wake_up(live: Callable[..., LiveJob]) -> None:
     job = live()
     job.do("steps(3); assert not fake.subscribed() and not fake.callbacks_enabled()")
     job.do("import threading; assert threading.enumerate() == [threading.main_thread()]")
@@ -198,7 +198,7 @@ def test_detach_ends_the_window_and_its_attach_writes_the_file(
     assert code == 2 and "is not being recorded" in said
 
 
-def test_ctrl_c_in_attach_keeps_what_it_has_and_the_job_goes_on(
+def test_ctrl_c_in_attach_keeps_the_recording_and_the_job_goes_on(
     live: Callable[..., LiveJob], tmp_path: Path
 ) -> None:
     job = live()

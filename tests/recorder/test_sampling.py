@@ -210,7 +210,7 @@ def test_what_cannot_be_sampled(run: Any, options: str, text: str) -> None:
     assert done.returncode == 1 and text in done.stderr
 
 
-def test_starting_beside_a_stop_does_not_wait_for_it(run: Any) -> None:
+def test_starting_during_a_stop_does_not_wait_for_it(run: Any) -> None:
     """The one that stops may need the interpreter's lock for the last sample, which the other one holds."""
     run("""
 import threading

@@ -230,7 +230,7 @@ def test_a_signal_that_cannot_be_used(name: str) -> None:
         Schedule(signal=name)
 
 
-def test_a_signal_beside_the_main_thread_leaves_no_file(run: Any, tmp_path: Path) -> None:
+def test_a_signal_schedule_off_the_main_thread_leaves_no_file(run: Any, tmp_path: Path) -> None:
     run("""
 import threading
 from profiling_lab.recording import Recorder, Schedule

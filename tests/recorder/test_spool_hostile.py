@@ -180,7 +180,7 @@ def test_what_no_recorder_writes_is_one_sentence(tmp_path: Path, capsys: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["x.spool"]
 
 
-def test_a_capture_survives_being_taken_apart(run: Any, tmp_path: Path) -> None:
+def test_a_capture_can_be_split_and_joined(run: Any, tmp_path: Path) -> None:
     run(SPOOL)
     whole = (tmp_path / "out.sqlite.spool").read_bytes()
     assert b"".join(block(*part) for part in parts(whole)) == whole

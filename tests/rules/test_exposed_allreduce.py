@@ -33,7 +33,7 @@ def test_fires_for_the_part_after_backward(judge: Judge) -> None:
     assert finding.per_step_ns == 40_000
 
 
-def test_fires_where_backward_is_not_told(judge: Judge) -> None:
+def test_fires_where_backward_is_unknown(judge: Judge) -> None:
     (finding,) = judge(RULE, steps(40_000, backward=False))
     assert finding.cost_ns == 5 * 40_000
 
@@ -46,6 +46,6 @@ def test_silent_without_communication(judge: Judge) -> None:
     assert judge(RULE, TraceBuilder().launch("gemm", 10)) == ()
 
 
-def test_abstains_where_steps_cannot_be_told_apart(judge: Judge) -> None:
+def test_abstains_where_steps_cannot_be_found(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("gemm", 10).launch(NCCL, 10))
     assert isinstance(verdict, Abstain) and "steps" in verdict.reason and "prof.step()" in verdict.to_record

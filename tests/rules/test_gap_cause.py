@@ -30,7 +30,7 @@ def test_fires_for_the_hosts_own_code_and_names_where_it_was_going(judge: Judge)
     assert {event.table for event in finding.evidence} == {"operations"}
 
 
-def test_fires_for_allocations_and_not_for_what_is_beside_them(judge: Judge) -> None:
+def test_fires_for_allocations_and_not_for_other_calls_near_them(judge: Judge) -> None:
     builder = TraceBuilder()
     for _ in range(10):
         builder.launch("k", 10_000, stack=STEP).gap(20_000)

@@ -66,7 +66,7 @@ def test_calls_that_wait(trace: Trace, found: list[Finding]) -> None:
     assert starts(of(found, "sync_calls", "implicit_sync")) < {int(row["Start (ns)"]) for row in rows}
 
 
-def test_stretches_in_which_the_gpu_waits(trace: Trace, found: list[Finding]) -> None:
+def test_intervals_in_which_the_gpu_waits(trace: Trace, found: list[Finding]) -> None:
     (row,) = listed("gpu_time_util")
     (ours,) = of(found, "low_utilisation")
     length_ns = int(row["Duration (ns)"])

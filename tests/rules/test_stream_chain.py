@@ -34,7 +34,7 @@ def test_fires_where_waits_put_streams_in_a_row(judge: Judge) -> None:
     assert "only 0.0 % of what could overlap does" in finding.what
 
 
-def test_silent_where_streams_run_side_by_side(judge: Judge) -> None:
+def test_silent_where_streams_overlap(judge: Judge) -> None:
     assert judge(RULE, chain(wait=True, overlapping=True)) == []
 
 
