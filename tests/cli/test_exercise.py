@@ -129,7 +129,7 @@ def test_a_mistyped_name_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -
 def test_a_planned_exercise_is_said_to_be_planned(capsys: pytest.CaptureFixture[str]) -> None:
     planned = next(each for each in entries() if not each.is_built)
     assert main(["exercise", "start", str(planned.number)]) == 2
-    assert f"{planned.label} ({planned.title}) is planned and not built yet" in capsys.readouterr().err
+    assert f"{planned.label} ({planned.title}) is planned but does not exist yet" in capsys.readouterr().err
 
 
 def test_status_shows_the_whole_curriculum(capsys: pytest.CaptureFixture[str]) -> None:
