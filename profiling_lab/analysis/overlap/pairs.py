@@ -69,10 +69,10 @@ def overlap_pairs(trace: Trace) -> tuple[PairRow, ...]:
     rows_out = []
     for (device, lower_base, upper_base), (together_ns, times) in sums.items():
         process, ordinal = devices[device]
-        name, other = sorted((bases[lower_base], bases[upper_base]))
+        name, partner = sorted((bases[lower_base], bases[upper_base]))
         pid = trace.pids[process]
-        key = f"{pid}/{ordinal}/{name}/{other}"
-        rows_out.append(PairRow(key, pid, ordinal, name, other, times, together_ns))
+        key = f"{pid}/{ordinal}/{name}/{partner}"
+        rows_out.append(PairRow(key, pid, ordinal, name, partner, times, together_ns))
     return tuple(sorted(rows_out, key=lambda row: (-row.together_ns, row.key)))
 
 
