@@ -91,8 +91,8 @@ def _score(recording: Path, truth: dict[str, Any], times: tuple[float, float] | 
 
 
 def _check(recording: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "profiling_lab", "check", str(recording), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "profiling_lab", "check", str(recording.resolve()), "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     if done.returncode not in (0, 1):
         print(f"{recording.name}: check ended with {done.returncode}: {done.stderr.strip()}", file=sys.stderr)
         return []

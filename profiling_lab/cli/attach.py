@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-import sys
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +98,9 @@ def run(args: argparse.Namespace) -> int:
         )
         request.schedule()  # an invalid schedule is reported without contacting the process
         spool = Path(live.attach(request)["spool"])
-        _say(f"attached to process {args.process} ({script})")
-        finished = _follow(live, args, output)
+        with _ctrl_c_ends_the_window(live):
+            _say(f"attached to process {args.process} ({script})")
+            finished = _follow(live, args, output)
     if finished is None or finished["event"] == "failed":
         what = "ended while it was recorded" if finished is None else f"says: {finished['why']}"
         rows = client.recover(spool, Path(request.path))
@@ -113,18 +116,27 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _ctrl_c_ends_the_window(live: LiveProcess) -> Iterator[None]:
+    """A handler, not KeyboardInterrupt: wherever Ctrl-C comes, what was captured is written."""
+
+    def end_early(*_: object) -> None:
+        live.let_go()
+        os.write(2, b"\nprofiling-lab: the window ends early\n")  # print() may be what was interrupted
+
+    before = signal.signal(signal.SIGINT, end_early)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _follow(live: LiveProcess, args: argparse.Namespace, output: Path) -> dict[str, Any] | None:
     """Print what happens until the window ends. Returns the last message of the process, None without one."""
     asked = time.monotonic()
     began = hinted = False
     while True:
-        try:
-            event = live.next_event(args.status or (None if began or hinted else _HINT_AFTER_S))
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
-            _say("the window ends early")
-            live.let_go()
-            continue
+        event = live.next_event(args.status or (None if began or hinted else _HINT_AFTER_S))
         if event is None or event.get("event") in ("finished", "failed"):
             if event is not None and event["event"] == "finished" and event["windows"]:
                 _say(f"writing {output}")

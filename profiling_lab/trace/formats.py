@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.errors import UnreadableInputError
@@ -14,7 +16,32 @@ from profiling_lab.trace.nsys.sqlite_file import MAGIC
 from profiling_lab.trace.source import Source
 
 _HEAD_BYTES = 4096
-ENDINGS = (".sqlite", ".json", ".json.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One kind of trace file: who reads it, and how it is recognized."""
+
+    source: Callable[[Path], Source]
+    title: str  # for the message about a file of no known format
+    endings: tuple[str, ...]  # of file names
+    recognizes: Callable[[bytes], bool]  # from the first bytes, decompressed
+
+
+def _is_json(head: bytes) -> bool:
+    return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
+
+
+FORMATS = (
+    Format(
+        SqliteSource,
+        "an SQLite file from `profiling-lab record` or `nsys export --type=sqlite`",
+        (".sqlite",),
+        lambda head: head.startswith(MAGIC),
+    ),
+    Format(ChromeSource, "the JSON of torch.profiler", (".json", ".json.gz"), _is_json),
+)
+ENDINGS = tuple(ending for known in FORMATS for ending in known.endings)
 
 
 def open_source(path: Path) -> Source:
@@ -24,21 +51,18 @@ def open_source(path: Path) -> Source:
     except OSError as error:  # no permission for a parent folder, or the name is too long
         raise UnreadableInputError(f"{path} cannot be read: {error.strerror}") from None
     if is_folder:
-        return SqliteSource(path)
+        return SqliteSource(path)  # tables as Parquet files
     head = _head(path)
-    if head.startswith(MAGIC):
-        return SqliteSource(path)
-    if head.removeprefix(BOM).lstrip()[:1] in (b"{", b"["):
-        return ChromeSource(path)
+    for known in FORMATS:
+        if known.recognizes(head):
+            return known.source(path)
     if path.suffix in (".nsys-rep", ".qdrep"):
         raise UnreadableInputError(
             f"{path} is an nsys report; convert it first: "
             f"nsys export --type=sqlite --include-json=true {path}"
         )
-    raise UnreadableInputError(
-        f"{path} is not a trace: expected an SQLite file from `profiling-lab record` or "
-        "`nsys export --type=sqlite`, or the JSON of torch.profiler"
-    )
+    expected = ", or ".join(known.title for known in FORMATS)
+    raise UnreadableInputError(f"{path} is not a trace: expected {expected}")
 
 
 def is_trace_name(path: Path) -> bool:

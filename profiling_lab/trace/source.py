@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a trace format. `Trace` calls each method once, when it is first needed.
 
-A new format is a class with these methods and a line in `formats.py`.
+A new format is a class with these methods and an entry in FORMATS in `formats.py`.
 """
 
 from __future__ import annotations

@@ -92,6 +92,7 @@ def test_programs_run_without_a_gpu() -> None:
         capture_output=True,
         text=True,
         timeout=900,
+        cwd="/",  # not the source tree, whose package may not be built
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "CUDA_VISIBLE_DEVICES": ""},
     )
     assert done.returncode == 0, done.stderr

@@ -52,7 +52,7 @@ def test_story_is_told_in_order(tmp_path: Path) -> None:
         "   └── Python: model.py:HeavyLayer.forward() line ",
         "train_model.py:training_step() line ",
         "GPU time by line",
-        "100.0 % of the GPU time has a line of Python.",
+        "100.0 % of the GPU time has a Python line.",
         "Conclusion: HeavyLayer is the bottleneck: 44.8 % of GPU time",
     ]
     places = [text.find(part) for part in parts]
@@ -70,7 +70,7 @@ def test_line_table_has_forward_backward_kernels_and_share(tmp_path: Path) -> No
 def test_what_has_no_line_is_said_with_its_reason(tmp_path: Path) -> None:
     training_trace(tmp_path / "run.sqlite", form="nsys")
     text = told(tmp_path / "run.sqlite")
-    assert "55.2 % of the GPU time has a line of Python. Without one:" in text
+    assert "55.2 % of the GPU time has a Python line. Without a line:" in text
     assert re.search(r"1\.000 ms \(44\.8 %\): no Python stack recorded for the call", text)
 
 

@@ -82,14 +82,14 @@ def test_both_culprits_are_graded_from_the_learners_recording(copy: Path, culpri
     ("changes", "check", "hint"),
     [
         pytest.param(
-            {"finding.layer": "feed_forward_layer"}, "layer", "something costs more than", id="second"
+            {"finding.layer": "feed_forward_layer"}, "layer", "another layer costs more than", id="second"
         ),
-        pytest.param({"finding.layer": "heavylayer"}, "layer", "as model.py spells it", id="spelling"),
+        pytest.param({"finding.layer": "heavylayer"}, "layer", "the spelling of model.py", id="spelling"),
         pytest.param(
             {"finding.kernel": "sgemm_wide"}, "kernel", "launched from elsewhere", id="another-layer"
         ),
         pytest.param(
-            {"finding.kernel": "float"}, "kernel", "also fits kernels of other layers", id="too-short"
+            {"finding.kernel": "float"}, "kernel", "also matches kernels of other layers", id="too-short"
         ),
         pytest.param(
             {"finding.kernel": "kernel<float>_backward"}, "kernel", "takes far more", id="minor-kernel"
@@ -99,9 +99,9 @@ def test_both_culprits_are_graded_from_the_learners_recording(copy: Path, culpri
         ),
         pytest.param({"finding.line": 85}, "line", "executing line", id="near"),
         pytest.param({"finding.line": 0}, "line", "not answered yet", id="unanswered"),
-        pytest.param({"finding.share": 35.9}, "share", "forward part alone", id="forward-alone"),
+        pytest.param({"finding.share": 35.9}, "share", "only the forward part", id="forward-alone"),
         pytest.param({"finding.share": 0.448}, "share", "per cent", id="fraction"),
-        pytest.param({"finding.share": 60}, "share", "add all its lines up", id="too-much"),
+        pytest.param({"finding.share": 60}, "share", "sum all its lines", id="too-much"),
     ],
 )
 def test_wrong_answers_get_a_hint(copy: Path, changes: dict[str, object], check: str, hint: str) -> None:

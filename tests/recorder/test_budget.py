@@ -257,4 +257,4 @@ def test_arguments(tmp_path: Any) -> None:
         done = record(tmp_path, "--budget", option, "script.py")
         assert done.code == 2 and part in done.err + done.said, (option, done)
     done = record(tmp_path, "--budget", "1%", "--steps", "1:2", "script.py")
-    assert done.code == 2 and "excludes --steps" in done.err
+    assert done.code == 2 and "cannot be combined with --steps" in done.err

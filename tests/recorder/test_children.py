@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def test_a_failing_rank_ends_the_job_as_alone_and_the_other_is_recovered(job: Jo
 from pathlib import Path
 from profiling_lab import _recorder
 import time
+import venv
 if os.environ["RANK"] == "1":
     while not Path("ready").exists(): time.sleep(0.01)
     sys.exit(5)
@@ -105,6 +107,7 @@ def test_a_process_without_gpu_work_costs_nothing(job: Job) -> None:
     """It imports nothing of the recorder, and its surroundings are as they were."""
     code = """
 import sys
+import venv
 print([m for m in sys.modules if m.startswith("profiling_lab.") or m in ("json", "numpy", "dataclasses")])
 print(sys.path, "sitecustomize" in sys.modules, sys.flags)
 """
@@ -145,8 +148,10 @@ def test_an_environment_without_profiling_lab(job: Job) -> None:
         "train.py", "import cupy, sys\ncupy.Fake().kernel('k')\nprint(sys.modules.get('profiling_lab'))\n"
     )
     path = os.pathsep.join(map(str, [HERE, job.folder / "stub"]))
+    venv.create(job.folder / "venv", symlinks=True)
+    bare = str(job.folder / "venv" / "bin" / "python")
     for flags in ([], ["-S"], ["-E"], ["-I"]):
-        command = [PYTHON, *flags, "-c", "print(1)"] if flags else [PYTHON, "train.py"]
+        command = [bare, *flags, "-c", "print(1)"] if flags else [bare, "train.py"]
         done = job.run(PYTHON, "start.py", "record", *command, PYTHONPATH=path)
         assert done.returncode == 0 and done.stdout == ("1\n" if flags else "None\n"), done.stderr
         assert not_ours(done) == "" and job.files() == {}

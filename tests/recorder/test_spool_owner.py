@@ -173,7 +173,7 @@ try:
     with profiling_lab.record(OUT):
         fake.kernel("a")
         open(OUT, "w").write("precious")
-except UsageError as error: assert "made meanwhile" in str(error) and OUT + ".spool" in str(error), error
+except UsageError as error: assert "created meanwhile" in str(error) and OUT + ".spool" in str(error), error
 else: raise SystemExit("was replaced")
 """
     )

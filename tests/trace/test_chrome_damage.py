@@ -301,7 +301,7 @@ def test_a_trace_cut_before_its_gpu_events_says_that_it_is_cut(path: Path) -> No
     with pytest.raises(NotEnoughDataError, match="is truncated"):
         lines(trace, by="kernel")
     path.write_bytes(gzip.compress(whole.encode())[:-1000])
-    assert "bytes (unpacked), behind" in info(Trace.open(path)).warnings[0]
+    assert "bytes (unpacked) and" in info(Trace.open(path)).warnings[0]
 
 
 def test_a_second_trace_in_the_same_file_does_not_count(path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_folder_that_is_no_trace(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInputError, match="is a directory without the files of `nsys export"):
         Trace.open(tmp_path)
     pyarrow.parquet.write_table(pa.table({"x": [1]}), tmp_path / "recipes.parquet")
-    with pytest.raises(UnreadableInputError, match="a directory of tables but no GPU trace"):
+    with pytest.raises(UnreadableInputError, match="a directory of tables but not a GPU trace"):
         Trace.open(tmp_path)
 
 
