@@ -22,14 +22,14 @@ from profiling_lab.trace.trace import Trace
 By: TypeAlias = Literal["line", "memory", "direction"]
 GROUPINGS: tuple[By, ...] = get_args(By)
 LARGE_BYTES = 1_000_000
-"""copies from this size on tell the bandwidth: of smaller ones the start takes most of the time"""
+"""copies from this size on measure the bandwidth: smaller ones are mostly start-up time"""
 
 _HOST = (MemoryKind.PAGEABLE, MemoryKind.PINNED)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRow:
-    """Copies of one direction, between two kinds of memory, from one line, as far as `by` tells them."""
+    """Copies of one direction, between two kinds of memory, from one line, as far as `by` splits them."""
 
     key: str
     direction: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the GPU time a table speaks about, and why the rest has no line."""
+"""How much of the GPU time a table covers, and why the rest has no line."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def why_no_line(trace: Trace, own_row: I32) -> I32:
     unlinked = backward & (found.match == Match.OWN) & (not found.link)
     no_line = np.where(unlinked, Reason.FORWARD_UNKNOWN, _LIBRARY)
     why = np.where(has_line, 0, np.where(found.stack > 0, no_line, found.reason))
-    # DDP reduces in a hook of the engine's, FSDP in one of Python's whose frames are all a library's.
+    # DDP reduces in a hook of the engine, FSDP in a Python hook whose frames are all of libraries.
     in_hook = backward & ((why == Reason.NO_SEQUENCE) | (why == _LIBRARY))
     communicates = operation_classes(trace.operations) == OperationClass.COMMUNICATION
     why = np.where(in_hook & communicates, _HOOK, why)

@@ -187,7 +187,7 @@ def _depth_first(root: _Building) -> Iterator[tuple[_Building, int]]:
 def _kept(
     nodes: list[tuple[_Building, int]], depth: int | None, limit: int | None, least_ns: float
 ) -> set[int]:
-    """Whom limits leave. No node costs more than its parent, so the parents of what is left are left too."""
+    """The nodes within the limits. No node costs more than its parent, so parents of kept nodes are kept."""
     inside = [
         i
         for i, (node, _) in enumerate(nodes)

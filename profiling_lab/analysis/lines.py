@@ -61,7 +61,7 @@ class LineRow:
     share_frac: float
     """of all GPU time in the trace"""
     unknown_ns: int = 0
-    """of calls that were not recorded: their phase cannot be said (`by` kernel alone has it)"""
+    """of calls that were not recorded: their phase is unknown (`by` kernel alone has it)"""
     callers: tuple[Frame, ...] = ()
     """the user's frames above this one, innermost first, as many as `depth` asked for"""
     recompute_ns: int = 0
@@ -79,7 +79,7 @@ class LineRow:
 
 @dataclass(frozen=True, slots=True)
 class LinesResult:
-    """Rows in the order that was asked for: by GPU time, the largest first, unless told otherwise."""
+    """Rows in the requested order; by default by GPU time, the largest first."""
 
     rows: tuple[LineRow, ...]
     coverage: Coverage

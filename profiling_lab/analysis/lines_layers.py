@@ -55,7 +55,7 @@ def layer_path(stacks: Stacks, row: int) -> tuple[ModuleCall, ...]:
     for i, frame in enumerate(frames[:-1]):
         if frame.function.split(".")[-1] == "forward" and _calls_module(frames[i + 1]):
             caller = next((f for f in frames[i + 1 :] if not _calls_module(f)), None)
-            # Sequential and its kin call their children from one line: it says nothing.
+            # Containers such as Sequential call all children from one line, which distinguishes none.
             from_own = caller is not None and not _LIBRARY.search(caller.file)
             where = (caller.file, caller.line) if caller is not None and from_own else ("", 0)
             out.append(ModuleCall(_class(frame), *where))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines of the program are behind a row of a table, or why it cannot be said."""
+"""Which lines of the program are behind a row of a table, or why they are unknown."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _shares(places: list[Place]) -> tuple[Place, ...]:
 
 
 def operation_places(trace: Trace, own_row: I32) -> Placed:
-    """Per GPU operation the line that answers for it, in backward that of forward (see Attribution).
+    """Per GPU operation the line it is attributed to, in backward that of forward (see Attribution).
 
     own_row: per stack the row of its innermost own frame (Stacks.own_rows).
     """
@@ -132,7 +132,7 @@ def operation_places(trace: Trace, own_row: I32) -> Placed:
 
 
 def call_places(trace: Trace, own_row: I32) -> Placed:
-    """Per API call the line it was made from; in backward that of forward, where its operation tells it."""
+    """Per API call the line it was made from; in backward that of forward, where its operation has it."""
     calls = trace.calls
     stack = calls.stack.copy()
     backward = (calls.traits & Trait.IS_BACKWARD) > 0
@@ -218,7 +218,7 @@ class LineNumbers:
         self.ownership = Ownership(own)
 
     def time_by_line(self) -> I64:
-        """GPU time by number of the line that answers for it."""
+        """GPU time by number of the line it is attributed to."""
         return _analysis.sum_by_key(
             self.operation_place, self.trace.operations.duration_ns, len(self._lines[1])
         )[0]
@@ -243,7 +243,7 @@ class LineNumbers:
 
     @cached_property
     def operation_place(self) -> I32:
-        """Per operation the number of the line that answers for it, -1 without one."""
+        """Per operation the number of the line it is attributed to, -1 without one."""
         return self.place_of_stack(self.trace.attribution.stack)
 
     @cached_property

@@ -162,7 +162,7 @@ def _threads(key: I32, thread: I32, keys: int) -> I64:
 
 
 def _one_place(places: tuple[Place, ...], stats: Stats) -> Place:
-    """Rows have one line: of its phases the first stands for all."""
+    """Rows have one line: the first of its phases is taken for all."""
     if not places:
         return Place(None, "unknown", "its call was not recorded", "", stats.total, stats.count, 1.0)
     return places[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declaration of an op: what torch must be told about it, once.
+"""The declaration of an op: what torch must know about it, once.
 
 Without it the library's op still runs. It then loses gradients of second order, ignores autocast or answers
 forward-mode differentiation with zeros, all without an error. Both ways to call an op follow from it.

@@ -332,7 +332,7 @@ def reference(
     sink: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """flash_attention in plain torch with the whole score matrix, as the formulas stand; fixed lengths."""
+    """flash_attention in plain torch with the whole score matrix, as the formulas say; fixed lengths."""
     left, right = _window(window, causal)
     rows, keys, group = q.shape[1], k.shape[1], q.shape[2] // max(k.shape[2], 1)
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)

@@ -201,7 +201,7 @@ class HeavyLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def reference(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
-    """heavy_layer in plain torch, as the formula stands."""
+    """heavy_layer in plain torch, as the formula is written."""
     return torch.tanh(x @ w1 @ w2 @ w3 + b)
 
 

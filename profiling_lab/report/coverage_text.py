@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header of every table: how much GPU time it speaks about, and why the rest has no line."""
+"""The header of every table: how much GPU time it covers, and why the rest has no line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def totals_data(trace: Trace) -> dict[str, Any]:
 
 
 def coverage_lines(name: str, coverage: Coverage) -> tuple[str, ...]:
-    """The same for a trace that is not at hand, but for its window."""
+    """The same for a trace that is not open, except its window."""
     busy, span = numbers.time(coverage.busy_ns), numbers.time(coverage.span_ns)
     idle = f"busy {busy} of {span}"
     if coverage.devices > 1:

@@ -31,7 +31,7 @@ def getter(value: Getter) -> Callable[[Any], Any]:
 class Field:
     """`key` names it in JSON and CSV, `title` heads its column where it has one.
 
-    value: the attribute named like the key where it is not given. cell: what people read in its place.
+    value: the attribute named like the key where it is not given. cell: what people read instead.
     Fractions of JSON and CSV are rounded to `digits` (None: not at all).
     """
 

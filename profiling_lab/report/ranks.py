@@ -24,7 +24,7 @@ _LAST_SHOWN = 3
 def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
     """The job as a report with a row per rank, collective, step or line.
 
-    Ranks stand in their order, but where only some are shown those come first that cost or take most.
+    Ranks are in order of number; where only some are shown, those that cost or take most come first.
     """
     all_rows, (fields, columns) = _rows(result, by), _TABLES[by]
     if by == "rank" and limit is not None and limit < len(all_rows):

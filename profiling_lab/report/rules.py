@@ -39,7 +39,7 @@ _RULE = (Field("rule", "rule", value="rule.name"), Field("question", "question",
 
 
 def rules_report(rules: Sequence[Rule], settings: Settings) -> Report:
-    """Every threshold of every rule, and who says that it should be this one."""
+    """Every threshold of every rule, and its source."""
     rows = [row for rule in rules for row in _rows(rule, settings) or (_Row(rule),)]
     header = (
         f"{numbers.counted(len(rules), 'rule')}; `profiling-lab rules NAME` explains one, "

@@ -19,7 +19,7 @@ from profiling_lab.trace.columns import I64
 SCHEMA = "profiling-lab/baseline-1"
 MOST_STEPS = 200
 """the most steps kept of one recording, spread evenly"""
-# Whoever keeps baselines may have had them formatted.
+# A formatter may have run over a baseline.
 _START = re.compile(rb'\s*{\s*"schema"\s*:\s*"profiling-lab/baseline')
 
 

@@ -47,7 +47,7 @@ class LineInPhase:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a recording comes from, and what decides whether it may be compared. '' and None: not told."""
+    """Where a recording comes from, and what decides whether it may be compared. '' and None: unknown."""
 
     path: str
     gpus: tuple[str, ...]

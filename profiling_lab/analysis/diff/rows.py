@@ -38,7 +38,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """`leaves` are written as the side after knows them; `line_before` tells the numbers of lines that moved.
+    """`leaves` are written as the side after knows them; `line_before` has the numbers of lines that moved.
 
     A line that was removed, and whose number is another line's now, has its number negated: it is neither.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes that a program works on, as far as its kernels tell: an elementwise kernel is launched with as
+"""The shapes that a program works on, as far as its kernels show: an elementwise kernel is launched with as
 many blocks as its tensor needs, so the same kernel with twice the blocks works on twice the batch.
 """
 
@@ -31,7 +31,7 @@ class ElementwiseShape(NamedTuple):
 
 
 def elementwise_shapes(trace: Trace) -> tuple[ElementwiseShape, ...]:
-    """Of every elementwise kernel; () where the file does not tell."""
+    """Of every elementwise kernel; () where the file does not say."""
     found = trace.launch_shapes
     if found is None or not len(found.number):
         return ()
@@ -51,7 +51,7 @@ def elementwise_shapes(trace: Trace) -> tuple[ElementwiseShape, ...]:
 def same_shapes(
     before: Sequence[ElementwiseShape], after: Sequence[ElementwiseShape]
 ) -> tuple[bool | None, float, float]:
-    """Whether both work on the same shapes, None where nothing tells; and the blocks of the kernels that both
+    """Whether both work on the same shapes, None where unknown; and the blocks of the kernels that both
     have, on average.
     """
     theirs = {shape.kernel: shape for shape in before}

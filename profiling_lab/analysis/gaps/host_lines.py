@@ -2,7 +2,7 @@
 """Where the host was while the GPU idled: the lines that samples of its Python stacks found.
 
 The launch that ends a gap names the line the host was on its way to. What it did before, in lines that launch
-nothing, only samples tell. Gaps that lie between the same two lines are alike: their samples count together.
+nothing, only samples show it. Gaps between the same two lines are alike: their samples count together.
 """
 
 from __future__ import annotations

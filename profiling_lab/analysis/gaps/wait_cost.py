@@ -8,20 +8,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.analysis.host.activity import Doing, host_activity
+from profiling_lab.analysis.host.activity import ActivityKind, host_activity
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.trace import Trace
 
 _OTHERS = (
-    Doing.DATA_LOADING,
-    Doing.GIL_WAIT,
-    Doing.GARBAGE_COLLECTION,
-    Doing.ALLOCATOR,
-    Doing.START_UP,
-    Doing.CODE_LOADING,
-    Doing.COMPILATION,
-    Doing.PROFILER,
+    ActivityKind.DATA_LOADING,
+    ActivityKind.GIL_WAIT,
+    ActivityKind.GARBAGE_COLLECTION,
+    ActivityKind.ALLOCATOR,
+    ActivityKind.START_UP,
+    ActivityKind.CODE_LOADING,
+    ActivityKind.COMPILATION,
+    ActivityKind.PROFILER,
 )
 """what the host does behind a wait for reasons of its own, of which other rules have findings"""
 
@@ -36,7 +36,7 @@ def idle_by_waits(
     from_the_start: bool = False,
 ) -> tuple[I64, int]:
     """GPU idle time of a process because these intervals blocked its threads: each, and together.
-    `busy`: when they worked; `others`: as others_by_thread tells.
+    `busy`: when they worked; `others`: from others_by_thread.
 
     It is the gap around the end of an interval: until the host is free again and has launched something.
     Without the interval the host would have launched earlier by its length, so that is the most it costs.

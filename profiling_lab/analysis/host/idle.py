@@ -23,7 +23,7 @@ def idle_after(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
     """Per interval the idle time, since its start, of the gap around its end: until the GPUs work again.
 
     A gap is charged once, to the first interval that ends in it. Before the first and after the last
-    operation nothing is idle, nor is what lies outside of the window.
+    operation nothing is idle, nor outside of the window.
     """
     out = np.zeros(len(process), dtype=np.int64)
     for number in np.unique(process).tolist():

@@ -44,7 +44,7 @@ class KernelRow:
     kind: str
     """'kernel', 'copy', 'set' or 'graph'"""
     detail: str
-    """what else tells the row apart: the grid, the line, or the operator with its shapes; '' for the name"""
+    """what else distinguishes it: the grid, the line, or the operator with its shapes; '' for the name"""
     stats: Stats
     """of the time of each launch, ns"""
     share_frac: float

@@ -17,7 +17,7 @@ from profiling_lab.trace.spans import Rows
 from profiling_lab.trace.trace import Trace
 
 MEETING_NS = 1_000
-"""two operations that share less have met by chance"""
+"""two operations that share less are ignored"""
 _PAIRS_AT_ONCE = 1 << 21
 
 

@@ -75,7 +75,7 @@ class RangesResult:
     ranges: int
     unfinished: int
     across_threads: int
-    """ranges that end on another thread: nothing can be said to have been launched inside"""
+    """ranges that end on another thread: which launches are inside is unknown"""
     not_nested: int
     """ranges that overlap others of their domain: a tree has no place for them"""
     domains: tuple[str, ...]

@@ -47,7 +47,7 @@ class Clocks:
     moved_ns: int
     """the farthest that one clock was moved against another"""
     accuracy_ns: int | None
-    """median distance of a rank's ends from the others', of the worst rank; None where nothing tells"""
+    """median distance of a rank's ends from the others', of the worst rank; None where that is unknown"""
 
     own: int = 0
     """ranks that share too few collectives with others: their clocks were left as they are"""

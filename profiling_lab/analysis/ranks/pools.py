@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where files are read and summaries merged: in processes of this machine, or on a Dask cluster.
 
-Both do the same with the same functions. A pool hands out handles; what they stand for may lie on another
+Both do the same with the same functions. A pool hands out handles; what they refer to may be on another
 machine, so only what is asked for with `gather` or `merge` comes here.
 """
 
@@ -27,7 +27,7 @@ WIDTH = 8
 
 
 class Pool(Protocol):
-    """Handles stand for one value each."""
+    """Each handle refers to one value."""
 
     def read(self, paths: Sequence[str], options: Options, done: Done) -> list[Handle]:
         """A FileSummary per path, in the order of the paths. Raises UsageError."""

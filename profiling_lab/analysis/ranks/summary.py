@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.ranks.collectives import AT_MOST, Found, collectives
+from profiling_lab.analysis.ranks.collectives import AT_MOST, RankCollectives, collectives
 from profiling_lab.analysis.ranks.facts import NotedRank, clock, noted_rank, noted_rank_of
 from profiling_lab.analysis.ranks.lines import LineTimes, line_times
 from profiling_lab.analysis.ranks.options import Options
@@ -70,7 +70,7 @@ class RankSummary:
     end_ns: I64
     parts_ns: I64
     """[steps, PARTS]"""
-    collectives: Found
+    collectives: RankCollectives
     lines: LineTimes
 
     def __len__(self) -> int:
@@ -219,7 +219,7 @@ def _parts(trace: Trace, rows: npt.NDArray[np.intp], starts: I64, ends: I64) -> 
     )
 
 
-def _notes(unit: _Unit, steps: int, found: Found, lines: LineTimes) -> tuple[str, ...]:
+def _notes(unit: _Unit, steps: int, found: RankCollectives, lines: LineTimes) -> tuple[str, ...]:
     out = [] if steps else ["it has no steps: only its collectives are compared"]
     if unit.sibling_gpus:
         out.append(

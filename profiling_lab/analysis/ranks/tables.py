@@ -21,7 +21,7 @@ ALONE_STEP_FRAC = 0.005  # and this share of a step more
 
 @dataclass(frozen=True, slots=True)
 class LateOne:
-    """One collective and who was last to it."""
+    """One collective and the last rank to enter it."""
 
     number: int
     step: int | None

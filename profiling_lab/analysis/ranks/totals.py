@@ -121,7 +121,7 @@ class Meeting:
 
 
 def meeting(totals: Totals, series: Series, comparison: RankComparison) -> Meeting:
-    """Who met whom in the collectives of a series."""
+    """Which ranks met in the collectives of a series."""
     starts, ends = totals.starts[series], totals.ends[series]
     here = len(set(series.members) & set(comparison.present)) if series.members else 0
     expected = here or min(series.size or frame_size(starts), frame_size(starts))
@@ -163,7 +163,7 @@ class RankRow:
     median_ns: int
     """wall of the median step"""
     wait_ns: int | None
-    """in collectives, for the last rank to come; None where clocks or collectives do not tell"""
+    """in collectives, for the last rank to come; None where clocks or collectives do not show it"""
     exposed_wait_ns: int | None
     """the part of it that compute does not hide, if compute covers a collective from its begin on"""
     transfer_ns: int | None

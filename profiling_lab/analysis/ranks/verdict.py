@@ -15,7 +15,7 @@ STRAGGLER_FRAC = 0.5
 COST_FRAC = 0.01
 """of a step that being in time would save, at least"""
 WAITING_FRAC = 0.05
-"""of a step that ranks wait on average without computing, from which on it is worth a word"""
+"""of a step that ranks wait on average without computing, from which on it is reported"""
 IMBALANCE = 1.05
 """most over mean of compute, from which on load counts as uneven where there are no collectives"""
 EXPLAINS_FRAC = 0.5
@@ -50,7 +50,7 @@ class JobVerdict:
     imbalance: float
     """compute of the rank with most over the mean"""
     by_durations: bool
-    """clocks or collectives did not tell: from each rank's own durations"""
+    """clocks or collectives did not show it: from each rank's own durations"""
 
     @property
     def found(self) -> bool:

@@ -33,7 +33,7 @@ _SPECIAL = {
     "rest": "left over: medians of parts do not add up",
 }
 _MANY_ROWS = 20
-"""from here on one row is to be expected outside of its interval by chance"""
+"""from here on one row is expected outside of its interval by chance"""
 _STATES = {"same": "within the noise", "small": "", "equal": "", "undecided": ""}
 
 
@@ -52,7 +52,7 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
             "after": [_named(capture) for capture in result.captures_after],
         },
         header=_header(result),
-        # Sums are for people: whoever has the rows can add them up.
+        # Sums are for people: programs can add up the rows.
         table=replace(table, data=(table.data or ())[: len(shown)]),
         coverage={
             side: [_coverage(capture.origin) for capture in captures]

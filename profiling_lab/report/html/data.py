@@ -55,7 +55,7 @@ _COSTS = {
 
 @dataclass(frozen=True, slots=True)
 class AnalysisResults:
-    """The results of all analyses; None with the reason in `absent` where one cannot tell."""
+    """The results of all analyses; None with the reason in `absent` where one has no answer."""
 
     info: TraceInfo
     coverage: Coverage | None

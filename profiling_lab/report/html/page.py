@@ -71,7 +71,7 @@ def build_page(
     progress: Callable[[str], None] = lambda text: None,
     events_at_most: int = EVENTS_AT_MOST,
 ) -> Page:
-    """The page of a trace. own, steps_by: as for `lines` and `steps`. progress: told what is being done.
+    """The page of a trace. own, steps_by: as for `lines` and `steps`. progress: called with the current part.
 
     Raises UsageError for what an analysis cannot be asked, UnreadableInputError for a damaged file.
     """
@@ -173,7 +173,7 @@ def _assemble(data: dict[str, Any], payload: str) -> bytes:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in, whatever its strings hold."""
+    """JSON that cannot end the element around it, whatever its strings hold."""
     text = encode(data).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
