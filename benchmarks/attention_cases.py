@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmark_attention.py measures: problems, and named sets of them with those who take part."""
+"""What benchmark_attention.py measures: problems, and named sets of them with their providers."""
 
 from __future__ import annotations
 

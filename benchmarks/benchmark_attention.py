@@ -5,7 +5,7 @@
     python benchmarks/benchmark_attention.py --seq-len 8192 --head-dim 128 --causal yes --direction backward
     python benchmarks/benchmark_attention.py --suite grid --part 1/3 --output results.jsonl
 
-Every provider is first compared with float64 at a small size and left out, aloud and in the results, if it
+Every provider is first compared with float64 at a small size and left out, with a note in the results, if it
 is wrong or missing. Then all take turns within each round. TFLOP/s count 4 b h s^2 d forward (half of it
 causal) and 2.5 times that backward, whatever an implementation really computes. --output ending in .jsonl
 appends a line at a time, and --resume goes on where a broken run of the same commit and machine ended; any
@@ -104,7 +104,7 @@ class Task:
 
 
 class Field:
-    """Who takes part: the providers wanted, each tried once for each head_dim, group and dtype."""
+    """The providers to measure, each tried once for each head_dim, group and dtype."""
 
     def __init__(self, options: argparse.Namespace, results: ResultsFile) -> None:
         self.options, self.results = options, results

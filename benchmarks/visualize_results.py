@@ -3,7 +3,7 @@
 
     python benchmarks/visualize_results.py --input benchmark_results.json --output-dir plots/
 
-Writes SVG files, which every browser and slide program opens; needs nothing but Python. Results of different
+Writes SVG files, which every browser and slide program opens; needs only Python. Results of different
 runs are not comparable, so one run of the input is drawn, by default the last.
 """
 

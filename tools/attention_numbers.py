@@ -40,7 +40,7 @@ def newest(lines: list[Line]) -> list[Line]:
 
 def suite(*names: str) -> list[Line]:
     """The rates of the last run of these suites, forward and backward each its own: a kernel that is changed
-    is measured anew, and figures of different runs do not stand in one row.
+    is measured anew, and figures of different runs are not in one row.
     """
     lines = [line for line in lines_of("attention_suites") if line["case"].get("suite") in names]
     found = []

@@ -3,7 +3,7 @@
 
     python tools/reduce_test_data.py FOLDER
 
-FOLDER holds the originals, found by their names; tests/data/captures/README.md tells where the public ones
+FOLDER holds the originals, found by their names; tests/data/captures/README.md says where the public ones
 are. What tests look at stays as it was: times, names, stacks, tables, even the layout of the JSON text.
 Dropped is bulk that says nothing more (CPU samples and context switches outside of the time with CUDA
 calls, most memory events, arguments that no reader reads), and what names a person's folder or a single GPU.

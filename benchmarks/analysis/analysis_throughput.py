@@ -158,7 +158,7 @@ def our_truth(command: str, truth: Truth) -> Judge:
 def peers(
     question: str, path: Path, truth: Truth, python: str | None, scratch: Path
 ) -> dict[str, tuple[Asked, Judge]]:
-    """Everybody who answers this question about this file, and who judges the answer."""
+    """Every provider that answers this question about this file, and the judge of its answer."""
     judges: dict[str, Judge] = {
         "lines": lambda answer: answer == truth.lines,
         "kernels": lambda answer: answer == truth.kernel_names,

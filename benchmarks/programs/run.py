@@ -58,7 +58,7 @@ def say(text: str) -> None:
 
 
 class Failed(Exception):
-    """This program tells nothing here; the reason is a sentence."""
+    """This program has no result here; the reason is a sentence."""
 
 
 def main() -> int:
@@ -113,7 +113,7 @@ def finished(out: Path | None) -> set[str]:
 
 
 class Trial:
-    """One program: its data, its runs in turns, and what they tell."""
+    """One program: its data, its runs in turns, and their result."""
 
     def __init__(self, program: Program, args: argparse.Namespace, work: Path, results: ResultsFile) -> None:
         self.program = program

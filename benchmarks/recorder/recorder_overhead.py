@@ -280,7 +280,7 @@ def measure_peers(run: Run) -> None:
 
 
 def child(args: argparse.Namespace) -> int:
-    """A program that makes its steps in turns with others. Whoever started this process may record it."""
+    """A program that makes its steps in turns with others. Its parent process may record it."""
     with ExitStack() as keep, TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
         run = Run(args, ResultsFile(None, machine("cuda")))
         if args.stage:
@@ -362,7 +362,7 @@ def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:
 
 
 def programs(run: Run, folder: Path) -> dict[str, list[str]]:
-    """The same program, alone and under who records it."""
+    """The same program, alone and under each recorder."""
 
     def program(name: str) -> list[str]:
         pin = ["--pin"] if run.args.pin else []

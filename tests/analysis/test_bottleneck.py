@@ -24,7 +24,7 @@ def shares(path: Path, **microseconds: int) -> Bottleneck:
     """Layers of one kernel each, with those times; `unattributed` has no Python stack."""
     builder = TraceBuilder()
     for line, (layer, us) in enumerate(microseconds.items(), 10):
-        stack = "" if layer == "nobody" else f"net.py:{line} {layer}.forward"
+        stack = "" if layer == "unattributed" else f"net.py:{line} {layer}.forward"
         builder.launch(f"kernel_{layer}", us * 1000, stack=stack)
     return found(path, builder)
 
