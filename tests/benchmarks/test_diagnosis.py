@@ -63,6 +63,7 @@ def test_lines_are_in_the_program_and_causes_have_a_name(name: str) -> None:
 ALL = """
 import json, os, runpy, sys
 import torch
+import torch._dynamo  # as optimizers do, which takes seconds
 torch.set_num_threads(1)
 for path, *arguments in json.load(sys.stdin):
     reading, writing = os.pipe()
