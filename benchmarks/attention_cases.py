@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmark_attention.py measures: problems, and named sets of them with those who take part."""
+"""What benchmark_attention.py measures: problems, and named sets of them with their providers."""
 
 from __future__ import annotations
 
@@ -93,21 +93,21 @@ SUITES: dict[str, Suite] = {
     ),
     "short": _suite("short sequences", dims=(64, 128, 256), rows=(128, 256, 512), providers=FAST),
     "gqa": _suite(
-        "64 query heads on 8 key heads, beside 64 on 64 of the same flops",
+        "64 query heads on 8 key heads, compared with 64 on 64 of the same flops",
         rows=(2048, 8192),
         batch=2,
         heads=((64, 64), (64, 8)),
         providers=FAST,
     ),
     "odd": _suite(
-        "lengths that no tile divides, beside the nearest that one does (40 heads, batch 1)",
+        "lengths that no tile divides, with the nearest that one does (40 heads, batch 1)",
         rows=(2048, 2100, 7680, 7800),
         batch=1,
         heads=((40, 40),),
         providers=FAST,
     ),
     "varlen": _suite(
-        "packed sequences of variable length that are equally long, beside the same with a batch",
+        "packed sequences of variable length that are equally long, with the same as a batch",
         dims=(64, 128),
         rows=(1024, 4096),
         providers=("flash", "flash-varlen", "torch-varlen", "sdpa-flash"),
@@ -128,7 +128,7 @@ SUITES: dict[str, Suite] = {
         ),
     ),
     "portable": _suite(
-        "the sm_80 path beside FlashAttention-2 (run with PROFILING_LAB_ATTENTION_PATH=sm80)",
+        "the sm_80 path against FlashAttention-2 (run with PROFILING_LAB_ATTENTION_PATH=sm80)",
         dims=(64, 128, 256),
         rows=(1024, 4096, 16384),
         providers=("flash-sm80", "sdpa-flash"),
@@ -148,7 +148,7 @@ SUITES: dict[str, Suite] = {
         providers=("naive", "tiled", "ladder-flash", "eager", "flash", "sdpa-cudnn"),
     ),
     "cpu": _suite(
-        "the CPU path beside torch's",
+        "the CPU path against torch's",
         dims=(64, 128),
         rows=(512, 1024, 2048),
         batch=1,

@@ -184,7 +184,7 @@ def providers(peers: list[str] | None = None) -> dict[str, Attention | str]:
 
 
 def needs_repeatable(name: str) -> bool:
-    """Whether a provider is deterministic only while torch is told to be."""
+    """Whether a provider is deterministic only under torch.use_deterministic_algorithms."""
     return name.startswith("sdpa") and name.endswith("deterministic")
 
 

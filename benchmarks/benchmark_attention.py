@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flash_attention beside PyTorch's own backends and every fast attention that is installed.
+"""flash_attention against PyTorch's own backends and every fast attention that is installed.
 
     python benchmarks/benchmark_attention.py --seq-lengths 128,256,512,1024 --output benchmark_results.json
     python benchmarks/benchmark_attention.py --seq-len 8192 --head-dim 128 --causal yes --direction backward
     python benchmarks/benchmark_attention.py --suite grid --part 1/3 --output results.jsonl
 
-Every provider is first compared with float64 at a small size and left out, aloud and in the results, if it
+Every provider is first compared with float64 at a small size and left out, with a note in the results, if it
 is wrong or missing. Then all take turns within each round. TFLOP/s count 4 b h s^2 d forward (half of it
 causal) and 2.5 times that backward, whatever an implementation really computes. --output ending in .jsonl
 appends a line at a time, and --resume goes on where a broken run of the same commit and machine ended; any
@@ -104,7 +104,7 @@ class Task:
 
 
 class Field:
-    """Who takes part: the providers wanted, each tried once for each head_dim, group and dtype."""
+    """The providers to measure, each tried once for each head_dim, group and dtype."""
 
     def __init__(self, options: argparse.Namespace, results: ResultsFile) -> None:
         self.options, self.results = options, results
@@ -294,11 +294,11 @@ def main() -> int:
     parser.add_argument("--warmup", type=float, default=0.05, help="seconds for each provider and problem")
     parser.add_argument("--naive-up-to", type=int, default=4096, help="rows, for those that store the scores")
     parser.add_argument("--baseline", default="sdpa-cudnn", help="of the summary at the end")
-    parser.add_argument("--no-roof", dest="roof", action="store_false", help="do not time a matrix product")
+    parser.add_argument("--no-roof", dest="roof", action="store_false", help="do not time a GEMM")
     parser.add_argument(
         "--part", type=part, default=(1, 1), metavar="I/N", help="one of N shares of the problems"
     )
-    parser.add_argument("--seconds", type=float, help="begin no problem after so many; exit code 1 then")
+    parser.add_argument("--seconds", type=float, help="begin no problem after this time; exit code 1 then")
     parser.add_argument("--resume", action="store_true", help="measure only what --output lacks (.jsonl)")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

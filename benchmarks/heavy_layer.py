@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heavy_layer "fast" beside its bare matrix products, eager PyTorch, torch.compile and cuBLASLt's epilogues.
+"""heavy_layer "fast" against its bare GEMMs, eager PyTorch, torch.compile and cuBLASLt's epilogues.
 
     python benchmarks/heavy_layer.py -o benchmarks/results/heavy_layer.jsonl
     python benchmarks/heavy_layer.py --shapes 4096x512 --dtypes bfloat16 --modes default
     python benchmarks/heavy_layer.py --prepare            only fill torch.compile's cache, which takes longest
 
-GPU time of calls in a CUDA graph, all providers in turns. `products` are the matrix products of the folded
-form, by torch, alone and into memory that is there already: their share of the op's time is what bias, tanh,
+GPU time of calls in a CUDA graph, all providers in turns. `products` are the GEMMs of the folded form,
+by torch, alone and into memory that is there already: their share of the op's time is what bias, tanh,
 their backward and the sums over rows leave of it, and above 1 where the op's own products are quicker.
 float32 is multiplied as float32, tf32 is float32 multiplied as TF32. The peers:
   eager               the formula
@@ -16,7 +16,7 @@ float32 is multiplied as float32, tf32 is float32 multiplied as TF32. The peers:
                       forward only; what a library's epilogue costs (there is none with tanh)
 Every provider of the function is held against float64 first: `error_over_eager` is how far it is from it, in
 units of eager's own distance, and of the gradients' the worst. Ours must stay below four; a peer that does
-not is timed all the same, with that line beside it.
+not is timed all the same, and that line says so.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Inputs:
 
 
 def folded(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
-    """The formula as somebody writes it who has seen that the matrices can be multiplied first."""
+    """The formula with the matrices multiplied first."""
     return torch.tanh(torch.addmm(b, x, w1 @ w2 @ w3))
 
 
@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument(
         "--prepare",
         action="store_true",
-        help="time nothing, only fill torch.compile's cache; several such processes may run side by side",
+        help="time nothing, only fill torch.compile's cache; several such processes may run concurrently",
     )
     args = parser.parse_args()
 

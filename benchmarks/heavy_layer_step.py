@@ -74,7 +74,7 @@ def make_step(script: ModuleType, heavy: str, dtype: str) -> Step:
 
 
 def warm_up(steps: dict[str, Step], trace: Path) -> None:
-    """Once under the recorder: NVTX asks at its first range, and never again, whether somebody listens."""
+    """Once under the recorder: NVTX asks at its first range, and never again, whether a tool listens."""
     with record(trace):
         for step in steps.values():
             for _ in range(3):

@@ -188,7 +188,7 @@ def drop_strings(file: sqlite3.Connection, have: list[str]) -> None:
 
 
 def shorten_paths(file: sqlite3.Connection, strip: tuple[str, ...]) -> None:
-    """Cut off the folders that tell about a machine; what says whose code it is stays."""
+    """Cut off the folders that identify a machine; what says whose code it is stays."""
 
     def shortened(text: str) -> str:
         for folder in strip:

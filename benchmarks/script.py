@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a script tells what it does, and how it ends."""
+"""How a script reports what it does, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls so small that the host takes longer than the GPU: ours beside eager PyTorch, torch.compile and Liger.
+"""Calls so small that the host takes longer than the GPU: ours, eager PyTorch, torch.compile and Liger.
 
     python benchmarks/small_calls.py -o benchmarks/results/small_calls.jsonl
     python benchmarks/small_calls.py --ops layer_norm_gelu --rows 1 64 --modes default reduce-overhead
@@ -123,7 +123,7 @@ def both(function: Function, leaves: list[Tensor], dy: Tensor) -> tuple[Tensor, 
 def calls(
     subject: Subject, everyone: dict[str, Function], n: int, direction: str, device: str
 ) -> dict[str, Call]:
-    """What each provider is to run, once it has run here; who cannot is named and left out."""
+    """What each provider is to run, once it has run here; one that cannot is named and left out."""
     found: dict[str, Call] = {}
     for name, function in everyone.items():
         *arguments, dy = inputs(subject, n, device)
@@ -144,7 +144,7 @@ def calls(
 
 
 def timed(variants: dict[str, Call], mode: str, rounds: int) -> dict[str, Timing]:
-    """Who cannot be captured into a graph is left out of that mode."""
+    """A provider that cannot be captured into a graph is left out of that mode."""
     if mode == "host":
         return compare(variants, device="cpu", rounds=rounds, warmup_s=0.02, calls_per_sample=50)
     if mode == "graph":  # reduce-overhead has its own graphs

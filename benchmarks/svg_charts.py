@@ -125,7 +125,7 @@ def round_steps(low: float, high: float) -> list[float]:
 
 
 class Axes:
-    """Where a value lies in a panel: x on powers of two, y linear or on powers of ten."""
+    """Where a value is in a panel: x on powers of two, y linear or on powers of ten."""
 
     def __init__(
         self, lines: tuple[Line, ...], log_y: bool, reference: float | None, like: tuple[Line, ...] = ()

@@ -9,7 +9,7 @@ Per case (the demo's model and, so that layer_norm_gelu has a place too, the sam
 and autocast to bfloat16) and provider ("before", "after"):
   loss          the mean of `case.steps` steps up to step `case.step`, for two seeds of weights and data
   step_time     both in turns
-and for the case: how far the curve after is from the one before, beside how far two seeds are from each
+and for the case: how far the curve after is from the one before, and how far two seeds are from each
 other.
 """
 
@@ -164,7 +164,7 @@ def record_both(script: ModuleType, folder: Path, gpu: str) -> int:
     with TemporaryDirectory(prefix="profiling-lab-record-") as scratch:
         for provider, step in steps_to_record(script):
             full, target = Path(scratch) / f"{provider}.sqlite", folder / f"{provider}_{gpu}.sqlite"
-            with record(full):  # NVTX asks once, at its first range, whether somebody listens
+            with record(full):  # NVTX asks once, at its first range, whether a tool listens
                 for _ in range(WARMUP_STEPS):
                     step()
             with record(full, overwrite=True):

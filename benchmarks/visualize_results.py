@@ -3,7 +3,7 @@
 
     python benchmarks/visualize_results.py --input benchmark_results.json --output-dir plots/
 
-Writes SVG files, which every browser and slide program opens; needs nothing but Python. Results of different
+Writes SVG files, which every browser and slide program opens; needs only Python. Results of different
 runs are not comparable, so one run of the input is drawn, by default the last.
 """
 
@@ -29,7 +29,7 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class Run:
-    """The rates of one run with their spread, and the matrix product timed beside them."""
+    """The rates of one run with their spread, and the GEMM timed with them."""
 
     rows: list[dict[str, Any]]
     spread_frac: dict[Key, float] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def intensity(case: dict[str, Any]) -> float:
 
 
 def roofline(run: Run) -> list[list[Panel]]:
-    """Dots under two roofs, the data sheet's and the matrix product of the same run: a row of panels for each
+    """Dots under two roofs, the data sheet's and the GEMM of the same run: a row of panels for each
     direction, a panel for each head_dim.
     """
     cases = [row["case"] for row in run.rows]

@@ -159,7 +159,7 @@ class TraceBuilder:
         )
 
     def memset(self, gpu_ns: int, *, memory: int | None = None, **how: Any) -> TraceBuilder:
-        """A memory set; memory is its kind (MemoryKind)."""
+        """A memset; memory is its kind (MemoryKind)."""
         details = {"value": 0, "bytes": 4, "memKind": memory}
         return self.operation(
             "CUPTI_ACTIVITY_KIND_MEMSET", gpu_ns, details, **{"api": "cudaMemsetAsync_v3020"} | how

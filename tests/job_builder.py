@@ -39,7 +39,7 @@ class Moment:
     """An operation of a rank in true time."""
 
     what: str
-    """'compute', 'slow', 'copy', 'collective', 'beside' (compute on another stream) or 'host' (it is late)"""
+    """'compute', 'slow', 'copy', 'collective', 'overlapping' (compute on another stream) or 'host' (late)"""
     start_ns: int
     end_ns: int
     step: int
@@ -67,9 +67,9 @@ class Job:
     lacks: set[tuple[int, int, int]] = field(default_factory=set)
     """(rank, step, number) of collectives that were not recorded"""
     turns_ns: int = 0
-    """in each step another rank computes so much longer"""
+    """in each step another rank computes this much longer"""
     hides: bool = False
-    """other compute runs beside each collective as long as a rank waits in it"""
+    """other compute overlaps each collective as long as a rank waits in it"""
     extra: dict[tuple[int, int], int] = field(default_factory=dict)
     """by (rank, step), ns that a rank computes longer in one step"""
     lists_groups: bool = False
@@ -92,7 +92,7 @@ class Job:
                 for rank in range(self.ranks):
                     left = end + rank * ENDS_APART_NS + self.all_to_all.get((rank, step), 0)
                     if self.hides and now[rank] < end - TRANSFER_NS:
-                        out[rank].append(Moment("beside", now[rank], end - TRANSFER_NS, step))
+                        out[rank].append(Moment("overlapping", now[rank], end - TRANSFER_NS, step))
                     out[rank].append(Moment("collective", now[rank], left, step, number))
                     now[rank] = left
                     if number + 1 < self.collectives:
@@ -230,7 +230,7 @@ def _fill(builder: TraceBuilder, moments: list[Moment], rank: int, pid: int, zer
             builder.launch(KERNEL, length, stack="/app/train.py:20 step", **how)
         else:
             line = SLOW_LINE if moment.what == "slow" else COMPUTE_LINE
-            stream = 9 if moment.what == "beside" else 7
+            stream = 9 if moment.what == "overlapping" else 7
             builder.launch("gemm", length, stack=f"{line} forward", stream=stream, **how)
     began = sorted(step_began.items())
     for i, (_, start_ns) in enumerate(began):

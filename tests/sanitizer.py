@@ -14,7 +14,7 @@ from package_root import PACKAGE_ROOT
 def assert_finds_nothing(tool: str, program: str, *arguments: str, **variables: str) -> None:
     """The tool reports nothing about `program`, Python that prints "ran" as its last act.
 
-    variables: of the environment, beside this process' own.
+    variables: of the environment, in addition to this process' own.
     """
     sanitizer = needs("compute-sanitizer")
     path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))

@@ -95,7 +95,7 @@ print(_recorder.__file__)
 
 
 @pytest.mark.slow
-def test_records_with_a_static_libstdcpp_beside_torchs(static_package: Path, tmp_path: Path) -> None:
+def test_records_with_a_static_libstdcpp_next_to_torchs(static_package: Path, tmp_path: Path) -> None:
     fake = tmp_path / "libfake_cupti.so"
     subprocess.run([os.environ.get("CXX") or "g++", "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden",
                     f"-I{REPO / 'csrc'}", FAKE, "-o", fake], check=True)  # fmt: skip

@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).resolve().parents[1]
+OWN = Path(__file__).resolve()
+REPO = OWN.parents[1]
 FOLDERS = (
+    "benchmarks/",
+    "profiling_lab/analysis/",
     "profiling_lab/cli/",
     "profiling_lab/demo/",
     "profiling_lab/doctor/",
@@ -24,9 +27,13 @@ FOLDERS = (
     "profiling_lab/integrations/",
     "profiling_lab/measure/",
     "profiling_lab/models/",
+    "profiling_lab/ops/",
     "profiling_lab/recording/",
+    "profiling_lab/report/",
     "profiling_lab/rules/",
     "profiling_lab/trace/",
+    "tests/",
+    "tools/",
     "csrc/analysis/",
     "csrc/cuda/",
     "csrc/ops/",
@@ -76,7 +83,7 @@ def sources() -> list[Path]:
             path.relative_to(REPO).as_posix() for folder in FOLDERS for path in (REPO / folder).rglob("*")
         ]
     chosen = [REPO / n for n in names if n.startswith(FOLDERS) or re.fullmatch(r"profiling_lab/\w+\.pyi?", n)]
-    return [path for path in chosen if path.is_file() and path.suffix in SUFFIXES]
+    return [path for path in chosen if path.is_file() and path.suffix in SUFFIXES and path != OWN]
 
 
 def found_in(text: str) -> list[str]:

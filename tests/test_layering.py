@@ -29,7 +29,7 @@ MAY_INCLUDE = {
     "ops": {"ops", "cuda", "torch_abi"},
 }
 
-# The folders of csrc/recorder, the lowest first; what stands beside them may include them all.
+# The folders of csrc/recorder, the lowest first; files next to them may include them all.
 RECORDER_MAY_INCLUDE: dict[str, set[str]] = {
     "system": set(),
     "spool": {"system"},
@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "rules": {"_analysis", "analysis", "trace"},
     "report": {"analysis", "rules", "trace"},
     "export": {"_analysis", "analysis", "trace"},
-    # _child_start is beside it: importing the package costs a child 0.1 s
+    # _child_start is next to it: importing the package costs a child 0.1 s
     "recording": {"_child_start", "_recorder", "trace"},
     "integrations": {"analysis", "export", "recording", "report", "trace"},
     "ops": {"_ops"},
@@ -147,7 +147,7 @@ def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
         assert where.startswith("recorder/cupti/"), "CUPTI's declarations belong into recorder/cupti/ alone"
 
 
-def test_portable_kernels_do_not_need_hoppers() -> None:
+def test_portable_kernels_do_not_include_sm90() -> None:
     """An op's portable/ runs where sm90/ is not built; sm90/ may use portable/."""
     for path in CPP:
         where = path.relative_to(REPO / "csrc").parts

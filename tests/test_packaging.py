@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sdist -> wheel -> import: what is published can be built and used by somebody who has nothing but it."""
+"""sdist -> wheel -> import: what is published can be built and used without anything else."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 python tools/analysis_page.py            # runs every command of the pages and rewrites what it printed
 python tools/analysis_page.py --check    # exit code 1 if a page is not what the commands print
 
-A command stands in a mark of its own above the block that it fills, with files that `examples` makes:
+A command is in a mark of its own above the block that it fills, with files that `examples` makes:
 
     <!-- prints: lines run.sqlite --limit 3 -->
 

@@ -40,7 +40,7 @@ def newest(lines: list[Line]) -> list[Line]:
 
 def suite(*names: str) -> list[Line]:
     """The rates of the last run of these suites, forward and backward each its own: a kernel that is changed
-    is measured anew, and figures of different runs do not stand in one row.
+    is measured anew, and figures of different runs are not in one row.
     """
     lines = [line for line in lines_of("attention_suites") if line["case"].get("suite") in names]
     found = []
@@ -116,7 +116,7 @@ def grid() -> list[str]:
 def means(
     lines: list[Line], label: Callable[[dict[str, Any]], str], digits: int = 0
 ) -> tuple[list[str], list[list[str]]]:
-    """Geometric means over what `label` does not tell apart: a row per label, a column per provider."""
+    """Geometric means over cases with the same `label`: a row per label, a column per provider."""
     groups: dict[str, dict[str, list[float]]] = {}
     for line in lines:
         groups.setdefault(label(line["case"]), {}).setdefault(line["provider"], []).append(line["value"])

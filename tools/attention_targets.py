@@ -56,7 +56,7 @@ def beside(lines: list[Line], **changes: tuple[Any, Any]) -> list[Ratio]:
 
 
 def spread(found: list[Ratio], least: float) -> str:
-    """Mean and lowest, and what lies below `least`."""
+    """Mean and lowest, and what is below `least`."""
     worst = min(found, key=lambda ratio: ratio.value)
     below = sum(round(ratio.value, 3) < least for ratio in found)
     text = f"{geometric_mean(ratio.value for ratio in found):.3f}; lowest {worst.value:.3f} ({worst.where})"

@@ -41,7 +41,7 @@ API = {
     "rules": ("Rules", ("rules.rule", "rules.finding", "rules.view", "rules.run")),
     "measure": ("Measuring", ("measure",)),
 }
-"""Page -> its title, and modules of profiling_lab; a package stands for the modules in it."""
+"""Page -> its title, and modules of profiling_lab; a package means the modules in it."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

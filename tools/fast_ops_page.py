@@ -54,7 +54,7 @@ def training() -> list[str]:
 
 
 def heavy_layer() -> list[str]:
-    """GPU time of the op beside its bare products and its peers; each row is of one run."""
+    """GPU time of the op, its bare GEMMs and its peers; each row is of one run."""
     cases: dict[tuple[int, int, str, str], list[Line]] = {}
     for line in _lines("heavy_layer"):
         case = line["case"]

@@ -3,7 +3,7 @@
 
     python tools/reduce_test_data.py FOLDER
 
-FOLDER holds the originals, found by their names; tests/data/captures/README.md tells where the public ones
+FOLDER holds the originals, found by their names; tests/data/captures/README.md says where the public ones
 are. What tests look at stays as it was: times, names, stacks, tables, even the layout of the JSON text.
 Dropped is bulk that says nothing more (CPU samples and context switches outside of the time with CUDA
 calls, most memory events, arguments that no reader reads), and what names a person's folder or a single GPU.
@@ -32,7 +32,7 @@ c290eb249e74824736f81886587614fc5d96660d3e60d0c256dee4b4a0e268f6  resnet50_num_w
 """
 EVENT_END = "\n  },\n"
 MEMORY_EVENT = '"name": "[memory]"'
-KEPT_MEMORY_EVENTS = 20  # one of so many
+KEPT_MEMORY_EVENTS = 20  # one of 20 is kept
 UNREAD_ARGUMENTS = re.compile(
     r'"Trace name": "[^"]*", |, "Input type": \[[^\]]*\]|, "external ts": \d+'
     r'|\n      "(?:blocks|warps) per SM": [\d.]+,'

@@ -5,12 +5,12 @@
     python benchmarks/analysis/analysis_throughput.py --plot analysis_throughput.svg --input RESULTS.jsonl
 
 The files are synthetic (synthetic_trace.py), so the truth is known: an answer of ours that is not the truth
-ends the benchmark. Files are in the page cache. Everybody takes turns. Other work on the machine counts
-against everybody: cores_of_others says how much there was of it meanwhile, cpu_time (of all threads) suffers
-least from it, and --calm waits for a moment without. Peers, in the Python that --peer-python names:
+ends the benchmark. Files are in the page cache. All take turns. Other work on the machine slows
+all of them: cores_of_others says how much there was, cpu_time (of all threads) suffers least from it, and
+--calm waits until there is none. Peers, in the Python that --peer-python names:
 
     pandas         naive_pandas.py, what a plain user writes
-    nsys-ai        its skills; once without the cache that it builds beside a file, once with it
+    nsys-ai        its skills; once without the cache that it builds next to a file, once with it
     nsys stats     where nsys is on the PATH
 """
 
@@ -158,7 +158,7 @@ def our_truth(command: str, truth: Truth) -> Judge:
 def peers(
     question: str, path: Path, truth: Truth, python: str | None, scratch: Path
 ) -> dict[str, tuple[Asked, Judge]]:
-    """Everybody who answers this question about this file, and who judges the answer."""
+    """Every provider that answers this question about this file, and the judge of its answer."""
     judges: dict[str, Judge] = {
         "lines": lambda answer: answer == truth.lines,
         "kernels": lambda answer: answer == truth.kernel_names,
@@ -181,7 +181,7 @@ def peers(
         return {row["kernel_name"]: (row["total_ms"], row["invocations"]) for row in json.loads(text)}
 
     if python:
-        copy = scratch / path.name  # its cache lies beside the file
+        copy = scratch / path.name  # its cache is next to the file
         if not copy.exists():
             shutil.copyfile(path, copy)
         arguments = [
@@ -260,7 +260,7 @@ def measure(results: ResultsFile, args: argparse.Namespace, folder: Path, scratc
                         continue  # it reads two files
                     paths.append(cached(folder, events, form, seed=1, slow=SLOWER)[0])
                 asked = {OURS: (ours(question, *paths), our_truth(question, truth))}
-                if question == "kernels":  # what the peers answer: times by kernel, nobody's lines
+                if question == "kernels":  # what the peers answer: times by kernel, without lines
                     asked[OURS_TOTALS] = (ours(question, *paths, flags=("--totals",)), asked[OURS][1])
                 if events <= PEERS_AT_MOST and question in ("lines", "kernels", "gaps"):
                     asked |= peers(question, path, truth, args.peer_python, scratch)
@@ -299,11 +299,9 @@ def main() -> int:
     parser.add_argument("--forms", nargs="+", choices=("recorder", "nsys"), default=["recorder", "nsys"])
     parser.add_argument("--questions", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument(
-        "--samples", type=int, default=3, help="the median of so many counts (3); 1 over 10 million"
+        "--samples", type=int, default=3, help="runs of which the median counts (3); 1 over 10 million"
     )
-    parser.add_argument(
-        "--calm", type=float, default=0, help="wait so many seconds for a calm moment at most"
-    )
+    parser.add_argument("--calm", type=float, default=0, help="seconds to wait at most for a calm machine")
     parser.add_argument("--peer-python", help="a Python with pandas and nsys-ai")
     parser.add_argument(
         "--dir", type=Path, help="where the generated files stay (default: a temporary folder)"

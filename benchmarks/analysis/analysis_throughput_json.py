@@ -81,8 +81,8 @@ def sample(folder: Path, mebibytes: float) -> Sample:
 
 
 @dataclass(frozen=True)
-class Question:
-    """Whom to ask what, over which file, and how far an answer is from the truth."""
+class QueryCase:
+    """One query of one provider over one file, and how far its answer is from the truth."""
 
     name: str
     provider: str
@@ -91,22 +91,22 @@ class Question:
     off_frac: Callable[[Any], float]
 
 
-def ours(name: str, file: Path, options: list[str], off_frac: Callable[[Any], float]) -> Question:
+def ours(name: str, file: Path, options: list[str], off_frac: Callable[[Any], float]) -> QueryCase:
     command = [OURS, "lines", str(file), "--limit", "0", "--format", "json", *options]
-    return Question(name, OURS, file, Asked([sys.executable, "-c", RUN_OURS, *command]), off_frac)
+    return QueryCase(name, OURS, file, Asked([sys.executable, "-c", RUN_OURS, *command]), off_frac)
 
 
-def peer(provider: str, python: str, program: str, file: Path, truth: Truth) -> Question:
+def peer(provider: str, python: str, program: str, file: Path, truth: Truth) -> QueryCase:
     """A program that prints the sum over all kernels in its last line."""
 
     def last_line(text: str) -> int:
         return int(text.splitlines()[-1])
 
     asked = Asked([python, "-c", PEAK + program, provider, str(file)], read=last_line)
-    return Question("kernels", provider, file, asked, lambda answer: abs(answer / truth.gpu_ns - 1))
+    return QueryCase("kernels", provider, file, asked, lambda answer: abs(answer / truth.gpu_ns - 1))
 
 
-def questions(file: Sample, mebibytes: float, hta: str | None) -> list[Question]:
+def questions(file: Sample, mebibytes: float, hta: str | None) -> list[QueryCase]:
     truth = file.truth
 
     def off_lines(answer: Any) -> float:
@@ -134,7 +134,7 @@ def questions(file: Sample, mebibytes: float, hta: str | None) -> list[Question]
     return out
 
 
-def measure(results: ResultsFile, question: Question, file: Sample, repeats: int, calm_s: float) -> None:
+def measure(results: ResultsFile, question: QueryCase, file: Sample, repeats: int, calm_s: float) -> None:
     """Adds what the fastest run took. Ends the benchmark if we are wrong."""
     seconds = []
     for _ in range(repeats):
@@ -170,10 +170,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
     parser.add_argument("--mib", type=float, nargs="+", default=[125, 250, 500, 1000, 2000])
-    parser.add_argument("--repeats", type=int, default=3, help="the fastest of so many counts (3)")
-    parser.add_argument(
-        "--calm", type=float, default=0, help="wait at most so many seconds for a calm machine"
-    )
+    parser.add_argument("--repeats", type=int, default=3, help="runs of which the fastest counts (3)")
+    parser.add_argument("--calm", type=float, default=0, help="seconds to wait at most for a calm machine")
     parser.add_argument("--hta", metavar="PYTHON", help="a Python with HolisticTraceAnalysis")
     args = parser.parse_args()
     results = ResultsFile(args.output, machine("cpu"))

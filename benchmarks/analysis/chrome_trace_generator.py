@@ -3,7 +3,7 @@
 
 python benchmarks/analysis/chrome_trace_generator.py trace.json --mib 1000 --seed 7
 
-writes trace.json and beside it trace.truth.json: per line `[forward_ns, backward_ns, kernels]`. The text has
+writes trace.json and trace.truth.json: per line `[forward_ns, backward_ns, kernels]`. The text has
 the layout of torch 2.x: one key per line, two thirds of the events Python functions, operators with their
 shapes, flows between launch and kernel and between forward and backward, three threads.
 """

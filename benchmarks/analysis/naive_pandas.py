@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user writes who has pandas and an afternoon: the questions of analysis_throughput.py.
+"""The questions of analysis_throughput.py, as a user would write them in pandas.
 
 python benchmarks/analysis/naive_pandas.py QUESTION FILE      QUESTION is kernels, gaps, or lines
 """

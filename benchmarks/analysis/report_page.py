@@ -3,7 +3,7 @@
 
     python benchmarks/analysis/report_page.py -o benchmarks/results/report_page.jsonl
 
-Traces are synthetic (synthetic_trace.py) and have their truth beside them; a page counts only if it says the
+Traces are synthetic (synthetic_trace.py) and come with their truth; a page counts only if it says the
 same. Frames are zoomed and panned over the whole recording in a headless browser that paints with the CPU:
 `frame` is the time that a frame's script takes, `frame_interval` the time from one frame to the next.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""layer_norm_gelu beside eager PyTorch, torch.compile and what else is installed, as a share of the copy
+"""layer_norm_gelu against eager PyTorch, torch.compile and what else is installed, as a share of the copy
 rate.
 
     python benchmarks/layer_norm_gelu/layer_norm_gelu.py --quick --output results.jsonl
@@ -63,7 +63,7 @@ class Provider:
 
 
 def providers(modes: list[str]) -> list[Provider]:
-    """Ours first, then everybody who imports."""
+    """Ours first, then every peer that can be imported."""
     found = [Provider("ours", layer_norm_gelu), Provider("eager", reference, True)]
     found += [Provider(f"compile {m}", torch.compile(reference, mode=m, dynamic=False), True) for m in modes]
     try:
@@ -279,7 +279,7 @@ def side_by_side(options: argparse.Namespace, dtypes: list[str], widths: list[in
     processes = [start(task) for task in tasks]
     failed = 0
     with ThreadPoolExecutor(len(tasks)) as pool:
-        # Each says that it is prepared, or fails. Who takes too long prepares while others measure.
+        # Each says that it is prepared, or fails. One that takes too long prepares while others measure.
         ready = [pool.submit(process.stdout.readline) for process in processes if process.stdout]
         try:
             wait(ready, timeout=None if options.prepare else options.patience)

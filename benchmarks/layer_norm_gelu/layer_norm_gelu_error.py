@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of layer_norm_gelu by binade of the result, beside eager PyTorch's.
+"""The error of layer_norm_gelu by binade of the result, and eager PyTorch's.
 
     python benchmarks/layer_norm_gelu/layer_norm_gelu_error.py --output results.jsonl
 

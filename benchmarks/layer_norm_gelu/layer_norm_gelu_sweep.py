@@ -5,8 +5,8 @@
 
 Compiles layer_norm_gelu_sweep.cu with nvcc (about half a minute) unless --library names the result, checks
 every configuration against float64, then times all of them and a copy in turns. Prints the best few as a
-share of the copy rate. A configuration is: vectors of 16 bytes per thread, threads that share a
-multiprocessor's registers, where weights and sums live, waves of blocks.
+share of the copy rate. A configuration is: vectors of 16 bytes per thread, threads that share an
+SM's registers, where weights and sums live, waves of blocks.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Program:
         }
 
     def copy(self, programs: Path, work: Path) -> Path:
-        """Its repository under `work`, for it writes where it stands. Returns the folder it runs in."""
+        """Its repository under `work`, as it writes to its own folder. Returns the folder it runs in."""
         shutil.copytree(programs / self.repository, work / self.repository, dirs_exist_ok=True)
         return work / self.folder
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record public programs that nobody here wrote: do they end as before, and has their GPU time a line?
+"""Record public programs of others: do they end as before, and has their GPU time a line?
 
     python benchmarks/programs/run.py --programs DIR --out benchmarks/results/programs.jsonl
     python benchmarks/programs/run.py --table benchmarks/results/programs.jsonl
@@ -58,7 +58,7 @@ def say(text: str) -> None:
 
 
 class Failed(Exception):
-    """This program tells nothing here; the reason is a sentence."""
+    """This program has no result here; the reason is a sentence."""
 
 
 def main() -> int:
@@ -113,7 +113,7 @@ def finished(out: Path | None) -> set[str]:
 
 
 class Trial:
-    """One program: its data, its runs in turns, and what they tell."""
+    """One program: its data, its runs in turns, and their result."""
 
     def __init__(self, program: Program, args: argparse.Namespace, work: Path, results: ResultsFile) -> None:
         self.program = program
@@ -276,7 +276,7 @@ def _row(name: str, values: dict[str, float]) -> str:
 
 
 def _range(values: dict[str, float], which: str) -> str:
-    """Nothing where programs ran beside each other: such times say little."""
+    """No range where programs ran concurrently: such times say little."""
     if f"{which}_fastest" not in values:
         return "-"
     return f"{values[f'{which}_fastest']:.1f} to {values[f'{which}_slowest']:.1f} s"

@@ -4,7 +4,7 @@
     python benchmarks/recorder/recorder_callback.py
 
 Prints nanoseconds per launch (two callbacks; with `driver` four, as a launch through the runtime makes them)
-for a stack of so many Python frames, with caches as they are and after so much other memory was read.
+for stacks of some depths, with caches as they are and after other memory was read.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--pin", action="store_true", help="one core for each launching thread")
     parser.add_argument("--turns", help="of a child: the socket by which it gets its turns")
     parser.add_argument("--name", help="of a child: what it is called there")
-    parser.add_argument("--stage", type=int, default=0, help="of a child: so much of CUPTI (STAGES)")
+    parser.add_argument("--stage", type=int, default=0, help="of a child: the part of CUPTI in use (STAGES)")
     args = parser.parse_args()
     if args.way == "child":
         return child(args)
@@ -268,7 +268,7 @@ def measure_peers(run: Run) -> None:
     peers: Contexts = {
         "torch.profiler": lambda: profile(activities=both),
         "torch.profiler with_stack": lambda: profile(activities=both, with_stack=True),
-        "emit_nvtx, nobody listening": lambda: torch.autograd.profiler.emit_nvtx(),
+        "emit_nvtx, nobody listening": lambda: torch.autograd.profiler.emit_nvtx(),  # word: quoted
     }
     chosen = {name: peers[name] for name in run.args.peer or peers}
     with ExitStack() as keep:
@@ -280,7 +280,7 @@ def measure_peers(run: Run) -> None:
 
 
 def child(args: argparse.Namespace) -> int:
-    """A program that makes its steps in turns with others. Whoever started this process may record it."""
+    """A program that makes its steps in turns with others. Its parent process may record it."""
     with ExitStack() as keep, TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
         run = Run(args, ResultsFile(None, machine("cuda")))
         if args.stage:
@@ -362,7 +362,7 @@ def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:
 
 
 def programs(run: Run, folder: Path) -> dict[str, list[str]]:
-    """The same program, alone and under who records it."""
+    """The same program, alone and under each recorder."""
 
     def program(name: str) -> list[str]:
         pin = ["--pin"] if run.args.pin else []

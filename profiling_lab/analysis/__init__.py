@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace tells: one question, one module."""
+"""Analyses of a trace: one question, one module."""

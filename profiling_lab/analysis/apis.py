@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
-from profiling_lab.analysis.host.activity import Doing, call_kinds
+from profiling_lab.analysis.host.activity import ActivityKind, call_kinds
 from profiling_lab.analysis.places import Place, call_places, covered
 from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError
@@ -19,7 +19,11 @@ from profiling_lab.trace.columns import I32, I64, OverheadKind, dense
 from profiling_lab.trace.cuda_calls import CudaCall, are_any
 from profiling_lab.trace.trace import Trace
 
-_KINDS = {Doing.WAIT: "waits", Doing.ALLOCATOR: "memory", Doing.CODE_LOADING: "loads code"}
+_KINDS = {
+    ActivityKind.WAIT: "waits",
+    ActivityKind.ALLOCATOR: "memory",
+    ActivityKind.CODE_LOADING: "loads code",
+}
 LAUNCHES = "launches"
 POLLING = "polls"
 
@@ -37,7 +41,7 @@ class ApiRow:
     share_frac: float
     """of the time inside of all calls, summed over threads"""
     queue_full_ns: int
-    """of this time: the launch queue was full, so the host waited for the GPU; as far as the file tells"""
+    """of this time: the launch queue was full, so the host waited for the GPU; as far as the file shows"""
     threads: int
     polls: int
     """calls made by threads that only watch"""
@@ -70,7 +74,7 @@ class ApisResult:
 
 
 def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = None) -> ApisResult:
-    """Sum the time inside of API calls by function. own: see Ownership. limit: at most so many rows.
+    """Sum the time inside of API calls by function. own: see Ownership. limit: the most rows.
 
     Raises NotEnoughDataError if no API call was recorded.
     """
@@ -170,7 +174,7 @@ def _kinds(trace: Trace, name: I32, names: int) -> list[str]:
     inside = np.flatnonzero(name >= 0)
     _, first = np.unique(name[inside], return_index=True)
     for row in inside[first].tolist():
-        kinds[name[row]] = _KINDS.get(Doing(int(doing[row])), "")
+        kinds[name[row]] = _KINDS.get(ActivityKind(int(doing[row])), "")
     launching = name[_launching(trace)]
     for i in np.unique(launching[launching >= 0]).tolist():
         kinds[i] = kinds[i] or LAUNCHES

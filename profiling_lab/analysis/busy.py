@@ -79,7 +79,7 @@ class Busy:
         return Busy.of(edges[:-1][mine], edges[1:][mine])
 
     def busy_within(self, start_ns: I64, end_ns: I64) -> I64:
-        """Busy time inside of each stretch."""
+        """Busy time inside of each interval."""
         if not len(self.start_ns):
             return np.zeros(len(start_ns), dtype=np.int64)
         return np.asarray(self.before(end_ns) - self.before(start_ns), dtype=np.int64)
@@ -90,7 +90,7 @@ class Busy:
         return np.asarray((row >= 0) & (time_ns < np.append(self.end_ns, 0)[row]))
 
     def idle_within(self, start_ns: I64, end_ns: I64) -> I64:
-        """Idle time inside of each stretch."""
+        """Idle time inside of each interval."""
         if not len(self.start_ns):
             return np.zeros(len(start_ns), dtype=np.int64)
         start_ns = np.clip(start_ns, self.start_ns[0], self.end_ns[-1])
@@ -98,11 +98,11 @@ class Busy:
         return np.asarray(end_ns - start_ns - (self.before(end_ns) - self.before(start_ns)), dtype=np.int64)
 
     def gaps_around(self, start_ns: I64, end_ns: I64) -> tuple[Rows, I64, I64]:
-        """The gaps that surround the ends of stretches: (stretch, from when it idled in it, the gap's end).
+        """The gaps around the ends of intervals: (interval, where its idle time begins, the gap's end).
 
-        A gap is charged once, to the stretch that ended in it first.
+        A gap is charged once, to the first interval that ends in it.
         """
-        # The first operation that starts after the stretch; the gap is in front of it.
+        # The first operation that starts after the interval; the gap is in front of it.
         row = np.searchsorted(self.start_ns, end_ns + _BLEED_NS, "right")
         inside = (row > 0) & (row < len(self.start_ns))
         inside[inside] = self.end_ns[row[inside] - 1] <= end_ns[inside] + _BLEED_NS
@@ -114,7 +114,7 @@ class Busy:
         return rows, begins, np.maximum(self.start_ns[row[rows]], begins)
 
     def gap_around(self, start_ns: I64, end_ns: I64) -> I64:
-        """Per stretch, the idle time since its start in the gap that surrounds its end (`gaps_around`)."""
+        """Per interval, the idle time since its start in the gap around its end (`gaps_around`)."""
         rows, begins, ends = self.gaps_around(start_ns, end_ns)
         cost = np.zeros(len(start_ns), dtype=np.int64)
         cost[rows] = ends - begins

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies and memory sets: how much, how fast, from and to which kind of memory, and from which lines."""
+"""Copies and memsets: how much, how fast, from and to which kind of memory, and from which lines."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from profiling_lab.trace.trace import Trace
 By: TypeAlias = Literal["line", "memory", "direction"]
 GROUPINGS: tuple[By, ...] = get_args(By)
 LARGE_BYTES = 1_000_000
-"""copies from this size on tell the bandwidth: of smaller ones the start takes most of the time"""
+"""copies from this size on measure the bandwidth: smaller ones are mostly start-up time"""
 
 _HOST = (MemoryKind.PAGEABLE, MemoryKind.PINNED)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRow:
-    """Copies of one direction, between two kinds of memory, from one line, as far as `by` tells them."""
+    """Copies of one direction, between two kinds of memory, from one line, as far as `by` splits them."""
 
     key: str
     direction: str
     """'memcpy HtoD', ..., 'memset'"""
     source: str
-    """kind of memory, '' where it does not tell rows apart; 'unknown' where the file does not say"""
+    """kind of memory, '' where rows do not differ by it; 'unknown' where the file does not say"""
     target: str
     times: Stats
     """ns"""

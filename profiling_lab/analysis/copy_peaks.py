@@ -11,7 +11,7 @@ GB = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Bytes per second in one direction, and whose figure it is."""
+    """Bytes per second in one direction, and the source of the figure."""
 
     bytes_per_s: int
     source: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the GPU time a table speaks about, and why the rest has no line."""
+"""How much of the GPU time a table covers, and why the rest has no line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNLINKED = "backward without a sequence number that leads to its forward line"
 
 
 class Unattributed(NamedTuple):
-    """GPU time without a line of the user's code."""
+    """GPU time without a line in user code."""
 
     reason: str
     ns: int
@@ -59,7 +59,7 @@ class Coverage:
     kernels: int
     devices: int
     attributed_ns: int
-    """GPU time with a line of the user's code"""
+    """GPU time with a line in user code"""
     linked_ns: int
     """backward GPU time joined with its forward line"""
     inferred_ns: int
@@ -108,14 +108,14 @@ def coverage(trace: Trace, own_row: I32) -> Coverage:
 
 
 def why_no_line(trace: Trace, own_row: I32) -> I32:
-    """Per operation why it has no line of the user's code: a number for `reason_text`, 0 where it has one."""
+    """Per operation why it has no line in user code: a number for `reason_text`, 0 where it has one."""
     found = trace.attribution
     has_line, backward = own_row[found.stack] > 0, found.phase == Phase.BACKWARD
     # Backward that is not joined with forward may still show what ran inside of the engine: that is no line.
     unlinked = backward & (found.match == Match.OWN) & (not found.link)
     no_line = np.where(unlinked, Reason.FORWARD_UNKNOWN, _LIBRARY)
     why = np.where(has_line, 0, np.where(found.stack > 0, no_line, found.reason))
-    # DDP reduces in a hook of the engine's, FSDP in one of Python's whose frames are all a library's.
+    # DDP reduces in a hook of the engine, FSDP in a Python hook whose frames are all of libraries.
     in_hook = backward & ((why == Reason.NO_SEQUENCE) | (why == _LIBRARY))
     communicates = operation_classes(trace.operations) == OperationClass.COMMUNICATION
     why = np.where(in_hook & communicates, _HOOK, why)

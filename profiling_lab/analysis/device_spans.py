@@ -69,7 +69,7 @@ def device_spans(trace: Trace) -> DeviceSpans:
 
 def recorded(trace: Trace) -> tuple[I64, I64]:
     """From the first operation of any device to the last; in a window, or a recording that paused, the
-    stretches that any device has in it. Sorted and disjoint.
+    intervals that any device has in it. Sorted and disjoint.
     """
     spans = device_spans(trace)
     if trace.window is None and not len(trace.pauses.spans):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU time by Python stack: as a tree of the user's frames, and stack by stack for flame graphs."""
+"""GPU time by Python stack: as a tree of user frames, and stack by stack for flame graphs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class StackTime(NamedTuple):
     frames: tuple[Frame, ...]
     """innermost first, () where there are none"""
     reason: str
-    """why no line of the user's has launched it, '' where one has"""
+    """why no line in user code launched it, '' where one has"""
     kernel: str
-    """short name of the kernel, or of the kind of copy; '' where kernels were not told apart"""
+    """short name of the kernel, or of the kind of copy; '' where kernels are not distinguished"""
     ns: int
     operations: int
 
@@ -70,8 +70,8 @@ def _short_names(texts: tuple[str, ...]) -> tuple[I32, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
-    """A frame of the user's code under those that called it; the root is all GPU time, and below it stands
-    too what has no line, by its reason.
+    """A user frame under those that called it. The root is all GPU time; work without a line is below it
+    too, by its reason.
     """
 
     key: str
@@ -85,7 +85,7 @@ class CallNode:
     inclusive_phase_ns: tuple[int, ...]
     """by LinePhase"""
     self_ns: int
-    """launched by this line and by no other of the user's below it"""
+    """launched by this line and by no user frame below it"""
     operations: int
     """of the node and of all below it"""
 
@@ -143,9 +143,9 @@ def call_tree(
     limit: int | None = None,
     min_share: float = 0.0,
 ) -> CallTree:
-    """The calls of the user's code that GPU time was spent under; backward stands where its forward does.
+    """The calls in user code that GPU time was spent under; backward counts where its forward does.
 
-    depth: at most so many frames below each other. limit: at most so many nodes, the most expensive ones.
+    depth: the most frames below each other. limit: the most nodes, the most expensive ones first.
     min_share: leaves out nodes with less of the tree's GPU time. What is left out stays in the time of those
     above. Raises UsageError for an unknown phase, NotEnoughDataError without stacks or GPU operations.
     """
@@ -187,7 +187,7 @@ def _depth_first(root: _Building) -> Iterator[tuple[_Building, int]]:
 def _kept(
     nodes: list[tuple[_Building, int]], depth: int | None, limit: int | None, least_ns: float
 ) -> set[int]:
-    """Whom limits leave. No node costs more than its parent, so the parents of what is left are left too."""
+    """The nodes within the limits. No node costs more than its parent, so parents of kept nodes are kept."""
     inside = [
         i
         for i, (node, _) in enumerate(nodes)

@@ -18,7 +18,7 @@ def info(trace: Trace) -> TraceInfo:
 
 
 def _rank_texts(trace: Trace) -> tuple[str, ...]:
-    """Which process is which rank; nothing for one process that nobody gave a rank."""
+    """Which process is which rank; nothing for one process without a rank."""
     known, noted = ranks(trace)
     if len(known) < 2 and not noted:
         return ()

@@ -52,7 +52,7 @@ class LineRow:
     file: str
     line: int
     forward_ns: int
-    """everything that is none of the phases below"""
+    """everything outside of the phases below"""
     backward_ns: int
     """backward of what this line did in forward"""
     kernels: int
@@ -61,7 +61,7 @@ class LineRow:
     share_frac: float
     """of all GPU time in the trace"""
     unknown_ns: int = 0
-    """of calls that were not recorded: their phase cannot be said (`by` kernel alone has it)"""
+    """of calls that were not recorded: their phase is unknown (`by` kernel alone has it)"""
     callers: tuple[Frame, ...] = ()
     """the user's frames above this one, innermost first, as many as `depth` asked for"""
     recompute_ns: int = 0
@@ -79,7 +79,7 @@ class LineRow:
 
 @dataclass(frozen=True, slots=True)
 class LinesResult:
-    """Rows in the order that was asked for: by GPU time, the largest first, unless told otherwise."""
+    """Rows in the requested order; by default by GPU time, the largest first."""
 
     rows: tuple[LineRow, ...]
     coverage: Coverage
@@ -106,8 +106,8 @@ def lines(
 ) -> LinesResult:
     """Sum GPU time by the user's line that launched it; backward is charged to its forward line.
 
-    own: files and folders that are the user's code (see Ownership). depth: how many of the user's frames
-    tell rows apart (1: the line alone, 2: the line and its caller, ...). limit: at most so many rows.
+    own: files and folders that are the user's code (see Ownership). depth: how many user frames
+    distinguish rows (1: the line alone, 2: the line and its caller, ...). limit: the most rows.
     sort: by what; 'inclusive' also lists lines that launched nothing themselves, only called what did.
 
     Raises UsageError for an unknown `by`, `phase` or `sort`, NotEnoughDataError if the trace has no GPU
@@ -245,7 +245,7 @@ def _inclusive(grouped: Groups, wanted: npt.NDArray[np.bool_], duration: I64) ->
 def _executed(
     trace: Trace, grouped: Groups, backward: npt.NDArray[np.bool_], own_row: I32
 ) -> dict[int, tuple[Executed, ...]]:
-    """Per label where backward that was joined with a forward line ran Python of the user's own."""
+    """Per label where backward that was joined with a forward line ran the user's own Python."""
     found, stacks = trace.attribution, trace.stacks
     own_stack = np.append(trace.calls.stack, np.int32(0))[found.call]
     ran = own_row[own_stack]

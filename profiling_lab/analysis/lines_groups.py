@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of `lines` stands for: the label of each GPU operation, and those of what called it."""
+"""What a row of `lines` is: the label of each GPU operation, and those of what called it."""
 
 from __future__ import annotations
 

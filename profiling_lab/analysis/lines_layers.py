@@ -24,8 +24,8 @@ _LIBRARY = re.compile(r"(^|/)torch/")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One module of a path."""
+class ModuleCall:
+    """One nn.Module of a path, and the line that called it."""
 
     name: str
     """the class, or class and number of the instance where the file knows it"""
@@ -46,19 +46,19 @@ def knows_instances(stacks: Stacks) -> bool:
     return any(stacks.instances)
 
 
-def layer_path(stacks: Stacks, row: int) -> tuple[Layer, ...]:
+def layer_path(stacks: Stacks, row: int) -> tuple[ModuleCall, ...]:
     """The modules around a stack, outermost first."""
     if instances := stacks.instances_of(row):
-        return tuple(Layer(name, "", 0) for name in reversed(instances))
+        return tuple(ModuleCall(name, "", 0) for name in reversed(instances))
     frames = stacks.of(row)
     out = []
     for i, frame in enumerate(frames[:-1]):
         if frame.function.split(".")[-1] == "forward" and _calls_module(frames[i + 1]):
             caller = next((f for f in frames[i + 1 :] if not _calls_module(f)), None)
-            # Sequential and its kin call their children from one line: it says nothing.
+            # Containers such as Sequential call all children from one line, which distinguishes none.
             from_own = caller is not None and not _LIBRARY.search(caller.file)
             where = (caller.file, caller.line) if caller is not None and from_own else ("", 0)
-            out.append(Layer(_class(frame), *where))
+            out.append(ModuleCall(_class(frame), *where))
     return tuple(reversed(out))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines of the program are behind a row of a table, or why it cannot be said."""
+"""Which lines of the program are behind a row of a table, or why they are unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_STACK = "no Python stack"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One line of the user's code and its part of a row; or a part without a line, and the reason."""
+    """One line of user code and its part of a row; or a part without a line, and the reason."""
 
     frame: Frame | None
     phase: str
@@ -39,7 +39,7 @@ class Place:
 
     @property
     def key(self) -> str:
-        """What tells places apart, whatever the phase."""
+        """What distinguishes places, whatever the phase."""
         return f"{self.frame.file}:{self.frame.line}" if self.frame else f"{self.within}:{self.reason}"
 
 
@@ -58,7 +58,7 @@ class Placed:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What tells places apart, whatever the phase: the line, or the range around and the reason."""
+        """What distinguishes places, whatever the phase: the line, or the range around and the reason."""
         lines = zip(self.frames, self.within, self.reason, strict=True)
         return tuple(
             f"{frame.file}:{frame.line}" if frame else f"{within}:{reason}" for frame, within, reason in lines
@@ -67,7 +67,7 @@ class Placed:
     def by_key(
         self, key: npt.NDArray[np.integer], weight: I64, shown: list[int]
     ) -> dict[int, tuple[Place, ...]]:
-        """For each key that is shown its places, the heaviest first. Negative keys belong to nobody."""
+        """For each key that is shown its places, the heaviest first. Negative keys are left out."""
         sums = PlaceSums(self, shown)
         sums.add(key, self.number, weight)
         return sums.places()
@@ -82,10 +82,10 @@ class PlaceSums:
         self._sums: dict[tuple[int, int], list[int]] = {}
 
     def add(self, key: npt.NDArray[np.integer], place: I32, weight: I64) -> None:
-        """Events with their key (negative: nobody's), their place (Placed.number) and their weight."""
+        """Events with their key (negative: left out), their place (Placed.number) and their weight."""
         wanted = np.zeros(int(key.max(initial=-1)) + 2, dtype=bool)
         wanted[[k for k in self._shown if k < len(wanted) - 1]] = True
-        rows = np.flatnonzero(wanted[key])  # -1 looks up the last entry, which nobody wants
+        rows = np.flatnonzero(wanted[key])  # -1 looks up the last entry, which is never wanted
         pair = key[rows].astype(np.int64) << 32 | place[rows]
         number, distinct = dense(pair)
         total, count = _analysis.sum_by_key(number, np.ascontiguousarray(weight[rows]), len(distinct))
@@ -123,7 +123,7 @@ def _shares(places: list[Place]) -> tuple[Place, ...]:
 
 
 def operation_places(trace: Trace, own_row: I32) -> Placed:
-    """Per GPU operation the line that answers for it, in backward that of forward (see Attribution).
+    """Per GPU operation the line it is attributed to, in backward that of forward (see Attribution).
 
     own_row: per stack the row of its innermost own frame (Stacks.own_rows).
     """
@@ -132,7 +132,7 @@ def operation_places(trace: Trace, own_row: I32) -> Placed:
 
 
 def call_places(trace: Trace, own_row: I32) -> Placed:
-    """Per API call the line it was made from; in backward that of forward, where its operation tells it."""
+    """Per API call the line it was made from; in backward that of forward, where its operation has it."""
     calls = trace.calls
     stack = calls.stack.copy()
     backward = (calls.traits & Trait.IS_BACKWARD) > 0
@@ -218,7 +218,7 @@ class LineNumbers:
         self.ownership = Ownership(own)
 
     def time_by_line(self) -> I64:
-        """GPU time by number of the line that answers for it."""
+        """GPU time by number of the line it is attributed to."""
         return _analysis.sum_by_key(
             self.operation_place, self.trace.operations.duration_ns, len(self._lines[1])
         )[0]
@@ -243,7 +243,7 @@ class LineNumbers:
 
     @cached_property
     def operation_place(self) -> I32:
-        """Per operation the number of the line that answers for it, -1 without one."""
+        """Per operation the number of the line it is attributed to, -1 without one."""
         return self.place_of_stack(self.trace.attribution.stack)
 
     @cached_property

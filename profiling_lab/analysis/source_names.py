@@ -16,8 +16,8 @@ def qualified(function: str, file: str, line: int, folder: Path | None = None) -
     """
     if "." in function or not function.isidentifier():
         return function
-    beside = folder / PurePath(file).name if folder else None
-    path = beside if beside and beside.is_file() else Path(file)
+    candidate = folder / PurePath(file).name if folder else None
+    path = candidate if candidate and candidate.is_file() else Path(file)
     around = [
         (first, name)
         for first, last, name in _functions(path)

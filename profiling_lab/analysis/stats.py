@@ -44,7 +44,7 @@ class StatsByKey:
 
     @classmethod
     def of(cls, key: npt.NDArray[np.integer], value: I64, keys: int) -> StatsByKey:
-        """`key` is 0 .. keys-1, or negative for rows that belong to nobody."""
+        """`key` is 0 .. keys-1, or negative for rows to leave out."""
         columns = _analysis.statistics(
             np.ascontiguousarray(key, dtype=np.int32), np.ascontiguousarray(value, dtype=np.int64), keys
         )

@@ -29,7 +29,7 @@ from profiling_lab.trace.trace import Trace
 OUTLIER_DEVIATIONS = 3.0
 OUTLIER_FRAC = 0.1
 OUTLIERS_NEED = 4
-"""steps, fewer have no spread to speak of"""
+"""steps; of fewer no spread is given"""
 _MAD_TO_DEVIATION = 1.4826
 PARTS = ("compute", "communication", "copy", "idle")
 
@@ -98,7 +98,7 @@ def steps(
 ) -> StepsResult:
     """Split the wall time of each step, per device. steps_by: see `step_windows`. limit: of rows.
 
-    GPU time belongs to the step in which it passed, not to the one that launched it. host: also tell what the
+    GPU time belongs to the step in which it passed, not to the one that launched it. host: also what the
     host did where the GPU did nothing.
 
     Raises UsageError, and NotEnoughDataError if the trace has no GPU operation or `steps_by` matches nothing.

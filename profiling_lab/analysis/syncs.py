@@ -38,7 +38,7 @@ class SyncRow:
     stats: Stats
     """of the time in each wait, ns"""
     host_ns: int
-    """time in which a thread stood still: once per thread, however its waits nest"""
+    """time in which a thread was blocked: once per thread, however its waits nest"""
     useful_ns: int
     """of all waits: while the GPU worked"""
     idle_ns: int
@@ -80,7 +80,7 @@ class SyncsResult:
 def syncs(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = None) -> SyncsResult:
     """Find the waits of the host and what they cost, by line.
 
-    own: see Ownership. limit: at most so many rows.
+    own: see Ownership. limit: the most rows.
     Raises NotEnoughDataError if neither calls nor synchronizations were recorded.
     """
     if limit is not None and limit < 1:
@@ -162,7 +162,7 @@ def _threads(key: I32, thread: I32, keys: int) -> I64:
 
 
 def _one_place(places: tuple[Place, ...], stats: Stats) -> Place:
-    """Rows have one line: of its phases the first stands for all."""
+    """Rows have one line: the first of its phases is taken for all."""
     if not places:
         return Place(None, "unknown", "its call was not recorded", "", stats.total, stats.count, 1.0)
     return places[0]

@@ -189,11 +189,12 @@ def _graded(args: argparse.Namespace, grade: Callable[[Path], tuple[Exercise, Gr
 
 def check_report(grading: Grading, action: str = "check") -> Report:
     """One row per check, in the order of the exercise's steps."""
-    from profiling_lab.report.table import Column, Report, Table
+    from profiling_lab.report.fields import Field, table_of
+    from profiling_lab.report.table import Report
 
-    columns = (Column("check", "check"), Column("result", "result"), Column("message", ""))
-    rows = tuple((check.name, check.status.value, check.message) for check in grading.checks)
-    return Report(f"exercise {action}", {}, (), Table(columns, rows, len(rows)), {})
+    fields = (Field("check", "check", value="name"), Field("result", "result", value="status.value"))
+    table = table_of((*fields, Field("message")), "check result message", grading.checks, len(grading.checks))
+    return Report(f"exercise {action}", {}, (), table, {})
 
 
 def _solution(args: argparse.Namespace) -> int:

@@ -3,12 +3,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+
 from profiling_lab.exercises import catalogue, entries
 from profiling_lab.exercises.entries import Entry
 from profiling_lab.exercises.exercise import Exercise
 from profiling_lab.exercises.progress import Progress
 from profiling_lab.exercises.workspace import RECORDED
-from profiling_lab.report.table import Column, Report, Table, Unit
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.table import Report, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An exercise as a learner sees it."""
+
+    exercise: Exercise
+    state: str
+    missing: dict[str, str]
+    """of all exercises, those needs that this machine lacks, with the reason"""
+
+    @property
+    def entry(self) -> Entry:
+        return self.exercise.entry
+
+    @property
+    def needs(self) -> str:
+        marked = (f"{need} ({'missing' if need in self.missing else 'here'})" for need in self.entry.needs)
+        return ", ".join(marked) or "nothing"
+
+
+_LISTED = (
+    Field("exercise", "exercise", value="entry.label", for_people_only=True),
+    Field("key", value="entry.slug"),
+    Field("number", value="entry.number"),
+    Field("module", "module", value="entry.module"),
+    Field("title", value="entry.title"),
+    Field("stars", "stars", value="entry.stars", cell=lambda row: "*" * row.entry.stars),
+    Field("minutes", "min", Unit.COUNT, value="entry.minutes"),
+    Field("state", "state"),
+    Field("question", "question", value="exercise.question"),
+    Field("needs", "needs", value=lambda row: list(row.entry.needs), cell=lambda row: row.needs),
+    Field(
+        "missing",
+        value=lambda row: {need: row.missing[need] for need in row.entry.needs if need in row.missing},
+    ),
+    Field("aliases", value=lambda row: list(row.entry.aliases)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """How far an entry of the curriculum is: its columns, with their titles."""
+
+    exercise: str
+    module: str
+    asked_for_as: str
+    documentation: str = "-"
+    source_code: str = "-"
+    recordings: str = "-"
+    status: str = "planned"
+
+
+_STATUS = tuple(Field(field.name, field.name.replace("_", " ")) for field in fields(_Status))
 
 
 def missing_needs(exercises: tuple[Exercise, ...]) -> dict[str, str]:
@@ -21,48 +78,10 @@ def list_report(exercises: tuple[Exercise, ...], missing: dict[str, str], progre
     """One row per exercise: its question, its needs, those missing here (`missing`: need -> reason), and the
     learner's progress.
     """
-    columns = (
-        Column("exercise", "exercise"),
-        Column("module", "module"),
-        Column("stars", "stars"),
-        Column("minutes", "min", Unit.COUNT),
-        Column("state", "state"),
-        Column("needs", "needs"),
-        Column("question", "question"),
-    )
-    rows, data = [], []
-    for exercise in exercises:
-        entry = exercise.entry
-        met = ", ".join(f"{need} ({'missing' if need in missing else 'here'})" for need in entry.needs)
-        copy = progress.copies.get(entry.slug)
-        state = copy.state if copy else "new"
-        rows.append(
-            (
-                entry.label,
-                entry.module,
-                "*" * entry.stars,
-                entry.minutes,
-                state,
-                met or "nothing",
-                exercise.question,
-            )
-        )
-        data.append(
-            {
-                "key": entry.slug,
-                "number": entry.number,
-                "module": entry.module,
-                "title": entry.title,
-                "stars": entry.stars,
-                "minutes": entry.minutes,
-                "state": state,
-                "question": exercise.question,
-                "needs": list(entry.needs),
-                "missing": {need: missing[need] for need in entry.needs if need in missing},
-                "aliases": list(entry.aliases),
-            }
-        )
-    return Report("exercise list", {}, (), Table(columns, tuple(rows), len(rows), (), tuple(data)), {})
+    states = {slug: copy.state for slug, copy in progress.copies.items()}
+    rows = [_Listed(each, states.get(each.entry.slug, "new"), missing) for each in exercises]
+    shown = "exercise module stars minutes state needs question"
+    return Report("exercise list", {}, (), table_of(_LISTED, shown, rows, len(rows)), {})
 
 
 def status_report() -> Report:
@@ -75,16 +94,16 @@ def status_report() -> Report:
         ready = sum(each.slug in built for each in mine)
         word = "ready" if ready == len(mine) else "partial" if ready else "planned"
         header.append(f"{module}: {word}, {ready} of {len(mine)} exercises")
-    names = ("exercise", "module", "asked for as", "documentation", "source code", "recordings", "status")
-    rows = tuple(_status(each, built.get(each.slug)) for each in everything)
-    columns = tuple(Column(name.replace(" ", "_"), name) for name in names)
-    return Report("exercise status", {}, tuple(header), Table(columns, rows, len(rows)), {})
+    rows = [_status(each, built.get(each.slug)) for each in everything]
+    shown = " ".join(field.key for field in _STATUS)
+    return Report("exercise status", {}, tuple(header), table_of(_STATUS, shown, rows, len(rows)), {})
 
 
-def _status(entry: Entry, exercise: Exercise | None) -> tuple[str, ...]:
+def _status(entry: Entry, exercise: Exercise | None) -> _Status:
+    head = (entry.label, entry.module, entry.aliases[0])
     if exercise is None:
-        return (entry.label, entry.module, entry.aliases[0], "-", "-", "-", "planned")
+        return _Status(*head)
     code = [name for name in exercise.starter if name.endswith((".py", ".cu", ".sh"))]
     traces = len(list((entry.folder / RECORDED).glob("*.sqlite")))
     status = "ready" if traces else "recording to come"
-    return (entry.label, entry.module, entry.aliases[0], "README.md", ", ".join(code), str(traces), status)
+    return _Status(*head, "README.md", ", ".join(code), str(traces), status)

@@ -36,7 +36,7 @@ __all__ = ["OPS", *_HOMES]
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        _load.load()  # before the submodule imports torch, so that a missing torch is told in our words
+        _load.load()  # before the submodule imports torch, so that a missing torch gets our message
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

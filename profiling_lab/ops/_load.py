@@ -19,7 +19,7 @@ class OpsUnavailableError(LabError, ImportError):
 
 
 def library_path() -> str:
-    """Where `_ops` lies, by the import system: an editable install keeps it away from the sources."""
+    """Where `_ops` is, by the import system: an editable install keeps it away from the sources."""
     spec = find_spec("profiling_lab._ops")
     if spec is None or spec.origin is None:
         raise OpsUnavailableError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declaration of an op: what torch must be told about it, once.
+"""The declaration of an op: what torch must know about it, once.
 
 Without it the library's op still runs. It then loses gradients of second order, ignores autocast or answers
 forward-mode differentiation with zeros, all without an error. Both ways to call an op follow from it.
@@ -37,7 +37,7 @@ def define(schema: str, implementation: Function) -> None:
 
 
 def cast_all(dtype: torch.dtype, args: Arguments) -> Arguments:
-    """The rule of matrix products: floating-point tensors are cast to autocast's dtype, except float64."""
+    """The rule of GEMMs: floating-point tensors are cast to autocast's dtype, except float64."""
 
     def cast(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64:

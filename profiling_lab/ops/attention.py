@@ -70,7 +70,7 @@ def flash_attention(
     sink) and gradients 0.
 
     deterministic, or torch.use_deterministic_algorithms: the gradients have the same bits in every run.
-    Differentiable once, in reverse mode. Under autocast q, k and v are cast, as for matrix products.
+    Differentiable once, in reverse mode. Under autocast q, k and v are cast, as for matrix multiplications.
     Raises ValueError for shapes, dtypes, devices or options that do not fit together; RuntimeError for a
     CUDA tensor where profiling_lab was built without CUDA kernels, and for forward-mode or second-order
     differentiation.
@@ -332,7 +332,7 @@ def reference(
     sink: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """flash_attention in plain torch with the whole score matrix, as the formulas stand; fixed lengths."""
+    """flash_attention in plain torch with the whole score matrix, as the formulas say; fixed lengths."""
     left, right = _window(window, causal)
     rows, keys, group = q.shape[1], k.shape[1], q.shape[2] // max(k.shape[2], 1)
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)

@@ -38,7 +38,7 @@ def heavy_layer(
       "loop"  runs plain torch ops, once per position of the last but one dimension
 
     Differentiable once, in reverse mode; "fast" keeps two products for that, of at most (d, d).
-    Under autocast all inputs are cast, as for matrix products.
+    Under autocast all inputs are cast, as for matrix multiplications.
     Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
     where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
     """
@@ -201,7 +201,7 @@ class HeavyLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def reference(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
-    """heavy_layer in plain torch, as the formula stands."""
+    """heavy_layer in plain torch, as the formula is written."""
     return torch.tanh(x @ w1 @ w2 @ w3 + b)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ladder_attention: attention three times, naive, tiled and flash, to be read and profiled side by side.
+"""ladder_attention: attention three times, naive, tiled and flash, to be read, profiled and compared.
 
 The rungs compute the same O = softmax(mask(Q K^T scale)) V. Only their forward climbs: the backward is one,
 in plain torch with all probabilities in memory,
@@ -43,7 +43,7 @@ def ladder_attention(
     causal, scale: as in flash_attention, which is the op to use; this one is for learning from
     (csrc/ops/ladder_attention/README.md).
 
-    Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix products.
+    Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix multiplications.
     Raises ValueError for shapes, dtypes, devices or options that do not fit together; RuntimeError for a
     CUDA tensor where profiling_lab was built without CUDA kernels, and for forward-mode or second-order
     differentiation.

@@ -58,7 +58,7 @@ def layer_norm_gelu_residual(
     eps: float = 1e-5,
     approximate: Approximate = "none",
 ) -> tuple[Tensor, Tensor]:
-    """Return y = gelu(layer_norm(s) * weight + bias) and s = x + residual, in one pass over memory.
+    """Return y = gelu(layer_norm(s) * weight + bias) and s = x + residual, reading memory once.
 
     residual has the shape, dtype and device of x; everything else as in layer_norm_gelu. s is rounded to the
     dtype before it is normalised, as x + residual in plain torch is, and carries on the residual stream. Both

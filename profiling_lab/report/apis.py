@@ -14,7 +14,7 @@ from profiling_lab.trace import Trace
 
 
 def apis_report(trace: Trace, result: ApisResult, lines: int = 2) -> Report:
-    """Rows of `apis` as a report: under each at most so many of the lines that make the call."""
+    """Rows of `apis` as a report: under each the lines that make the call, up to a limit."""
     full = "queue_full_ns" if any(row.queue_full_ns for row in result.rows) else ""
     table = table_of(
         _fields(),

@@ -69,7 +69,7 @@ def _stack(found: Bottleneck, row: KernelRow, depth: int, module: str | None) ->
 
 
 def conclusion(found: Bottleneck) -> str:
-    """What the tables allow to say, in one or two sentences. No layer's name is known beforehand."""
+    """The conclusion from the tables, in one or two sentences. No layer's name is known beforehand."""
     first, covered = found.layers[0], found.coverage.attributed_frac
     cost = f"{numbers.share(first.share_frac)} of GPU time, at {PurePath(first.file).name} line {first.line}"
     if not found.is_clear and not found.is_covered:

@@ -52,8 +52,8 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
 
 
 def check_annotations(checked: Checked) -> tuple[str, ...]:
-    """One workflow command per finding: a warning where it costs enough, a notice else. The rules that could
-    not tell share a notice: silence would read as "nothing found".
+    """One workflow command per finding: a warning where it costs enough, a notice else. The rules that
+    abstained share a notice: silence would read as "nothing found".
     """
     untold = "; ".join(f"{rule}: {_why(abstain)}" for rule, abstain in checked.abstained)
     found = tuple(
@@ -70,7 +70,7 @@ def check_annotations(checked: Checked) -> tuple[str, ...]:
 
 
 def _verdict(checked: Checked) -> tuple[str, ...]:
-    """Findings, silence and "could not tell" are three things; the reader sees all of them."""
+    """Findings, silence and "abstained" are three things; the reader sees all of them."""
     fired = len({finding.rule for finding in checked.findings})
     found = f"{numbers.counted(len(checked.findings), 'finding')} of {numbers.counted(fired, 'rule')}"
     lines = [found if checked.findings else "no findings"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of copies and memory sets."""
+"""The table of copies and memsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from profiling_lab.trace import Trace
 
 
 def copies_report(trace: Trace, result: CopiesResult, lines: int = 2) -> Report:
-    """Rows of `copies` as a report: under each at most so many lines, or the one that tells it apart."""
+    """Rows of `copies` as a report: under each its lines up to a limit, or the one that distinguishes it."""
     memory = "" if result.by == "direction" else "memory"
     table = table_of(
         _fields(),
@@ -66,7 +66,7 @@ def _header(result: CopiesResult) -> tuple[str, ...]:
     amount = f"{size / 1e9:,.2f} GB" if size >= 10_000_000 else numbers.size(size)
     lines = [
         f"{result.copies:,} cop{'y' if result.copies == 1 else 'ies'} of {amount} and "
-        f"{numbers.counted(result.sets, 'memory set')}, {numbers.time(result.total_ns)} together, summed"
+        f"{numbers.counted(result.sets, 'memset')}, {numbers.time(result.total_ns)} together, summed"
     ]
     if any(row.bytes_per_s is not None for row in result.rows):
         lines.append(f"  bandwidth: over copies of {LARGE_BYTES // 1_000_000} MB or more")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header of every table: how much GPU time it speaks about, and why the rest has no line."""
+"""The header of every table: how much GPU time it covers, and why the rest has no line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def coverage_header(trace: Trace, coverage: Coverage) -> tuple[str, ...]:
 def trace_report(
     command: str, trace: Trace, coverage: Coverage, header: Iterable[str], table: Table, **facts: Any
 ) -> Report:
-    """The report of a command about one trace; `facts` are what JSON says of the trace beside its path."""
+    """The report of a command about one trace; `facts` are what JSON says of the trace besides its path."""
     return Report(
         command=command,
         trace={"path": str(trace.path), **facts},
@@ -57,7 +57,7 @@ def totals_data(trace: Trace) -> dict[str, Any]:
 
 
 def coverage_lines(name: str, coverage: Coverage) -> tuple[str, ...]:
-    """The same for a trace that is not at hand, but for its window."""
+    """The same for a trace that is not open, except its window."""
     busy, span = numbers.time(coverage.busy_ns), numbers.time(coverage.span_ns)
     idle = f"busy {busy} of {span}"
     if coverage.devices > 1:
@@ -120,7 +120,7 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
 
 
 def _window_data(window: Window) -> dict[str, Any]:
-    """What was asked for, and where it lies on the GPU by the clock of the file."""
+    """What was asked for, and its time on the GPU on the clock of the file."""
     gpu = window.gpu
     return {
         "text": window.text,

@@ -31,8 +31,8 @@ def getter(value: Getter) -> Callable[[Any], Any]:
 class Field:
     """`key` names it in JSON and CSV, `title` heads its column where it has one.
 
-    value: the attribute named like the key where it is not given. cell: what people read in its place.
-    Fractions of JSON and CSV have so many `digits` (None: all of them).
+    value: the attribute named like the key where it is not given. cell: what people read instead.
+    Fractions of JSON and CSV are rounded to `digits` (None: not at all).
     """
 
     key: str

@@ -17,7 +17,7 @@ def encode(data: Any) -> bytes:
 
 
 def readable(name: str) -> str:
-    """The name as text that can be written: a byte that is none becomes \\xNN."""
+    """The name as text that can be written: an invalid byte becomes \\xNN."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 

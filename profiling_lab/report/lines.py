@@ -99,7 +99,7 @@ def _place(row: LineRow, by: str) -> str:
 
 
 def _layer(key: str) -> str:
-    """`Net > Block:12 > Linear:31 (model.py)`: the lines that call them tell layers apart."""
+    """`Net > Block:12 > Linear:31 (model.py)`: layers differ by the lines that call them."""
     places = [part.partition("@")[::2] for part in key.split(" > ")]
     path = " > ".join(f"{name}:{place.rpartition(':')[2]}" if place else name for name, place in places)
     file = places[-1][1].rpartition(":")[0]
@@ -112,7 +112,7 @@ def shown_place(frame: Frame) -> str:
 
 
 def shown_path(file: str) -> str:
-    """The part of a path that tells files apart: below the current folder, or below site-packages."""
+    """The part of a path that distinguishes files: below the current folder, or below site-packages."""
     if match := _INSTALLED.search(file):
         return file[match.end() :]
     if not file.startswith("/"):

@@ -17,7 +17,7 @@ from profiling_lab.trace.phases import LINE_PHASES
 def tree_report(trace: Trace, tree: CallTree, indent: str = "  ") -> Report:
     """Nodes of a call tree as a report, indented; times include what a line called but for `self`.
 
-    indent: what stands before a node for each above it; Markdown swallows common spaces.
+    indent: the text before a node for each above it; Markdown swallows common spaces.
     """
     phases = shown_phases([node.inclusive_phase_ns for node in tree.nodes], tree.phase, total="inclusive_ns")
     table = table_of(

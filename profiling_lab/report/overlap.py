@@ -31,14 +31,14 @@ _STREAM = (
 )
 _PAIR = (
     Field("name", "operation"),
-    Field("beside", "beside"),
+    Field("beside", "beside", value="other"),
     Field("times", "times", Unit.COUNT),
     Field("together_ns", "together", Unit.NS),
 )
 _TABLES = {
     "class": (_CLASS, "class operations busy_ns busy_frac hidden_ns exposed_ns alone_ns"),
     "stream": (_STREAM, "stream operations kernels busy_ns busy_frac shared_ns"),
-    "pair": (_PAIR, "name beside times together_ns busy_frac"),
+    "pair": (_PAIR, "name beside times together_ns busy_frac"),  # word: quoted
 }
 _Row = ClassRow | StreamRow | PairRow
 
@@ -87,7 +87,7 @@ def _with_wall(fields: tuple[Field, ...], result: OverlapResult) -> tuple[Field,
 def _no_pairs(by: str, pairs: tuple[PairRow, ...]) -> tuple[str, ...]:
     if by != "pair" or pairs:
         return ()
-    return (f"no operations of two streams ran side by side for {numbers.time(MEETING_NS)} or more",)
+    return (f"no operations of two streams overlapped for {numbers.time(MEETING_NS)} or more",)
 
 
 def _details(row: _Row) -> tuple[str, ...]:

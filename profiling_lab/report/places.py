@@ -13,7 +13,7 @@ from profiling_lab.report.table import Unit
 
 
 def place_lines(places: tuple[Place, ...], most: int) -> tuple[str, ...]:
-    """What stands under a row: at most so many places with their share, and how many more there are."""
+    """The lines under a row: its places up to a limit with their share, and how many more there are."""
     shown = [f"{numbers.share(p.share_frac)} {place_text(p)}" for p in places[:most]]
     if most and len(places) > most:
         rest = sum(p.share_frac for p in places[most:])

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from profiling_lab.analysis.ranks.job import JobResult
-from profiling_lab.analysis.ranks.tables import CollectiveRow, LateOne, LineRow, StepRow
+from profiling_lab.analysis.ranks.tables import CollectiveRow, LateOne, RankLineRow, RankStepRow
 from profiling_lab.analysis.ranks.totals import RankRow
 from profiling_lab.analysis.ranks.verdict import own_ns
 from profiling_lab.report import numbers
@@ -24,7 +24,7 @@ _LAST_SHOWN = 3
 def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
     """The job as a report with a row per rank, collective, step or line.
 
-    Ranks stand in their order, but where only some are shown those come first that cost or take most.
+    Ranks are in order of number; where only some are shown, those that cost or take most come first.
     """
     all_rows, (fields, columns) = _rows(result, by), _TABLES[by]
     if by == "rank" and limit is not None and limit < len(all_rows):
@@ -158,7 +158,7 @@ def _shown(line: str) -> str:
     return f"{shown_path(file)}:{number}" if file else line
 
 
-def _details(row: RankRow | CollectiveRow | StepRow | LineRow) -> tuple[str, ...]:
+def _details(row: RankRow | CollectiveRow | RankStepRow | RankLineRow) -> tuple[str, ...]:
     if not isinstance(row, CollectiveRow):
         return ()
     out = [f"{_which(late)}: rank {late.rank} {numbers.time(late.behind_ns)} behind" for late in row.worst]

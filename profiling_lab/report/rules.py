@@ -3,37 +3,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from profiling_lab.report import numbers
-from profiling_lab.report.table import Column, Report, Table, Value
+from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.table import Report, Table
 from profiling_lab.rules import Rule
-from profiling_lab.rules.finding import SEVERITIES
+from profiling_lab.rules.finding import SEVERITIES, Threshold
 from profiling_lab.rules.settings import Settings
 
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A threshold of a rule with the number in use; None where a rule has no threshold."""
+
+    rule: Rule
+    threshold: Threshold | None = None
+    value: float = 0.0
+
+
+def _field(key: str, of: Callable[[_Row, Threshold], str], title: str = "") -> Field:
+    return Field(key, title or key, value=lambda row: of(row, row.threshold) if row.threshold else "")
+
+
 _THRESHOLD = (
-    Column("set", "threshold"),
-    Column("value", "value"),
-    Column("default", "default"),
-    Column("unit", "unit"),
-    Column("what", "what"),
-    Column("source", "source"),
+    _field("set", lambda row, threshold: f"{row.rule.name}.{threshold.name}", "threshold"),
+    _field("value", lambda row, _: _shown(row.value)),
+    _field("default", lambda _, threshold: _shown(threshold.value)),
+    _field("unit", lambda _, threshold: threshold.unit),
+    _field("what", lambda _, threshold: threshold.what),
+    _field("source", lambda _, threshold: threshold.source),
 )
-COLUMNS = (Column("rule", "rule"), Column("question", "question"), *_THRESHOLD)
+_RULE = (Field("rule", "rule", value="rule.name"), Field("question", "question", value="rule.question"))
 
 
 def rules_report(rules: Sequence[Rule], settings: Settings) -> Report:
-    """Every threshold of every rule, and who says that it should be this one."""
-    rows: list[tuple[Value, ...]] = []
-    for rule in rules:
-        head = (rule.name, rule.question)
-        rows += [(*head, *cells) for cells in _rows(rule, settings)] or [(*head, "", "", "", "", "", "")]
+    """Every threshold of every rule, and its source."""
+    rows = [row for rule in rules for row in _rows(rule, settings) or (_Row(rule),)]
     header = (
         f"{numbers.counted(len(rules), 'rule')}; `profiling-lab rules NAME` explains one, "
         "`profiling-lab check FILE --set NAME.THRESHOLD=VALUE` sets a threshold",
         f"severity by the share of the recording that a finding costs: {_severities()} (as nsys-ai draws it)",
     )
-    return Report("rules", {}, header, Table(COLUMNS, tuple(rows), len(rows)), {})
+    return Report("rules", {}, header, _table((*_RULE, *_THRESHOLD), rows), {})
 
 
 def rule_report(rule: Rule, settings: Settings) -> Report:
@@ -43,22 +56,18 @@ def rule_report(rule: Rule, settings: Settings) -> Report:
     header = (f"{rule.name}: {about[0]}", *about[1:])
     text = " ".join(line for line in about if line)
     summary = {"rule": rule.name, "question": rule.question, "about": text}
-    return Report("rules", {}, header, Table(_THRESHOLD, rows, len(rows)), {}, summary)
+    return Report("rules", {}, header, _table(_THRESHOLD, rows), {}, summary)
 
 
-def _rows(rule: Rule, settings: Settings) -> tuple[tuple[Value, ...], ...]:
+def _rows(rule: Rule, settings: Settings) -> tuple[_Row, ...]:
     mine = settings.get(rule.name, {})
     return tuple(
-        (
-            f"{rule.name}.{t.name}",
-            _shown(mine.get(t.name, t.value)),
-            _shown(t.value),
-            t.unit,
-            t.what,
-            t.source,
-        )
-        for t in rule.thresholds
+        _Row(rule, threshold, mine.get(threshold.name, threshold.value)) for threshold in rule.thresholds
     )
+
+
+def _table(fields: tuple[Field, ...], rows: Sequence[_Row]) -> Table:
+    return table_of(fields, " ".join(field.key for field in fields), rows, len(rows))
 
 
 def _shown(value: float) -> str:

@@ -22,7 +22,7 @@ SPREAD = " ".join(f"{name}_ns" for name in _SPREAD)
 def stats_fields(
     stats: str, prefix: str = "", unit: Unit = Unit.NS, scale: str = "", **titles: str
 ) -> tuple[Field, ...]:
-    """Of the Stats that are this attribute of a row; `prefix` tells several sets of them apart. titles: of
+    """Of the Stats that are this attribute of a row; `prefix` distinguishes several sets. titles: of
     `total` and `count`, which have none else, and other ones than usual.
 
     Averages and extremes of nothing are unknown, not 0; they are shown in one unit, whatever the total is in.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from profiling_lab.analysis.overlap.streams import DeviceStreams, StreamRow, StreamsResult
+from profiling_lab.analysis.overlap.streams import DeviceStreams, StreamsResult, StreamSummary
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
@@ -50,7 +50,7 @@ def _fields(zero_ns: int, several: bool) -> tuple[Field, ...]:
     )
 
 
-def _name(row: StreamRow, several: bool) -> str:
+def _name(row: StreamSummary, several: bool) -> str:
     """`7 (non-blocking, priority -5) on GPU 0 of pid 12`"""
     about = [row.kind] if row.kind else []
     about += [f"priority {row.priority}"] if row.priority else []

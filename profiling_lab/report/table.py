@@ -24,7 +24,7 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """What the values of a column are; it decides how people see them and on which side they stand."""
+    """What the values of a column are; it decides how people see them and how they are aligned."""
 
     TEXT = "text"
     COUNT = "count"
@@ -51,8 +51,8 @@ class Column:
 class Table:
     """Rows in order, each with one value per column. None is unknown and shows as `-`; it is never 0.
 
-    `details` are lines under a row, for people only; in Markdown they stand in the cell of the column
-    `details_in`, without it in that of the first text. `data` is what JSON holds in the place of a row.
+    `details` are lines under a row, for people only; in Markdown they are in the cell of the column
+    `details_in`, without it in that of the first text. `data` is what JSON holds instead of a row.
     """
 
     columns: tuple[Column, ...]

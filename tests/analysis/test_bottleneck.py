@@ -21,10 +21,10 @@ def found(path: Path, builder: TraceBuilder) -> Bottleneck:
 
 
 def shares(path: Path, **microseconds: int) -> Bottleneck:
-    """Layers of one kernel each, with those times; `nobody` has no Python stack."""
+    """Layers of one kernel each, with those times; `unattributed` has no Python stack."""
     builder = TraceBuilder()
     for line, (layer, us) in enumerate(microseconds.items(), 10):
-        stack = "" if layer == "nobody" else f"net.py:{line} {layer}.forward"
+        stack = "" if layer == "unattributed" else f"net.py:{line} {layer}.forward"
         builder.launch(f"kernel_{layer}", us * 1000, stack=stack)
     return found(path, builder)
 
@@ -50,12 +50,12 @@ def test_without_either_nothing_stands_out(tmp_path: Path, microseconds: dict[st
 
 
 def test_too_little_known_allows_no_conclusion(tmp_path: Path) -> None:
-    result = shares(tmp_path, A=25, B=5, nobody=70)
+    result = shares(tmp_path, A=25, B=5, unattributed=70)
     assert bottleneck.conclusion(result).startswith("none. Only 30.0 % of the GPU time has a Python line")
 
 
 def test_a_large_known_part_is_named_with_what_is_unknown(tmp_path: Path) -> None:
-    text = bottleneck.conclusion(shares(tmp_path, A=44, B=5, nobody=51))
+    text = bottleneck.conclusion(shares(tmp_path, A=44, B=5, unattributed=51))
     assert text.startswith("A is the bottleneck: 44.0 %")
     assert text.endswith("(But 51.0 % of the GPU time has no Python line.)")
 
@@ -69,7 +69,7 @@ def test_many_short_kernels_are_added_up_and_the_longest_one_is_no_answer(tmp_pa
     assert "No single kernel shows it: gemm" in text and "belongs to Mlp; the 60 kernels of Loop" in text
 
 
-def test_lines_of_one_layer_are_one_layer_and_its_costliest_line_is_named(tmp_path: Path) -> None:
+def test_lines_of_a_layer_are_summed_and_its_hottest_line_is_named(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.launch("a", 10_000, stack="net.py:5 Net.forward").launch(
         "b", 30_000, stack="net.py:7 Net.forward"
@@ -107,7 +107,7 @@ def test_layer_names(function: str, layer: str) -> None:
     assert bottleneck.layer_name(function) == layer
 
 
-def test_tree_shows_the_costliest_place_and_counts_the_others(tmp_path: Path) -> None:
+def test_tree_shows_the_hottest_line_and_counts_the_others(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.launch("gemm", 3_000, stack="train.py:8 main > net.py:5 Net.forward")
     builder.launch("gemm", 1_000, stack="train.py:9 main > net.py:6 Net.forward")

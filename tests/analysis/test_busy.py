@@ -26,13 +26,13 @@ def busy_of(found: list[tuple[int, int]]) -> tuple[Busy, np.ndarray]:
 
 
 @given(intervals, st.lists(st.tuples(st.integers(-5, END + 5), st.integers(0, 30)), min_size=1, max_size=5))
-def test_idle_inside_of_stretches(found: list[tuple[int, int]], stretches: list[tuple[int, int]]) -> None:
+def test_idle_inside_of_intervals(found: list[tuple[int, int]], intervals: list[tuple[int, int]]) -> None:
     busy, works = busy_of(found)
     first, last = min(s for s, _ in found), max(e for _, e in found)
     assert busy.total_ns == works.sum() and busy.span_ns == last - first
     assert busy.idle_ns == (~works[first:last]).sum()
-    starts = np.array([s for s, _ in stretches], dtype=np.int64)
-    ends = starts + np.array([length for _, length in stretches], dtype=np.int64)
+    starts = np.array([s for s, _ in intervals], dtype=np.int64)
+    ends = starts + np.array([length for _, length in intervals], dtype=np.int64)
     wanted = [
         sum(not works[t] for t in range(max(s, first), min(e, last)))
         for s, e in zip(starts.tolist(), ends.tolist(), strict=True)

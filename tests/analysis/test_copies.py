@@ -38,7 +38,7 @@ def builder() -> TraceBuilder:
     return out.memset(700, memory=DEVICE, stack=load)
 
 
-def test_direction_memory_and_line_tell_rows_apart(builder: TraceBuilder, tmp_path: Path) -> None:
+def test_rows_are_by_direction_memory_and_line(builder: TraceBuilder, tmp_path: Path) -> None:
     result = copies_of(builder, tmp_path)
     rows = {row.key: row for row in result.rows}
     assert list(rows) == [
@@ -59,7 +59,7 @@ def test_direction_memory_and_line_tell_rows_apart(builder: TraceBuilder, tmp_pa
     assert sum(row.times.total for row in result.rows) == result.total_ns == 668_700
 
 
-def test_fewer_things_tell_rows_apart(builder: TraceBuilder, tmp_path: Path) -> None:
+def test_rows_can_be_grouped_by_less(builder: TraceBuilder, tmp_path: Path) -> None:
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         by_memory, by_direction = copies(trace, "memory"), copies(trace, "direction")
         with pytest.raises(UsageError, match="by must be one of line, memory, direction"):
@@ -113,7 +113,7 @@ def test_links_of_gpus(gpu: str, source: str | None) -> None:
     assert (link is None) == (source is None) and (link is None or link.source.startswith(str(source)))
 
 
-def test_a_copy_that_the_window_cuts_does_not_tell_the_bandwidth(tmp_path: Path) -> None:
+def test_a_copy_cut_by_the_window_has_no_bandwidth(tmp_path: Path) -> None:
     builder = TraceBuilder().copy("HtoD", 1_000_000, size_bytes=20_000_000, source=PINNED, target=DEVICE)
     builder.copy("HtoD", 1_000_000, size_bytes=30_000_000, source=PINNED, target=DEVICE)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
@@ -129,7 +129,7 @@ def test_nothing_was_copied(tmp_path: Path) -> None:
         copies_of(TraceBuilder().call("cudaMalloc"), tmp_path / "empty")
 
 
-def test_memory_that_the_file_does_not_tell(tmp_path: Path) -> None:
+def test_unknown_kind_of_memory(tmp_path: Path) -> None:
     (row,) = copies_of(TraceBuilder().copy("HtoD", 10), tmp_path).rows
     assert (row.source, row.target, row.pageable) == ("unknown", "unknown", False)
 

@@ -38,7 +38,7 @@ def use(path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("form", ["recorder", "nsys"])
-def test_wild_values(tmp_path: Path, form: str, seed: int) -> None:
+def test_damaged_values(tmp_path: Path, form: str, seed: int) -> None:
     path = everything(form).write(tmp_path / "t.sqlite")
     put_wild_values(path, random.Random(seed), 6)
     use(path)

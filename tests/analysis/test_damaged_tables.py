@@ -130,7 +130,7 @@ def use(path: Path, window: bool = True) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("form", ["recorder", "nsys"])
-def test_wild_values(tmp_path: Path, form: str, seed: int) -> None:
+def test_damaged_values(tmp_path: Path, form: str, seed: int) -> None:
     path = program(form).write(tmp_path / "t.sqlite")
     put_wild_values(path, random.Random(seed), 4)
     use(path)

@@ -108,7 +108,7 @@ def test_same_file_twice_without_steps_is_no_change_either(tmp_path: Path) -> No
     assert result.gate is not None and result.gate.outcome == "pass"
 
 
-def test_a_slower_line_is_named_forward_and_backward_apart(write: Write) -> None:
+def test_a_slower_line_is_named_for_forward_and_for_backward(write: Write) -> None:
     result = compare(write(NET), write(NET | {11: ("gelu", 3 * MS)}), gate="3%")
     assert result.state == "slower" and result.gate is not None and result.gate.outcome == "fail"
     found = rows(result)
@@ -227,7 +227,7 @@ def test_different_programs_are_not_compared(write: Write, tmp_path: Path) -> No
 
 
 def batches(path: Path, blocks: int, gemm_blocks: int = 64, name: str = "add") -> Path:
-    """Steps of elementwise kernels of so many blocks, and of products in tiles."""
+    """Steps of elementwise kernels with this number of blocks, and of tiled GEMMs."""
     builder = TraceBuilder()
     for number in range(4):
         builder.now_ns = start_ns = max([builder.now_ns, *builder.gpu_free_ns.values()])
@@ -258,7 +258,7 @@ def test_other_kernels_and_other_tiles_are_the_change_itself(tmp_path: Path) -> 
         assert {check.name: check.state for check in result.checks}["shapes"] == "same"
 
 
-def test_operators_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
+def test_operators_with_different_shapes_are_separate_rows(tmp_path: Path) -> None:
     builder = TraceBuilder(form="nsys")
     for size in (64, 128):
         start = builder.now_ns - 10
@@ -271,7 +271,7 @@ def test_operators_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
     assert found["aten::mm [[128, 512], [512, 512]] forward"].before_ns == 12_800
 
 
-def test_shapes_that_always_change_tell_nothing_apart(tmp_path: Path) -> None:
+def test_shapes_that_always_change_are_not_distinguished(tmp_path: Path) -> None:
     builder = TraceBuilder(form="nsys")
     for size in range(1100):
         start = builder.now_ns - 10

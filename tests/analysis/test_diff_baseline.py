@@ -115,7 +115,7 @@ def damaged(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema":"profiling-lab/baseline-1","captures":[]}'])
-def test_files_that_are_none(tmp_path: Path, text: str) -> None:
+def test_files_that_are_not_baselines(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kept.json"
     path.write_text(text)
     with pytest.raises(UnreadableInputError):

@@ -76,7 +76,7 @@ def test_chance_alone_makes_no_verdict_over_all() -> None:
 
 
 @pytest.mark.parametrize("steps", [6, 12, 30])
-def test_moods_of_several_steps_make_none_either(steps: int) -> None:
+def test_drift_over_several_steps_makes_none_either(steps: int) -> None:
     assert verdicts(moody, steps) <= 0.1
 
 

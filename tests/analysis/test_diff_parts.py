@@ -23,7 +23,7 @@ from profiling_lab.trace import Trace
     "text",
     ["", "step", "step<", "step<3", "speed<3ms", "line<3ms", "line:model.py<3ms", "step:x<3ms", "step<-3ms"],
 )
-def test_budgets_that_are_none(text: str) -> None:
+def test_invalid_budgets(text: str) -> None:
     with pytest.raises(UsageError, match="expected"):
         parse_budget(text)
 
@@ -55,7 +55,7 @@ def test_states_and_outcomes_are_refused_inside_the_noise() -> None:
     ]
 
 
-def test_parts_of_a_step_add_up_with_streams_side_by_side(tmp_path: Path) -> None:
+def test_parts_of_a_step_add_up_with_streams_that_overlap(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number in range(5):
         start = 1_000_000 + number * 100_000

@@ -60,7 +60,7 @@ def build(rows: list[tuple[str, int, str]]) -> TraceBuilder:
 
 
 def own(stack: str, phase: str) -> list[str]:
-    """`file:line` of the user's frames, outermost first; none where the call was not recorded."""
+    """`file:line` of user frames, outermost first; none where the call was not recorded."""
     frames = parse_stack(stack) if phase != "unknown" else ()
     return [f"{file}:{line}" for _, file, line in frames if "site-packages" not in file]
 

@@ -134,7 +134,7 @@ def test_what_the_file_says_of_cuda_the_system_and_the_profiler(tmp_path: Path) 
     assert cause(result, Cause.SYSTEM_CALL).what == "read"
 
 
-def test_a_thread_that_the_system_took_off_its_cpu(tmp_path: Path) -> None:
+def test_a_thread_that_was_descheduled(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("first", 90 * US, start_ns=1010 * US)
     builder.now_ns = 1200 * US
     builder.launch("second", 10 * US, start_ns=1203 * US)

@@ -63,7 +63,7 @@ def test_where_native_code_was(tmp_path: Path) -> None:
             (1160 * US, 1, "poll", "/usr/lib/libc.so.6", 0),
             (1170 * US, 1, brackets, "/app/x.so", 0),
             (1180 * US, 1, "0x7f00", "/usr/lib/libcuda.so.1", 1),
-            (1190 * US, 2, "poll", "/usr/lib/libc.so.6", 0),  # a thread that nobody waited for
+            (1190 * US, 2, "poll", "/usr/lib/libc.so.6", 0),  # a thread that no other waited for
             (1302 * US, 1, "0x7f00", "/usr/lib/libcuda.so.1", 1),  # in the launch
         ],
     )
@@ -77,7 +77,7 @@ def test_where_native_code_was(tmp_path: Path) -> None:
 
 
 def test_where_python_was(tmp_path: Path) -> None:
-    """The line of the user's, not that of the library it called."""
+    """The line in user code, not that of the library it called."""
     builder = pause()
     for i in range(3):
         builder.backtrace((1150 + i) * US, builder.tid(1), parse_stack(LOADER), schema=SAMPLING, by_id=i == 1)

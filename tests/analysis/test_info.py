@@ -70,7 +70,7 @@ def test_a_recording_of_ours(tmp_path: Path) -> None:
     assert ("recorder_version", "test") in facts.recorder
 
 
-def test_what_our_recorder_was_told_not_to_record(tmp_path: Path) -> None:
+def test_options_that_were_off_in_our_recorder_are_named(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("gemm", 10)
     for state in ("stacks_state", "nvtx_state"):
         builder.row("PYREC_META", name=state, value="switched off")

@@ -65,7 +65,7 @@ def test_backward_time_lands_on_the_forward_line(tmp_path: Path) -> None:
 
 
 def test_coverage_says_what_has_no_line_and_why(tmp_path: Path) -> None:
-    builder = training_step()  # its last launch is none of backward: a gradient after it is nobody's
+    builder = training_step()  # its last launch is not of backward: a gradient after it has no line
     builder.launch("add", 10, node=-1, node_name="torch::autograd::AccumulateGrad", thread=2, peek=0)
     coverage = ask(builder, tmp_path).coverage
     assert coverage.gpu_ns == 11560 and coverage.attributed_ns == 11550
@@ -110,7 +110,7 @@ def test_limit_cuts_and_says_so(tmp_path: Path) -> None:
     assert len(result.rows) == 1 and result.truncated and result.total_matched == 4
 
 
-def test_depth_tells_callers_apart(tmp_path: Path) -> None:
+def test_depth_adds_the_callers(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for caller, ns in ((10, 100), (20, 200), (20, 50)):
         builder.launch("k", ns, stack=f"/app/train.py:{caller} main > /app/act.py:3 gelu")
@@ -142,7 +142,7 @@ def test_the_first_gradient_belongs_to_the_line_that_calls_backward(tmp_path: Pa
     assert times(ask(builder, tmp_path)) == {"/app/model.py:4": (10, 20), "/app/train.py:10": (0, 7)}
 
 
-def test_backward_on_the_users_own_thread_is_told_by_its_node(tmp_path: Path) -> None:
+def test_backward_on_a_user_thread_is_known_by_its_node(tmp_path: Path) -> None:
     """With one thread for everything, the stack of a backward launch ends at backward(): not the line."""
     stack = f"{CALLS_BACKWARD} > {PACKAGE}/autograd/graph.py:800 _engine_run_backward"
     builder = TraceBuilder().launch("gemm", 10, stack=LINEAR, peek=0).launch("gemm", 10, stack=LINEAR, peek=1)

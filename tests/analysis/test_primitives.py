@@ -140,7 +140,7 @@ def test_timestamps_that_bleed_nest_and_longer_overlaps_are_dropped() -> None:
     assert dropped == 1 and parent.tolist() == [-1, -1] and innermost.tolist() == [-1]
 
 
-def test_a_sister_that_starts_before_the_elder_has_ended_follows_it() -> None:
+def test_a_sibling_that_starts_before_the_first_has_ended_follows_it() -> None:
     parent, innermost, dropped = _analysis.contain(
         i64([0, 9_500]), i64([10_000, 20_000]), i32([0, 0]), i64([15_000]), i32([0]), 1000
     )

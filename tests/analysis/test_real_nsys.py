@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our tables beside those that `nsys stats` prints: as it printed them once, and as an installed nsys does.
+"""Our tables against those that `nsys stats` prints: as it printed them once, and as an installed nsys does.
 
     pytest tests/analysis/test_real_nsys.py -v        with nsys on the PATH: both
     python tests/analysis/test_real_nsys.py           writes what it prints now to tests/data/nsys_stats
 
 nsys keeps what emit_nvtx appends to a name, so its rows of ranges are put together before they are compared.
-And it counts a call twice whose native call chain was recorded, for the chain is a row beside the call's own:
+And it counts a call twice whose native call chain was recorded, as the chain is a row of its own:
 its tables are of a copy without those rows, except where the test is about them.
 """
 

@@ -34,7 +34,7 @@ def test_parts_of_a_step_and_what_comes_first(tmp_path: Path) -> None:
     assert (row.compute_ns, row.communication_ns, row.copy_ns, row.idle_ns) == (110, 50, 170, 80)
 
 
-def test_profiler_steps_are_taken_as_they_stand(tmp_path: Path) -> None:
+def test_profiler_steps_are_used_unchanged(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for i in range(3):
         begin = builder.now_ns

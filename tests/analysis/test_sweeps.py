@@ -107,7 +107,7 @@ def test_pieces_tell_what_the_track_was_doing(windows: list[Row], activities: li
 
 
 def oracle_period(symbols: list[int]) -> int:
-    """The most symbols that any period longer than one explains in one stretch."""
+    """The most symbols that any period longer than one explains in one interval."""
     best = 0
     for length in range(2, len(symbols) // 3 + 1):
         for first in range(len(symbols)):

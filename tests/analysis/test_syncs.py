@@ -118,7 +118,7 @@ def test_nsys_and_our_recorder_see_the_same_waits() -> None:
     assert theirs == {what: ours[what] for what in ("copy to GPU", "value read")}
 
 
-def test_copies_that_hold_their_call(tmp_path: Path) -> None:
+def test_copies_that_block_their_call(tmp_path: Path) -> None:
     """A blocking copy waits; so does an asynchronous one of pageable memory, unless it is only taken over."""
     builder = TraceBuilder()
 
@@ -214,7 +214,7 @@ def test_idle_time_outside_of_the_window_costs_nothing(tmp_path: Path) -> None:
 def test_against_an_oracle(
     tmp_path_factory: pytest.TempPathFactory,
     kernels: list[tuple[int, int]],
-    stretches: list[tuple[int, int]],
+    intervals: list[tuple[int, int]],
 ) -> None:
     scale = 10_000  # far beyond what clocks may be apart
     builder = TraceBuilder()
@@ -224,14 +224,14 @@ def test_against_an_oracle(
     last = max(busy)
     with Trace.open(builder.write(tmp_path_factory.mktemp("idle") / "run.sqlite")) as trace:
         columns = (
-            np.zeros(len(stretches), dtype=np.int32),
-            np.array([start * scale for start, _ in stretches], dtype=np.int64),
-            np.array([(start + length) * scale for start, length in stretches], dtype=np.int64),
+            np.zeros(len(intervals), dtype=np.int32),
+            np.array([start * scale for start, _ in intervals], dtype=np.int64),
+            np.array([(start + length) * scale for start, length in intervals], dtype=np.int64),
         )
         useful, idle = busy_within(trace, *columns), idle_after(trace, *columns)
     charged: set[int] = set()
-    expected = [0] * len(stretches)
-    for i, (start, length) in sorted(enumerate(stretches), key=lambda item: sum(item[1])):
+    expected = [0] * len(intervals)
+    for i, (start, length) in sorted(enumerate(intervals), key=lambda item: sum(item[1])):
         end = start + length
         assert useful[i] == scale * len(busy & set(range(start, end)))
         if end in busy or end > last or end < min(busy):
@@ -279,7 +279,7 @@ def test_the_demo_reads_a_loss_and_loads_batches() -> None:
     }
 
 
-def test_resnet_is_held_by_its_batches(captures: Path) -> None:
+def test_resnet_waits_for_its_batches(captures: Path) -> None:
     with Trace.open(captures / "resnet50_num_workers_0.pt.trace.json.gz") as trace:
         found = syncs(trace)
     rows = {(row.what, row.api): row for row in found.rows}

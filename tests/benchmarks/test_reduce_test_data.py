@@ -65,7 +65,7 @@ def test_a_trace_of_torch_keeps_its_events_and_its_layout(script: ModuleType) ->
     assert events[-1]["args"] == {"correlation": 3, "external id": 2, "shared memory": 0, "grid": [50, 1, 1]}
 
 
-def test_an_export_of_nsys_loses_only_what_lies_outside_of_its_calls(
+def test_an_export_of_nsys_loses_only_what_is_outside_of_its_calls(
     script: ModuleType, tmp_path: Path
 ) -> None:
     path = tmp_path / "capture.sqlite"
@@ -99,7 +99,7 @@ def test_an_export_of_nsys_loses_only_what_lies_outside_of_its_calls(
     }
 
 
-def test_each_capture_is_small_has_a_source_and_names_nobody(script: ModuleType, captures: Path) -> None:
+def test_each_capture_is_small_has_a_source_and_names_no_person(script: ModuleType, captures: Path) -> None:
     readme = (CAPTURES / "README.md").read_text()
     packed = {path.name for path in CAPTURES.glob("*.gz")}
     assert {name if ".json" in name else f"{name}.gz" for name in script.SHA256.split()[1::2]} == packed

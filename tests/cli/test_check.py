@@ -56,7 +56,7 @@ def test_findings_give_1_with_line_remedy_and_evidence(
     )
 
 
-def test_nothing_found_gives_0_and_still_says_what_could_not_be_told(
+def test_nothing_found_gives_0_and_still_says_what_is_unknown(
     fine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, _ = run(capsys, "check", fine)

@@ -29,7 +29,7 @@ def recording(tmp_path: Path) -> Path:
 def test_table(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["copies", str(recording), "--limit", "2"]) == 0
     out, err = capsys.readouterr()
-    assert "3 copies of 7.2 MiB and 1 memory set, 300.700 µs together, summed" in out
+    assert "3 copies of 7.2 MiB and 1 memset, 300.700 µs together, summed" in out
     assert "63.0 GB/s (PCIe 5 x16, figure of the standard)" in out and "pinned memory avoids both" in out
     lines = [line.strip() for line in out.splitlines()]
     row = lines[lines.index("/app/train.py:5 main") - 1]
@@ -66,7 +66,7 @@ def test_window_and_exit_codes(recording: Path, tmp_path: Path, capsys: pytest.C
     assert main(["copies", str(recording), "--device", "0"]) == 0
     assert main(["copies", str(recording), "--device", "3"]) == 2
     assert main(["copies", str(TraceBuilder().launch("a", 1).write(tmp_path / "none.sqlite"))]) == 0
-    assert "0 copies of 0 B and 0 memory sets" in capsys.readouterr().out, "none is an answer, as with waits"
+    assert "0 copies of 0 B and 0 memsets" in capsys.readouterr().out, "none is an answer, as with waits"
     assert main(["copies", str(TraceBuilder().call("cudaMalloc").write(tmp_path / "empty.sqlite"))]) == 3
     with pytest.raises(SystemExit) as wrong:
         main(["copies", str(recording), "--peak", "-1"])

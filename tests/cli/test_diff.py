@@ -269,7 +269,7 @@ def test_a_real_improvement_passes_the_gate(captures: Path, capsys: pytest.Captu
     assert run(capsys, *reversed(files), "--gate", "3%")[0] == 1
 
 
-def test_a_baseline_stands_for_its_recording(
+def test_a_baseline_replaces_its_recording(
     before: Path, after: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline = tmp_path / "main.json"
@@ -376,7 +376,7 @@ def test_one_recording_a_side_says_what_it_cannot_know(
     assert note in run(capsys, before, after)[1] and note not in run(capsys, before, before)[1]
 
 
-def test_what_has_no_line_goes_by_operator_and_then_by_kernel(
+def test_work_without_a_line_is_grouped_by_operator_then_kernel(
     captures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = captures / "autograd_nvtx_h200.sqlite"

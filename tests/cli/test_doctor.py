@@ -154,7 +154,7 @@ def test_gpu_and_driver_are_named() -> None:
     assert machine.check_gpus() == ok("gpu", "1 x NVIDIA H200, compute capability 9.0, 140 GiB")
 
 
-def test_old_gpu_is_told_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_gpu_gets_advice_on_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
     old = nvml.InstalledGpu("Tesla V100", (7, 0), 16 << 30)
     monkeypatch.setattr(machine, "driver", lambda: nvml.Driver("535.1", (12, 2), (old, old, H200)))
     check = machine.check_gpus()

@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, st
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_written_and_told(
+def test_every_form_is_written_and_reported(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     target = tmp_path / "out"

@@ -24,7 +24,7 @@ def recording(tmp_path: Path) -> Path:
     return builder.write(tmp_path / "run.sqlite")
 
 
-def test_stacks_stand_under_their_kernel(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stacks_are_listed_under_their_kernel(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", str(recording), "--limit", "2"]) == 0
     out, err = capsys.readouterr()
     lines = [line.strip() for line in out.splitlines()]
@@ -59,7 +59,7 @@ def test_other_forms(recording: Path, capsys: pytest.CaptureFixture[str], form: 
     assert out.count("small") >= 12
 
 
-def test_a_file_that_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("hello")
     assert main(["kernels", str(path)]) == 4

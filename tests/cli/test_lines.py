@@ -184,7 +184,7 @@ def test_inclusive_time_and_order(every_phase: Path, capsys: pytest.CaptureFixtu
     assert [row[0] for row in listed("--sort", "key")] == ["swish.py:3", "train.py:1", "train.py:4"]
 
 
-def test_layers_are_told_apart_by_the_lines_that_call_them(
+def test_layers_differ_by_the_lines_that_call_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = f"{TORCH}/nn/modules/module.py:1790 Module._call_impl"

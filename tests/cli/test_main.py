@@ -77,7 +77,7 @@ cli.main(["info", "run.sqlite"])
     ],
     ids=" ".join,
 )
-def test_what_is_no_number_is_told_what_was_expected(
+def test_a_value_that_is_not_a_number_names_what_was_expected(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:

@@ -126,7 +126,7 @@ def test_without_dask_it_says_what_to_install(
 
 
 def test_a_straggler_without_a_cause_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing of its own takes longer: it waits for somebody else first, in a group that is not compared."""
+    """Nothing of its own takes longer: it waits for another rank first, in a group that is not compared."""
     for rank in range(2):
         builder = TraceBuilder(pid=100 + rank).row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=10**18)
         for step in range(4):

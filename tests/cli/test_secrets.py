@@ -13,7 +13,7 @@ from profiling_lab.cli import COMMANDS, main
 
 SECRET = "hf_abcdefghijklmnop"
 FORMATS = ("table", "json", "csv", "md")
-# Commands that read no trace of the user's, or write one.
+# Commands that read no trace, or write one.
 WITHOUT_A_TRACE = {
     "demo",
     "record",

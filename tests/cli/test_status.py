@@ -13,7 +13,7 @@ def status(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return done.code, done.out, done.err
 
 
-def test_nobody_waits(tmp_path: Path) -> None:
+def test_no_dormant_job(tmp_path: Path) -> None:
     code, out, _ = status(tmp_path)
     assert code == 0 and "record --dormant" in out
 
@@ -23,7 +23,7 @@ def test_a_process_that_is_not_there(tmp_path: Path) -> None:
     assert code == 2 and "there is no process 4194305" in err
 
 
-def test_what_lies_in_the_folder_and_is_no_socket(tmp_path: Path) -> None:
+def test_a_file_in_the_folder_that_is_not_a_socket(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir(mode=0o700)
     for name in ("notes.txt", "x.sock", "-1.sock", "4194305.sock"):
         (tmp_path / "s" / name).write_text("")

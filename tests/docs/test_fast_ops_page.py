@@ -75,7 +75,7 @@ def test_the_page_links_each_recording_and_shows_its_heavy_line(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["before", "after"])
-def test_recordings_are_small_and_tell_nothing_about_their_machine(name: str) -> None:
+def test_recordings_are_small_and_reveal_nothing_about_their_machine(name: str) -> None:
     (path,) = FOLDER.glob(f"{name}_*.sqlite")
     content = path.read_bytes()
     assert len(content) < 750_000

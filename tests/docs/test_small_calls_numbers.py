@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of small calls shows what the results say, for every op, and beside peers."""
+"""The table of small calls shows what the results say, for every op and its peers."""
 
 from __future__ import annotations
 

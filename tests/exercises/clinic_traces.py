@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Made recordings of the clinic's starters: the real lines of their files, times and counts chosen here, and
-beside each the answers that follow from them by hand.
+with each the answers that follow from them by hand.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_recording_of_the_repaired_program_is_refused(copy: Path, culprit: str) 
     assert "HeavyLayer" not in checks["recording"].message
 
 
-def test_recording_that_is_not_there_or_no_trace(copy: Path) -> None:
+def test_recording_that_is_missing_or_not_a_trace(copy: Path) -> None:
     assert "no such file" in graded(copy, finding("slow"))["recording"].message
     (copy / "run.sqlite").write_text("not a database")
     assert graded(copy, finding("slow"))["recording"].status is CheckStatus.FAILED
@@ -279,7 +279,7 @@ def test_analysis_can_show_fewer_frames(copy: Path) -> None:
     assert "model.py:HeavyLayer" not in analyzed(copy, "run.sqlite", "--module", "train_model.py").stdout
 
 
-def test_analysis_of_no_trace_is_one_sentence(copy: Path) -> None:
+def test_analysis_of_a_file_that_is_not_a_trace_is_one_sentence(copy: Path) -> None:
     done = analyzed(copy, "README.md")
     assert (
         done.returncode == 4

@@ -36,7 +36,7 @@ def test_what_broke_off_leaves_nothing_and_the_old_file(tmp_path: Path, error: t
     assert names(tmp_path) == ["out.json"] and (tmp_path / "out.json").read_text() == "old"
 
 
-def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
+def test_no_file_is_replaced_without_asking(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out.json").write_text("old")
     with pytest.raises(UsageError, match="--force replaces it"), new_file(tmp_path / "out.json"):

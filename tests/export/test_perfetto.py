@@ -147,7 +147,7 @@ def test_lines_of_torch_profiler_survive(captures: Path, tmp_path: Path) -> None
     assert found.coverage.unattributed == expected.coverage.unattributed
 
 
-def test_ids_of_two_processes_stay_apart(captures: Path, tmp_path: Path) -> None:
+def test_ids_of_two_processes_stay_separate(captures: Path, tmp_path: Path) -> None:
     out = tmp_path / "again.json"
     with Trace.open(captures / "fsdp_inference_2xh100.sqlite") as trace:
         write_perfetto(trace, out)

@@ -65,7 +65,7 @@ def test_attention_sees_no_later_token() -> None:
     assert not torch.allclose(before[0, 4:], after[0, 4:])
 
 
-def test_positions_are_told_apart() -> None:
+def test_positions_are_distinguished() -> None:
     pattern = PositionalEncoding(16)(torch.zeros(1, 64, 16))[0]
     assert torch.cdist(pattern, pattern).add(torch.eye(64)).min() > 0.1
 

@@ -39,7 +39,7 @@ def work(rank: int, store: str) -> None:
         prove(slug, rank)
         if rank == 0:
             print("proven", slug, flush=True)
-    # No reducer is left, and nobody takes the group down while the other still reads from it.
+    # No reducer is left, and no process destroys the group while the other still reads from it.
     dist.barrier()
     dist.destroy_process_group()
 

@@ -159,7 +159,7 @@ def test_a_sink_of_minus_infinity_is_no_sink(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (30, 9)}])
 def test_variable_lengths_equal_separate_calls(device: str, options: dict[str, Any]) -> None:
-    """Sequences side by side, empty ones too; NaN lies behind the last one and must not be felt."""
+    """Packed sequences, empty ones too; NaN after the last one must not change a result."""
     rows, keys = [5, 0, 130, 257, 1, 64, 0, 100], [9, 7, 130, 100, 0, 64, 0, 213]
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     generator = torch.Generator().manual_seed(3)
@@ -216,7 +216,7 @@ def test_any_layout_gives_the_same_bits(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_expanded_tensors_are_read_where_they_lie(device: str) -> None:
+def test_expanded_tensors_are_read_in_place(device: str) -> None:
     """A stride of 0 along batch, heads or rows: the same kernels as for a copy, so the same bits."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (x.detach() for x in tensors(device, dtype, 2, 70, 90, 4, 4, 64))
@@ -237,7 +237,7 @@ def test_expanded_tensors_are_read_where_they_lie(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_expanded_rows_of_a_packed_batch_are_read_where_they_lie(device: str) -> None:
+def test_expanded_rows_of_a_packed_batch_are_read_in_place(device: str) -> None:
     """Sequences of one query, or one key, over and over: rows of stride 0 under cu_seqlens."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (x.detach()[0] for x in tensors(device, dtype, 1, 70, 70, 4, 4, 64))

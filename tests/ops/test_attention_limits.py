@@ -128,7 +128,7 @@ def test_the_fast_gradient_of_q_differs_by_rounding_alone(dim: int) -> None:
 @pytest.mark.parametrize(
     ("batch", "rows", "heads", "kv_heads", "causal"),
     [
-        (4, 2048, 16, 8, True),  # twice as many long and short key tiles as a GPU has multiprocessors
+        (4, 2048, 16, 8, True),  # twice as many long and short key tiles as a GPU has SMs
         (1, 2100, 40, 40, False),  # a last round of a few tiles, each taken in parts
         (3, 1100, 24, 6, False),
     ],
@@ -136,7 +136,7 @@ def test_the_fast_gradient_of_q_differs_by_rounding_alone(dim: int) -> None:
 def test_the_order_of_the_work_changes_gradients_by_rounding_alone(
     dim: int, batch: int, rows: int, heads: int, kv_heads: int, causal: bool
 ) -> None:
-    """Key tiles of grouped heads from both ends, tiles in parts; beside the order that is always the same."""
+    """Key tiles of grouped heads from both ends, tiles in parts; against the deterministic order."""
     q, dout = (normal(batch, rows, heads, dim, seed=s) for s in (0, 4))
     k, v = (normal(batch, rows, kv_heads, dim, seed=s) for s in (1, 2))
     fixed = gradients([q, k, v], dout, causal=causal, deterministic=True)
@@ -177,7 +177,7 @@ def poisoned(x: torch.Tensor, value: float) -> torch.Tensor:
 def test_neighbours_in_memory_are_not_felt(
     device: str, dim: int, options: dict[str, Any], value: float
 ) -> None:
-    """Tiles reach over the ends of a sequence; what lies there must meet no probability, not even 0."""
+    """Tiles reach over the ends of a sequence; what is there must not be multiplied, not even by 0."""
     shapes = [(2, 150, 4, dim), (2, 201, 2, dim), (2, 201, 2, dim)]
     inputs = [normal(*s, seed=i, device=device) for i, s in enumerate(shapes)]
     dout = normal(*shapes[0], seed=4, device=device)

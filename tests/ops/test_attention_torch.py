@@ -108,7 +108,7 @@ def test_a_captured_step_replays_with_other_offsets() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_sequence_of_nan_is_not_felt_by_its_neighbours(device: str) -> None:
-    """Tiles reach into the next sequence: what lies there must not meet a probability, not even 0."""
+    """Tiles reach into the next sequence: what is there must not be multiplied, not even by 0."""
     tensors, cu = packed(device, 0, 77, 141, 141, 300)
     clean = step(tensors, cu)
     for x in tensors:
@@ -159,7 +159,7 @@ def test_variable_lengths_export(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dim", [64, 128, 256])
 def test_two_streams_with_problems_of_their_own(dim: int) -> None:
-    """Nothing of a call, descriptors, counters and scratch included, is shared with a call beside it."""
+    """Nothing of a call, descriptors, counters and workspace included, is shared with a concurrent call."""
 
     def problem(seed: int, offsets: list[int]) -> tuple[list[Tensor], Tensor]:
         generator = torch.Generator("cuda").manual_seed(seed)
@@ -392,7 +392,7 @@ def test_only_the_gradient_of_q_may_differ_between_runs(dim: int) -> None:
 
 
 @pytest.mark.parametrize("window", [(1, 2, 3), (4,), 1.5, (3, 0.5), "7"])
-def test_a_window_that_is_none_is_one_sentence(window: Any) -> None:
+def test_an_invalid_window_is_one_sentence(window: Any) -> None:
     q = torch.zeros(1, 5, 2, 8)
     with pytest.raises(ValueError, match=r"window is .*, expected \(left, right\) or one number"):
         flash_attention(q, q, q, window=window)

@@ -150,7 +150,7 @@ def test_uninitialised_memory_is_never_read(case: OpCase, variant: Variant) -> N
 
 
 @pytest.mark.parametrize(("case", "variant"), CUSTOM)
-def test_rows_further_apart_than_32_bits_count(case: OpCase, variant: Variant) -> None:
+def test_row_strides_beyond_32_bits(case: OpCase, variant: Variant) -> None:
     free, _ = torch.cuda.mem_get_info()
     if free < 16 << 30:
         pytest.skip(f"needs 16 GiB of GPU memory, {free >> 30} are free")

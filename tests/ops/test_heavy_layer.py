@@ -104,7 +104,7 @@ def test_what_the_forward_keeps_is_what_the_backward_would_multiply(device: str,
 
 
 def products(implementation: Implementation, rows: int, d: int) -> int:
-    """How many matrix products torch is asked for in forward and backward."""
+    """How many matrix multiplications torch is asked for in forward and backward."""
     from torch.profiler import ProfilerActivity, profile
 
     inputs = [t.requires_grad_() for t in inputs_of(rows, d)]

@@ -128,7 +128,7 @@ def test_which_kernels_the_backward_has() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [300, 70])
-def test_what_is_kept_may_lie_in_any_way(rows: int) -> None:
+def test_saved_tensors_may_have_any_layout(rows: int) -> None:
     """W2 W3 and W1 W2 W3, or the chain's first two products."""
     inputs = inputs_of(rows, 136, dtype=torch.bfloat16, device="cuda")
     dy = torch.randn(rows, 136, generator=torch.Generator().manual_seed(9)).to("cuda", torch.bfloat16)

@@ -147,7 +147,7 @@ def test_every_way_to_cut_a_row(
                 within(ours[k], truth[k], eager[k], 2 if k == 0 else 3, f"{what}, {rows} rows, {name}")
 
 
-def test_rows_apart_are_not_copied(device: torch.device, generator: torch.Generator) -> None:
+def test_strided_rows_are_not_copied(device: torch.device, generator: torch.Generator) -> None:
     """Every third row of a larger tensor, and a slice of each row: the same bits as from a contiguous
     copy.
     """

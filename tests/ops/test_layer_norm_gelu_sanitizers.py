@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kernel of layer_norm_gelu under NVIDIA's compute-sanitizer: no access out of bounds, no race in
-shared memory, no barrier that some threads miss, no read of memory that nobody wrote.
+shared memory, no barrier that some threads miss, no read of uninitialised memory.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_a_profile_names_the_op(case: OpCase, generator: torch.Generator) -> Non
     assert len(names) == 2 and all(name.startswith(f"profiling_lab::{case.slug}") for name in names), names
 
 
-def test_a_batch_of_gradients_goes_the_long_way(device: torch.device) -> None:
+def test_a_batch_of_gradients_takes_the_general_path(device: torch.device) -> None:
     """With is_grads_batched the backward is under vmap: then the kernel alone would be wrong."""
     leaves = [torch.randn(s, device=device, requires_grad=True) for s in ((3, 8), (8,), (8,))]
     y = layer_norm_gelu(*leaves)

@@ -36,7 +36,7 @@ print("the end")
 
 
 class LiveJob:
-    """The job, and commands beside it. Leave it with close()."""
+    """The job, and commands run next to it. Leave it with close()."""
 
     def __init__(
         self, folder: Path, library: Path | None, script: str = SCRIPT, *options: str, **env: str

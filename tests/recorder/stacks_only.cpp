@@ -13,7 +13,7 @@ namespace {
 
 using plab::recorder::PythonSampler;
 
-// (thread, stack) of every sample that was taken while `act` was called again and again, for so many moments.
+// (thread, stack) of every sample taken while `act` was called repeatedly, until there were `moments` of them.
 std::vector<std::tuple<uint32_t, uint32_t>> sample(uint64_t period_ns, const pybind11::function& act,
                                                    uint64_t moments) {
   PythonSampler sampler;

@@ -291,7 +291,7 @@ __attribute__((visibility("default"))) void* current(Returned* out) {
         (0x1_0000_0001, True),  # the engine's reference, and no Python object
         (1 << 63 | 0x1_0000_0002, True),  # the engine's, and a Python object's own
         (0x1_0000_0000, False),  # ours would be the last one
-        (1 << 63 | 0x1_0000_0001, False),  # beside ours the Python object's own: it would have to go, too
+        (1 << 63 | 0x1_0000_0001, False),  # with ours the Python object's own: it would have to go, too
     ],
 )
 def test_a_reference_is_given_back_only_while_nothing_hangs_on_it(
@@ -354,7 +354,7 @@ assert "could not be made" in recorder.summary.reasons["autograd"], recorder.sum
 """)
 
 
-def test_without_torch_the_reason_is_told_and_nothing_is_left_behind(run: Any, query: Any) -> None:
+def test_without_torch_the_reason_is_given_and_nothing_is_left_behind(run: Any, query: Any) -> None:
     run("""
 with profiling_lab.record(OUT) as recorder: fake.kernel("a")
 assert recorder.summary.reasons["autograd"] == "torch is not imported"

@@ -233,7 +233,7 @@ def test_windows_of_whole_steps_and_what_was_reached(fake_library: Any, tmp_path
     assert [name for (name,) in kernels] == [f"step{step + i}" for step in first for i in range(3)]
     assert meta["schedule"] == "as often as 1 % overhead allows" and meta["steps_counted"] == "3000"
     assert meta["budget_steps_recorded"] == str(len(kernels))
-    # Of four steps each 3 ms, and no more: the clock stands still while windows open and close.
+    # Of four steps each 3 ms, and no more: the clock does not advance while windows open and close.
     assert float(meta["budget_cost"]) == pytest.approx(4 * 0.003 * len(windows) / 90, rel=0.05)
     assert 0.005 < float(meta["budget_cost"]) <= 0.01
     assert meta["budget_reached"] in done.said and f"of 3,000 steps in {len(windows)} windows" in done.said

@@ -167,7 +167,7 @@ def test_a_plan_of_another_version_is_ignored(job: Job, broken: str) -> None:
 
 
 def test_a_plan_outlives_its_recording_on_other_machines_alone(job: Job) -> None:
-    """What a daemon starts after the recording is nobody's; a job's other machines cannot see the reports."""
+    """What a daemon starts after the recording is not ours; a job's other machines cannot see the reports."""
     site = PACKAGE_ROOT / "profiling_lab" / "recording" / "inherit"
     path = f"{site}{os.pathsep}{job.environ()['PYTHONPATH']}"
     for host, files in ((socket.gethostname(), {}), ("another", {"run.rank1.sqlite": 3})):
@@ -310,7 +310,7 @@ def test_a_child_that_still_runs_is_named(job: Job) -> None:
     shell = "python train.py >/dev/null 2>err & while ! test -e started; do sleep 0.01; done"
     done = job.record("-o", "run.sqlite", "sh", "-c", shell)
     assert re.search(r"pid \d+ still records into run\.sqlite", said(done)), done.stderr
-    with open(job.folder / "go", "w"):  # it goes on, and says itself what nobody else would
+    with open(job.folder / "go", "w"):  # it goes on, and reports what no other process would
         pass
     pid = int(re.findall(r"pid (\d+)", said(done))[0])
     while Path(f"/proc/{pid}").exists():
@@ -319,7 +319,7 @@ def test_a_child_that_still_runs_is_named(job: Job) -> None:
     assert (job.folder / "err").read_text().startswith(f"profiling-lab: pid {pid}: recorded ")
 
 
-def test_a_recording_that_cannot_begin_is_told_and_the_program_runs(job: Job) -> None:
+def test_a_recording_that_cannot_begin_is_reported_and_the_program_runs(job: Job) -> None:
     (job.folder / "out").mkdir()
     done = job.record("-o", "out/run.sqlite", "sh", "-c", "rmdir out; python train.py && echo ran")
     assert (done.returncode, done.stdout, not_ours(done)) == (0, "ran\n", "")

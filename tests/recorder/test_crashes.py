@@ -216,7 +216,7 @@ assert not recorder.is_recording and not _recorder.recording()
     assert rows["PYREC_LAUNCH"] == rows["CUPTI_ACTIVITY_KIND_KERNEL"] == 200
 
 
-def test_a_folder_that_nobody_may_write_to(run: Any) -> None:
+def test_a_folder_that_is_not_writable(run: Any) -> None:
     run("""
 try: profiling_lab.record("/proc/self/out.sqlite").__enter__()
 except profiling_lab.errors.LabError as error: assert str(error).startswith("cannot write /proc/"), error
@@ -304,7 +304,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("raised", ["SystemExit(4)", "KeyboardInterrupt", "ValueError"])
-def test_what_is_raised_beside_the_recording(run: Any, query: Any, raised: str, in_thread: bool) -> None:
+def test_what_is_raised_during_the_recording(run: Any, query: Any, raised: str, in_thread: bool) -> None:
     run(f"""
 import threading
 threading.excepthook = lambda *_: None

@@ -59,7 +59,7 @@ with profiling_lab.record(OUT):
 
 
 def test_code_after_a_graph_break_has_the_names_of_the_program(run: Any, tmp_path: Path) -> None:
-    """torch.compile runs the rest of a function under a name that nobody wrote."""
+    """torch.compile runs the rest of a function under a generated name."""
     pytest.importorskip("torch")
     run(
         """

@@ -46,7 +46,7 @@ def steps(count):
 steps(100)
 """
 STEPS = 20
-# A kernel of some microseconds differs by more between two stretches of one process, whoever records them.
+# A kernel of some microseconds differs by more between two intervals of one process, whoever records them.
 LONG_NS, RELATIVE = 50_000, 0.01
 
 

@@ -109,7 +109,7 @@ def test_every_context_in_use_is_waited_for_without_torch(
     run(DRIVE + code, env=fake_cuda)
 
 
-def test_a_broken_device_is_named_and_holds_nobody_up(run: Any, fake_cuda: dict[str, str]) -> None:
+def test_a_broken_device_is_named_and_blocks_no_other(run: Any, fake_cuda: dict[str, str]) -> None:
     why = "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"
     run(DRIVE + f"driver.fake_set(1, 1, 0, 700, 0)\nassert waited({why!r}) == ['context:100']", env=fake_cuda)
     unknown = "cuCtxSynchronize: error 12345"
@@ -149,7 +149,7 @@ def test_during_a_capture_only_streams_without_one_are_waited_for(
     run(DRIVE + CAPTURES.format(torch=torch, blocking=blocking, waited=waited), env=fake_cuda)
 
 
-def test_a_driver_without_the_exemption_is_told(run: Any, fake_cuda: dict[str, str]) -> None:
+def test_a_driver_without_the_exemption_is_reported(run: Any, fake_cuda: dict[str, str]) -> None:
     code = """
 _recorder.captures_under_way = lambda: 1
 driver.fake_set(1, 1, 0, 0, 2)

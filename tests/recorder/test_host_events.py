@@ -87,7 +87,7 @@ with profiling_lab.record(OUT):
     assert with_line == [(len(events),)]
 
 
-def test_without_stacks_nobody_listens(run: Any, query: Any) -> None:
+def test_without_stacks_no_gc_callback_is_installed(run: Any, query: Any) -> None:
     run(
         COLLECT
         + """
@@ -123,7 +123,7 @@ assert gc.callbacks == [mine], gc.callbacks
     assert len(query(EVENTS)) == 1, "the second recording heard of its own"
 
 
-def test_a_forked_child_tells_nothing(run: Any, query: Any) -> None:
+def test_a_forked_child_reports_nothing(run: Any, query: Any) -> None:
     run(
         COLLECT
         + """

@@ -49,7 +49,7 @@ def meta(path: Path) -> dict[str, str]:
         return dict(file.execute("SELECT name, value FROM PYREC_META"))
 
 
-def test_dormant_attaches_nothing_and_wakes_nobody(live: Callable[..., LiveJob]) -> None:
+def test_dormant_attaches_nothing_and_does_not_wake_up(live: Callable[..., LiveJob]) -> None:
     job = live()
     job.do("steps(3); assert not fake.subscribed() and not fake.callbacks_enabled()")
     job.do("import threading; assert threading.enumerate() == [threading.main_thread()]")
@@ -198,7 +198,7 @@ def test_detach_ends_the_window_and_its_attach_writes_the_file(
     assert code == 2 and "is not being recorded" in said
 
 
-def test_ctrl_c_in_attach_keeps_what_it_has_and_the_job_goes_on(
+def test_ctrl_c_in_attach_keeps_the_recording_and_the_job_goes_on(
     live: Callable[..., LiveJob], tmp_path: Path
 ) -> None:
     job = live()
@@ -327,7 +327,7 @@ def test_garbage_on_the_socket(live: Callable[..., LiveJob], tmp_path: Path) -> 
             client.send(garbage)
             assert garbage == b"" or b"refused" in client.recv(9999), garbage
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
-        silent.connect(str(job.socket))  # says nothing, and nobody waits for it
+        silent.connect(str(job.socket))  # says nothing, and the job does not wait for it
         window = job.attach(*STEPS, "-o", "run.sqlite")
         job.do("steps(4)")
         assert job.finish(window)[0] == 0
@@ -375,7 +375,7 @@ def test_a_job_without_a_private_folder_runs(tmp_path: Path, live: Callable[...,
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_is_refused(live: Callable[..., LiveJob]) -> None:
-    public = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's folders let nobody in
+    public = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's folders are closed to other users
     os.chmod(public, 0o755)
     job = live(PROFILING_LAB_SOCKETS=str(public / "s"))
     code = (

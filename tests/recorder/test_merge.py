@@ -168,7 +168,7 @@ def test_clocks_of_two_machines_are_said_to_be_uncertain(job: list[Path], tmp_pa
     )
 
 
-def test_two_processes_of_one_number_are_kept_apart(job: list[Path], tmp_path: Path) -> None:
+def test_two_processes_of_one_number_stay_separate(job: list[Path], tmp_path: Path) -> None:
     """Every container numbers its processes from 1."""
     for path in job:
         pid = rows(path, "SELECT pid FROM PROCESSES")[0][0]
@@ -220,7 +220,7 @@ recorder.stop()
         assert per_process == {"rank0.sqlite": [1], "rank1.sqlite": [2], "job.sqlite": [1, 2]}[path.name]
 
 
-def test_a_gpu_that_both_saw_stands_once(job: list[Path], tmp_path: Path) -> None:
+def test_a_gpu_that_both_saw_is_listed_once(job: list[Path], tmp_path: Path) -> None:
     gpu = f"CREATE TABLE TARGET_INFO_GPU ({', '.join(column_names('TARGET_INFO_GPU'))})"
     device = "CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid, uuid, numMultiprocessors)"
     for path, uuids in zip(job, (("a", "b"), ("b", "c")), strict=True):

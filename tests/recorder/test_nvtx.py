@@ -23,7 +23,7 @@ with profiling_lab.record(OUT) as recorder:
     assert one.app_push(b"outer") == 0 and two.app_push(b"inner") == 1
     fake.kernel("a")
     assert two.app_pop() == 1 and one.app_pop() == 0
-    assert one.app_pop() == -1  # one pop too many is nobody's range
+    assert one.app_pop() == -1  # one pop too many ends no range
 assert recorder.summary.ranges == 2 and "nvtx" not in recorder.summary.reasons
 assert "NVTX_INJECTION64_PATH" not in os.environ
 """,

@@ -154,7 +154,7 @@ os._exit(0)
     assert query("SELECT count(*) FROM PYREC_RESOURCE") == [(1,)]
 
 
-def test_names_are_told_to_every_recording(run: Any, query: Any, apps: dict[str, str]) -> None:
+def test_names_are_in_every_recording(run: Any, query: Any, apps: dict[str, str]) -> None:
     run(
         APP
         + """

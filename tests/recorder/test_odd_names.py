@@ -56,7 +56,7 @@ def test_scripts_and_folders_with_odd_names(name: bytes, tmp_path: Path, fake_li
     assert again.code == 2 and "does not exist" in again.err
 
 
-def test_an_output_of_an_odd_name_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_output_of_an_odd_name_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "print('ran')", "train.py")
     done = record(tmp_path, "-o", "n\udce4n/run.sqlite", "train.py")
     assert done.code == 2 and "does not exist" in done.err

@@ -54,7 +54,7 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_every_launcher_tells_the_place(launcher: str) -> None:
+def test_every_launcher_gives_the_rank(launcher: str) -> None:
     environment, place, number = LAUNCHERS[launcher]
     assert rank_in_job(environment) == place
     assert place.number == number
@@ -66,7 +66,7 @@ def test_facts_are_what_is_known() -> None:
     assert RankInJob(local_rank=3).facts() == {}
 
 
-def test_the_rank_is_added_unless_the_name_tells_processes_apart() -> None:
+def test_the_rank_is_added_unless_the_name_differs_per_process() -> None:
     second = RankInJob(1, 2, 1)
     assert output_name.expand("runs/run.sqlite", second) == Path("runs/run.rank1.sqlite")
     assert output_name.expand("run", second) == Path("run.rank1")

@@ -75,8 +75,8 @@ def test_no_environment_no_arguments_no_values(recorded: str, tmp_path: Path) ->
             assert not value or b"\0" + value + b"\0" not in content
 
 
-def test_nobody_else_may_read_any_file(recorded: str) -> None:
-    """Not even with a umask of 0, nor while it is being written; SQLite has no journal beside it."""
+def test_only_the_owner_may_read_any_file(recorded: str) -> None:
+    """Not even with a umask of 0, nor while it is being written; SQLite has no journal next to it."""
     files = ["out.sqlite", "out.sqlite.spool", "out.sqlite.tmp"]
     assert recorded == str([(name, "0o600") for name in files])
 

@@ -54,7 +54,7 @@ POOLS = {
 
 @pytest.mark.parametrize("pool", [*POOLS])
 def test_pools_of_processes(fake_library: Path, tmp_path: Path, pool: str) -> None:
-    """Workers find their function in the script, work beside the recording and end without a word."""
+    """Workers find their function in the script, work during the recording and end without a message."""
     done = record(
         fake_library,
         tmp_path,

@@ -127,7 +127,7 @@ def check_samples(python: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_python_newer_than_the_known_layouts_is_told(tmp_path: Path) -> None:
+def test_a_python_newer_than_the_known_layouts_is_reported(tmp_path: Path) -> None:
     python, about = installed("3.15")
     build(about, tmp_path)
     done = subprocess.run([python, "-c", START], cwd=tmp_path, capture_output=True, text=True)

@@ -118,7 +118,7 @@ with profiling_lab.record(OUT):
     assert joined == [(5,)]
 
 
-def test_stacks_stand_in_nsys_form_at_their_call(run: Any, query: Any) -> None:
+def test_stacks_are_in_nsys_form_at_their_call(run: Any, query: Any) -> None:
     run("""
 def layer():
     fake.kernel("a")
@@ -314,7 +314,7 @@ with profiling_lab.record(OUT): fake.kernel("a")
 
 
 def test_waits_are_rows_made_of_their_calls(run: Any, query: Any) -> None:
-    """CUPTI's own records of waits make every later CUDA call dearer, so that kind must never be on."""
+    """CUPTI's own records of waits make every later CUDA call slower, so that kind must never be on."""
     run("""
 SYNCHRONIZATION = 38
 with profiling_lab.record(OUT) as recorder:
@@ -337,7 +337,7 @@ assert recorder.summary.meta["syncs"] == "4"
 
 
 @pytest.mark.parametrize("before", ["fake.fail(b'GetStreamIdEx', 1)", "pass"])
-def test_a_wait_whose_stream_cannot_be_told_is_a_row_without_one(run: Any, query: Any, before: str) -> None:
+def test_a_wait_of_an_unknown_stream_is_a_row_without_one(run: Any, query: Any, before: str) -> None:
     run(f"""
 {before}
 with profiling_lab.record(OUT): fake.call(STREAM_SYNC)

@@ -19,7 +19,7 @@ SAMPLES = """
     FROM NVTX_EVENTS n JOIN StringIds s ON s.id = n.jsonTextId
     WHERE n.eventType = 34 AND s.value LIKE '{"Python Periodic Sampling"%' ORDER BY n.start"""
 
-# Until so many moments were sampled: no test depends on how fast the machine is.
+# Until this number of samples was taken: no test depends on how fast the machine is.
 # With a GPU, samples begin with the first launch.
 UNTIL = """
 from profiling_lab import _recorder
@@ -210,7 +210,7 @@ def test_what_cannot_be_sampled(run: Any, options: str, text: str) -> None:
     assert done.returncode == 1 and text in done.stderr
 
 
-def test_starting_beside_a_stop_does_not_wait_for_it(run: Any) -> None:
+def test_starting_during_a_stop_does_not_wait_for_it(run: Any) -> None:
     """The one that stops may need the interpreter's lock for the last sample, which the other one holds."""
     run("""
 import threading

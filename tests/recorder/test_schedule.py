@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which stretches of a run are recorded: the plan as arithmetic, then carried out under the fake CUPTI."""
+"""Which windows of a run are recorded: the plan as arithmetic, then carried out under the fake CUPTI."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_signal_that_cannot_be_used(name: str) -> None:
         Schedule(signal=name)
 
 
-def test_a_signal_beside_the_main_thread_leaves_no_file(run: Any, tmp_path: Path) -> None:
+def test_a_signal_schedule_off_the_main_thread_leaves_no_file(run: Any, tmp_path: Path) -> None:
     run("""
 import threading
 from profiling_lab.recording import Recorder, Schedule

@@ -237,7 +237,7 @@ def diagnostics(query: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("why", ["long kernel", "no kernels", "captured"])
-def test_records_that_come_late_or_never_accuse_nobody(run: Any, query: Any, preload: Any, why: str) -> None:
+def test_late_or_missing_records_are_no_error(run: Any, query: Any, preload: Any, why: str) -> None:
     """However long calls go on without records, here by a clock that jumps: what counts is what CUPTI has
     when it is asked for everything at the end."""
     clock = """
@@ -287,7 +287,7 @@ recorder.stop()
     assert not [text for text in diagnostics(query) if "CUPTI" in text]
 
 
-def test_records_that_another_client_gets_are_missed_and_told(run: Any, query: Any) -> None:
+def test_records_that_another_client_gets_are_missed_and_reported(run: Any, query: Any) -> None:
     run("""
 recorder = profiling_lab.recording.Recorder(OUT, flush_period_ms=20); recorder.start()
 fake.kernel("before")

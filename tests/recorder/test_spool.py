@@ -79,7 +79,9 @@ def test_a_damaged_block_is_skipped_and_counted(spool: Path, tmp_path: Path, whe
     assert {3, 4, 5, 6} <= cases
 
 
-def test_what_was_skipped_is_told(spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_skipped_is_reported(
+    spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content = bytearray(spool.read_bytes())
     begin, end = next((begin, end) for kind, begin, end in positions(bytes(content)) if kind == 5)
     content[end - 1] ^= 1
@@ -109,7 +111,7 @@ assert recorder.summary.kernels == 100 and recorder.summary.dropped == 0, record
     assert query("SELECT value FROM PYREC_META WHERE name = 'unreadable_bytes'") == [("0",)]
 
 
-def test_a_text_that_no_block_holds_is_cut_and_told(run: Any, query: Any) -> None:
+def test_a_text_that_no_block_holds_is_cut_and_reported(run: Any, query: Any) -> None:
     run("""
 with profiling_lab.record(OUT) as recorder:
     fake.kernel("y" * 70_000_000); fake.kernel("small")
@@ -143,7 +145,7 @@ def test_a_capture_of_another_version_is_refused(spool: Path, tmp_path: Path) ->
         convert(spool, tmp_path / "out.sqlite")
 
 
-def test_a_full_disk_stops_the_writing_and_is_told(run: Any) -> None:
+def test_a_full_disk_stops_the_writing_and_is_reported(run: Any) -> None:
     run("""
 import resource
 from profiling_lab import _recorder

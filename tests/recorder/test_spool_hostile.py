@@ -56,7 +56,7 @@ def damaged(chance):
     return bytes(content)
 
 def crafted(chance):
-    # The sums are right: what comes out of the reader is whatever somebody wanted.
+    # The sums are right: the reader returns whatever was written.
     blocks = list(apart)
     for _ in range(chance.randint(1, 5)):
         number = chance.randrange(len(blocks))
@@ -180,7 +180,7 @@ def test_what_no_recorder_writes_is_one_sentence(tmp_path: Path, capsys: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["x.spool"]
 
 
-def test_a_capture_survives_being_taken_apart(run: Any, tmp_path: Path) -> None:
+def test_a_capture_can_be_split_and_joined(run: Any, tmp_path: Path) -> None:
     run(SPOOL)
     whole = (tmp_path / "out.sqlite.spool").read_bytes()
     assert b"".join(block(*part) for part in parts(whole)) == whole

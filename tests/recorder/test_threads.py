@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads: the program's, which may call us to their very end, and ours, which nobody must notice."""
+"""Threads: the program's, which may call us until they end, and ours, which must stay unnoticed."""
 
 from __future__ import annotations
 

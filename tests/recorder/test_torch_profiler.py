@@ -36,7 +36,7 @@ def kernels(path: Path) -> list[str]:
         return [name for (name,) in rows]
 
 
-def test_each_active_window_has_its_file_and_is_told(run: Any, tmp_path: Path) -> None:
+def test_each_active_window_has_its_file_and_is_reported(run: Any, tmp_path: Path) -> None:
     run(
         LOOP
         + """
@@ -55,7 +55,7 @@ assert [path.name for path in prof.paths] == ["out.sqlite", "out-2.sqlite"]
     assert kernels(tmp_path / "out-2.sqlite") == ["step7", "step8"]
 
 
-def test_without_a_schedule_all_is_recorded_and_told_at_the_end(run: Any, tmp_path: Path) -> None:
+def test_without_a_schedule_all_is_recorded_and_reported_at_the_end(run: Any, tmp_path: Path) -> None:
     run(
         LOOP
         + """
@@ -170,7 +170,9 @@ assert [str(w.message) for w in told] == [
     assert kernels(tmp_path / "out-2.sqlite") == ["step0"]
 
 
-def test_beside_another_recording_the_program_goes_on_and_its_steps_are_told(run: Any, query: Any) -> None:
+def test_during_another_recording_the_program_goes_on_and_its_steps_are_reported(
+    run: Any, query: Any
+) -> None:
     run(
         LOOP
         + """

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timeline of ticks over a clock that the program itself drives: a counter whose rate changes, that
-// jumps, and a wall clock that is set. Prints, for each stretch, by how many ns the worst call was off once
+// jumps, and a wall clock that is set. Prints, for each interval, by how many ns the worst call was off once
 // the timeline had two readings of the new clock.
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report page in a real browser: it works, it is quiet, and it asks nobody for anything."""
+"""The report page in a real browser: it works, logs no error, and requests nothing from the network."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def many(builder: TraceBuilder, steps: int, kernels: int) -> TraceBuilder:
     return builder
 
 
-def test_more_events_than_fit_are_told_and_the_tables_count_them_all(tmp_path: Path) -> None:
+def test_more_events_than_fit_are_reported_and_the_tables_count_them_all(tmp_path: Path) -> None:
     path = many(TraceBuilder(), 20, 100).write(tmp_path / "run.sqlite")
     with Trace.open(path) as trace:
         whole, cut = build_page(trace), build_page(trace, events_at_most=900)
@@ -315,7 +315,7 @@ def test_threads_devices_and_processes_have_their_own_lanes(tmp_path: Path) -> N
     assert groups[2:] == ["thread 101 · pid 100"]
 
 
-def test_what_has_no_room_is_told(tmp_path: Path) -> None:
+def test_what_has_no_room_is_reported(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("a", 1000)
     for thread in range(2, 82):
         builder.call("cudaEventRecord", thread=thread)

@@ -193,7 +193,7 @@ def test_shares(value: float, text: str) -> None:
         ("void reduce_kernel<512>(int)", "reduce_kernel", "reduce_kernel"),
     ],
 )
-def test_kernel_names_keep_what_tells_them_apart(name: str, short: str, shown: str) -> None:
+def test_kernel_names_keep_what_distinguishes_them(name: str, short: str, shown: str) -> None:
     assert readable(name, short) == shown
 
 

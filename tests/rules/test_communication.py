@@ -28,7 +28,7 @@ def test_fires_for_what_nothing_hides(judge: Judge) -> None:
     assert "only 0.0 % overlaps with compute" in finding.what
 
 
-def test_says_when_it_could_not_run_beside_computing(judge: Judge) -> None:
+def test_says_when_it_could_not_overlap_compute(judge: Judge) -> None:
     (finding,) = judge(RULE, step(hidden=False))
     assert "stream" not in finding.what
     (finding,) = judge(RULE, step(hidden=False, stream=7))

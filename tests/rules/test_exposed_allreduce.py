@@ -12,7 +12,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 def steps(tail_ns: int, *, ranges: bool = True, backward: bool = True) -> TraceBuilder:
-    """Forward, backward with an all-reduce beside it, and the last one reaching `tail_ns` beyond."""
+    """Forward, backward with an all-reduce that overlaps it, and the last one reaching `tail_ns` beyond."""
     builder, at = TraceBuilder(), 2_000_000
     node = {"node": 0, "node_name": "MmBackward0", "thread": 2} if backward else {}
     for number in range(5):
@@ -33,7 +33,7 @@ def test_fires_for_the_part_after_backward(judge: Judge) -> None:
     assert finding.per_step_ns == 40_000
 
 
-def test_fires_where_backward_is_not_told(judge: Judge) -> None:
+def test_fires_where_backward_is_unknown(judge: Judge) -> None:
     (finding,) = judge(RULE, steps(40_000, backward=False))
     assert finding.cost_ns == 5 * 40_000
 
@@ -46,6 +46,6 @@ def test_silent_without_communication(judge: Judge) -> None:
     assert judge(RULE, TraceBuilder().launch("gemm", 10)) == ()
 
 
-def test_abstains_where_steps_cannot_be_told_apart(judge: Judge) -> None:
+def test_abstains_where_steps_cannot_be_found(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("gemm", 10).launch(NCCL, 10))
     assert isinstance(verdict, Abstain) and "steps" in verdict.reason and "prof.step()" in verdict.to_record

@@ -30,7 +30,7 @@ def test_fires_for_the_hosts_own_code_and_names_where_it_was_going(judge: Judge)
     assert {event.table for event in finding.evidence} == {"operations"}
 
 
-def test_fires_for_allocations_and_not_for_what_is_beside_them(judge: Judge) -> None:
+def test_fires_for_allocations_and_not_for_other_calls_near_them(judge: Judge) -> None:
     builder = TraceBuilder()
     for _ in range(10):
         builder.launch("k", 10_000, stack=STEP).gap(20_000)
@@ -108,7 +108,7 @@ def test_cuda_starting_up_is_no_allocation(judge: Judge) -> None:
     assert grown.cost_ns == pytest.approx(15e6, rel=0.01) and grown.place.line == 9
 
 
-def pausing(stack: str, *, thread_beside: str = "", pause_ns: int = 10_000_000) -> TraceBuilder:
+def pausing(stack: str, *, other_thread: str = "", pause_ns: int = 10_000_000) -> TraceBuilder:
     """Launches with long pauses of the host; ten samples in each pause found it in `stack`."""
     builder = TraceBuilder()
     for _ in range(5):
@@ -116,8 +116,8 @@ def pausing(stack: str, *, thread_beside: str = "", pause_ns: int = 10_000_000) 
         for tenth in range(1, 10):
             at_ns = builder.now_ns + tenth * pause_ns // 10
             builder.sample(at_ns, stack)
-            if thread_beside:
-                builder.sample(at_ns, thread_beside, thread=2)
+            if other_thread:
+                builder.sample(at_ns, other_thread, thread=2)
         builder.gap(pause_ns)
     return builder.launch("k", 100_000, stack=STEP)
 
@@ -145,12 +145,12 @@ def test_the_loader_is_named_with_the_line_that_calls_it(judge: Judge) -> None:
 
 
 def test_a_thread_that_runs_python_all_the_while_holds_the_lock(judge: Judge) -> None:
-    beside = "/app/watch.py:7 run > /app/watch.py:12 count"
-    (finding,) = judge(RULE, pausing(TOKENIZE, thread_beside=beside))
+    watcher = "/app/watch.py:7 run > /app/watch.py:12 count"
+    (finding,) = judge(RULE, pausing(TOKENIZE, other_thread=watcher))
     assert finding.cause == "gil_wait" and (finding.place.file, finding.place.line) == ("/app/watch.py", 12)
     assert finding.confidence == "medium" and "process" in finding.remedy
     waiting = "/app/watch.py:7 run > /v/lib/python3.12/threading.py:355 wait"
-    (finding,) = judge(RULE, pausing(TOKENIZE, thread_beside=waiting))
+    (finding,) = judge(RULE, pausing(TOKENIZE, other_thread=waiting))
     assert finding.cause == "host_work", "a thread that waits holds nothing"
 
 

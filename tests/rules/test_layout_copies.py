@@ -56,7 +56,7 @@ CAST = (
 UNNAMED = COPY.replace("_nocast", "")
 
 
-def test_casts_are_told_apart(judge: Judge) -> None:
+def test_casts_are_distinguished(judge: Judge) -> None:
     (finding,) = judge(RULE, program(CAST, 25_000))
     assert "5 kernels only cast to another dtype" in finding.what and "backward" not in finding.what
     assert "type" in finding.remedy and "channels_last" not in finding.remedy

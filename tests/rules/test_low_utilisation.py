@@ -50,7 +50,7 @@ def test_abstains_on_few_operations(judge: Judge) -> None:
 
 
 def test_fires_once_where_a_gpu_is_half_idle_throughout(judge: Judge) -> None:
-    """TensorBoard's plugin asked for the share of the whole recording; it is one stretch here."""
+    """TensorBoard's plugin asked for the share of the whole recording; it is one interval here."""
     builder = TraceBuilder()
     for i in range(100):
         builder.launch("k", 40_000, start_ns=2_000_000 + i * 100_000)

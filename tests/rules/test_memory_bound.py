@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that only pass over memory"""
+"""Memory-bound kernels."""
 
 from __future__ import annotations
 

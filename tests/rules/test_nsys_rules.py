@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that nsys has too, beside what `nsys analyze --rule NAME --format csv` (2025.3.1) lists.
+"""The rules that nsys has too, against what `nsys analyze --rule NAME --format csv` (2025.3.1) lists.
 
-nsys lists a call twice whose native call chain was recorded: the chain is a row beside the call's own.
+nsys lists a call twice whose native call chain was recorded: the chain is a row next to the call's own.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def test_calls_that_wait(trace: Trace, found: list[Finding]) -> None:
     ours = np.concatenate([reads_of_a_value(view)[1], other_waits(view)])
     assert len(rows) == len(ours) == 10, "nsys does not tell a read from a wait"
     assert set(trace.calls.start_ns[ours].tolist()) == {int(row["Start (ns)"]) for row in rows}
-    # Findings are of those that cost something: waits of 1 µs for a copy hold nobody up.
+    # Findings are of those that cost something: waits of 1 µs for a copy block no work.
     assert starts(of(found, "sync_calls", "implicit_sync")) < {int(row["Start (ns)"]) for row in rows}
 
 
-def test_stretches_in_which_the_gpu_waits(trace: Trace, found: list[Finding]) -> None:
+def test_intervals_in_which_the_gpu_waits(trace: Trace, found: list[Finding]) -> None:
     (row,) = listed("gpu_time_util")
     (ours,) = of(found, "low_utilisation")
     length_ns = int(row["Duration (ns)"])

@@ -47,7 +47,7 @@ def test_idle_time_behind_a_copy_costs_no_more_than_its_call(judge: Judge) -> No
     assert finding.cost_ns == 20_000 + 23_000, "the host did 9 ms of other work: it would come 23 µs earlier"
 
 
-def test_a_copy_that_runs_beside_a_kernel_costs_nothing(judge: Judge) -> None:
+def test_a_copy_that_overlaps_a_kernel_costs_nothing(judge: Judge) -> None:
     builder = TraceBuilder().launch("k", 10_000_000, stream=8)
     builder.copy("HtoD", 2_000_000, source=PAGEABLE, target=DEVICE, stack=LINE, call_ns=2_010_000)
     assert judge(RULE, builder.launch("k", 1_000, stream=8)) == ()

@@ -139,8 +139,8 @@ def test_settings(text: str, value: float | None) -> None:
      ("9ns", True), ("11ns", False)],
 )  # fmt: skip
 def test_what_fails_a_check(text: str, fails: bool) -> None:
-    dear = replace(finding(60), per_step_ns=10, severity="medium")
-    assert parse_fail_on(text)(dear, 1000) is fails
+    expensive = replace(finding(60), per_step_ns=10, severity="medium")
+    assert parse_fail_on(text)(expensive, 1000) is fails
 
 
 def test_costs_in_all_where_there_are_no_steps() -> None:

@@ -9,12 +9,12 @@ from profiling_lab.rules import Abstain
 from profiling_lab.rules.serial_copy import RULE
 
 
-def batches(copy_stream: int, beside: bool = False) -> TraceBuilder:
+def batches(copy_stream: int, overlapping: bool = False) -> TraceBuilder:
     builder = TraceBuilder()
     for i in range(10):
         at = 2_000_000 + i * 120_000
         builder.copy("HtoD", 20_000, stream=copy_stream, start_ns=at, source=1, stack="/app/train.py:5 main")
-        builder.launch("gemm", 100_000, start_ns=at if beside else at + 20_000)
+        builder.launch("gemm", 100_000, start_ns=at if overlapping else at + 20_000)
     return builder
 
 
@@ -36,7 +36,7 @@ def test_other_work_hides_no_more_than_it_takes(judge: Judge) -> None:
     assert "for 1.000 ms" in finding.what and "copy less" in finding.remedy
 
 
-def test_time_beside_other_work_is_free(judge: Judge) -> None:
+def test_time_overlapping_other_work_is_free(judge: Judge) -> None:
     builder = batches(copy_stream=7)
     for i in range(10):
         builder.launch("other", 15_000, stream=9, start_ns=2_000_000 + i * 120_000)
@@ -45,7 +45,7 @@ def test_time_beside_other_work_is_free(judge: Judge) -> None:
 
 
 def test_silent_where_a_stream_of_their_own_hides_them(judge: Judge) -> None:
-    assert judge(RULE, batches(copy_stream=20, beside=True)) == []
+    assert judge(RULE, batches(copy_stream=20, overlapping=True)) == []
     assert judge(RULE, TraceBuilder().launch("gemm", 100)) == ()
 
 

@@ -59,7 +59,7 @@ def test_the_slow_first_steps_are_left_out(part: Callable) -> None:
 def test_what_comes_before_the_first_step_is_left_out_too(part: Callable) -> None:
     builder = TraceBuilder().launch("load", 30_000).gap(7 * MS)
     trace, start_up = part(steps([1] * 8, builder))
-    assert kernels(trace)[0] == "k1", "the first step that a trace tells apart may be half of one"
+    assert kernels(trace)[0] == "k1", "the first step found in a trace may be half of one"
     assert start_up is not None and start_up.before_ns == pytest.approx(8 * MS, rel=0.01)
 
 

@@ -9,11 +9,11 @@ from profiling_lab.rules import Abstain
 from profiling_lab.rules.stream_chain import RULE
 
 
-def chain(wait: bool, *, beside: bool = False, recorded: bool = True) -> TraceBuilder:
+def chain(wait: bool, *, overlapping: bool = False, recorded: bool = True) -> TraceBuilder:
     builder = TraceBuilder()
     for i in range(20):
-        at = 2_000_000 + i * (50_000 if beside else 100_000)
-        for stream, offset in ((7, 0), (13, 0 if beside else 50_000)):
+        at = 2_000_000 + i * (50_000 if overlapping else 100_000)
+        for stream, offset in ((7, 0), (13, 0 if overlapping else 50_000)):
             if wait:
                 builder.call("cudaEventRecord_v3020").call("cudaStreamWaitEvent_v3020")
             builder.launch(
@@ -34,8 +34,8 @@ def test_fires_where_waits_put_streams_in_a_row(judge: Judge) -> None:
     assert "only 0.0 % of what could overlap does" in finding.what
 
 
-def test_silent_where_streams_run_side_by_side(judge: Judge) -> None:
-    assert judge(RULE, chain(wait=True, beside=True)) == []
+def test_silent_where_streams_overlap(judge: Judge) -> None:
+    assert judge(RULE, chain(wait=True, overlapping=True)) == []
 
 
 def test_silent_on_one_stream(judge: Judge) -> None:

@@ -45,7 +45,7 @@ def test_silent_where_waits_cost_nothing(judge: Judge) -> None:
         builder.launch("k", 50_000, stream=7).launch("k", 50_000, stream=8)
     builder.call("cudaEventSynchronize_v3020", call_ns=10_000).gap(200)
     builder.call("cudaStreamWaitEvent_v3020", call_ns=900_000)
-    assert judge(RULE, builder) == [], "the GPU has work; a stream that waits for an event holds nobody"
+    assert judge(RULE, builder) == [], "the GPU has work; a stream that waits for an event blocks no thread"
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == []
 
 

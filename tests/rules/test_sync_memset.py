@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synchronous memory sets"""
+"""Synchronous memsets."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_backward_launch_finds_the_launch_of_its_node() -> None:
 def test_nodes_without_a_kernel_are_charged_to_the_next_launch() -> None:
     program = Program()
     program.launch()
-    program.makes(2)  # a transpose, then the matrix product that launches
+    program.makes(2)  # a transpose, then the GEMM that launches
     gemm = program.launch()
     backward = program.launch(ENGINE, node=0)
     _, match, row = program.link()
@@ -103,7 +103,7 @@ def test_a_gradient_is_added_up_for_the_node_before() -> None:
     assert {phase[i] for i in (accumulate, hook, elsewhere)} == {Phase.BACKWARD}
 
 
-def test_a_gradient_with_no_launch_of_its_backward_before_is_nobodys() -> None:
+def test_a_gradient_without_an_earlier_launch_of_its_backward_is_unattributed() -> None:
     program = Program()
     program.launch()
     program.makes(1)

@@ -88,7 +88,7 @@ def test_columns_equal_a_plain_reading(seed: int) -> None:
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> Any:
     if not BENCHMARKS.is_dir():
-        pytest.skip("the benchmarks lie beside the tests in a checkout alone")
+        pytest.skip("the benchmarks are next to the tests only in a checkout")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import chrome_trace_generator
 
@@ -262,7 +262,7 @@ def test_arrows_that_contradict_the_numbers_are_said(tmp_path: Path) -> None:
 
 
 def forward_and_backward(sequence: int, thread: int, counter: int, ts: float, line: str) -> list[Event]:
-    """A matrix product on one of several threads that count their nodes from 0 each, and its backward."""
+    """A GEMM on one of several threads that count their nodes from 0 each, and its backward."""
     forward = {"Sequence number": sequence, "Fwd thread id": 0}
     backward = {"Sequence number": sequence, "Fwd thread id": counter}
     number = 100 * counter + sequence

@@ -17,5 +17,5 @@ def test_damaged_traces_end_in_an_answer_or_in_one_sentence(tmp_path: Path, firs
         folder = tmp_path / str(seed)
         folder.mkdir()
         codes += fuzz_sqlite.case(seed, folder, verbs=2)[1]
-    assert codes[0] + codes[1] > 5, "some traces are damaged where nobody looks"
+    assert codes[0] + codes[1] > 5, "some traces are damaged where no reader looks"
     assert codes[4] > 5

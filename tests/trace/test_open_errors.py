@@ -149,7 +149,7 @@ def test_a_value_that_is_no_integer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"by": "moon"}, {"phase": "sideways"}, {"depth": 0}, {"limit": 0}])
-def test_questions_nobody_can_answer(tmp_path: Path, wrong: dict[str, object]) -> None:
+def test_invalid_arguments_are_usage_errors(tmp_path: Path, wrong: dict[str, object]) -> None:
     path = TraceBuilder().launch("gemm", 10, stack="a.py:1 f").write(tmp_path / "t.sqlite")
     with Trace.open(path) as trace, pytest.raises(UsageError, match="must be"):
         lines(trace, **wrong)  # type: ignore[arg-type]

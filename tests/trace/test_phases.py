@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward, backward, recomputation and optimizer told apart: on built stacks, and on those torch has."""
+"""Forward, backward, recomputation and optimizer, found on built stacks and on those of torch."""
 
 from __future__ import annotations
 

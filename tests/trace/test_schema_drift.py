@@ -56,11 +56,11 @@ ERAS = {
             f"ALTER TABLE {table} RENAME TO {table}_V10",
         )
     ),
-    "an older table beside the newest": (
+    "an older table next to the newest": (
         "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL_V3 AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL",
         "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId > 3",
     ),
-    "2026: every NVTX event has an id, and there are tables nobody knows": (
+    "2026: every NVTX event has an id, and there are unknown tables": (
         "ALTER TABLE NVTX_EVENTS ADD COLUMN eventId INTEGER",
         "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN tensorSizeMinusOneElements TEXT",
         "CREATE TABLE NVTXT_EVENTS (start INTEGER, text TEXT)",

@@ -32,7 +32,7 @@ def number(sequence: int, forward_thread: int = 0) -> dict[str, int]:
 
 
 def today() -> list[dict[str, Any]]:
-    """One matrix product forward and backward, and the gradient added up, as torch 2 writes it."""
+    """One GEMM forward and backward, and the gradient added up, as torch 2 writes it."""
     return [
         event("python_function", "train.py(20): main", 0, 100),
         event("python_function", "nn.Module: Linear_0", 5, 50),

@@ -90,7 +90,7 @@ def test_the_undamaged_file_has_answers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("form", ["recorder", "nsys"])
-def test_wild_values(tmp_path: Path, form: str, seed: int) -> None:
+def test_damaged_values(tmp_path: Path, form: str, seed: int) -> None:
     path = with_host_tables(everything(form).write(tmp_path / "t.sqlite"))
     put_wild_values(path, random.Random(seed), 5)
     use(path)

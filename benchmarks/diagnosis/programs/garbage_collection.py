@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loop that asks for a full garbage collection in every step, beside many live objects."""
+"""A loop that asks for a full garbage collection in every step, with many live objects."""
 
 import gc
 import sys

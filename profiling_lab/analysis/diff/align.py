@@ -18,7 +18,7 @@ Signature: TypeAlias = frozenset[tuple[str, str]]
 def same_files(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
     """Per file of `after` the one of `before` that it is: the same path, else the longest common end of it.
 
-    A file whose name stands for several on the other side, none of them closer, is not matched.
+    A file whose name fits several on the other side equally well is not matched.
     """
     theirs, ours = set(before), set(after)
     found = {file: file for file in ours & theirs}

@@ -18,8 +18,8 @@ from profiling_lab.trace.columns import I64
 
 SCHEMA = "profiling-lab/baseline-1"
 MOST_STEPS = 200
-"""of a recording with more, so many are kept, spread evenly"""
-# Whoever keeps baselines may have had them formatted.
+"""the most steps kept of one recording, spread evenly"""
+# A formatter may have run over a baseline.
 _START = re.compile(rb'\s*{\s*"schema"\s*:\s*"profiling-lab/baseline')
 
 
@@ -57,12 +57,12 @@ def is_baseline(path: Path) -> bool:
 def save_baseline(captures: Sequence[Capture], path: Path) -> None:
     """Write the file whole, or leave what is there. Raises UsageError where it cannot be written."""
     content = msgspec.json.encode({"schema": SCHEMA, "captures": [asdict(_kept(c)) for c in captures]})
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content + b"\n")
-        beside.replace(path)
+        temporary.write_bytes(content + b"\n")
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from profiling_lab.analysis.diff.guard import CHECKS, Check, checks
+from profiling_lab.analysis.diff.guard import CHECKS, Condition, checks
 from profiling_lab.analysis.diff.judge import Noise, judge
 from profiling_lab.analysis.diff.measure import IDLE, Capture, LineInPhase, measure
 from profiling_lab.analysis.diff.noise import (
@@ -20,8 +20,8 @@ from profiling_lab.analysis.diff.noise import (
 from profiling_lab.analysis.diff.rows import Aligned, By, Side, align, group
 from profiling_lab.analysis.diff.verdict import (
     Budget,
-    Judged,
     Limit,
+    LimitResult,
     State,
     outcome_of,
     parse_budget,
@@ -58,8 +58,8 @@ class DiffRow:
 
     key: str
     kind: Kind
-    """'operator' and 'kernel': what has no line of the user's; 'idle'; 'twice': what operations side by side
-    counted twice, negative; 'rest': what is left, as medians of parts do not add up to that of the whole"""
+    """'operator' and 'kernel': what has no line in user code; 'idle'; 'twice': time that
+    overlapping operations count twice, negative; 'rest': what is left, as medians of parts do not add up"""
     file: str
     function: str
     line: int
@@ -104,9 +104,9 @@ class DiffResult:
     interval: Interval | None
     """of the change of the median step; None if there are too few steps"""
     state: State
-    checks: tuple[Check, ...]
-    gate: Judged | None
-    budgets: tuple[Judged, ...]
+    checks: tuple[Condition, ...]
+    gate: LimitResult | None
+    budgets: tuple[LimitResult, ...]
     rows: tuple[DiffRow, ...]
 
     @property
@@ -127,7 +127,7 @@ class DiffResult:
         return min(self.before.count, self.after.count) >= MIN_STEPS
 
     @property
-    def judged(self) -> tuple[Judged, ...]:
+    def judged(self) -> tuple[LimitResult, ...]:
         return (*((self.gate,) if self.gate else ()), *self.budgets)
 
 
@@ -193,7 +193,7 @@ def _compare(
     judged = None
     if gate is not None:
         limit_ns, change_ns = gate.of(theirs.median_ns), ours.median_ns - theirs.median_ns
-        judged = Judged(f"+{gate.text}", limit_ns, change_ns, change, outcome_of(change, limit_ns))
+        judged = LimitResult(f"+{gate.text}", limit_ns, change_ns, change, outcome_of(change, limit_ns))
     return DiffResult(
         captures_before=before,
         captures_after=after,

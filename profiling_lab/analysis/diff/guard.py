@@ -20,14 +20,14 @@ OVERHEAD_FLOOR_FRAC = 0.01
 INPUT_FRAC = 0.01
 """bytes copied to the GPU per step may differ by this share: the last batch of an epoch may be smaller"""
 EDGE_BATCHES = 1.5
-"""and by so many batches per recording: one that was fetched ahead of it, or for a step after it"""
+"""and by this number of batches per recording: one that was fetched ahead of it, or for a step after it"""
 
 CHECKS = ("gpu", "driver", "method", "window", "steps", "workload", "shapes", "overhead")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One condition of a comparison. '' says that the files do not tell."""
+class Condition:
+    """One condition of a comparison. '': the files do not say."""
 
     name: str
     """one of CHECKS"""
@@ -43,7 +43,7 @@ class Check:
 
 def checks(
     before: tuple[Capture, ...], after: tuple[Capture, ...], allowed: Iterable[str] = ()
-) -> tuple[Check, ...]:
+) -> tuple[Condition, ...]:
     """Every check of CHECKS. Recordings of one side must agree with each other too."""
     sides = (before, after)
     found = [
@@ -58,22 +58,23 @@ def checks(
     ]
     allowed = set(allowed)
     return tuple(
-        Check(c.name, c.before, c.after, "allowed") if c.refuses and c.name in allowed else c for c in found
+        Condition(c.name, c.before, c.after, "allowed") if c.refuses and c.name in allowed else c
+        for c in found
     )
 
 
-def _check(name: str, texts: list[str], state: str) -> Check:
-    return Check(name, texts[0], texts[1], state)
+def _check(name: str, texts: list[str], state: str) -> Condition:
+    return Condition(name, texts[0], texts[1], state)
 
 
 def _listed(values: Iterable[str]) -> str:
     return " and ".join(dict.fromkeys(values))
 
 
-def _same(name: str, before: list[str], after: list[str]) -> Check:
+def _same(name: str, before: list[str], after: list[str]) -> Condition:
     known = {value for value in (*before, *after) if value}
     state = "differs" if len(known) > 1 else "same" if all((*before, *after)) else "unknown"
-    return Check(name, _listed(before), _listed(after), state)
+    return Condition(name, _listed(before), _listed(after), state)
 
 
 def _gpus(capture: Capture) -> str:
@@ -81,8 +82,8 @@ def _gpus(capture: Capture) -> str:
     return " and ".join(f"{capture.devices} x {name}" for name in sorted(set(capture.origin.gpus)))
 
 
-def _steps(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
-    """Steps must be told apart by the same sign: a period may be a layer where a range is a whole step."""
+def _steps(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Condition:
+    """Steps must be found by the same sign: a period may be a layer where a range is a whole step."""
     signs = [{capture.origin.sign for capture in side} for side in (before, after)]
     counts = [int(np.median([len(capture) for capture in side])) for side in (before, after)]
     texts = [
@@ -95,7 +96,7 @@ def _steps(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
     return _check("steps", texts, "same" if max(counts) < STEPS_FACTOR * min(counts) else "differs")
 
 
-def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
+def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Condition:
     """The size of the input where the host sends one, and that both run the same program at all."""
     inputs = [int(np.median([c.input_bytes for c in side])) for side in (before, after)]
     texts = [f"{size:,} bytes copied from the host per step" if size else "" for size in inputs]
@@ -111,7 +112,7 @@ def _workload(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
     return _check("workload", texts, "same" if fits else "differs")
 
 
-def _shapes(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
+def _shapes(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Condition:
     """Every recording against the first: those of one side must work on the same shapes too."""
     first, *others = (capture.origin.shapes for capture in (*before, *after))
     found = [same_shapes(first, shapes) for shapes in others]
@@ -133,7 +134,7 @@ def _related(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> bool:
     return bool(files[0] & files[1] or kernels[0] & kernels[1])
 
 
-def _overhead(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Check:
+def _overhead(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Condition:
     sides = [[capture.origin.overhead_frac for capture in side] for side in (before, after)]
     known = [[share for share in side if share is not None] for side in sides]
     texts = [f"{100 * max(side):.1f} %" if side else "" for side in known]

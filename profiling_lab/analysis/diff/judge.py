@@ -15,7 +15,7 @@ from profiling_lab.analysis.diff.noise import (
     median_ns,
 )
 from profiling_lab.analysis.diff.rows import Aligned
-from profiling_lab.analysis.diff.verdict import Budget, Judged, outcome_of
+from profiling_lab.analysis.diff.verdict import Budget, LimitResult, outcome_of
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I64
 
@@ -40,7 +40,7 @@ class Noise:
         return interval(self._samples[1], values) if self._samples else None
 
 
-def judge(budget: Budget, aligned: Aligned, noise: Noise) -> Judged:
+def judge(budget: Budget, aligned: Aligned, noise: Noise) -> LimitResult:
     """Hold what a thing takes after the change against its budget.
 
     Raises UsageError if neither side has such a thing.
@@ -60,7 +60,9 @@ def judge(budget: Budget, aligned: Aligned, noise: Noise) -> Judged:
         place = aligned.leaves[columns[0]][0]
         file, line = (place.file, place.line) if budget.subject != "kernel" else ("", 0)
     limit_ns, found = budget.limit.of(median_ns(after.step_ns)), noise.after(values)
-    return Judged(budget.text, limit_ns, median_ns(values), found, outcome_of(found, limit_ns), file, line)
+    return LimitResult(
+        budget.text, limit_ns, median_ns(values), found, outcome_of(found, limit_ns), file, line
+    )
 
 
 def _matches(budget: Budget, place: LineInPhase, kernel: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage
-from profiling_lab.analysis.diff.shapes import KernelShape, kernel_shapes
+from profiling_lab.analysis.diff.shapes import ElementwiseShape, elementwise_shapes
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import gap_pieces
 from profiling_lab.analysis.info import info
@@ -47,7 +47,7 @@ class LineInPhase:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a recording comes from, and what decides whether it may be compared. '' and None: not told."""
+    """Where a recording comes from, and what decides whether it may be compared. '' and None: unknown."""
 
     path: str
     gpus: tuple[str, ...]
@@ -64,7 +64,7 @@ class Origin:
     """what counts as the user's code"""
     steps_by: str
     coverage: Coverage
-    shapes: tuple[KernelShape, ...]
+    shapes: tuple[ElementwiseShape, ...]
     window: str
     """the part of the recording that is compared, '' for all of it"""
     asked: str
@@ -169,7 +169,7 @@ def _origin(
         own=own,
         steps_by=steps_by or "",
         coverage=replace(covered, window=None),
-        shapes=kernel_shapes(trace),
+        shapes=elementwise_shapes(trace),
         window=covered.window.text if covered.window else "",
         asked=" ".join(f"--{k} {v}" for k, v in covered.window.asked) if covered.window else "",
     )
@@ -207,8 +207,8 @@ def _places(trace: Trace, own_row: I32) -> tuple[list[tuple[LineInPhase, str]], 
 
 def _operators(trace: Trace) -> tuple[I32, tuple[str, ...]]:
     """Per operation the number of the operator around its launch, and the operators, with the shapes of their
-    inputs where they are known; ranges of the user's, which may have the number of a step in their name, are
-    none.
+    inputs where they are known; the user's own ranges, whose names may hold the number of a step,
+    are left out.
     """
     names = (*(name if _OPERATOR.match(name) else "" for name in trace.ranges.names), "")
     name = np.append(trace.ranges.name, np.int32(len(names) - 1))[trace.attribution.range]

@@ -34,7 +34,7 @@ _NORMAL = 1.960
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where a value lies with a confidence of 95 %."""
+    """The 95 % confidence interval of a value."""
 
     low_ns: int
     high_ns: int
@@ -108,7 +108,7 @@ class Sample:
 
 
 def interval(sample: Sample, values: I64) -> Interval:
-    """Where the median of the values of one side lies."""
+    """The interval of the median of one side."""
     draws = sample.medians(values)
     if len(sample) < _FEW_STEPS:
         low, high = float(values.min()), float(values.max())
@@ -137,7 +137,7 @@ def change_interval(before: Sample, before_ns: I64, after: Sample, after_ns: I64
 
 def _between_runs(sides: tuple[npt.NDArray[np.float64], ...]) -> float:
     """How far the difference of the sides may be off because runs differ: Student's interval over the medians
-    of the recordings, with one spread for both sides. 0 where no side has two recordings: nothing tells.
+    of the recordings, with one spread for both sides. 0 where no side has two recordings: unknown.
     """
     freedom = sum(len(side) - 1 for side in sides)
     if not freedom:

@@ -38,7 +38,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """`leaves` are written as the side after knows them; `line_before` tells the numbers of lines that moved.
+    """`leaves` are written as the side after knows them; `line_before` has the numbers of lines that moved.
 
     A line that was removed, and whose number is another line's now, has its number negated: it is neither.
     """
@@ -132,8 +132,8 @@ def _side(captures: tuple[Capture, ...], leaves: list[list[Leaf]], column: dict[
 
 
 def group(leaves: tuple[Leaf, ...], by: By) -> dict[LineInPhase, list[int]]:
-    """The columns of every row. What has no line is told apart by its operator, and what has none of that
-    either by its kernel, whose name is the row's function. Idle time is one row.
+    """The columns of every row. Work without a line is grouped by operator; without an operator, by kernel,
+    whose name is the row's function. Idle time is one row.
     """
     rows: dict[LineInPhase, list[int]] = defaultdict(list)
     for i, (place, kernel) in enumerate(leaves):

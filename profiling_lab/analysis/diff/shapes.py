@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes that a program works on, as far as its kernels tell: an elementwise kernel is launched with as
+"""The shapes that a program works on, as far as its kernels show: an elementwise kernel is launched with as
 many blocks as its tensor needs, so the same kernel with twice the blocks works on twice the batch.
 """
 
@@ -21,7 +21,7 @@ _MOST_FRAC = 0.5
 """of the launches of kernels that both sides have: with more of them in other sizes, the work is another"""
 
 
-class KernelShape(NamedTuple):
+class ElementwiseShape(NamedTuple):
     """The blocks with which one kernel is launched most often."""
 
     kernel: str
@@ -30,8 +30,8 @@ class KernelShape(NamedTuple):
     blocks: int
 
 
-def kernel_shapes(trace: Trace) -> tuple[KernelShape, ...]:
-    """Of every elementwise kernel; () where the file does not tell."""
+def elementwise_shapes(trace: Trace) -> tuple[ElementwiseShape, ...]:
+    """Of every elementwise kernel; () where the file does not say."""
     found = trace.launch_shapes
     if found is None or not len(found.number):
         return ()
@@ -40,18 +40,18 @@ def kernel_shapes(trace: Trace) -> tuple[KernelShape, ...]:
     rows = np.flatnonzero(wanted[trace.operations.name] & (found.number >= 0))
     blocks = np.array([shape.blocks for shape in found.shapes] or [0], dtype=np.int64)[found.number[rows]]
     number, distinct = combined(trace.operations.name[rows], blocks)
-    most: dict[str, KernelShape] = {}
+    most: dict[str, ElementwiseShape] = {}
     for (name, size), launches in zip(distinct, np.bincount(number).tolist(), strict=True):
         digest = hashlib.blake2b(names[name].encode(), digest_size=8).hexdigest()
-        shape = KernelShape(digest, launches, size)
+        shape = ElementwiseShape(digest, launches, size)
         most[digest] = max(most.get(digest, shape), shape)
     return tuple(sorted(most.values()))
 
 
 def same_shapes(
-    before: Sequence[KernelShape], after: Sequence[KernelShape]
+    before: Sequence[ElementwiseShape], after: Sequence[ElementwiseShape]
 ) -> tuple[bool | None, float, float]:
-    """Whether both work on the same shapes, None where nothing tells; and the blocks of the kernels that both
+    """Whether both work on the same shapes, None where unknown; and the blocks of the kernels that both
     have, on average.
     """
     theirs = {shape.kernel: shape for shape in before}

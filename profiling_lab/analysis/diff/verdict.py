@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits that a change or a value must keep, and what can be said about them in spite of the noise."""
+"""Limits that a change or a value must keep, and what follows about them in spite of the noise."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LimitResult:
     """A limit, the value that was held against it, and the outcome."""
 
     text: str
@@ -72,7 +72,7 @@ def parse_budget(text: str) -> Budget:
 
     Raises UsageError for anything else.
     """
-    # A kernel's name may hold `<` too: the limit stands behind the last one.
+    # A kernel's name may hold `<` too: the limit follows the last one.
     left, mark, right = text.rpartition("<")
     subject, _, name = left.strip().partition(":")
     subject = _SYNONYMS.get(subject, subject)
@@ -88,7 +88,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def state_of(change: Interval | None) -> State:
-    """What can be said of a change whose interval is known."""
+    """The outcome of a change whose interval is known."""
     if change is None:
         return "undecided"
     if change.high_ns < 0:
@@ -99,7 +99,7 @@ def state_of(change: Interval | None) -> State:
 
 
 def outcome_of(found: Interval | None, limit_ns: int) -> Outcome:
-    """Over the limit, within it, or the limit lies inside of the noise."""
+    """Over the limit, within it, or the limit is inside of the noise."""
     if found is None:
         return "undecided"
     if found.low_ns > limit_ns:

@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a GPU can be idle, as far as a trace can tell."""
+"""Why a GPU can be idle, as far as a trace can show."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from profiling_lab.analysis.host.activity import Doing
+from profiling_lab.analysis.host.activity import ActivityKind
 
 LATENCY_NS = 10_000
 """the longest pause of the GPU, between operations or before the one just launched, that needs no cause"""
 
 
 class Cause(IntEnum):
-    """Why the GPU was idle. The first are what the host's thread was doing (host_activity.Doing)."""
+    """Why the GPU was idle. The first are what the host's thread was doing (host.activity.ActivityKind)."""
 
-    HOST_CODE = Doing.RANGE
-    OFF_CPU = Doing.OFF_CPU
-    SYSTEM_CALL = Doing.SYSTEM_CALL
-    GARBAGE_COLLECTION = Doing.GARBAGE_COLLECTION
-    GIL_WAIT = Doing.GIL_WAIT
-    DATA_LOADING = Doing.DATA_LOADING
-    CUDA_CALL = Doing.CUDA_CALL
-    WAIT = Doing.WAIT
-    ALLOCATOR = Doing.ALLOCATOR
-    START_UP = Doing.START_UP
-    CODE_LOADING = Doing.CODE_LOADING
-    QUEUE_FULL = Doing.QUEUE_FULL
-    COMPILATION = Doing.COMPILATION
-    PROFILER = Doing.PROFILER
+    HOST_CODE = ActivityKind.RANGE
+    OFF_CPU = ActivityKind.OFF_CPU
+    SYSTEM_CALL = ActivityKind.SYSTEM_CALL
+    GARBAGE_COLLECTION = ActivityKind.GARBAGE_COLLECTION
+    GIL_WAIT = ActivityKind.GIL_WAIT
+    DATA_LOADING = ActivityKind.DATA_LOADING
+    CUDA_CALL = ActivityKind.CUDA_CALL
+    WAIT = ActivityKind.WAIT
+    ALLOCATOR = ActivityKind.ALLOCATOR
+    START_UP = ActivityKind.START_UP
+    CODE_LOADING = ActivityKind.CODE_LOADING
+    QUEUE_FULL = ActivityKind.QUEUE_FULL
+    COMPILATION = ActivityKind.COMPILATION
+    PROFILER = ActivityKind.PROFILER
     AFTER_WAIT = 14
     LATENCY = 15
     BETWEEN = 16

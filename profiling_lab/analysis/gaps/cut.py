@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gaps cut where somebody else took charge, and what the thread in charge was doing."""
+"""Gaps cut where another thread took charge, and what the thread in charge was doing."""
 
 from __future__ import annotations
 

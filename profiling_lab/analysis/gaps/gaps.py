@@ -17,7 +17,7 @@ from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.gaps.causes import UNKNOWN
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.analysis.gaps.rows import GapRow, gap_rows
-from profiling_lab.analysis.host.activity import Doing, call_kinds
+from profiling_lab.analysis.host.activity import ActivityKind, call_kinds
 from profiling_lab.analysis.steps import PARTS, part_times
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I64, dense, full
@@ -39,7 +39,7 @@ class GapsResult:
     span_ns: int
     gaps: int
     unknown_ns: int
-    """idle time whose cause the trace does not tell"""
+    """idle time without a known cause"""
     parts_ns: tuple[int, ...]
     """of the span: compute, communication, copy, idle (steps.PARTS); see StepRow"""
     steps: int
@@ -51,7 +51,7 @@ class GapsResult:
     """calls in which the host waited for the GPU, and their time between its first and last operation: once
     per thread"""
     queue_full_ns: int
-    """time in which the host could not launch because the GPU was behind, as far as the trace tells"""
+    """time in which the host could not launch because the GPU was behind, as far as the trace shows"""
     late_frac: float | None
     """operations whose launch was not yet made when the GPU had run dry; None where no launch is recorded"""
     total_matched: int
@@ -111,7 +111,7 @@ def gaps(
 
 
 def _inside(found: StepWindows, pieces: GapPieces) -> I64:
-    """Per piece how much of it lies in a step of its process."""
+    """Per piece how much of it is in a step of its process."""
     out = full(len(pieces.start_ns), 0)
     for process in np.unique(pieces.process).tolist():
         mine = pieces.process == process
@@ -134,7 +134,7 @@ def _before(time_ns: I64, starts: I64, ends: I64) -> I64:
 
 def _host_waits(trace: Trace) -> tuple[int, int]:
     calls = trace.calls
-    rows = np.flatnonzero((call_kinds(calls) == Doing.WAIT) & trace.calls_inside)
+    rows = np.flatnonzero((call_kinds(calls) == ActivityKind.WAIT) & trace.calls_inside)
     if not len(rows):
         return 0, 0
     span = (trace.whole.operations.start_ns.min(), trace.whole.operations.end_ns.max())

@@ -2,7 +2,7 @@
 """Where the host was while the GPU idled: the lines that samples of its Python stacks found.
 
 The launch that ends a gap names the line the host was on its way to. What it did before, in lines that launch
-nothing, only samples tell. Gaps that lie between the same two lines are alike: their samples count together.
+nothing, only samples show it. Gaps between the same two lines are alike: their samples count together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOADER = "/torch/utils/data/"
 _ENOUGH_SAMPLES = 2
 _MOST_OF_IT_FRAC = 0.3
 _OTHER_THREADS_FRAC = 0.5
-"""another thread that runs Python in so many of the moments holds the lock"""
+"""another thread that runs Python in this share of the samples holds the lock (the GIL)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def host_lines(
 
 
 def _own_frame(stack: tuple[Frame, ...], ownership: Ownership) -> Frame | None:
-    """The innermost frame of the user's own."""
+    """The innermost user frame."""
     return next((frame for frame in stack if ownership.is_own(frame.file)), None)
 
 

@@ -36,7 +36,7 @@ class GapPart:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One time in which a device did nothing; in a window, what of it lies inside."""
+    """One time in which a device did nothing; in a window, the part inside of it."""
 
     key: str
     pid: int

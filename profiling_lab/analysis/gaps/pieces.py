@@ -12,7 +12,7 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.gaps.causes import LATENCY_NS, Cause
 from profiling_lab.analysis.gaps.cut import Cut, cut_gaps
-from profiling_lab.analysis.host.activity import Doing, HostActivity, host_activity
+from profiling_lab.analysis.host.activity import ActivityKind, HostActivity, host_activity
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.cuda_calls import COPIES, CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks
@@ -139,7 +139,7 @@ def _parts(pieces: GapPieces, row: Rows, start_ns: I64, end_ns: I64) -> GapPiece
 
 
 def _queue_full_ns(trace: Trace, host: HostActivity, window: Window | None) -> int:
-    rows = np.flatnonzero(host.doing == Doing.QUEUE_FULL)
+    rows = np.flatnonzero(host.doing == ActivityKind.QUEUE_FULL)
     start_ns, end_ns = host.start_ns[rows], host.end_ns[rows]
     if window is not None:
         part, start_ns, end_ns = window.host.cut(host.process[rows], start_ns, end_ns)
@@ -220,7 +220,7 @@ def _stacks(trace: Trace, host: HostActivity, cut: Cut, cause: I32) -> tuple[I32
 
 
 def _call_stacks(trace: Trace) -> I32:
-    """Per call the stack that answers for it: in backward that of the forward line."""
+    """Per call the stack it is attributed to: in backward that of the forward line."""
     found = trace.attribution
     stack = trace.calls.stack.copy()
     known = (found.call >= 0) & (found.stack > 0)

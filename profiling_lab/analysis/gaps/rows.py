@@ -91,7 +91,7 @@ def gap_rows(
         frame = _frame(trace, own_row, row)
         after, until = _frame(trace, own_row, after_row), _frame(trace, own_row, until_row)
         kind = Cause(cause)
-        # Where there is a line it tells more than the operator or range around the host's code.
+        # Where there is a line it says more than the operator or range around the host's code.
         shown = "" if frame and kind in (Cause.HOST_CODE, Cause.AFTER_WAIT) else pieces.names[what]
         entry = sums.setdefault((kind, shown, frame, bool(exact) and frame is not None), _Sums())
         entry.idle_ns += int(total[i])

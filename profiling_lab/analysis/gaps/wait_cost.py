@@ -8,20 +8,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.analysis.host.activity import Doing, host_activity
+from profiling_lab.analysis.host.activity import ActivityKind, host_activity
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.trace import Trace
 
 _OTHERS = (
-    Doing.DATA_LOADING,
-    Doing.GIL_WAIT,
-    Doing.GARBAGE_COLLECTION,
-    Doing.ALLOCATOR,
-    Doing.START_UP,
-    Doing.CODE_LOADING,
-    Doing.COMPILATION,
-    Doing.PROFILER,
+    ActivityKind.DATA_LOADING,
+    ActivityKind.GIL_WAIT,
+    ActivityKind.GARBAGE_COLLECTION,
+    ActivityKind.ALLOCATOR,
+    ActivityKind.START_UP,
+    ActivityKind.CODE_LOADING,
+    ActivityKind.COMPILATION,
+    ActivityKind.PROFILER,
 )
 """what the host does behind a wait for reasons of its own, of which other rules have findings"""
 
@@ -35,13 +35,13 @@ def idle_by_waits(
     *,
     from_the_start: bool = False,
 ) -> tuple[I64, int]:
-    """What the GPUs of a process idled because these stretches held threads of it: each, and together.
-    `busy`: when they worked; `others`: as others_by_thread tells.
+    """GPU idle time of a process because these intervals blocked its threads: each, and together.
+    `busy`: when they worked; `others`: from others_by_thread.
 
-    It is the gap around the end of a stretch: until the host, free again, has launched something. Without the
-    stretch the host would have come earlier by its length, so that is the most that it costs; and what the
-    host does for other reasons meanwhile (_OTHERS) is not for it. `from_the_start`: all idle time inside of
-    the stretches counts too.
+    It is the gap around the end of an interval: until the host is free again and has launched something.
+    Without the interval the host would have launched earlier by its length, so that is the most it costs.
+    What the host does meanwhile for other reasons (_OTHERS) does not count. `from_the_start`: all idle time
+    inside of the intervals counts too.
     """
     rows, begins, until = busy.gaps_around(start_ns, end_ns)
     first, last = end_ns.copy(), end_ns.copy()
@@ -64,7 +64,7 @@ def idle_by_waits(
 
 
 def _joined(busy: Busy, others: Busy) -> Busy:
-    """The GPU's work and the stretches of `others` between its begin and its end."""
+    """The GPU's work and the intervals of `others` between its begin and its end."""
     if not len(busy.start_ns):
         return busy
     edges = busy.start_ns[0], busy.end_ns[-1]

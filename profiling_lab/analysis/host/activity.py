@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the threads of the host were doing, as far as a trace tells: calls, ranges, blocking calls of the
+"""What the threads of the host were doing, as far as a trace shows: calls, ranges, blocking calls of the
 system, and time that CUDA or the profiler took for itself.
 """
 
@@ -19,7 +19,7 @@ from profiling_lab.trace.extras import GIL_WAIT, HostSpans
 from profiling_lab.trace.trace import Trace
 
 
-class Doing(IntEnum):
+class ActivityKind(IntEnum):
     """Kinds of activity, so ordered that of two at one moment the greater one explains more."""
 
     RANGE = 0
@@ -39,29 +39,29 @@ class Doing(IntEnum):
 
 
 _CALLS = {
-    **dict.fromkeys((*SYNCS, CudaCall.BLOCKING_COPY), Doing.WAIT),
-    CudaCall.DEVICE_MEMORY: Doing.ALLOCATOR,
-    CudaCall.POOL_MEMORY: Doing.ALLOCATOR,
-    CudaCall.PINNED_MEMORY: Doing.ALLOCATOR,
-    CudaCall.REGISTER_MEMORY: Doing.ALLOCATOR,
-    CudaCall.LOAD_CODE: Doing.CODE_LOADING,
+    **dict.fromkeys((*SYNCS, CudaCall.BLOCKING_COPY), ActivityKind.WAIT),
+    CudaCall.DEVICE_MEMORY: ActivityKind.ALLOCATOR,
+    CudaCall.POOL_MEMORY: ActivityKind.ALLOCATOR,
+    CudaCall.PINNED_MEMORY: ActivityKind.ALLOCATOR,
+    CudaCall.REGISTER_MEMORY: ActivityKind.ALLOCATOR,
+    CudaCall.LOAD_CODE: ActivityKind.CODE_LOADING,
 }
 _RANGES = (
-    (Doing.DATA_LOADING, re.compile(r"DataLoader")),
-    (Doing.GIL_WAIT, GIL_WAIT),
-    (Doing.GARBAGE_COLLECTION, re.compile(r"(?i)^(gc\b|garbage[ _]collect)")),
-    (Doing.COMPILATION, re.compile(r"^torch\.compile")),
+    (ActivityKind.DATA_LOADING, re.compile(r"DataLoader")),
+    (ActivityKind.GIL_WAIT, GIL_WAIT),
+    (ActivityKind.GARBAGE_COLLECTION, re.compile(r"(?i)^(gc\b|garbage[ _]collect)")),
+    (ActivityKind.COMPILATION, re.compile(r"^torch\.compile")),
 )
 # What is not here is unknown.
 _OVERHEADS = {
-    OverheadKind.JIT_COMPILER: Doing.CODE_LOADING,
-    OverheadKind.BUFFER_FLUSH: Doing.PROFILER,
-    OverheadKind.INSTRUMENTATION: Doing.PROFILER,
-    OverheadKind.RESOURCE: Doing.PROFILER,
-    OverheadKind.MODULE_LOADING: Doing.CODE_LOADING,
-    OverheadKind.LAZY_FUNCTION_LOADING: Doing.CODE_LOADING,
-    OverheadKind.COMMAND_BUFFER_FULL: Doing.QUEUE_FULL,
-    OverheadKind.PROFILER: Doing.PROFILER,
+    OverheadKind.JIT_COMPILER: ActivityKind.CODE_LOADING,
+    OverheadKind.BUFFER_FLUSH: ActivityKind.PROFILER,
+    OverheadKind.INSTRUMENTATION: ActivityKind.PROFILER,
+    OverheadKind.RESOURCE: ActivityKind.PROFILER,
+    OverheadKind.MODULE_LOADING: ActivityKind.CODE_LOADING,
+    OverheadKind.LAZY_FUNCTION_LOADING: ActivityKind.CODE_LOADING,
+    OverheadKind.COMMAND_BUFFER_FULL: ActivityKind.QUEUE_FULL,
+    OverheadKind.PROFILER: ActivityKind.PROFILER,
 }
 # These make a context, if there is none.
 _MAKES_A_CONTEXT = re.compile(
@@ -100,10 +100,10 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
     """All activities of all threads, as far as they lie in `span`: else between the first and the last GPU
     operation.
     """
-    system_calls = _spans(trace.source.system_calls(), Doing.SYSTEM_CALL)
-    off_cpu = _spans(trace.source.off_cpu(), Doing.OFF_CPU)
+    system_calls = _spans(trace.source.system_calls(), ActivityKind.SYSTEM_CALL)
+    off_cpu = _spans(trace.source.off_cpu(), ActivityKind.OFF_CPU)
     events = trace.source.host_events()
-    told = replace(_spans(events, Doing.RANGE), doing=_range_kinds(events))
+    told = replace(_spans(events, ActivityKind.RANGE), doing=_range_kinds(events))
     tables = (_calls(trace), _ranges(trace), system_calls, off_cpu, told, _overheads(trace))
     names: list[str] = []
     offsets = []
@@ -134,13 +134,13 @@ def host_activity(trace: Trace, span: tuple[int, int] | None = None) -> HostActi
 
 def call_kinds(calls: Calls) -> I32:
     """What each call is: a wait, an allocation, the loading of code, or any other CUDA call."""
-    table = np.array([_CALLS.get(kind, Doing.CUDA_CALL) for kind in CudaCall], dtype=np.int32)
+    table = np.array([_CALLS.get(kind, ActivityKind.CUDA_CALL) for kind in CudaCall], dtype=np.int32)
     return np.asarray(table[cuda_calls(calls)], dtype=np.int32)
 
 
 def _range_kinds(ranges: Ranges | HostSpans) -> I32:
     table = [
-        next((int(doing) for doing, p in _RANGES if p.search(name)), int(Doing.RANGE))
+        next((int(doing) for doing, p in _RANGES if p.search(name)), int(ActivityKind.RANGE))
         for name in ranges.names
     ]
     return np.array(table or [0], dtype=np.int32)[ranges.name]
@@ -166,7 +166,7 @@ def _calls(trace: Trace) -> _Table:
     # Polls are of watchdogs: they neither launch nor hold up anything.
     rows = np.flatnonzero(cuda_calls(calls) != CudaCall.POLL).astype(np.int32)
     doing = call_kinds(calls)
-    doing[_starts_up(trace, doing)] = Doing.START_UP
+    doing[_starts_up(trace, doing)] = ActivityKind.START_UP
     return _Table(
         start_ns=calls.start_ns[rows],
         end_ns=calls.end_ns[rows],
@@ -188,7 +188,7 @@ def _starts_up(trace: Trace, doing: I32) -> npt.NDArray[np.bool_]:
     out: npt.NDArray[np.bool_] = makes[calls.name]
     launched = np.zeros(len(calls) + 1, dtype=bool)
     launched[trace.attribution.call[trace.operations.kind == OperationKind.KERNEL]] = True
-    allocates = doing == Doing.ALLOCATOR
+    allocates = doing == ActivityKind.ALLOCATOR
     for process in np.unique(calls.process[allocates]).tolist():
         mine = np.flatnonzero(allocates & (calls.process == process))
         launches = calls.start_ns[launched[:-1] & (calls.process == process)]
@@ -215,7 +215,7 @@ def _ranges(trace: Trace) -> _Table:
     )
 
 
-def _spans(spans: HostSpans, doing: Doing) -> _Table:
+def _spans(spans: HostSpans, doing: ActivityKind) -> _Table:
     return _Table(
         start_ns=spans.start_ns,
         end_ns=spans.end_ns,

@@ -11,7 +11,7 @@ from profiling_lab.trace.trace import Trace
 
 
 def busy_within(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
-    """Per stretch the time in which any GPU of its process worked."""
+    """Per interval the time in which any GPU of its process worked."""
     out = np.zeros(len(process), dtype=np.int64)
     for number in np.unique(process).tolist():
         rows = np.flatnonzero(process == number)
@@ -20,10 +20,10 @@ def busy_within(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
 
 
 def idle_after(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
-    """Per stretch the idle time, since its start, of the gap around its end: until the GPUs work again.
+    """Per interval the idle time, since its start, of the gap around its end: until the GPUs work again.
 
-    A gap is charged once, to the stretch that ended in it first. Before the first and after the last
-    operation nothing is idle, nor is what lies outside of the window.
+    A gap is charged once, to the first interval that ends in it. Before the first and after the last
+    operation nothing is idle, nor outside of the window.
     """
     out = np.zeros(len(process), dtype=np.int64)
     for number in np.unique(process).tolist():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.host.activity import Doing, host_activity
+from profiling_lab.analysis.host.activity import ActivityKind, host_activity
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
 from profiling_lab.trace.step_windows import StepWindows
@@ -37,13 +37,13 @@ _OF_THE_GPU = {
     OperationClass.SET: 3,
 }
 _OF_THE_HOST = {
-    Doing.RANGE: _IN_RANGES,
-    Doing.DATA_LOADING: _DATA_LOADING,
-    Doing.CUDA_CALL: _RUNTIME,
-    Doing.WAIT: _RUNTIME,
-    Doing.ALLOCATOR: _RUNTIME,
-    Doing.START_UP: _RUNTIME,
-    Doing.CODE_LOADING: _RUNTIME,
+    ActivityKind.RANGE: _IN_RANGES,
+    ActivityKind.DATA_LOADING: _DATA_LOADING,
+    ActivityKind.CUDA_CALL: _RUNTIME,
+    ActivityKind.WAIT: _RUNTIME,
+    ActivityKind.ALLOCATOR: _RUNTIME,
+    ActivityKind.START_UP: _RUNTIME,
+    ActivityKind.CODE_LOADING: _RUNTIME,
 }
 _UNSET = -1
 
@@ -53,7 +53,7 @@ def category_times(trace: Trace, steps: StepWindows, start_ns: I64, end_ns: I64,
 
     What the host did is what any thread of the device's process did: `runtime` is inside of a CUDA call,
     `in ranges` inside of an operator of torch.profiler or an NVTX range. Ranges that hold a whole step, such
-    as its own, tell nothing about it and do not count.
+    as its own, say nothing about it and do not count.
     """
     operations = trace.operations
     device, devices = device_tracks(operations)
@@ -67,7 +67,7 @@ def category_times(trace: Trace, steps: StepWindows, start_ns: I64, end_ns: I64,
         int(max(end_ns.max(), steps.host_end_ns.max())) + 1,
     )
     host = host_activity(trace, span)
-    of_doing = np.array([_OF_THE_HOST.get(doing, _UNSET) for doing in Doing], dtype=np.int32)
+    of_doing = np.array([_OF_THE_HOST.get(doing, _UNSET) for doing in ActivityKind], dtype=np.int32)
     category = of_doing[host.doing]
     around = _around_a_step(host.start_ns, host.end_ns, host.process, steps)
     category[around & (category == _IN_RANGES)] = _UNSET

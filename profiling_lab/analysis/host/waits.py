@@ -15,14 +15,14 @@ from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.trace import Trace
 
 VALUE_BYTES = 64
-"""a copy to the host of at most so many bytes reads a value: .item(), .tolist(), nonzero, printing"""
+"""a copy to the host of at most this size reads a value: .item(), .tolist(), nonzero, printing"""
 AT_ONCE_NS = 10_000
 """a wait that begins so soon after a copy of its thread waits for that copy; from the same Python stack it
 does so however late it begins, for a profiler may take its time between the two"""
 HELD_FRAC = 0.5
 """of a copy from or to pageable memory that passed inside of its call: then the call waited for it"""
 STAGED_BYTES = 65536
-"""copies to the GPU of at most so many bytes are taken over by the driver: their call does not wait"""
+"""copies to the GPU of at most this size are staged by the driver: their call does not wait"""
 
 WHATS = ("value read", "copy to host", "copy to GPU", "other copy", "stream", "event", "device")
 _VALUE, _TO_HOST, _TO_GPU, _OTHER_COPY, _STREAM, _EVENT, _DEVICE = range(len(WHATS))
@@ -62,13 +62,13 @@ def host_waits(trace: Trace, noted: Syncs) -> HostWaits:
     what[~(trace.calls_inside & possible(calls.start_ns, calls.end_ns))] = -1
     rows = _outermost(trace, np.flatnonzero(what >= 0))
     alone = np.flatnonzero(host & (sync_call < 0))
-    nobody = full(len(alone), -1, np.int32)
+    unknown = full(len(alone), -1, np.int32)
     return HostWaits(
         start_ns=np.concatenate([calls.start_ns[rows], noted.start_ns[alone]]),
         end_ns=np.concatenate([calls.end_ns[rows], noted.end_ns[alone]]),
         process=np.concatenate([calls.process[rows], noted.process[alone]]),
-        thread=np.concatenate([calls.thread[rows], nobody]),
-        call=np.concatenate([rows.astype(np.int32), nobody]),
+        thread=np.concatenate([calls.thread[rows], unknown]),
+        call=np.concatenate([rows.astype(np.int32), unknown]),
         what=np.concatenate([what[rows], kinds[noted.kind[alone]]]),
     )
 

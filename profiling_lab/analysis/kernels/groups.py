@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes one row of the table of kernels: the name, and what else is to tell launches apart."""
+"""What makes one row of the table of kernels: the name, and what else distinguishes launches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
 
 @dataclass(frozen=True, slots=True)
 class KernelGroup:
-    """One row: its name, and in `detail` what tells it apart from others of that name ('' for the name)."""
+    """One row: its name, and in `detail` what distinguishes it from others of that name ('' for the name)."""
 
     name: str
     short_name: str
@@ -86,7 +86,7 @@ def _line_names(line: I32, place: I32, texts: tuple[str, ...]) -> list[str]:
 
 def _grids(found: LaunchShapes | None) -> tuple[I32, list[str]]:
     assert found is not None, "top_kernels reads them"
-    # Registers and shared memory do not tell rows apart.
+    # Registers and shared memory do not distinguish rows.
     texts = dict.fromkeys(str(shape) for shape in found.shapes)
     position = {text: i for i, text in enumerate(texts)}
     table = np.array([*(position[str(shape)] for shape in found.shapes), len(texts)], dtype=np.int32)

@@ -44,7 +44,7 @@ class KernelRow:
     kind: str
     """'kernel', 'copy', 'set' or 'graph'"""
     detail: str
-    """what else tells the row apart: the grid, the line, or the operator with its shapes; '' for the name"""
+    """what else distinguishes it: the grid, the line, or the operator with its shapes; '' for the name"""
     stats: Stats
     """of the time of each launch, ns"""
     share_frac: float
@@ -107,7 +107,7 @@ def top_kernels(
 ) -> KernelsResult:
     """Sum GPU time by kernel, copies and sets included, and list under each where it was launched.
 
-    group_by: what tells rows apart; 'short' merges instantiations of one template, the others split a name by
+    group_by: what makes rows; 'short' merges instantiations of one template, the others split a name by
     grid, by line, or by operator and shapes of its inputs. phases: time in the launching call and in the
     queue. shapes: grid, block, registers and the occupancy they allow. lines: False leaves out where kernels
     were launched, and with it reading calls and stacks, most of the time in a large file.

@@ -44,7 +44,7 @@ class PhasesByKey:
 
     @classmethod
     def of(cls, trace: Trace, key: npt.NDArray[np.integer], keys: int) -> PhasesByKey:
-        """`key` is per operation, negative for those that belong to nobody."""
+        """`key` is per operation, negative for those without one."""
         operations, calls, call = trace.operations, trace.calls, trace.attribution.call
         sane = np.append(possible(calls.start_ns, calls.end_ns), False)
         rows = np.flatnonzero((key >= 0) & sane[call])
@@ -106,7 +106,7 @@ class LaunchesResult:
 def launches(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = None) -> LaunchesResult:
     """Time in the call, in the queue and on the GPU, for each (thread, device, call, kernel).
 
-    own: see Ownership. limit: at most so many rows. Raises NotEnoughDataError without any kernel's call.
+    own: see Ownership. limit: the most rows. Raises NotEnoughDataError without any kernel's call.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")

@@ -39,7 +39,7 @@ def occupancy_frac(device: Device, shape: LaunchShape) -> float | None:
 
 
 def theoretical(device: Device, shape: LaunchShape) -> tuple[float, str] | None:
-    """The share of an SM's warps that fit, and what limits it; None where the file does not tell enough."""
+    """The share of an SM's warps that fit, and what limits it; None where the file does not say enough."""
     warps = math.ceil(shape.threads / _WARP)
     if not device.warps_per_sm or not warps or shape.registers is None or shape.shared_bytes is None:
         return None

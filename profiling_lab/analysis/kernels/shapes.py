@@ -17,7 +17,7 @@ from profiling_lab.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class KernelShape:
-    """The launches of one row. Estimates are weighted by time; None where the file does not tell enough."""
+    """The launches of one row. Estimates are weighted by time; None where the file does not say enough."""
 
     usual: LaunchShape
     """the one with most of the time"""
@@ -28,7 +28,7 @@ class KernelShape:
     occupancy_frac: float | None
     """warps that are resident, of those that the GPU can hold"""
     limited_by: str
-    """what keeps a multiprocessor from holding more blocks of the usual shape; '' where that is not known"""
+    """what keeps an SM from holding more blocks of the usual shape; '' where that is not known"""
 
 
 def kernel_shapes(trace: Trace, found: LaunchShapes, kernel: I32, shown: list[int]) -> dict[int, KernelShape]:
@@ -65,7 +65,7 @@ def _of(parts: list[tuple[int, LaunchShape, Device | None]]) -> KernelShape:
 
 
 def _weighted(values: list[tuple[int, float | None]]) -> float | None:
-    """By time; kernels without any count equally. None if any is unknown: a part would stand for all."""
+    """By time; kernels without any count equally. None if any is unknown: a part must not be shown as all."""
     known = [(ns, value) for ns, value in values if value is not None]
     if not known or len(known) < len(values):
         return None

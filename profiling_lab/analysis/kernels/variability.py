@@ -26,7 +26,7 @@ class VaryingLaunches:
 def varying_launches(
     trace: Trace, rows: I64, line: I32, at_least: float, spread: float
 ) -> tuple[VaryingLaunches, ...] | None:
-    """Those of which the slowest takes `spread` times the mean; None where no kernel has so many launches.
+    """Those of which the slowest takes `spread` times the mean; None where no kernel has enough launches.
 
     rows: operations that are looked at; line: the number of its line, per operation.
     """

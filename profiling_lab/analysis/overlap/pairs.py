@@ -17,24 +17,24 @@ from profiling_lab.trace.spans import Rows
 from profiling_lab.trace.trace import Trace
 
 MEETING_NS = 1_000
-"""two operations that share less have met by chance"""
+"""two operations that share less are ignored"""
 _PAIRS_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """Two kinds of operations that ran side by side on one device; names without template arguments."""
+    """Two kinds of operations that overlapped on one device; names without template arguments."""
 
     key: str
     pid: int
     device: int
     name: str
     """the one that comes first in the alphabet"""
-    beside: str
+    other: str
     times: int
     """pairs of operations"""
     together_ns: int
-    """summed over pairs: three side by side are three pairs"""
+    """summed over pairs: three that overlap are three pairs"""
 
 
 def overlap_pairs(trace: Trace) -> tuple[PairRow, ...]:
@@ -69,10 +69,10 @@ def overlap_pairs(trace: Trace) -> tuple[PairRow, ...]:
     rows_out = []
     for (device, lower_base, upper_base), (together_ns, times) in sums.items():
         process, ordinal = devices[device]
-        name, beside = sorted((bases[lower_base], bases[upper_base]))
+        name, partner = sorted((bases[lower_base], bases[upper_base]))
         pid = trace.pids[process]
-        key = f"{pid}/{ordinal}/{name}/{beside}"
-        rows_out.append(PairRow(key, pid, ordinal, name, beside, times, together_ns))
+        key = f"{pid}/{ordinal}/{name}/{partner}"
+        rows_out.append(PairRow(key, pid, ordinal, name, partner, times, together_ns))
     return tuple(sorted(rows_out, key=lambda row: (-row.together_ns, row.key)))
 
 

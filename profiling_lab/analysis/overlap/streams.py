@@ -18,7 +18,7 @@ from profiling_lab.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class StreamRow:
+class StreamSummary:
     """One stream of one device of one process."""
 
     pid: int
@@ -82,7 +82,7 @@ class DeviceStreams:
 class StreamsResult:
     """Streams by process and device, there the busiest first."""
 
-    rows: tuple[StreamRow, ...]
+    rows: tuple[StreamSummary, ...]
     devices: tuple[DeviceStreams, ...]
     coverage: Coverage
     total_matched: int
@@ -93,7 +93,7 @@ class StreamsResult:
 
 
 def streams(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = None) -> StreamsResult:
-    """Describe every stream that ran operations. own: see Ownership. limit: at most so many rows.
+    """Describe every stream that ran operations. own: see Ownership. limit: the most rows.
 
     Raises UsageError, and NotEnoughDataError if the trace has no GPU operation.
     """
@@ -130,7 +130,7 @@ def streams(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None 
         about = known.get((pids[process], stream), Stream("", None))
         all_ns = float(on_device[number])
         rows.append(
-            StreamRow(
+            StreamSummary(
                 pid=pids[process],
                 device=ordinal,
                 stream=stream,

@@ -3,7 +3,7 @@
 
 The projection of a range is from the start of the first operation that was launched inside of it to the end
 of the last, as in `nvtx_gpu_proj_sum` of nsys. Projections of nested ranges contain each other, so they do
-not sum up to anything; the time in which the GPU worked for a range is beside it.
+not sum up to anything; the time in which the GPU worked for a range is next to it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RangesResult:
     ranges: int
     unfinished: int
     across_threads: int
-    """ranges that end on another thread: nothing can be said to have been launched inside"""
+    """ranges that end on another thread: which launches are inside is unknown"""
     not_nested: int
     """ranges that overlap others of their domain: a tree has no place for them"""
     domains: tuple[str, ...]
@@ -96,7 +96,7 @@ def ranges(
     """Sum ranges by name, or by their path of names.
 
     What emit_nvtx appends to a name (`, seq = 3, op_id = 17`) is not part of it. merge_numbers: names that
-    differ in numbers alone (`step 1`, `step 2`) are one. own: see Ownership. limit: at most so many rows.
+    differ in numbers alone (`step 1`, `step 2`) are one. own: see Ownership. limit: the most rows.
 
     Raises UsageError, and NotEnoughDataError if there are no ranges.
     """

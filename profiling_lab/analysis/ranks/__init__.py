@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one job beside each other: who waits for whom, and why (spread.py draws the plan)."""
+"""The ranks of one job compared: which rank waits for which, and why (spread.py draws the plan)."""
 
 from __future__ import annotations
 

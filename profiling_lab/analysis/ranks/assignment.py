@@ -24,7 +24,7 @@ _LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A rank's number, and where its time zero lies."""
+    """A rank's number, and the start of its time."""
 
     rank: int
     zero_ns: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One clock for all ranks: nobody leaves an all-reduce before the last has come, so all leave it together.
+"""One clock for all ranks: no rank leaves an all-reduce before the last one enters, so all end it together.
 
 Each rank's clock is moved until its collectives end when those of the others do, on the median. What remains
 is how well the clocks agree; nothing smaller than that is called late.
@@ -47,7 +47,7 @@ class Clocks:
     moved_ns: int
     """the farthest that one clock was moved against another"""
     accuracy_ns: int | None
-    """median distance of a rank's ends from the others', of the worst rank; None where nothing tells"""
+    """median distance of a rank's ends from the others', of the worst rank; None where that is unknown"""
 
     own: int = 0
     """ranks that share too few collectives with others: their clocks were left as they are"""

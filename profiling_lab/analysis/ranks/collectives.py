@@ -38,7 +38,7 @@ class Occurrences:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RankCollectives:
     """All collectives of one rank."""
 
     series: dict[Series, Occurrences]
@@ -47,9 +47,9 @@ class Found:
     left_out: int
     """collectives beyond AT_MOST"""
 
-    def moved(self, by_ns: int, steps: int = 0) -> Found:
+    def moved(self, by_ns: int, steps: int = 0) -> RankCollectives:
         """The same on another clock, and with other numbers of steps."""
-        return Found(
+        return RankCollectives(
             {
                 series: Occurrences(
                     o.number + (steps * PER_STEP if series.numbered == "order" else 0),
@@ -65,7 +65,7 @@ class Found:
         )
 
 
-def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, number: I64) -> Found:
+def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, number: I64) -> RankCollectives:
     """rows: the operations of the rank; steps: its steps in time order, number: their numbers.
 
     A program makes the same collectives in the same order on every rank of a group, so they are counted in
@@ -113,7 +113,7 @@ def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, nu
         numbers.append(place)
         places.append(i)
     sizes = np.array([facts.size_bytes for facts in details], dtype=np.int64)
-    return Found(
+    return RankCollectives(
         {series: _occurrences(trace, rows, sizes, computing, *listed) for series, listed in at.items()},
         outside,
         max(len(rows) - AT_MOST, 0),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank a file belongs to, of how many, and how its clock stands to the others'."""
+"""Which rank a file belongs to, of how many, and how its clock relates to the others'."""
 
 from __future__ import annotations
 

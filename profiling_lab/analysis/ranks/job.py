@@ -18,8 +18,8 @@ from profiling_lab.analysis.ranks.reading import Failure, FileSummary
 from profiling_lab.analysis.ranks.summary import RankFacts, summarize
 from profiling_lab.analysis.ranks.tables import (
     CollectiveRow,
-    LineRow,
-    StepRow,
+    RankLineRow,
+    RankStepRow,
     collective_rows,
     line_rows,
     step_rows,
@@ -46,8 +46,8 @@ class JobResult:
 
     rows: tuple[RankRow, ...]
     collectives: tuple[CollectiveRow, ...]
-    steps: tuple[StepRow, ...]
-    lines: tuple[LineRow, ...]
+    steps: tuple[RankStepRow, ...]
+    lines: tuple[RankLineRow, ...]
     verdict: JobVerdict
     clocks: Clocks
     files: int
@@ -173,7 +173,7 @@ def _matched_steps(
     pool: Pool, handles: list[Handle], all_facts: Sequence[Sequence[RankFacts]]
 ) -> tuple[list[Handle], tuple[str, ...]]:
     """Give steps that were counted per recording the same numbers, where some recordings have fewer: they may
-    have begun later. The calendar tells, if all clocks are tied to it.
+    have begun later. The calendar decides, if all clocks are tied to it.
     """
     every = [facts for file in all_facts for facts in file]
     counts = {facts.steps for facts in every}
@@ -231,7 +231,7 @@ def _unnamed(totals: Totals) -> tuple[str, ...]:
 
 
 def _notes(rows: Sequence[RankRow], common: I64) -> tuple[str, ...]:
-    """What limits the comparison; ranks of which the same is to be said are named together."""
+    """What limits the comparison; ranks with the same note are named together."""
     ranks_of: dict[str, list[int]] = {}
     for row in rows:
         lacks = f"lacks {row.missing:,} of the collectives that others have" if row.missing else ""

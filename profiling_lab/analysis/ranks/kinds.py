@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# No rank can be done before the last has come. A broadcast's source need not wait for anybody.
+# No rank can be done before the last has come. A broadcast's source need not wait for another rank.
 # In an all-to-all, which NCCL makes of a send and a receive per pair, each is done with its own part: they
 # all wait for the last to come, and leave at times of their own.
 _LEAVE_APART = frozenset({"AllToAll"})
@@ -33,7 +33,7 @@ class Series:
 
     @property
     def ends_together(self) -> bool:
-        """Whether all ranks leave at the same time, so that their clocks can be told by it."""
+        """Whether all ranks leave at the same time, so that clocks can be aligned by it."""
         return self.is_together and self.kind not in _LEAVE_APART
 
     def __str__(self) -> str:

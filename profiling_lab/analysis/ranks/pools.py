@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where files are read and summaries merged: in processes of this machine, or on a Dask cluster.
 
-Both do the same with the same functions. A pool hands out handles; what they stand for may lie on another
+Both do the same with the same functions. A pool hands out handles; what they refer to may be on another
 machine, so only what is asked for with `gather` or `merge` comes here.
 """
 
@@ -27,7 +27,7 @@ WIDTH = 8
 
 
 class Pool(Protocol):
-    """Handles stand for one value each."""
+    """Each handle refers to one value."""
 
     def read(self, paths: Sequence[str], options: Options, done: Done) -> list[Handle]:
         """A FileSummary per path, in the order of the paths. Raises UsageError."""
@@ -165,7 +165,7 @@ class DaskPool:
 def dask_pool(address: str, jobs: int | None = None, timeout_s: int = 10) -> Iterator[DaskPool]:
     """A pool on the Dask scheduler at `address`, or on a cluster of `jobs` processes here for 'local'.
 
-    Raises UsageError if dask.distributed is not installed or nobody answers at the address.
+    Raises UsageError if dask.distributed is not installed or no scheduler answers at the address.
     """
     try:
         from distributed import Client, LocalCluster

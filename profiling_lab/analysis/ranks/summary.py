@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.ranks.collectives import AT_MOST, Found, collectives
+from profiling_lab.analysis.ranks.collectives import AT_MOST, RankCollectives, collectives
 from profiling_lab.analysis.ranks.facts import NotedRank, clock, noted_rank, noted_rank_of
 from profiling_lab.analysis.ranks.lines import LineTimes, line_times
 from profiling_lab.analysis.ranks.options import Options
@@ -47,7 +47,7 @@ class RankFacts:
     """from the first GPU operation's start to the last one's end"""
     gpu_ns: int
     attributed_ns: int
-    """GPU time with a line of the user's code"""
+    """GPU time with a line in user code"""
     operations: int
     steps_by: str
     how: str
@@ -70,7 +70,7 @@ class RankSummary:
     end_ns: I64
     parts_ns: I64
     """[steps, PARTS]"""
-    collectives: Found
+    collectives: RankCollectives
     lines: LineTimes
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ class _Unit:
     process: int
     track: int
     device: int
-    beside: int
+    sibling_gpus: int
     """GPUs of its process that are ranks of their own as well"""
     minor: tuple[int, ...]
     """other GPUs that the process used a little"""
@@ -124,7 +124,7 @@ class _Unit:
 def _said(trace: Trace, units: list[_Unit], unit: _Unit) -> NotedRank:
     if len(units) == 1:
         return noted_rank(trace)
-    if unit.beside:  # a rank per GPU of one process, which notes one rank
+    if unit.sibling_gpus:  # a rank per GPU of one process, which notes one rank
         return NotedRank(None, None, "")
     return noted_rank_of(trace, trace.pids[unit.process])
 
@@ -155,7 +155,7 @@ def _rank(
     has_line = trace.stacks.own_rows(Ownership(options.own))[trace.attribution.stack[rows]] > 0
     operations = trace.operations
     lines = line_times(
-        trace, rows, unit.process, options.own, (steps.start_ns, steps.end_ns), not unit.beside
+        trace, rows, unit.process, options.own, (steps.start_ns, steps.end_ns), not unit.sibling_gpus
     )
     facts = RankFacts(
         path=str(trace.path),
@@ -219,11 +219,11 @@ def _parts(trace: Trace, rows: npt.NDArray[np.intp], starts: I64, ends: I64) -> 
     )
 
 
-def _notes(unit: _Unit, steps: int, found: Found, lines: LineTimes) -> tuple[str, ...]:
+def _notes(unit: _Unit, steps: int, found: RankCollectives, lines: LineTimes) -> tuple[str, ...]:
     out = [] if steps else ["it has no steps: only its collectives are compared"]
-    if unit.beside:
+    if unit.sibling_gpus:
         out.append(
-            f"its process drives {unit.beside + 1} GPUs: each counts as a rank, idle time has no lines"
+            f"its process drives {unit.sibling_gpus + 1} GPUs: each counts as a rank, idle time has no lines"
         )
     if unit.minor:
         listed = ", ".join(map(str, unit.minor))

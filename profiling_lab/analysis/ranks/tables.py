@@ -15,13 +15,13 @@ from profiling_lab.analysis.ranks.totals import Meeting, RankComparison, Totals,
 
 WORST = 3
 """single collectives named under a row"""
-ALONE_FRAC = 1.2  # a line is slow on one rank if that takes so many times what the next one takes
-ALONE_STEP_FRAC = 0.005  # and so much of a step more
+ALONE_FRAC = 1.2  # a line is slow on one rank if that takes this many times what the next one takes
+ALONE_STEP_FRAC = 0.005  # and this share of a step more
 
 
 @dataclass(frozen=True, slots=True)
 class LateOne:
-    """One collective and who was last to it."""
+    """One collective and the last rank to enter it."""
 
     number: int
     step: int | None
@@ -64,7 +64,7 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StepRow:
+class RankStepRow:
     """One step over all ranks that have it."""
 
     number: int
@@ -88,7 +88,7 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LineRow:
+class RankLineRow:
     """One line over all ranks, without communication; times are per step."""
 
     kind: str
@@ -173,11 +173,11 @@ def _worst(series: Series, met: Meeting, late: np.ndarray) -> tuple[LateOne, ...
     )
 
 
-def step_rows(totals: Totals, comparison: RankComparison) -> tuple[StepRow, ...]:
+def step_rows(totals: Totals, comparison: RankComparison) -> tuple[RankStepRow, ...]:
     """In the order of the steps."""
     walls, begins = totals.walls, totals.begins
     return tuple(
-        StepRow(
+        RankStepRow(
             number=int(walls.keys[i]),
             ranks=int(walls.ranks[i]),
             mean_ns=int(walls.total[i] // walls.ranks[i]),
@@ -191,7 +191,7 @@ def step_rows(totals: Totals, comparison: RankComparison) -> tuple[StepRow, ...]
     )
 
 
-def line_rows(totals: Totals, step_ns: int) -> tuple[LineRow, ...]:
+def line_rows(totals: Totals, step_ns: int) -> tuple[RankLineRow, ...]:
     """By how much the slowest rank takes more than the mean of the others, the most first."""
     lines, rows = totals.lines, []
     for i, key in enumerate(lines.keys.tolist()):
@@ -202,7 +202,7 @@ def line_rows(totals: Totals, step_ns: int) -> tuple[LineRow, ...]:
         # Where lines were left out, a line that is missing may only be short: then only its ranks count.
         others = (totals.ranks if totals.lines_complete else int(lines.ranks[i])) - 1
         rows.append(
-            LineRow(
+            RankLineRow(
                 kind=kind,
                 line=line,
                 cause=cause,

@@ -121,7 +121,7 @@ class Meeting:
 
 
 def meeting(totals: Totals, series: Series, comparison: RankComparison) -> Meeting:
-    """Who met whom in the collectives of a series."""
+    """Which ranks met in the collectives of a series."""
     starts, ends = totals.starts[series], totals.ends[series]
     here = len(set(series.members) & set(comparison.present)) if series.members else 0
     expected = here or min(series.size or frame_size(starts), frame_size(starts))
@@ -145,7 +145,7 @@ def frame_size(starts: Spread) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank beside the others; times are per step, over the steps that all have."""
+    """One rank compared with the others; times are per step, over the steps that all have."""
 
     rank: int
     facts: RankFacts
@@ -163,7 +163,7 @@ class RankRow:
     median_ns: int
     """wall of the median step"""
     wait_ns: int | None
-    """in collectives, for the last rank to come; None where clocks or collectives do not tell"""
+    """in collectives, for the last rank to come; None where clocks or collectives do not show it"""
     exposed_wait_ns: int | None
     """the part of it that compute does not hide, if compute covers a collective from its begin on"""
     transfer_ns: int | None
@@ -221,7 +221,7 @@ def _row(rank: RankSummary, totals: Totals, comparison: RankComparison) -> RankR
         start, end, last = found.start_ns[here], found.end_ns[here], met.last_ns[row][here]
         waited = np.clip(last - start, 0, end - start)
         wait += int(waited.sum())
-        # Compute begins beside a collective and runs out before it ends: exposed is its end, the transfer and
+        # Compute begins during a collective and ends before it: exposed is its end, the transfer and
         # before that some of the wait.
         exposed_wait += int(np.clip(found.exposed_ns[here] - (end - start - waited), 0, waited).sum())
         transfer += int((end - start - waited).sum())

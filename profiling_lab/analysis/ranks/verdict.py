@@ -15,7 +15,7 @@ STRAGGLER_FRAC = 0.5
 COST_FRAC = 0.01
 """of a step that being in time would save, at least"""
 WAITING_FRAC = 0.05
-"""of a step that ranks wait on average without computing, from which on it is worth a word"""
+"""of a step that ranks wait on average without computing, from which on it is reported"""
 IMBALANCE = 1.05
 """most over mean of compute, from which on load counts as uneven where there are no collectives"""
 EXPLAINS_FRAC = 0.5
@@ -50,7 +50,7 @@ class JobVerdict:
     imbalance: float
     """compute of the rank with most over the mean"""
     by_durations: bool
-    """clocks or collectives did not tell: from each rank's own durations"""
+    """clocks or collectives did not show it: from each rank's own durations"""
 
     @property
     def found(self) -> bool:
@@ -75,7 +75,7 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> JobVerdict
         return JobVerdict(kind, None, waits, None, imbalance, False)
     if len(rows) < 2 or step_ns == 0:
         return JobVerdict("unknown", None, 0, None, imbalance, True)
-    # Who comes last waits for nobody: it has the longest way to a collective and the shortest time in it.
+    # The last rank waits for no other: it has the longest way to a collective and the shortest time in it.
     slow = max(rows, key=own_ns)
     others = _mean([own_ns(row) for row in rows if row is not slow])
     if own_ns(slow) - others >= (IMBALANCE - 1) * step_ns:

@@ -13,7 +13,7 @@ from profiling_lab.report.annotations import annotation
 from profiling_lab.report.diff.text import interval_text, limit_line, signed_time, verdict
 
 WARNING_FRAC = 0.005
-"""of the step: a line that may have grown by less is worth no warning: among many, chance lets some grow"""
+"""of the step: a line that grew by less gets no warning, as among many lines some grow by chance"""
 
 
 def summary(result: DiffResult) -> dict[str, Any]:

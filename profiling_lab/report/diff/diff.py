@@ -29,16 +29,16 @@ from profiling_lab.report.table import Report, Unit
 
 _SPECIAL = {
     "idle": "GPU idle",
-    "twice": "side by side, counted once",
+    "twice": "overlapping, counted once",
     "rest": "left over: medians of parts do not add up",
 }
 _MANY_ROWS = 20
-"""from here on one row is to be expected outside of its interval by chance"""
+"""from here on one row is expected outside of its interval by chance"""
 _STATES = {"same": "within the noise", "small": "", "equal": "", "undecided": ""}
 
 
 def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) -> Report:
-    """`limit`: at most so many rows, the others summed in one; `parts`: kernels or causes under each."""
+    """`limit`: the most rows, the others summed in one; `parts`: kernels or causes under each."""
     shown = result.rows[:limit]
     if len(result.rows) - len(shown) < 3:  # what is left would take as many lines as its sum
         shown = result.rows
@@ -52,7 +52,7 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
             "after": [_named(capture) for capture in result.captures_after],
         },
         header=_header(result),
-        # Sums are for people: whoever has the rows can add them up.
+        # Sums are for people: programs can add up the rows.
         table=replace(table, data=(table.data or ())[: len(shown)]),
         coverage={
             side: [_coverage(capture.origin) for capture in captures]

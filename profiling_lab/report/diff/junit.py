@@ -6,7 +6,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from profiling_lab.analysis.diff.diff import DiffResult
-from profiling_lab.analysis.diff.verdict import Judged
+from profiling_lab.analysis.diff.verdict import LimitResult
 from profiling_lab.report.diff.text import limit_line, verdict
 from profiling_lab.report.lines import shown_path
 
@@ -30,7 +30,7 @@ def junit(result: DiffResult, lenient: bool = False) -> str:
 
 
 def _limit(
-    suite: ElementTree.Element, what: str, judged: Judged, comparable: bool, undecided_fails: bool
+    suite: ElementTree.Element, what: str, judged: LimitResult, comparable: bool, undecided_fails: bool
 ) -> None:
     where = {"file": shown_path(judged.file), "line": str(judged.line)} if judged.file else {}
     test = ElementTree.SubElement(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentences of a comparison: its verdict, what stands behind it, and how limits were kept."""
+"""The sentences of a comparison: its verdict, the evidence, and whether limits were kept."""
 
 from __future__ import annotations
 
 from profiling_lab.analysis.diff.diff import DiffResult, StepTimes
 from profiling_lab.analysis.diff.noise import MIN_STEPS, Interval
-from profiling_lab.analysis.diff.verdict import Judged
+from profiling_lab.analysis.diff.verdict import LimitResult
 from profiling_lab.report import numbers
 
 CHECK_NAMES = {
@@ -71,7 +71,7 @@ def step_lines(result: DiffResult) -> list[str]:
     return lines
 
 
-def limit_line(what: str, judged: Judged) -> str:
+def limit_line(what: str, judged: LimitResult) -> str:
     """`gate +3% (5.3 ms): -49.7 ms, 95 % interval ..: passed`; `what` is 'gate' or 'budget'."""
     is_change = what == "gate"
     value = signed_time(judged.value_ns) if is_change else numbers.time(judged.value_ns)

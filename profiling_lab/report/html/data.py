@@ -34,7 +34,7 @@ Json = dict[str, Any]
 Progress = Callable[[str], None]
 
 ROWS_AT_MOST = {"lines": 1000, "findings": 200, "gaps": 300, "steps": 2000, "copies": 300}
-"""a table of the page has so many rows and says how many there are"""
+"""the most rows in a table of the page, which says how many there are"""
 NO_ROOFLINE = (
     "roofline: the file holds neither the shapes of the operators nor counters of the hardware, so neither "
     "FLOPs nor bytes of a kernel are known"
@@ -54,8 +54,8 @@ _COSTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """What the analyses say; None with the reason in `absent` where one cannot tell."""
+class AnalysisResults:
+    """The results of all analyses; None with the reason in `absent` where one has no answer."""
 
     info: TraceInfo
     coverage: Coverage | None
@@ -67,7 +67,9 @@ class Answers:
     absent: dict[str, str]
 
 
-def ask(trace: Trace, own: tuple[str, ...], steps_by: str | None, progress: Progress) -> Answers:
+def run_analyses(
+    trace: Trace, own: tuple[str, ...], steps_by: str | None, progress: Progress
+) -> AnalysisResults:
     """Run the analyses. What a trace cannot answer is no error here: the page says so."""
     absent: dict[str, str] = {}
 
@@ -81,7 +83,7 @@ def ask(trace: Trace, own: tuple[str, ...], steps_by: str | None, progress: Prog
 
     own_row = trace.stacks.own_rows(Ownership(own))
     most = ROWS_AT_MOST["copies"]
-    return Answers(
+    return AnalysisResults(
         info=info(trace),
         coverage=answer("coverage", lambda: coverage(_with_operations(trace), own_row)),
         lines=answer("lines", lambda: lines(trace, own=own, limit=ROWS_AT_MOST["lines"])),
@@ -94,7 +96,7 @@ def ask(trace: Trace, own: tuple[str, ...], steps_by: str | None, progress: Prog
 
 
 def without_folder(trace: Trace, text: str) -> str:
-    """Where the file lies on this machine is nobody's business who is sent the page."""
+    """Whoever is sent the page does not see in which folder the file is."""
     return text.replace(str(trace.path), trace.path.name)
 
 
@@ -104,7 +106,7 @@ def _with_operations(trace: Trace) -> Trace:
     return trace
 
 
-def page_data(trace: Trace, answers: Answers, origin_ns: int, title: str) -> Json:
+def page_data(trace: Trace, answers: AnalysisResults, origin_ns: int, title: str) -> Json:
     """Everything of the page but the timeline. `origin_ns`: the time that the timeline counts from."""
     found = answers
     reports: dict[str, Report | None] = {
@@ -194,7 +196,7 @@ def _facts(facts: TraceInfo) -> list[list[str]]:
     return [[what, value] for what, value in told.items() if value]
 
 
-def _tiles(found: Answers) -> list[Json]:
+def _tiles(found: AnalysisResults) -> list[Json]:
     out = []
     if found.coverage:
         covered = found.coverage

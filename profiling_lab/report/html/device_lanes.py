@@ -9,7 +9,7 @@ from profiling_lab.analysis.coverage import why_no_line
 from profiling_lab.analysis.gaps.causes import CAUSES, LATENCY_NS, UNKNOWN, Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.report import numbers
-from profiling_lab.report.html.lane import Lanes, Tint
+from profiling_lab.report.html.lane import Lanes, SliceKind
 from profiling_lab.report.kernels.names import readable
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full
@@ -83,8 +83,8 @@ def _add_idle(trace: Trace, pieces: GapPieces, device: int, out: Lanes) -> None:
         cause, what = CAUSES[Cause(value >> 32)], pieces.names[value & 0xFFFFFFFF]
         named.append(out.names.add(cause, f"{cause}: {what}" if what else ""))
     unknown = [number for number, text in CAUSES.items() if text in UNKNOWN]
-    tint = np.where(np.isin(pieces.cause, unknown), Tint.IDLE_UNKNOWN, Tint.IDLE_HOST)
-    tint = np.where(harmless | (pieces.cause == Cause.EVENT_WAIT), Tint.IDLE_DEVICE, tint)
+    tint = np.where(np.isin(pieces.cause, unknown), SliceKind.IDLE_UNKNOWN, SliceKind.IDLE_HOST)
+    tint = np.where(harmless | (pieces.cause == Cause.EVENT_WAIT), SliceKind.IDLE_DEVICE, tint)
     out.add(
         "idle",
         "idle, by cause",
@@ -113,6 +113,6 @@ def _operation_tints(trace: Trace) -> U8:
     """Kernels by phase; copies, sets and communication by what they are."""
     classes = operation_classes(trace.operations)
     phase = trace.attribution.line_phase
-    tint = np.where(classes == OperationClass.COMMUNICATION, Tint.COMMUNICATION, phase)
-    tint = np.where(classes >= OperationClass.HOST_TO_DEVICE, Tint.COPY, tint)
-    return np.where(classes == OperationClass.SET, Tint.SET, tint).astype(np.uint8)
+    tint = np.where(classes == OperationClass.COMMUNICATION, SliceKind.COMMUNICATION, phase)
+    tint = np.where(classes >= OperationClass.HOST_TO_DEVICE, SliceKind.COPY, tint)
+    return np.where(classes == OperationClass.SET, SliceKind.SET, tint).astype(np.uint8)

@@ -23,7 +23,7 @@ CHUNKS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptEvents:
     """Per lane the events that stay, and the windows they were chosen by; None where all stay."""
 
     masks: list[Mask]
@@ -34,13 +34,13 @@ class Kept:
         return sum(int(mask.sum()) for mask in self.masks)
 
 
-def keep(lanes: list[Lane], span_ns: int, wanted: list[TimeRange], at_most: int) -> Kept:
+def keep(lanes: list[Lane], span_ns: int, wanted: list[TimeRange], at_most: int) -> KeptEvents:
     """Keep all events, or those of windows in the order of `wanted` until there are `at_most`.
 
     A window that is too large by itself is cut into parts and the first of them are taken.
     """
     if sum(map(len, lanes)) <= at_most:
-        return Kept([np.ones(len(lane), dtype=bool) for lane in lanes], None)
+        return KeptEvents([np.ones(len(lane), dtype=bool) for lane in lanes], None)
     chunk_ns = max(1, -(-span_ns // CHUNKS))
     # Evenly spread after what was asked for.
     spread = sorted(range(CHUNKS), key=lambda i: int(f"{i:08b}"[::-1], 2))
@@ -60,7 +60,7 @@ def keep(lanes: list[Lane], span_ns: int, wanted: list[TimeRange], at_most: int)
         for start_ns, end_ns in chosen:
             mask |= _inside(lane, start_ns, end_ns)
     _with_their_launches(lanes, masks)
-    return Kept(masks, chosen)
+    return KeptEvents(masks, chosen)
 
 
 def _parts(window: TimeRange, chunk_ns: int) -> list[TimeRange]:

@@ -14,8 +14,8 @@ from profiling_lab.trace.columns import I32, I64, U8
 from profiling_lab.trace.phases import LinePhase
 
 
-class Tint(IntEnum):
-    """What a slice is, as far as its colour tells."""
+class SliceKind(IntEnum):
+    """What a slice is, as its colour shows."""
 
     FORWARD = LinePhase.FORWARD
     BACKWARD = LinePhase.BACKWARD

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from profiling_lab.errors import LabError
-from profiling_lab.report.html.data import Answers, ask, page_data
+from profiling_lab.report.html.data import AnalysisResults, page_data, run_analyses
 from profiling_lab.report.html.keep import TimeRange
 from profiling_lab.report.html.lane import Lanes
 from profiling_lab.report.html.lanes import lanes_of
@@ -27,9 +27,9 @@ from profiling_lab.trace.ownership import Ownership
 
 MOST_BYTES = 10_000_000
 EVENTS_AT_MOST = 1_200_000
-"""a page starts with so many events one by one, and with fewer where it grows beyond MOST_BYTES"""
+"""the events that a page first shows one by one; fewer where it grows beyond MOST_BYTES"""
 OPENS_AT_GAP_FRAC = 0.1
-"""with so much idle time the timeline opens at the worst gap, else at the first step"""
+"""with this share of idle time the timeline opens at the worst gap, else at the first step"""
 
 _UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|ns)(\W|$))")
 """the space between a number and its unit, where no line may end"""
@@ -71,11 +71,11 @@ def build_page(
     progress: Callable[[str], None] = lambda text: None,
     events_at_most: int = EVENTS_AT_MOST,
 ) -> Page:
-    """The page of a trace. own, steps_by: as for `lines` and `steps`. progress: told what is being done.
+    """The page of a trace. own, steps_by: as for `lines` and `steps`. progress: called with the current part.
 
     Raises UsageError for what an analysis cannot be asked, UnreadableInputError for a damaged file.
     """
-    answers = ask(trace, own, steps_by, progress)
+    answers = run_analyses(trace, own, steps_by, progress)
     progress("timeline")
     own_row = trace.stacks.own_rows(Ownership(own))
     lanes = lanes_of(trace, own_row)
@@ -123,7 +123,7 @@ def _worst_gap(trace: Trace, lanes: Lanes) -> TimeRange | None:
     return (worst[0] - lanes.origin_ns, worst[1] - lanes.origin_ns) if worst != (0, 0) else None
 
 
-def _windows(answers: Answers, lanes: Lanes, worst: TimeRange | None) -> list[TimeRange]:
+def _windows(answers: AnalysisResults, lanes: Lanes, worst: TimeRange | None) -> list[TimeRange]:
     rows = answers.steps.rows if answers.steps else ()
     return windows_by_interest(
         lanes.span_ns,
@@ -134,7 +134,7 @@ def _windows(answers: Answers, lanes: Lanes, worst: TimeRange | None) -> list[Ti
     )
 
 
-def _opens_at(answers: Answers, lanes: Lanes, worst: TimeRange | None) -> dict[str, Any]:
+def _opens_at(answers: AnalysisResults, lanes: Lanes, worst: TimeRange | None) -> dict[str, Any]:
     span_ns, gaps, steps = lanes.span_ns, answers.gaps, answers.steps
     if worst is not None and gaps is not None and gaps.idle_frac >= OPENS_AT_GAP_FRAC:
         around = (worst[1] - worst[0]) // 4
@@ -173,7 +173,7 @@ def _assemble(data: dict[str, Any], payload: str) -> bytes:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in, whatever its strings hold."""
+    """JSON that cannot end the element around it, whatever its strings hold."""
     text = encode(data).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

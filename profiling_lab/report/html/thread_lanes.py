@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.analysis.host.activity import Doing, call_kinds
+from profiling_lab.analysis.host.activity import ActivityKind, call_kinds
 from profiling_lab.analysis.ranges.nesting import depths
-from profiling_lab.report.html.lane import Lanes, Tint
+from profiling_lab.report.html.lane import Lanes, SliceKind
 from profiling_lab.report.lines import shown_place
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, dense
@@ -71,8 +71,10 @@ class ThreadLanes:
         """Per call its name, its tint, and whether it is inside of another one."""
         calls = self.trace.calls
         kinds = call_kinds(calls)
-        tint = np.where(kinds == Doing.WAIT, Tint.WAIT, Tint.CALL)
-        tint = np.where(np.isin(kinds, (Doing.ALLOCATOR, Doing.CODE_LOADING)), Tint.ALLOCATION, tint)
+        tint = np.where(kinds == ActivityKind.WAIT, SliceKind.WAIT, SliceKind.CALL)
+        tint = np.where(
+            np.isin(kinds, (ActivityKind.ALLOCATOR, ActivityKind.CODE_LOADING)), SliceKind.ALLOCATION, tint
+        )
         depth = depths(calls.start_ns, calls.end_ns, calls.thread)
         name = self.out.names.add_all(calls.names)[calls.name]
         return name, tint.astype(np.uint8), np.minimum(depth, 1)
@@ -109,11 +111,11 @@ class ThreadLanes:
         # Ranges of different domains do not nest in each other.
         lane, keys = dense(ranges.thread.astype(np.int64) << 32 | (ranges.domain & 0xFFFFFFFF))
         depth = depths(ranges.start_ns, ranges.end_ns, lane)
-        tint = np.full(len(ranges), Tint.RANGE, dtype=np.uint8)
+        tint = np.full(len(ranges), SliceKind.RANGE, dtype=np.uint8)
         return self.out.names.add_all(ranges.names)[ranges.name], tint, lane, keys.tolist(), depth
 
     def _line_lane(self, thread: int) -> None:
-        """Runs of calls that one line of the user's made: from the first start to the last end."""
+        """Runs of calls that one line in user code made: from the first start to the last end."""
         trace, calls = self.trace, self.trace.calls
         rows = np.flatnonzero(calls.thread == thread)
         stack, backward = self._answers
@@ -140,14 +142,14 @@ class ThreadLanes:
             calls.start_ns[rows[starts]],
             end_ns,
             np.array(named, dtype=np.int32)[numbers],
-            np.where(key[starts] & 1, Tint.BACKWARD, Tint.LINE).astype(np.uint8),
+            np.where(key[starts] & 1, SliceKind.BACKWARD, SliceKind.LINE).astype(np.uint8),
             line[rows[starts]],
             calls=(ends - starts + 1),
         )
 
     @cached_property
     def _answers(self) -> tuple[I32, npt.NDArray[np.bool_]]:
-        """Per call the stack that answers for it, in backward that of the forward line, and whether it is."""
+        """Per call the stack it is attributed to, in backward that of the forward line, and whether it is."""
         calls = self.trace.calls
         stack, backward = calls.stack.copy(), np.zeros(len(calls), dtype=bool)
         if len(self.trace.operations):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.coverage import reason_text, why_no_line
-from profiling_lab.report.html.keep import Kept, Mask, TimeRange, keep
+from profiling_lab.report.html.keep import KeptEvents, Mask, TimeRange, keep
 from profiling_lab.report.html.lane import Lane, Lanes
 from profiling_lab.report.html.packing import Packer
 from profiling_lab.report.html.timeline_levels import COARSEST, Level, buckets_for, levels
@@ -25,7 +25,7 @@ _TABLES = {"stream": "operations", "calls": "calls", "ranges": "ranges"}
 class TimelinePacker:
     """Writes lanes, stacks and evidence into one payload."""
 
-    def __init__(self, trace: Trace, own_row: I32, lanes: Lanes, kept: Kept) -> None:
+    def __init__(self, trace: Trace, own_row: I32, lanes: Lanes, kept: KeptEvents) -> None:
         self.trace, self.own_row, self.lanes, self.kept = trace, own_row, lanes, kept
         self.packer = Packer()
         self._made = [self._make_levels(lane) for lane in lanes.lanes]
@@ -163,7 +163,7 @@ class TimelinePacker:
         }
 
     def _times(self, number: I32, stacks: int) -> tuple[I64, list[dict[str, Any]]]:
-        """[stacks, phases]: GPU time by stack where a line of the user's answers; the rest by reason."""
+        """[stacks, phases]: GPU time by stack where user code launched it; the rest by reason."""
         trace, phases = self.trace, len(LINE_PHASES)
         if not len(trace.operations):
             return np.zeros((stacks, phases), dtype=np.int64), []
@@ -225,6 +225,6 @@ def windows_by_interest(
     return out
 
 
-def choose(lanes: Lanes, wanted: list[TimeRange], at_most: int) -> Kept:
+def choose(lanes: Lanes, wanted: list[TimeRange], at_most: int) -> KeptEvents:
     """See `keep`."""
     return keep(lanes.lanes, lanes.span_ns, wanted, at_most)

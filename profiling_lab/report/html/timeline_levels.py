@@ -19,7 +19,7 @@ COARSEST = 1024
 FINEST = 1 << 18
 FACTOR = 4
 FULL = 255
-"""the busy share of a bucket is written in so many parts"""
+"""the busy share of a bucket is rounded to this many levels"""
 
 
 @dataclass(frozen=True, slots=True)

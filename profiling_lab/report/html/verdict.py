@@ -12,7 +12,7 @@ from profiling_lab.report import numbers
 from profiling_lab.trace import Frame
 
 IDLE_FRAC = 0.2
-"""from here on idle time is worth more words than the GPU's work"""
+"""from here on idle time is named before the GPU's work"""
 
 
 def verdict(gaps: GapsResult, lines: LinesResult | None, of: str = "the recording") -> str:

@@ -125,7 +125,7 @@ def _shown_shape(shape: KernelShape | None) -> str:
 
 
 def stack_lines(row: KernelRow, stacks: int, depth: int) -> tuple[str, ...]:
-    """What stands under a kernel: its launch places, each frame on a line, innermost first."""
+    """The lines under a kernel: its launch places, each frame on a line, innermost first."""
     # Stacks that look the same as far as they are shown are one place.
     places: dict[tuple[str, tuple[Frame, ...]], int] = {}
     for stack in row.stacks:

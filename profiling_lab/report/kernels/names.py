@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel names that fit a table. Templates of one library share a base name, so the part that tells them
-apart is kept.
+"""Kernel names that fit a table. Templates of one library share a base name, so the part in
+which they differ is kept.
 """
 
 from __future__ import annotations
 
 import re
 
-# What tells PyTorch's elementwise kernels apart: `vectorized_elementwise_kernel<4, FillFunctor<float>, ...>`.
+# The functor of PyTorch's elementwise kernels: `vectorized_elementwise_kernel<4, FillFunctor<float>, ...>`.
 _FUNCTOR = re.compile(r"(\w*(?:Functor|functor|KernelImpl|CUDAKernelImpl|Ops?|_kernel_cuda))\b(?=[<(:])")
 _GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|_grid_stride_kernel|multi_tensor_apply_kernel")
 

@@ -179,7 +179,7 @@ def test_pairs_against_an_oracle(
     for start, length, name, stream in rows:
         builder.launch(f"{name}<{start}>", length * US, start_ns=BEGIN + start * US, stream=stream)
     with Trace.open(builder.write(tmp_path_factory.mktemp("pairs") / "run.sqlite")) as trace:
-        found = {(row.name, row.beside): (row.times, row.together_ns) for row in overlap_pairs(trace)}
+        found = {(row.name, row.other): (row.times, row.together_ns) for row in overlap_pairs(trace)}
     expected: dict[tuple[str, str], tuple[int, int]] = {}
     for (s0, n0, w0, k0), (s1, n1, w1, k1) in combinations(rows, 2):
         together = min(s0 + n0, s1 + n1) - max(s0, s1)
@@ -191,14 +191,14 @@ def test_pairs_against_an_oracle(
 
 
 def test_pairs_come_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One long operation beside very many: what is in memory at once has a bound."""
+    """One long operation that overlaps very many: what is in memory at once has a bound."""
     builder = TraceBuilder().launch("long", 500 * US, start_ns=BEGIN, stream=1)
     for i in range(100):
         builder.launch("short", 2 * US, start_ns=BEGIN + i * 4 * US, stream=2)
     monkeypatch.setattr("profiling_lab.analysis.overlap.pairs._PAIRS_AT_ONCE", 7)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         (row,) = overlap_pairs(trace)
-    assert (row.name, row.beside, row.times, row.together_ns) == ("long", "short", 100, 200 * US)
+    assert (row.name, row.other, row.times, row.together_ns) == ("long", "short", 100, 200 * US)
 
 
 def test_meeting_by_chance_is_no_pair(tmp_path: Path) -> None:

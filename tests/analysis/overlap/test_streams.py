@@ -48,7 +48,7 @@ def test_streams_of_one_device(builder: TraceBuilder, tmp_path: Path) -> None:
     assert device.concurrency == pytest.approx((185 + 2 * 55) / 240)
 
 
-def test_devices_and_processes_are_apart(tmp_path: Path) -> None:
+def test_devices_and_processes_are_kept_separate(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("a", 10).launch("b", 20, device=1).launch("c", 30, pid=200)
     result = streams_of(builder, tmp_path)
     assert [row.key for row in result.rows] == ["100/0/7", "100/1/7", "200/0/7"]

@@ -86,7 +86,7 @@ def test_numbers_can_be_merged(tmp_path: Path) -> None:
         assert (row.name, row.host.count) == ("layer * of *", 3)
 
 
-def test_domains_are_apart(tmp_path: Path) -> None:
+def test_domains_are_kept_separate(tmp_path: Path) -> None:
     builder = TraceBuilder()
     begin = builder.now_ns
     builder.launch("a", 10)

@@ -47,7 +47,7 @@ def test_kinds(name: str, kind: str) -> None:
     assert collective_kind(name) == kind
 
 
-def test_the_kernel_tells_where_the_name_does_not() -> None:
+def test_the_kernel_decides_where_the_name_does_not() -> None:
     assert (
         collective_kind("coalesced", "AllGather") == "AllGather" and collective_kind("", "Reduce") == "Reduce"
     )
@@ -112,7 +112,7 @@ def test_sizes_and_communicators_from_nccl(tmp_path: Path) -> None:
     assert series.group == "" and occurrences.size_bytes.tolist() == [-1]
 
 
-def test_a_payload_that_is_cut_tells_nothing(tmp_path: Path) -> None:
+def test_a_truncated_payload_is_ignored(tmp_path: Path) -> None:
     builder = TraceBuilder(form="nsys")
     builder.row("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=SCHEMA, idx=0, type=22,
                 name="Message size [bytes]", offset=8)  # fmt: skip
@@ -124,7 +124,7 @@ def test_a_payload_that_is_cut_tells_nothing(tmp_path: Path) -> None:
     assert occurrences.size_bytes.tolist() == [-1, -1, -1]
 
 
-def test_groups_of_torch_keep_their_members_apart(tmp_path: Path) -> None:
+def test_groups_of_torch_keep_their_own_members(tmp_path: Path) -> None:
     events = []
     for i, (group, members) in enumerate([("0", [0, 1, 2, 3]), ("1", [0, 1]), ("0", [0, 1, 2, 3])]):
         args = {

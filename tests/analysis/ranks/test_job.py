@@ -282,7 +282,7 @@ def test_recordings_of_different_times_are_said(tmp_path: Path) -> None:
     assert any("of different runs" in note for note in compare(job.write(tmp_path)).notes)
 
 
-def test_without_collectives_the_durations_tell(tmp_path: Path) -> None:
+def test_without_collectives_durations_decide(tmp_path: Path) -> None:
     job = Job(ranks=3, collectives=0)
     job.slow_compute[1] = 700_000
     result = compare(job.write(tmp_path))

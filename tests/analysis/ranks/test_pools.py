@@ -27,7 +27,7 @@ def test_64_ranks(serial: JobResult) -> None:
     assert len(serial.rows) == RANKS and serial.rows[7].missing == 1
     assert serial.clocks.moved_ns == pytest.approx((RANKS - 1) * 1_000_000, rel=1e-3)
     (row,) = serial.collectives
-    # Without the first of two, rank 7's second one stands beside the others' first: that cannot be.
+    # Without the first of two, rank 7's second one meets the others' first, which is impossible.
     assert (row.ranks, row.compared, row.apart, row.incomplete) == (RANKS, 4, 1, 1)
 
 

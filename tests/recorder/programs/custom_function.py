@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A torch.autograd.Function: its backward is Python of the user's, charged to where its forward ran."""
+"""A torch.autograd.Function: its backward is user Python, charged to where its forward ran."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ const TINTS = ['forward', 'backward', 'recompute', 'optimizer', 'unknown', 'comm
                'wait', 'allocation', 'line', 'range', 'idle-host', 'idle-device', 'idle-unknown'];
 const TINT_TEXT = {
   forward: 'forward', backward: 'backward', recompute: 'forward again for backward', optimizer: 'optimizer',
-  unknown: 'phase unknown', communication: 'communication', copy: 'copy', set: 'memory set', call: 'CUDA call',
+  unknown: 'phase unknown', communication: 'communication', copy: 'copy', set: 'memset', call: 'CUDA call',
   wait: 'call that waits for the GPU', allocation: 'allocation, loading of code', line: 'line of Python',
   range: 'range', 'idle-host': 'idle: the host', 'idle-device': 'idle: the GPU itself', 'idle-unknown': 'idle: unknown',
 };
