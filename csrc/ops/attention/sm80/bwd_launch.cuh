@@ -78,9 +78,11 @@ KernelLaunch<BwdParams> deterministic_launch(const Problem& p, bool own_queries)
   const int64_t other = (own_queries ? p.k_len : p.q_len) / (p.cu_seqlens_q ? p.batch : 1);
   const TileGrid tiles =
       make_tile_grid(p, own_queries, own_queries ? Config::kTileQ : Config::kTileKv, other * p.head_dim * 4);
+  // With cu_seqlens the number of tiles is an upper bound, which is not 0 even without a row.
+  const int64_t count = (own_queries ? p.q_len : p.k_len) > 0 ? blocks(tiles) : 0;
   const int stages = stages_that_fit<Config>();
-  return {launch_bwd_deterministic<kKernel>, blocks(tiles), Config::kThreads,
-          Config::smem_bytes(stages),        tiles,         stages};
+  return {launch_bwd_deterministic<kKernel>, count, Config::kThreads,
+          Config::smem_bytes(stages),        tiles, stages};
 }
 
 template <class Config>
