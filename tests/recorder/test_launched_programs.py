@@ -144,15 +144,15 @@ finally:
 def test_ctrl_c_comes_once(job: Job) -> None:
     """The terminal has told the program already, and a second one would end its cleaning up."""
     code = """
-import signal, sys, time
+import os, signal, sys, time
 count = 0
 def interrupted(*_):
     global count
     count += 1
-    print(count, flush=True)
+    os.write(1, b"%d\\n" % count)
 signal.signal(signal.SIGINT, interrupted)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(count))
-print("ready", flush=True)
+os.write(1, b"ready\\n")  # not print(), which a handler may interrupt
 while True: time.sleep(600)
 """
     with at_a_terminal(job, code) as (process, press_ctrl_c):
