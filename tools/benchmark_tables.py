@@ -181,20 +181,51 @@ def _off(value: dict[str, float]) -> str:
 
 
 def build() -> list[str]:
-    text = f"`pip install .` takes {_build_time()}, the CUDA kernels for this GPU included."
-    return [f"{text} {base(newest_run('build'), 'build')}."]
-
-
-def build_time() -> list[str]:
+    """The newest time of each command on each kind of machine."""
+    rows = []
+    for line in _build_times().values():
+        case = line["case"]
+        rows.append(
+            (
+                f"`{case['command']}`",
+                f"{case['cores']}",
+                case.get("architectures", "none compiled"),
+                _minutes(line),
+                line["date"][:10],
+            )
+        )
+    header = ("command", "cores", "CUDA kernels for", "time", "date")
     return [
-        f"Building takes {_build_time()}, with the CUDA kernels for one GPU ([lines](results:build.jsonl))."
+        "On an H200 machine and on one without a GPU ([lines](results:build.jsonl)):",
+        "",
+        *table(header, rows),
     ]
 
 
-def _build_time() -> str:
-    lines = newest_run("build")
-    seconds = next(line["value"] for line in lines if line["metric"] == "time")
-    return f"{seconds:.0f} s on {lines[0]['case']['cores']} cores"
+def build_time() -> list[str]:
+    times = _build_times()
+    with_gpu = _minutes(times["pip install .", 16])
+    without, tests = (
+        _minutes(times["pip install . && profiling-lab demo", 2]),
+        _minutes(times["pytest -n auto", 2]),
+    )
+    return [
+        f"Building takes {with_gpu} on 16 cores for one GPU. On 2 cores, without a GPU, the first command",
+        f"takes {without} and the tests take {tests} with `-n auto` ([lines](results:build.jsonl)).",
+    ]
+
+
+def _build_times() -> dict[tuple[str, int], Line]:
+    """By command and cores."""
+    lines = map(json.loads, (RESULTS / "build.jsonl").read_text().splitlines())
+    return {
+        (line["case"]["command"], line["case"]["cores"]): line for line in lines if line["metric"] == "time"
+    }
+
+
+def _minutes(line: Line) -> str:
+    seconds = round(line["value"])
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60}:{seconds % 60:02d} min"
 
 
 def ops() -> list[str]:

@@ -65,7 +65,7 @@ def wakes(): return [l for l in open(f'/proc/self/task/{tasks[0]}/status') if 'c
 assert len(tasks) == 1, tasks
 def sleeps():
     before = wakes(); time.sleep(0.5); return wakes() == before
-assert any(sleeps() for _ in range(20)), wakes()  # one that wakes up by the clock never does
+assert any(sleeps() for _ in range(20)), wakes()  # a thread that polls never does
 blocked = next(l for l in open(f'/proc/self/task/{tasks[0]}/status') if l.startswith('SigBlk'))
 assert int(blocked.split()[1], 16) & (1 << 14), 'SIGTERM is blocked'
 """
