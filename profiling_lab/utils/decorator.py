@@ -40,7 +40,7 @@ class Profiled(Generic[P, R]):
         self.reset()
 
     def __reduce__(self) -> str:
-        return self.__qualname__  # pickled by name, as a function is
+        return str(vars(self)["__qualname__"])  # pickled by name, as a function is
 
     def reset(self) -> None:
         """Measure again, from the next call on."""

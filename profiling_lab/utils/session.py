@@ -7,6 +7,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
@@ -81,17 +82,30 @@ def full_profiling_session(
         raise NotEnoughDataError("full_profiling_session: expected batches, the dataloader has none left")
     kind = "cpu" if on == "cpu" else "cuda"
     averages = profiler.key_averages()
+    # with_stack adds a row per Python frame, each as long as all that it calls: they would fill the tables.
+    frames = {row.key for row in profiler.events() if getattr(row, "activity_type", "") == "python_function"}
+    averages[:] = [row for row in averages if row.key not in frames]
     print(f"=== Top operations by {'CPU' if kind == 'cpu' else 'GPU'} time, {done} batches ===")
     print(averages.table(sort_by=f"{kind}_time_total", row_limit=15))
     print("\n=== Top operations by memory ===")
     print(averages.table(sort_by=f"self_{kind}_memory_usage", row_limit=10))
-    try:
-        profiler.export_chrome_trace(os.fspath(trace_path))
-    except (OSError, RuntimeError) as error:
-        warnings.warn(f"the trace {trace_path} could not be written: {error}", RuntimeWarning, stacklevel=2)
+    if reason := _not_exported(profiler, Path(trace_path)):
+        warnings.warn(f"the trace {trace_path} could not be written: {reason}", RuntimeWarning, stacklevel=2)
     else:
         print(f"\nExported the trace to {trace_path}; view it at https://ui.perfetto.dev")
     return profiler
+
+
+def _not_exported(profiler: Any, path: Path) -> str | None:
+    """Why there is no trace, or None. torch says it on stderr alone when it cannot open the file."""
+    try:
+        path.write_bytes(b"")
+        profiler.export_chrome_trace(str(path))
+        return None if path.stat().st_size else "torch wrote nothing"
+    except OSError as error:
+        return error.strerror or str(error)
+    except RuntimeError as error:
+        return str(error)
 
 
 def _infer(model: Any, batch: Any, device: str) -> object:
