@@ -7,8 +7,7 @@ def forward(model, batch):
 
 with GPUMonitor() as monitor:
     forward(model, batch)
-print(forward.last_result)
-print(monitor.get_summary())
+result, summary = forward.last_result, monitor.get_summary()  # to print
 """
 
 from __future__ import annotations

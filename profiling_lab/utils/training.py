@@ -40,7 +40,7 @@ class TrainingProfiler:
     for batch in profiler.data(loader):
         with profiler.profile_step(batch_size=len(batch)):
             train(batch)
-    print(profiler.summary())
+    summary = profiler.summary()
 
     The first `warmup_steps` steps do not count. device: default the current GPU at the first step, else the
     CPU. The peak of torch's memory statistics is reset when the first step that counts begins.

@@ -77,7 +77,7 @@ def test_on_a_gpu() -> None:
     torch.cuda.synchronize()
     result, times = time_call(lambda: a @ a, device="cuda")
     torch.testing.assert_close(result, a @ a)
-    assert times.gpu_span_ns is not None and 0 < times.gpu_span_ns
+    assert times.gpu_span_ns is not None and times.gpu_span_ns > 0
     assert times.host_ns <= times.wall_ns
 
 
