@@ -126,7 +126,7 @@ def test_torch_s_number_is_the_gpu_that_cuda_means(monkeypatch: pytest.MonkeyPat
     """CUDA's 0 is NVML's 1 here, as with CUDA_VISIBLE_DEVICES=1."""
     nvml = install(monkeypatch, FakeGpu("GPU-aaaa", "0000:01:00.0"), FakeGpu("GPU-bbbb", "0000:02:00.0"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setattr(nvml_module, "_cuda_gpus", lambda: [{"uuid": "bbbb", "busLocation": "0000:02:00.0"}])
+    monkeypatch.setattr(nvml_module, "_cuda_gpus", lambda: [{"uuid": "bbbb", "busLocation": "?"}])
     nvml.gpus[1].power_mw = 111_000
     with GPUMonitor(interval=NEVER, device=0) as monitor:
         pass
