@@ -109,7 +109,7 @@ class TrainingProfiler:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Bottleneck:
     """bottleneck: the part that takes most of the time, or None; why: the numbers, or what is missing."""
 
     bottleneck: str | None
@@ -117,10 +117,10 @@ class Verdict:
     data_share: float | None = None
 
 
-def verdict(steps: list[LoopStep], loads_data: bool) -> Verdict:
+def verdict(steps: list[LoopStep], loads_data: bool) -> Bottleneck:
     """Where the time of a loop goes, from its steps alone."""
     if len(steps) < LEAST_STEPS:
-        return Verdict(None, f"{len(steps)} steps were measured, expected at least {LEAST_STEPS}")
+        return Bottleneck(None, f"{len(steps)} steps were measured, expected at least {LEAST_STEPS}")
     gpu = [step for step in steps if step.gpu_span_ns is not None and step.gpu_between_ns is not None]
     if any(step.gpu_span_ns is not None for step in steps):
         # On the GPU's clock: what it idled while the host waited for data.
@@ -132,7 +132,7 @@ def verdict(steps: list[LoopStep], loads_data: bool) -> Verdict:
         data_ns = sum(s.data_ns for s in steps)
         step_ns = sum(s.host_ns for s in steps)
     if total_ns <= 0:
-        return Verdict(None, "the steps took no measurable time")
+        return Bottleneck(None, "the steps took no measurable time")
     parts = {LOADING: data_ns, BETWEEN: total_ns - step_ns - data_ns, STEP: step_ns}
     if not loads_data:
         del parts[LOADING]
@@ -140,17 +140,24 @@ def verdict(steps: list[LoopStep], loads_data: bool) -> Verdict:
     shares = ", ".join(f"{part} {100 * ns / total_ns:.1f} %" for part, ns in parts.items())
     data_share = data_ns / total_ns if loads_data else None
     if largest != STEP or not gpu:
-        return Verdict(largest, f"of the loop's time: {shares}", data_share)
+        return Bottleneck(largest, f"of the loop's time: {shares}", data_share)
     ahead = sum(bool(step.host_ahead) for step in gpu)
     if 2 * ahead > len(gpu):
-        return Verdict(GPU, f"{shares}; the host was a step ahead in {ahead} of {len(gpu)} steps", data_share)
-    return Verdict(
+        return Bottleneck(
+            GPU, f"{shares}; the host was a step ahead in {ahead} of {len(gpu)} steps", data_share
+        )
+    return Bottleneck(
         None, f"{shares}; in the step either the GPU works or it waits for launches. {_RECORD}", data_share
     )
 
 
 def _summary(
-    device: str, steps: list[LoopStep], sizes: list[int], warmup: int, peak_bytes: int | None, found: Verdict
+    device: str,
+    steps: list[LoopStep],
+    sizes: list[int],
+    warmup: int,
+    peak_bytes: int | None,
+    found: Bottleneck,
 ) -> dict[str, Any]:
     # The way to the first step that counts belongs to it, unless nothing was before.
     loop_ns = sum(step.between_ns + step.host_ns for step in steps)
