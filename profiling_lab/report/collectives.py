@@ -74,7 +74,7 @@ _FIELDS = (
     Field("ranks"),
     Field("step"),
     Field("number"),
-    Field("which", "step: number", value=_which, for_people_only=True),
+    Field("which", "number", value=_which, for_people_only=True),
     Field("start_ns"),
     *stats_fields("times", count="calls"),
     Field("size_count", value="sizes.count"),
