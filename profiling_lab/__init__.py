@@ -9,16 +9,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from profiling_lab.api import Table, TraceTables, collectives, diff, ranks
+    from profiling_lab.api import open as open
     from profiling_lab.integrations.torch_profiler import profile, trace_handler
     from profiling_lab.recording import Schedule, record, step
     from profiling_lab.trace import Trace
 
-__all__ = ["Schedule", "Trace", "__version__", "profile", "record", "step", "trace_handler"]
+# Without `open`: `from profiling_lab import *` must not replace Python's own.
+__all__ = [
+    "Schedule",
+    "Table",
+    "Trace",
+    "TraceTables",
+    "__version__",
+    "collectives",
+    "diff",
+    "profile",
+    "ranks",
+    "record",
+    "step",
+    "trace_handler",
+]
 
 _LAZY = {
     "Schedule": "profiling_lab.recording",
+    "Table": "profiling_lab.api",
     "Trace": "profiling_lab.trace",
+    "TraceTables": "profiling_lab.api",
+    "collectives": "profiling_lab.api",
+    "diff": "profiling_lab.api",
+    "open": "profiling_lab.api",
     "profile": "profiling_lab.integrations.torch_profiler",
+    "ranks": "profiling_lab.api",
     "record": "profiling_lab.recording",
     "step": "profiling_lab.recording",
     "trace_handler": "profiling_lab.integrations.torch_profiler",
@@ -35,3 +57,8 @@ def __getattr__(name: str) -> Any:
 
         return version("profiling-lab")
     raise AttributeError(f"module 'profiling_lab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    helpers = {"Any", "TYPE_CHECKING", "annotations"}
+    return sorted({*globals(), *_LAZY, "__version__"} - helpers)

@@ -19,6 +19,7 @@ REPO = OWN.parents[1]
 FOLDERS = (
     "benchmarks/",
     "profiling_lab/analysis/",
+    "profiling_lab/api/",
     "profiling_lab/cli/",
     "profiling_lab/demo/",
     "profiling_lab/doctor/",

@@ -24,6 +24,10 @@ RECORDING = (
     "recording.recorder",
     "recording.schedule",
     "integrations.torch_profiler",
+    "api.trace_tables",
+    "api.table",
+    "api.row",
+    "api.comparisons",
     "trace.trace",
     "errors",
 )

@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from profiling_lab.api import TraceTables
     from profiling_lab.trace import Trace
 
 
@@ -83,6 +84,14 @@ def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
     except BaseException:
         trace.close()
         raise
+
+
+def open_tables(args: argparse.Namespace) -> TraceTables:
+    """The tables of that part. Use it as `with open_tables(args) as trace`."""
+    from profiling_lab.api import TraceTables
+
+    own, steps_by = getattr(args, "own", ()), getattr(args, "steps_by", None)
+    return TraceTables(open_trace(args), own=own, steps_by=steps_by)
 
 
 def add_steps_by(parser: argparse.ArgumentParser) -> None:

@@ -34,16 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        own, limit = tuple(args.own), args.limit or None
-        if args.launch:
-            from profiling_lab.analysis.kernels.launches import launches
-            from profiling_lab.report.kernels.launches import launches_report
-
-            write(launches_report(trace, launches(trace, own, limit), args.lines), args.format)
-            return 0
-        from profiling_lab.analysis.apis import apis
-        from profiling_lab.report.apis import apis_report
-
-        write(apis_report(trace, apis(trace, own, limit), args.lines), args.format)
+    with shared.open_tables(args) as trace:
+        table = trace.launches if args.launch else trace.apis
+        write(table(lines=args.lines, limit=args.limit).report, args.format)
     return 0

@@ -24,8 +24,8 @@ exit codes: 0 no finding at the level of --fail-on, 1 findings, 3 all rules abst
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
-    parser.add_argument("--only", metavar="A,B", type=shared_rules.names, help="only these rules")
-    parser.add_argument("--skip", metavar="A,B", type=shared_rules.names, help="all rules but these")
+    parser.add_argument("--only", metavar="A,B", help="only these rules")
+    parser.add_argument("--skip", metavar="A,B", default="", help="all rules but these")
     parser.add_argument(
         "--fail-on",
         metavar="WHAT",
@@ -49,24 +49,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import sys
 
-    from profiling_lab.analysis.coverage import coverage
     from profiling_lab.errors import NotEnoughDataError
-    from profiling_lab.report.check import check_annotations, check_report
+    from profiling_lab.report.check import check_annotations
     from profiling_lab.report.table import write
     from profiling_lab.rules import parse_fail_on
-    from profiling_lab.rules import run as apply
-    from profiling_lab.trace.ownership import Ownership
 
     fails = parse_fail_on(args.fail_on)
-    rules, settings = shared_rules.chosen_rules(args, args.only, args.skip)
-    own = tuple(args.own)
-    with shared.open_trace(args) as trace:
-        checked = apply(trace, rules, own, settings, args.steps_by, args.whole)
-        if args.format == "github":
-            sys.stdout.writelines(f"{line}\n" for line in check_annotations(checked))
-        else:
-            covered = coverage(trace, trace.stacks.own_rows(Ownership(own)))
-            write(check_report(trace, checked, covered, args.limit or None), args.format)
+    with shared.open_tables(args) as trace:
+        found = trace.check(
+            args.only,
+            skip=args.skip,
+            set=args.set,
+            rules_from=args.rules_from,
+            whole=args.whole,
+            limit=args.limit,
+        )
+    checked = found.result
+    if args.format == "github":
+        sys.stdout.writelines(f"{line}\n" for line in check_annotations(checked))
+    else:
+        write(found.report, args.format)
     if any(fails(finding, checked.span_ns) for finding in checked.findings):
         return 1
     return 0 if checked.could_tell else NotEnoughDataError.exit_code

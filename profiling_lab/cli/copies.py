@@ -37,22 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_format(parser)
 
 
-def _rate(text: str) -> int:
+def _rate(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"expected GB/s, such as 55, not {text}")
-    return round(value * 1e9)
+    return value
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.copies import copies
-    from profiling_lab.report.copies import copies_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        result = copies(trace, args.by, tuple(args.own), args.limit or None, args.peak)
-        write(copies_report(trace, result, args.lines), args.format)
+    with shared.open_tables(args) as trace:
+        write(trace.copies(args.by, peak=args.peak, lines=args.lines, limit=args.limit).report, args.format)
     return 0

@@ -32,16 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.gaps.gaps import gaps
-    from profiling_lab.analysis.gaps.longest import longest_gaps
-    from profiling_lab.report.gaps import gap_list_report, gaps_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        result = gaps(trace, args.steps_by, tuple(args.own), args.limit or None)
-        if args.by == "gap":
-            listed = longest_gaps(trace, tuple(args.own), args.limit or None)
-            write(gap_list_report(trace, result, listed), args.format)
-        else:
-            write(gaps_report(trace, result), args.format)
+    with shared.open_tables(args) as trace:
+        write(trace.gaps(args.by, limit=args.limit).report, args.format)
     return 0

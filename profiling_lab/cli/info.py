@@ -22,16 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.coverage import coverage
-    from profiling_lab.analysis.info import info
     from profiling_lab.errors import UnreadableInputError
-    from profiling_lab.report.info import info_report
     from profiling_lab.report.table import write
-    from profiling_lab.trace.ownership import Ownership
 
-    with shared.open_trace(args) as trace:
-        own_row = trace.stacks.own_rows(Ownership(tuple(args.own)))
-        covered = coverage(trace, own_row) if len(trace.operations) else None
-        write(info_report(trace, info(trace), covered), args.format)
+    with shared.open_tables(args) as tables:
+        write(tables.info().report, args.format)
         # The rest is shown. But a file that lost all GPU events is unreadable as a recording.
-        return UnreadableInputError.exit_code if covered is None and trace.source.is_cut else 0
+        trace = tables.trace
+        return UnreadableInputError.exit_code if not len(trace.operations) and trace.source.is_cut else 0

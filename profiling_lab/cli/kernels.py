@@ -61,20 +61,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.kernels.kernels import top_kernels
-    from profiling_lab.report.kernels.kernels import kernels_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        result = top_kernels(
-            trace,
-            args.limit or None,
-            tuple(args.own),
-            args.group_by,
-            args.phases,
-            args.occupancy,
-            lines=not args.totals,
+    with shared.open_tables(args) as trace:
+        write(
+            trace.kernels(
+                args.group_by,
+                stats=args.stats,
+                phases=args.phases,
+                occupancy=args.occupancy,
+                totals=args.totals,
+                stacks=args.stacks,
+                depth=args.depth,
+                limit=args.limit,
+            ).report,
+            args.format,
         )
-        stacks = args.stacks if args.depth > 0 else 0
-        write(kernels_report(trace, result, stacks, args.depth, args.stats), args.format)
     return 0

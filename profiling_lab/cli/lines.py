@@ -80,25 +80,14 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.errors import UsageError
     from profiling_lab.report.table import write
 
-    own, limit = tuple(args.own), args.limit or None
     for of_tree, option in ((False, "by"), (False, "sort"), (True, "min_share")):
         if args.tree != of_tree and getattr(args, option) is not None:
             with_tree = "works only" if of_tree else "cannot be combined"
             raise UsageError(f"--{option.replace('_', '-')} {with_tree} with --tree")
-    with shared.open_trace(args) as trace:
-        if args.tree:
-            from profiling_lab.analysis.flame import call_tree
-            from profiling_lab.report.lines_tree import tree_report
-
-            share = 0.005 if args.min_share is None else args.min_share
-            tree = call_tree(trace, args.phase, own, args.depth, limit, share)
-            write(tree_report(trace, tree, "\u00a0\u00a0" if args.format == "md" else "  "), args.format)
-        else:
-            from profiling_lab.analysis.lines import By, Sort, lines
-            from profiling_lab.report.lines import lines_report
-
-            by: By = args.by or "line"
-            sort: Sort = args.sort or "all"
-            result = lines(trace, by, args.phase, own, args.depth, limit, sort)
-            write(lines_report(trace, result), args.format)
+    asked = {"phase": args.phase, "depth": args.depth, "limit": args.limit}
+    asked |= {
+        name: given for name in ("by", "sort", "min_share") if (given := getattr(args, name)) is not None
+    }
+    with shared.open_tables(args) as trace:
+        write((trace.call_tree if args.tree else trace.lines)(**asked).report, args.format)
     return 0

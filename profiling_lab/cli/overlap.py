@@ -31,12 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.overlap.overlap import overlap
-    from profiling_lab.analysis.overlap.pairs import overlap_pairs
-    from profiling_lab.report.overlap import overlap_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        pairs = overlap_pairs(trace) if args.by == "pair" else ()
-        write(overlap_report(trace, overlap(trace), args.by, args.limit or None, pairs), args.format)
+    with shared.open_tables(args) as trace:
+        write(trace.overlap(args.by, limit=args.limit).report, args.format)
     return 0

@@ -35,11 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.ranges.ranges import ranges
-    from profiling_lab.report.ranges import ranges_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        result = ranges(trace, args.tree, args.merge_numbers, tuple(args.own), args.limit or None)
-        write(ranges_report(trace, result, args.lines, args.stats), args.format)
+    with shared.open_tables(args) as trace:
+        write(
+            trace.ranges(
+                tree=args.tree,
+                merge_numbers=args.merge_numbers,
+                stats=args.stats,
+                lines=args.lines,
+                limit=args.limit,
+            ).report,
+            args.format,
+        )
     return 0

@@ -43,13 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profiling_lab.api import TraceTables
     from profiling_lab.errors import UsageError
-    from profiling_lab.report.rules import rule_report, rules_report
     from profiling_lab.report.table import write
 
     if args.list and args.rule:
         raise UsageError("expected either NAME or --list, not both")
-    wanted = shared_rules.names(args.rule) if args.rule else None
-    rules, settings = shared_rules.chosen_rules(args, wanted)
-    write(rule_report(rules[0], settings) if args.rule else rules_report(rules, settings), args.format)
+    table = TraceTables.rules(args.rule or None, set=args.set, rules_from=args.rules_from)
+    write(table.report, args.format)
     return 0

@@ -30,11 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.steps import steps
-    from profiling_lab.report.steps import steps_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        result = steps(trace, args.steps_by, args.limit or None, args.host)
-        write(steps_report(trace, result), args.format)
+    with shared.open_tables(args) as trace:
+        write(trace.steps(host=args.host, limit=args.limit).report, args.format)
     return 0

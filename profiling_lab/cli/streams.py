@@ -25,11 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.overlap.streams import streams
-    from profiling_lab.report.streams import streams_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        result = streams(trace, tuple(args.own), args.limit or None)
-        write(streams_report(trace, result, args.lines), args.format)
+    with shared.open_tables(args) as trace:
+        write(trace.streams(lines=args.lines, limit=args.limit).report, args.format)
     return 0

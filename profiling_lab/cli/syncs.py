@@ -24,10 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profiling_lab.analysis.syncs import syncs
-    from profiling_lab.report.syncs import syncs_report
     from profiling_lab.report.table import write
 
-    with shared.open_trace(args) as trace:
-        write(syncs_report(trace, syncs(trace, tuple(args.own), args.limit or None)), args.format)
+    with shared.open_tables(args) as trace:
+        write(trace.syncs(limit=args.limit).report, args.format)
     return 0

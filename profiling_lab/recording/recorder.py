@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import os
@@ -11,9 +12,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.recording import (
@@ -426,7 +427,28 @@ def _why_taken(taken: files.OccupiedError) -> str:
     return f"{taken.path} cannot be written by the recorder: it is a link, a folder or another user's file"
 
 
-@contextmanager
+_Options = ParamSpec("_Options")
+
+
+def _with_options_of(
+    constructor: Callable[_Options, Recorder],
+) -> Callable[[Callable[..., Iterator[Recorder]]], Callable[_Options, AbstractContextManager[Recorder]]]:
+    """A context manager with the arguments of a constructor: for type checkers, help() and tab completion."""
+
+    def decorate(
+        function: Callable[..., Iterator[Recorder]],
+    ) -> Callable[_Options, AbstractContextManager[Recorder]]:
+        managed: Any = contextmanager(function)
+        managed.__signature__ = inspect.signature(constructor).replace(
+            return_annotation="AbstractContextManager[Recorder]"
+        )
+        checked: Callable[_Options, AbstractContextManager[Recorder]] = managed
+        return checked
+
+    return decorate
+
+
+@_with_options_of(Recorder)
 def record(
     path: str | os.PathLike[str] | None = None, *, overwrite: bool = False, **options: Any
 ) -> Iterator[Recorder]:

@@ -12,6 +12,8 @@ from profiling_lab.report.table import Column, Table, Unit, Value
 Getter: TypeAlias = str | Callable[[Any], Any]
 """an attribute of the row, like `stats.total`, or a function of the row"""
 
+_UNIT_OF_ENDING = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_bytes_per_s": Unit.RATE, "_frac": Unit.FRAC}
+
 
 def getter(value: Getter) -> Callable[[Any], Any]:
     """Along a path of attributes None leads to None."""
@@ -53,6 +55,12 @@ class Field:
         rounds = self.unit is Unit.FRAC and self.digits is not None and value is not None
         return round(value, self.digits) if rounds else value
 
+    @property
+    def data_column(self) -> Column:
+        """The unit of the value in files: where people see no column of that unit, the key says it."""
+        units = (unit for ending, unit in _UNIT_OF_ENDING.items() if self.key.endswith(ending))
+        return Column(self.key, self.title, next(units, Unit.TEXT) if self.unit is Unit.TEXT else self.unit)
+
 
 def table_of(
     fields: Iterable[Field],
@@ -74,6 +82,7 @@ def table_of(
         tuple(details),
         tuple({f.key: f.data(row) for f in fields if not f.for_people_only} for row in rows),
         details_in,
+        tuple(field.data_column for field in fields if not field.for_people_only),
     )
 
 

@@ -14,23 +14,18 @@ from profiling_lab.trace import Trace
 from profiling_lab.trace.phases import LINE_PHASES
 
 
-def tree_report(trace: Trace, tree: CallTree, indent: str = "  ") -> Report:
-    """Nodes of a call tree as a report, indented; times include what a line called but for `self`.
-
-    indent: the text before a node for each above it; Markdown swallows common spaces.
-    """
+def tree_report(trace: Trace, tree: CallTree) -> Report:
+    """Nodes of a call tree as a report, indented; times include what a line called but for `self`."""
     phases = shown_phases([node.inclusive_phase_ns for node in tree.nodes], tree.phase, total="inclusive_ns")
-    table = table_of(
-        _fields(tree, indent), f"key function {phases} self_ns share_frac", tree.nodes, tree.total_nodes
-    )
+    table = table_of(_fields(tree), f"key function {phases} self_ns share_frac", tree.nodes, tree.total_nodes)
     return trace_report("lines", trace, tree.coverage, (), table)
 
 
-def _fields(tree: CallTree, indent: str) -> tuple[Field, ...]:
+def _fields(tree: CallTree) -> tuple[Field, ...]:
     all_ns = tree.nodes[0].inclusive_ns
     function, *place = frame_fields("frame", no_line=0)
     return (
-        Field("key", "line", cell=lambda node: indent * node.depth + _shown(node)),
+        Field("key", "line", cell=lambda node: "  " * node.depth + _shown(node)),
         Field("parent", value=lambda node: tree.nodes[node.parent].key if node.parent >= 0 else None),
         Field("depth"),
         replace(function, title="function"),

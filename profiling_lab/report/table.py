@@ -52,7 +52,8 @@ class Table:
     """Rows in order, each with one value per column. None is unknown and shows as `-`; it is never 0.
 
     `details` are lines under a row, for people only; in Markdown they are in the cell of the column
-    `details_in`, without it in that of the first text. `data` is what JSON holds instead of a row.
+    `details_in`, without it in that of the first text. `data` is what JSON holds instead of a row, and
+    `data_columns` names and units of its values.
     """
 
     columns: tuple[Column, ...]
@@ -61,6 +62,7 @@ class Table:
     details: tuple[tuple[str, ...], ...] = ()
     data: tuple[dict[str, Any], ...] | None = None
     details_in: str = ""
+    data_columns: tuple[Column, ...] = ()
 
     @property
     def truncated(self) -> bool:
@@ -91,7 +93,7 @@ def write(report: Report, form: str, stream: TextIO | None = None) -> None:
     writers[form](report, stream or sys.stdout)
 
 
-def _titles_and_cells(table: Table) -> tuple[list[str], list[list[str]]]:
+def titles_and_cells(table: Table) -> tuple[list[str], list[list[str]]]:
     """Titles with the unit of their column, and every value as people read it."""
     times: dict[str, list[int]] = {}
     for i, column in enumerate(table.columns):
@@ -142,6 +144,7 @@ def _write_text(report: Report, stream: TextIO) -> None:
         width=None if on_terminal else _ANY_WIDTH,
         highlight=False,
         emoji=False,
+        force_jupyter=False,  # in a notebook rich shows what is meant for `stream`
     )
     for line in report.header:
         console.print(Text(line))
@@ -188,7 +191,7 @@ def _rich_table(table: Table, fold: bool) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    titles, cells = _titles_and_cells(table)
+    titles, cells = titles_and_cells(table)
     out = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, (column, title) in enumerate(zip(table.columns, titles, strict=True)):
         is_text = column.unit is Unit.TEXT
@@ -209,7 +212,7 @@ def _rich_table(table: Table, fold: bool) -> Any:
 
 
 def _write_markdown(report: Report, stream: TextIO) -> None:
-    titles, cells = _titles_and_cells(report.table)
+    titles, cells = titles_and_cells(report.table)
     in_list = False
     for line in report.header:
         was_in_list, in_list = in_list, line.startswith(" ")
@@ -235,6 +238,8 @@ def _write_markdown(report: Report, stream: TextIO) -> None:
 
 
 def _markdown(text: str) -> str:
+    nested = len(text) - len(text.lstrip(" "))  # Markdown swallows common spaces
+    text = "\u00a0" * nested + text[nested:]
     for mark in "\\|<>*_`":
         text = text.replace(mark, {"<": "&lt;", ">": "&gt;"}.get(mark, f"\\{mark}"))
     return text
