@@ -9,6 +9,7 @@ from profiling_lab.analysis.flame import CallNode, CallTree
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import shown_phases, shown_place
+from profiling_lab.report.source_text import source_fields, text_of
 from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.phases import LINE_PHASES
@@ -20,8 +21,13 @@ def tree_report(trace: Trace, tree: CallTree, indent: str = "  ") -> Report:
     indent: the text before a node for each above it; Markdown swallows common spaces.
     """
     phases = shown_phases([node.inclusive_phase_ns for node in tree.nodes], tree.phase, total="inclusive_ns")
+    texts = trace.source_texts
+    source = "source" if any(text_of(texts, node.frame) for node in tree.nodes) else ""
     table = table_of(
-        _fields(tree, indent), f"key function {phases} self_ns share_frac", tree.nodes, tree.total_nodes
+        (*_fields(tree, indent), *source_fields(texts, "frame")),
+        f"key function {phases} self_ns share_frac {source}",
+        tree.nodes,
+        tree.total_nodes,
     )
     return trace_report("lines", trace, tree.coverage, (), table)
 
