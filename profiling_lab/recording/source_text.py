@@ -37,7 +37,7 @@ def conditions() -> dict[str, str]:
 
 
 def _machine() -> str:
-    """Distinguishes machines. Not the host name itself, which is nobody's business."""
+    """Distinguishes machines. The capture has this hash, not the host name."""
     return hashlib.sha256(socket.gethostname().encode(errors="replace")).hexdigest()[:16]
 
 

@@ -13,8 +13,10 @@ import pytest
 from recorder.jobs import Job, prepare
 
 from profiling_lab.cli import main
+from profiling_lab.errors import UsageError
 from profiling_lab.recording import source_text
 from profiling_lab.recording.convert import convert
+from profiling_lab.recording.live.request import Request
 from profiling_lab.recording.merging.merge import merge
 from profiling_lab.recording.meta_names import SOURCE
 from profiling_lab.trace import Trace
@@ -241,3 +243,12 @@ def test_merged_ranks(run: Any, tmp_path: Path, module: Path) -> None:
         file.execute("DROP TABLE PYREC_SOURCE")
     merge(parts, tmp_path / "job.sqlite")
     assert texts(tmp_path / "job.sqlite")["script.py", 5] == "fake.kernel('rank 1')"
+
+
+def test_attach_asks_for_a_recording_without_texts() -> None:
+    """The listener passes every option of the request to its Recorder."""
+    asked = Request(path="/run.sqlite", source=False)
+    assert Request.of(asked.as_message()).source is False
+    assert Request.of({"path": "/run.sqlite"}).source is True
+    with pytest.raises(UsageError, match="source"):
+        Request.of({"path": "/run.sqlite", "source": "no"})
