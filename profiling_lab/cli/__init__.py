@@ -36,6 +36,7 @@ COMMANDS = (
     "diff",
     "report",
     "ranks",
+    "collectives",
     "export",
     "info",
     "doctor",
