@@ -66,6 +66,7 @@ SCHEMA = {
     "PYREC_META": "name:text value:text",
     "PYREC_HOST_EVENT": "start! end! globalTid nameId stackId",
     "PYREC_WINDOW": "start! end firstStep",
+    "PYREC_SOURCE": "fileId line text:text",
 }
 
 
@@ -308,6 +309,10 @@ class TraceBuilder:
             nameId=self.string(text),
             stackId=self._stack_id(parse_stack(stack)),
         )
+
+    def source(self, file: str, line: int, text: str) -> TraceBuilder:
+        """The text of a line of code."""
+        return self.row("PYREC_SOURCE", fileId=self.string(file), line=line, text=text)
 
     def _stack_id(self, frames: Stack) -> int:
         node = 0

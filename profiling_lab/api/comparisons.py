@@ -161,8 +161,8 @@ def collectives(
 ) -> Table[CollectivesResult]:
     """The collectives of a job: bytes, group, bandwidth, exposed and hidden time, and their lines.
 
-    traces ... device: as in `ranks`; one rank is enough. lines: the most lines under a
-    row of the printed table.
+    traces ... device: as in `ranks`; one rank is enough. lines: the most lines under a row
+    of the printed table.
 
     Raises as `ranks`, and NotEnoughDataError where there is no collective.
     """

@@ -55,7 +55,7 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
     from profiling_lab.recording.run_script import end_process, find_module, find_script, run_script
 
     wants = [args.output, args.overwrite, args.max_size, args.status, *sampling_options(args)]
-    wants += [args.no_stacks, args.no_nvtx, args.graph_nodes]
+    wants += [args.no_stacks, args.no_source, args.no_nvtx, args.graph_nodes]
     if any(wants) or schedule != Schedule():
         raise UsageError(
             "--dormant records nothing by itself: tell profiling-lab attach what to record, and where to"

@@ -66,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_sampling(parser)
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
+    parser.add_argument(
+        "--no-source", action="store_true", help="do not store the text of the lines in the Python stacks"
+    )
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
     parser.add_argument(
         "--max-size", metavar="SIZE", type=_size, default=0, help="record at most this much (500MB, 2GB)"
@@ -95,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
             most_bytes=args.max_size,
             stacks=not args.no_stacks,
             nvtx=not args.no_nvtx,
+            source=not args.no_source,
         )
         request.schedule()  # an invalid schedule is reported without contacting the process
         spool = Path(live.attach(request)["spool"])

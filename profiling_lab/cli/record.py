@@ -74,6 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-children", action="store_true", help="do not record the processes that the script starts"
     )
     parser.add_argument("--no-stacks", action="store_true", help="do not record Python stacks")
+    parser.add_argument(
+        "--no-source", action="store_true", help="do not store the text of the lines in the Python stacks"
+    )
     parser.add_argument("--no-nvtx", action="store_true", help="do not record NVTX ranges")
     parser.add_argument(
         "--graph-nodes",
@@ -224,6 +227,7 @@ def _run_script(args: argparse.Namespace) -> int:
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
         sample_hz=sample_hz(args),
+        source=not args.no_source,
         most_bytes=args.max_size or most_bytes_of_budget(args),
     )
     if not args.overwrite:
@@ -294,6 +298,7 @@ def _plan(args: argparse.Namespace) -> Plan | None:
         nvtx=not args.no_nvtx,
         graph_nodes=args.graph_nodes,
         sample_hz=sample_hz(args),
+        source=not args.no_source,
         most_bytes=args.max_size,
         schedule=_schedule(args).changes(),
     )

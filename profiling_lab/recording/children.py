@@ -50,6 +50,7 @@ class Plan:
     nvtx: bool = True
     graph_nodes: bool = False
     sample_hz: int = 0
+    source: bool = True
     most_bytes: int = 0
     schedule: dict[str, object] = field(default_factory=dict)
 
@@ -106,6 +107,7 @@ def begin(text: str, uses_gpu: bool) -> None:
             nvtx=plan.nvtx,
             graph_nodes=plan.graph_nodes,
             sample_hz=plan.sample_hz,
+            source=plan.source,
             most_bytes=plan.most_bytes,
             schedule=Schedule(**plan.schedule),  # type: ignore[arg-type]
             even_if_idle=bool(plan.schedule),  # an empty file says that the windows missed the work

@@ -12,4 +12,5 @@ SYSTEM_INFO = "system_info"
 PROCESS_NAME = "process_name"
 GENERATED_CODE = "generated_code"
 CELLS = "cells"
-NOT_IN_THE_META_TABLE = frozenset({GPU_INFO, SYSTEM_INFO, GENERATED_CODE, CELLS})
+SOURCE = "source"
+NOT_IN_THE_META_TABLE = frozenset({GPU_INFO, SYSTEM_INFO, GENERATED_CODE, CELLS, SOURCE})

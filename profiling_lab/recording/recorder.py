@@ -28,6 +28,7 @@ from profiling_lab.recording import (
     output_name,
     process_end,
     signals,
+    source_text,
 )
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.gpu_wait import wait_for_gpu
@@ -56,7 +57,8 @@ class Recorder:
     its kernels, each with the line that captured it, instead of as a whole. In a process that used the GPU
     before the recording began, this applies to every graph. sample_hz: how often per second the Python
     stacks of all threads are sampled, to attribute idle time of the GPU to the line that the host was in
-    (0: never; see MOST_SAMPLE_HZ). even_if_idle: False writes no file if the GPU did nothing.
+    (0: never; see MOST_SAMPLE_HZ). source: store the text of the lines in the stacks, as their files
+    were when the program started. even_if_idle: False writes no file if the GPU did nothing.
 
     on_phase: called when a window opens or closes, on the thread that does it. give_way: for a recording
     that was requested from outside of the program. It is called when the program starts its own recording,
@@ -78,6 +80,7 @@ class Recorder:
         nvtx: bool = True,
         script: str | None = None,
         sample_hz: int = 0,
+        source: bool = True,
         schedule: Schedule | None = None,
         most_bytes: int = 0,
         graph_nodes: bool = False,
@@ -100,6 +103,7 @@ class Recorder:
         if sample_hz and not stacks:
             raise UsageError("samples of Python are stacks: sample_hz needs stacks=True")
         self._sample_hz = sample_hz
+        self._source = source
         self._most_bytes = most_bytes
         self._on_phase, self._give_way = on_phase, give_way
         self._schedule_runner = ScheduleRunner(schedule or Schedule(), self._wait_for_gpu, on_phase)
@@ -350,6 +354,7 @@ class Recorder:
             "overhead_start_ns": str(int(start_seconds * 1e9)),
             SYSTEM_INFO: json.dumps(gpu_facts.system()),
             **rank_in_job().facts(),
+            **(source_text.conditions() if self._source else {}),
             "gpu_reason": self._reasons.get("gpu", ""),
             "stacks_state": self._reasons.get("stacks", "on"),
             "samples_per_second": str(self._sample_hz),

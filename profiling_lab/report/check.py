@@ -13,6 +13,7 @@ from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import shown_path
+from profiling_lab.report.source_text import SourceTexts, source_fields, text_of
 from profiling_lab.report.table import Report, Unit
 from profiling_lab.rules import Abstain, Checked, Finding
 from profiling_lab.trace import Trace
@@ -30,11 +31,11 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
         trace={"path": str(trace.path)},
         header=(*coverage_header(trace, coverage), *_verdict(checked)),
         table=table_of(
-            _fields(shown),
+            _fields(shown, trace.source_texts),
             f"cost_ns {per_step} severity what",
             shown,
             len(checked.findings),
-            map(_details, shown),
+            (_details(finding, trace.source_texts) for finding in shown),
             details_in="what",
         ),
         coverage=coverage_data(coverage)
@@ -87,13 +88,15 @@ def _why(abstain: Abstain) -> str:
     return f"{abstain.reason}; it takes {abstain.to_record}" if abstain.to_record else abstain.reason
 
 
-def _details(finding: Finding) -> tuple[str, ...]:
+def _details(finding: Finding, texts: SourceTexts) -> tuple[str, ...]:
     place = finding.place
     where = f"{shown_path(place.file)}:{place.line} {place.function}" if place else "no line known"
     shown = ", ".join(map(str, finding.evidence[:_SHOWN_EVIDENCE]))
     more = f" and {finding.events - _SHOWN_EVIDENCE:,} more" if finding.events > _SHOWN_EVIDENCE else ""
+    text = text_of(texts, place)
     return (
         f"at {where}; rule {finding.rule}; cost: {finding.cost_of}; confidence {finding.confidence}",
+        *((f"source: {text}",) if text else ()),
         f"do: {finding.remedy}",
         *_effects(finding),
         f"evidence: {shown}{more}",
@@ -119,7 +122,7 @@ def _keys(findings: Sequence[Finding]) -> list[str]:
     return keys
 
 
-def _fields(findings: Sequence[Finding]) -> tuple[Field, ...]:
+def _fields(findings: Sequence[Finding], texts: SourceTexts) -> tuple[Field, ...]:
     keys = dict(zip(map(id, findings), _keys(findings), strict=True))
     return (
         Field("key", value=lambda finding: keys[id(finding)]),
@@ -133,6 +136,7 @@ def _fields(findings: Sequence[Finding]) -> tuple[Field, ...]:
         Field("gain_per_step_ns"),
         Field("cost_of"),
         *frame_fields("place"),
+        *source_fields(texts, "place"),
         Field("what", "finding"),
         Field("remedy"),
         Field("events"),

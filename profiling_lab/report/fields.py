@@ -45,6 +45,7 @@ class Field:
     cell: Callable[[Any], Value] | None = None
     for_people_only: bool = False
     digits: int | None = 6
+    may_be_cut: bool = False
 
     @property
     def get(self) -> Callable[[Any], Any]:
@@ -76,7 +77,7 @@ def table_of(
     shown = [known[key] for key in columns.split()]
     cells = [field.cell or field.get for field in shown]
     return Table(
-        tuple(Column(field.key, field.title, field.unit, field.scale) for field in shown),
+        tuple(Column(field.key, field.title, field.unit, field.scale, field.may_be_cut) for field in shown),
         tuple(tuple(cell(row) for cell in cells) for row in rows),
         total_matched,
         tuple(details),

@@ -14,6 +14,7 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.names import readable
+from profiling_lab.report.source_text import source_fields
 from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.phases import LINE_PHASES
@@ -29,9 +30,12 @@ def lines_report(trace: Trace, result: LinesResult) -> Report:
     function = "function" if result.by == "line" else ""
     inclusive = "inclusive_ns" if any(r.inclusive_ns != r.gpu_ns for r in rows) and not is_named else ""
     copies = "copies" if any(row.copies for row in rows) else ""
+    texts = trace.source_texts if result.by == "line" else {}
+    source = "source" if any((row.file, row.line) in texts for row in rows) else ""
+    phases = shown_phases(times, result.phase)
     table = table_of(
-        _fields(trace, result.by),
-        f"key {function} {shown_phases(times, result.phase)} {inclusive} kernels {copies} share_frac",
+        (*_fields(trace, result.by), *source_fields(texts, lambda row: row)),
+        f"key {function} {phases} {inclusive} kernels {copies} share_frac {source}",
         rows,
         result.total_matched,
         (tuple(_details(row)) for row in rows),

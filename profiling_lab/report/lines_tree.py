@@ -9,6 +9,7 @@ from profiling_lab.analysis.flame import CallNode, CallTree
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import shown_phases, shown_place
+from profiling_lab.report.source_text import source_fields, text_of
 from profiling_lab.report.table import Report, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.phases import LINE_PHASES
@@ -17,7 +18,14 @@ from profiling_lab.trace.phases import LINE_PHASES
 def tree_report(trace: Trace, tree: CallTree) -> Report:
     """Nodes of a call tree as a report, indented; times include what a line called but for `self`."""
     phases = shown_phases([node.inclusive_phase_ns for node in tree.nodes], tree.phase, total="inclusive_ns")
-    table = table_of(_fields(tree), f"key function {phases} self_ns share_frac", tree.nodes, tree.total_nodes)
+    texts = trace.source_texts
+    source = "source" if any(text_of(texts, node.frame) for node in tree.nodes) else ""
+    table = table_of(
+        (*_fields(tree), *source_fields(texts, "frame")),
+        f"key function {phases} self_ns share_frac {source}",
+        tree.nodes,
+        tree.total_nodes,
+    )
     return trace_report("lines", trace, tree.coverage, (), table)
 
 

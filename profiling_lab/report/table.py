@@ -7,7 +7,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any, TextIO
@@ -38,13 +38,15 @@ class Unit(Enum):
 class Column:
     """`name` is the stable key of JSON and CSV (with its unit: `gpu_ns`), `title` what people read.
 
-    Columns of one `scale` are shown in the same unit of time, because people compare them.
+    Columns of one `scale` are shown in the same unit of time, because people compare them. On a terminal a
+    column that `may_be_cut` gets the room that the others leave.
     """
 
     name: str
     title: str
     unit: Unit = Unit.TEXT
     scale: str = ""
+    may_be_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +153,34 @@ def _write_text(report: Report, stream: TextIO) -> None:
     if report.header and report.table.rows:
         console.print()
     if report.table.rows:
-        _print_table(console, report.table, fold=on_terminal)
+        fitting = _cut(report.table, console.width) if on_terminal else report.table
+        _print_table(console, fitting, fold=on_terminal)
     if footer := _footer(report.table):
         console.print(Text(f"\n{footer}", style="dim"))
     # Cells are padded to the width of their column; behind the last one that is nothing but noise in a file.
     stream.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+
+
+def _cut(table: Table, width: int) -> Table:
+    """The table with its last column cut to the width of the terminal, or without it if there is no room."""
+    if not table.columns[-1].may_be_cut:
+        return table
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    titles, cells = titles_and_cells(table)
+    others = [
+        max(map(cell_len, column)) for column in zip(titles[:-1], *(row[:-1] for row in cells), strict=True)
+    ]
+    room = width - sum(others) - 2 * len(others) - 1
+    if room < _LEAST_TEXT:
+        rows = tuple(row[:-1] for row in table.rows)
+        return replace(table, columns=table.columns[:-1], rows=rows)
+    texts = [Text(row[-1]) for row in cells]
+    for text in texts:
+        text.truncate(room, overflow="ellipsis")
+    rows = tuple((*row[:-1], text.plain) for row, text in zip(table.rows, texts, strict=True))
+    return replace(table, rows=rows)
 
 
 def _print_table(console: Any, table: Table, fold: bool) -> None:

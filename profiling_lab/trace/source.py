@@ -173,6 +173,10 @@ class Source(Protocol):
         """Garbage collections, and compilations by torch.compile."""
         return HostSpans.none()
 
+    def source_texts(self) -> dict[tuple[str, int], str]:
+        """By file and line the text of the line of code; {} if the file has none."""
+        return {}
+
     def samples(self, ownership: Ownership) -> HostSamples:
         """CPU and Python samples. A Python sample is placed at its innermost frame in own code, else at its
         innermost frame.

@@ -204,6 +204,11 @@ class Trace:
         """The Style per range."""
         return self.source.range_styles(self)
 
+    @cached_property
+    def source_texts(self) -> dict[tuple[str, int], str]:
+        """By file and line the text of the line of code; {} if the file has none."""
+        return self.source.source_texts()
+
     @property
     def devices(self) -> dict[tuple[int, int], Device]:
         """By (process number, CUDA ordinal) the GPUs that ran operations, if the file describes them."""

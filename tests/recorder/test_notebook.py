@@ -52,7 +52,13 @@ def test_lines_of_cells_go_by_the_cells_number(run_cells: Any, tmp_path: Path) -
     with Trace.open(tmp_path / "run.sqlite") as trace:
         # The fake driver stands for torch, so the caller is the program's innermost line.
         keys = {row.key.split(" < ", 1)[1] for row in lines(trace, depth=3).rows}
-    assert keys == {"In[2]:2 < In[3]:2", "In[3]:3"}
+        assert keys == {"In[2]:2 < In[3]:2", "In[3]:3"}
+        texts = {key: text for key, text in trace.source_texts.items() if key[0].startswith("In[")}
+    assert texts == {
+        ("In[2]", 2): "fake.kernel('a')",
+        ("In[3]", 2): "train()",
+        ("In[3]", 3): "fake.kernel('b')",
+    }
 
 
 def test_a_cell_that_records_can_be_run_twice(run_cells: Any, tmp_path: Path) -> None:

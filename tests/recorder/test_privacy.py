@@ -13,7 +13,7 @@ import pytest
 from profiling_lab.recording.convert import convert
 from profiling_lab.recording.merging.merge import merge
 
-# Values that a program has at hand while it launches. Its code, names, files and NVTX texts are recorded.
+# Values that a program has at hand while it launches. Its lines, names, files and NVTX texts are recorded.
 SECRETS = {
     "MY_TOKEN": "environment-secret-1",
     "HTTPS_PROXY": "http://user:environment-secret-2@proxy",
@@ -22,6 +22,7 @@ SECRETS = {
 PROGRAM = """
 import shutil, stat
 os.umask(0)
+TOKEN, KEY = "MY_TOKEN", "WANDB_API_KEY"  # this line runs before the recording
 sys.argv += ["--api-key", "argument-secret-4", "--password=argument-secret-5"]
 def layer(token, *rest, **more):
     local = token.upper().lower()
@@ -29,9 +30,9 @@ def layer(token, *rest, **more):
     while _recorder.status().get("sample_moments", "1") == "0": sum(range(100))
     return local
 class Holder:
-    def __init__(self): self.token = os.environ["MY_TOKEN"]
+    def __init__(self): self.token = os.environ[TOKEN]
     def __repr__(self): return self.token
-    def call(self): return layer(self.token, os.environ["WANDB_API_KEY"], key=sys.argv[-1], me=self)
+    def call(self): return layer(self.token, os.environ[KEY], key=sys.argv[-1], me=self)
 from profiling_lab import _recorder
 from profiling_lab.recording import convert
 replace, modes = os.replace, {}
@@ -45,7 +46,7 @@ os.replace = looked
 recorder = profiling_lab.recording.Recorder(OUT, sample_hz=1000, flush_period_ms=20, overwrite=True)
 recorder.start()
 Holder().call()
-try: raise ValueError(os.environ["MY_TOKEN"])
+try: raise ValueError(os.environ[TOKEN])
 except ValueError: pass
 time.sleep(0.2)
 shutil.copyfile(OUT + ".spool", "copy-of-the-capture")

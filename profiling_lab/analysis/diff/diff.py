@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -73,6 +73,10 @@ class DiffRow:
     state: RowState
     parts: tuple[PartChange, ...]
     """the largest change first"""
+    source: str = ""
+    """the text of the line after the change, '' if it is unknown or there is no such line"""
+    source_before: str = ""
+    """and before it"""
 
     @property
     def change_ns(self) -> int:
@@ -228,6 +232,8 @@ def _rows(aligned: Aligned, by: By, noise: Noise, before: StepTimes, after: Step
         kind = _kind(place)
         parts = () if kind == "kernel" else _parts(aligned, columns)
         row = _row(kind, place, times[0], times[1], noise, small_ns, parts, aligned.line_before.get(place, 0))
+        if kind == "line":
+            row = _with_source(row, place, aligned)
         # What most steps of both sides do not run shows in the rest alone.
         rows += [row] if row.before_ns or row.after_ns else []
     theirs, ours = aligned.before, aligned.after
@@ -276,6 +282,16 @@ def _row(
         interval=change,
         state=state,
         parts=parts,
+    )
+
+
+def _with_source(row: DiffRow, place: LineInPhase, aligned: Aligned) -> DiffRow:
+    """The number of a new line may have been another line's before."""
+    before = (row.file, row.line_before or abs(place.line))
+    return replace(
+        row,
+        source=aligned.source_after.get((row.file, row.line), ""),
+        source_before="" if row.state == "new" else aligned.source_before.get(before, ""),
     )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -94,6 +94,8 @@ class Capture:
     """what the whole recording copied from the host to the GPU in a step, on average"""
     devices: int
     """that worked in any step"""
+    source: dict[tuple[str, int], str] = field(default_factory=dict)
+    """by file and line the text of lines of `places`, as far as the recording has it"""
 
     def __len__(self) -> int:
         return len(self.step_ns)
@@ -139,6 +141,7 @@ def measure(trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None
             devices += 1
     twice_ns = busy_ns - part_ns.sum(axis=1)
     causes, idle_ns = _idle(trace, own_row, windows, whole_ns - busy_ns)
+    lines = {(place.file, place.line) for place, _ in (*places, *causes)}
     return Capture(
         origin=_origin(trace, windows, own, steps_by, coverage(trace, own_row)),
         step_ns=step_ns,
@@ -148,6 +151,7 @@ def measure(trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None
         twice_ns=twice_ns,
         input_bytes=_input_bytes(trace, len(windows)),
         devices=devices,
+        source={line: text for line, text in trace.source_texts.items() if line in lines},
     )
 
 

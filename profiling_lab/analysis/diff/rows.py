@@ -48,6 +48,9 @@ class Aligned:
     after: Side
     line_before: dict[LineInPhase, int]
     """places without their operator"""
+    source_before: dict[tuple[str, int], str]
+    """by file, as in `leaves`, and line of that side the text of the line, where it is known"""
+    source_after: dict[tuple[str, int], str]
 
 
 def align(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Aligned:
@@ -82,6 +85,8 @@ def align(before: tuple[Capture, ...], after: tuple[Capture, ...]) -> Aligned:
         before=_side(before, renamed[0], column),
         after=_side(after, renamed[1], column),
         line_before={replace(p, file=shown.get(p.file, p.file)): line for p, line in moved.items()},
+        source_before=_source(before, names, shown),
+        source_after=_source(after, names, shown),
     )
 
 
@@ -100,6 +105,20 @@ def _file_names(captures: tuple[Capture, ...]) -> dict[int, dict[str, str]]:
 def _shown_files(after: tuple[Capture, ...], names: dict[int, dict[str, str]]) -> dict[str, str]:
     """Per name in the comparison the path on the side after: that is the file a person opens."""
     return {name: file for capture in after for file, name in names[id(capture)].items()}
+
+
+def _source(
+    captures: tuple[Capture, ...], names: dict[int, dict[str, str]], shown: dict[str, str]
+) -> dict[tuple[str, int], str]:
+    """The texts of one side; a line that differs between its recordings has none."""
+    found: dict[tuple[str, int], str] = {}
+    for capture in captures:
+        for (file, line), text in capture.source.items():
+            name = names[id(capture)].get(file, file)
+            key = (shown.get(name, name), line)
+            if found.setdefault(key, text) != text:
+                found[key] = ""
+    return found
 
 
 def _renamed(leaf: Leaf, names: dict[str, str]) -> Leaf:

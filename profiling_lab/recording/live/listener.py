@@ -268,6 +268,7 @@ class Listener:
                 most_bytes=request.most_bytes,
                 stacks=request.stacks,
                 nvtx=request.nvtx,
+                source=request.source,
                 # Never record CUDA graphs as a whole: CUPTI crashes when an older graph is replayed.
                 graph_nodes=True,
                 on_phase=self._phase_changed,

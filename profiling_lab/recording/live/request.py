@@ -26,13 +26,14 @@ class Request:
     most_bytes: int = 0
     stacks: bool = True
     nvtx: bool = True
+    source: bool = True
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> Request:
         """Parse a message. Raises UsageError if it is not a valid request."""
         kinds: dict[str, tuple[type, ...]] = {
             **dict.fromkeys(("path", "step_by"), (str,)),
-            **dict.fromkeys(("overwrite", "stacks", "nvtx"), (bool,)),
+            **dict.fromkeys(("overwrite", "stacks", "nvtx", "source"), (bool,)),
             **dict.fromkeys(("wait", "warmup", "sample_hz", "most_bytes"), (int,)),
             "steps": (int, type(None)),
             "seconds": (int, float, type(None)),

@@ -43,6 +43,7 @@ SAME_ROWS_ONCE = (
     "NVTX_PAYLOAD_SCHEMA_ENTRIES",
     "NVTX_PAYLOAD_ENUMS",
     "NVTX_PAYLOAD_ENUM_ENTRIES",
+    "PYREC_SOURCE",
 )
 """tables with facts of a machine or a program: equal rows are kept once"""
 BY_HAND = ("StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "PYREC_META", "PYREC_PROCESS")

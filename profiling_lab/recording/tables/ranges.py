@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.recording import source_text
 from profiling_lab.recording.cells import call_by_number
 from profiling_lab.recording.spool import NONE, PIECE_ROWS, Records, Rows, Spool, StringTable, global_tid
 from profiling_lab.recording.tables import payloads
@@ -44,6 +45,7 @@ def build(spool: Spool, strings: StringTable) -> Iterator[Rows]:
     call_by_number(spool, nodes)
     frames, frame_of_node = _frames(nodes, strings)
     yield "PYREC_FRAME", frames
+    yield "PYREC_SOURCE", _source(spool, strings, nodes)
     columns = {
         "id": int64(nodes["id"]),
         "parentId": int64(nodes["parent"]),
@@ -120,6 +122,21 @@ def _frames(nodes: Records, strings: StringTable) -> tuple[Any, npt.NDArray[np.i
     table = {"id": np.arange(1, len(distinct) + 1, dtype=np.int64)}
     table |= {name: distinct[:, i] for i, name in enumerate(names)}
     return arrow_table("PYREC_FRAME", table, len(distinct)), inverse.reshape(-1).astype(np.int64) + 1
+
+
+def _source(spool: Spool, strings: StringTable, nodes: Records) -> Any:
+    """PYREC_SOURCE: the text of each line of `nodes`, as far as it is known."""
+    import pyarrow as pa
+
+    files, lines = nodes["file"].tolist(), nodes["line"].tolist()
+    named = sorted({(strings.text(file), line) for file, line in zip(files, lines, strict=True)})
+    known = source_text.texts(spool.meta, spool.process, named)
+    columns = {
+        "fileId": np.array([strings.id(file) for file, _ in known], dtype=np.int64),
+        "line": np.array([line for _, line in known], dtype=np.int64),
+        "text": pa.array(known.values(), pa.string()),
+    }
+    return arrow_table("PYREC_SOURCE", columns, len(known))
 
 
 def _events(spool: Spool, strings: StringTable, nodes: Records) -> Iterator[Any]:

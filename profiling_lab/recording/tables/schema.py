@@ -135,6 +135,9 @@ PYREC_TABLES: dict[str, str] = {
     # Only in merged recordings: the PYREC_META of each process.
     "PYREC_PROCESS": """
         globalPid INTEGER, name TEXT, value TEXT""",
+    # Of the lines in PYREC_FRAME the text, where it is known.
+    "PYREC_SOURCE": """
+        fileId INTEGER, line INTEGER, text TEXT""",
     # Names given through NVTX: of streams, events, contexts, devices and other resources.
     # type and identifier are NVTX's: 0x50001 is a cudaStream_t, whose handle is the identifier.
     "PYREC_RESOURCE": """

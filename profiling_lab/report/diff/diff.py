@@ -66,6 +66,7 @@ _COLUMNS = "key phase before_ns after_ns change_ns interval before_frac after_fr
 
 
 def _fields(result: DiffResult) -> tuple[Field, ...]:
+    has_source = any(capture.source for capture in (*result.captures_before, *result.captures_after))
     return (
         Field("key", "median", cell=place),
         Field("kind"),
@@ -84,6 +85,7 @@ def _fields(result: DiffResult) -> tuple[Field, ...]:
         Field("after_frac", "after", Unit.FRAC, value=lambda r: share_of(r.after_ns, result.after)),
         Field("state", "", cell=lambda row: _STATES.get(row.state, row.state)),
         Field("parts", value=lambda row: [asdict(part) for part in row.parts]),
+        *((Field("source"), Field("source_before")) if has_source else ()),
     )
 
 
@@ -156,7 +158,9 @@ def _details(row: DiffRow, parts: int) -> tuple[str, ...]:
     changed = [part for part in row.parts if part.before_ns != part.after_ns]
     if row.state in ("small", "equal") or not changed or not parts:
         return ()
-    lines = [f"{signed_time(p.after_ns - p.before_ns)} {_part(p)}{_fate(p)}" for p in changed[:parts]]
+    lines = [f"source: {row.source}"] if row.source else []
+    lines += [f"source before: {row.source_before}"] if row.source_before not in ("", row.source) else []
+    lines += [f"{signed_time(p.after_ns - p.before_ns)} {_part(p)}{_fate(p)}" for p in changed[:parts]]
     if len(changed) > parts:
         noun = "more cause" if row.kind == "idle" else "more kernel"
         lines.append(f"and {numbers.counted(len(changed) - parts, noun)}")

@@ -155,11 +155,13 @@ def page_data(trace: Trace, answers: AnalysisResults, origin_ns: int, title: str
 def table_json(report: Report, name: str) -> Json:
     """A table as people see it (`rows`, by column) and as `--format json` has it (`data`)."""
     table, most = report.table, ROWS_AT_MOST[name]
+    shown = [i for i, column in enumerate(table.columns) if column.name != "source"]  # is below the line
     return {
         "columns": [
-            {"name": c.name, "title": c.title, "unit": c.unit.value, "scale": c.scale} for c in table.columns
+            {"name": c.name, "title": c.title, "unit": c.unit.value, "scale": c.scale}
+            for c in (table.columns[i] for i in shown)
         ],
-        "rows": [list(row) for row in table.rows[:most]],
+        "rows": [[row[i] for i in shown] for row in table.rows[:most]],
         "details": [list(lines) for lines in table.details[:most]],
         "data": list(table.data[:most]) if table.data is not None else [],
         "total_matched": table.total_matched,

@@ -41,6 +41,7 @@ from profiling_lab.trace.nsys.range_styles import read_range_styles
 from profiling_lab.trace.nsys.ranges import read_ranges
 from profiling_lab.trace.nsys.recorder_stacks import has_recorder_stacks
 from profiling_lab.trace.nsys.samples import read_samples
+from profiling_lab.trace.nsys.source_texts import read_source_texts
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.nsys.streams import read_streams
 from profiling_lab.trace.nsys.strings import Strings, read_strings
@@ -184,6 +185,9 @@ class SqliteSource(Source):
         ):
             out.setdefault(pid_of(int(process)), {})[name] = value
         return out
+
+    def source_texts(self) -> dict[tuple[str, int], str]:
+        return read_source_texts(self.file, self.strings)
 
     def thread_names(self) -> dict[int, str]:
         known = self.threads.numbers

@@ -64,6 +64,8 @@ function tableRow(table, i, units, largest, options) {
     const cell = element('td', {class: column.unit === 'text' ? (c === 0 ? 'key' : 'text') : 'right', 'data-title': title});
     if (c === 0) {
       cell.append(element(options.code ? 'code' : 'span', {}, ...breakable(text || '-')));
+      const source = table.data[i]?.source;
+      if (source) cell.append(element('code', {class: 'source', text: source, title: source}));
       for (const line of table.details[i] ?? []) cell.append(element('div', {class: 'detail', text: line}));
     } else cell.append(...(column.unit === 'text' ? breakable(text) : [text]));
     if (!text || text === '0') cell.classList.add('empty');
@@ -102,6 +104,7 @@ function showFindings(box, section, onLine, onEvidence) {
         finding.severity ? element('span', {class: 'tag', text: finding.severity}) : null),
       element('div', {}, element('h3', {text: finding.what}),
         element('p', {}, place, element('span', {class: 'note'}, ` rule ${finding.rule}; evidence`, ...evidence, others)),
+        finding.source ? element('p', {}, element('code', {class: 'source', text: finding.source})) : null,
         element('p', {class: 'remedy'}, ...withCode(finding.remedy)))));
   });
   if (more) box.append(more);
