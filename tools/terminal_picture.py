@@ -19,7 +19,7 @@ from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from profiling_lab.demo.story import emphasised
+from profiling_lab.report.terminal import emphasised
 
 COMMAND = "profiling-lab demo"
 _TABLE_TITLES = re.compile(r"line +function +")

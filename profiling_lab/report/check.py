@@ -13,7 +13,7 @@ from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import shown_path
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.rules import Abstain, Checked, Finding
 from profiling_lab.trace import Trace
 
@@ -127,13 +127,13 @@ def _fields(findings: Sequence[Finding]) -> tuple[Field, ...]:
         Field("cause"),
         Field("severity", "severity"),
         Field("confidence"),
-        Field("cost_ns", "cost", Unit.NS, "cost"),
+        Field("cost_ns", "cost", Unit.NS, "cost", priority=ALWAYS),
         Field("per_step_ns", "per step", Unit.NS, "step"),
         Field("gain_ns"),
         Field("gain_per_step_ns"),
         Field("cost_of"),
         *frame_fields("place"),
-        Field("what", "finding"),
+        Field("what", "finding", priority=ALWAYS),
         Field("remedy"),
         Field("events"),
         Field("effects", value=lambda found: [{"rule": e.rule, "what": e.what} for e in found.effects]),

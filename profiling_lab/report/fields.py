@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from profiling_lab.report.table import Column, Table, Unit, Value
+from profiling_lab.report.table import USUAL, Column, Table, Unit, Value
 
 Getter: TypeAlias = str | Callable[[Any], Any]
 """an attribute of the row, like `stats.total`, or a function of the row"""
@@ -32,7 +32,8 @@ class Field:
     """`key` names it in JSON and CSV, `title` heads its column where it has one.
 
     value: the attribute named like the key where it is not given. cell: what people read instead.
-    Fractions of JSON and CSV are rounded to `digits` (None: not at all).
+    Fractions of JSON and CSV are rounded to `digits` (None: not at all). priority, is_path: how its column
+    behaves on a narrow screen, see Column.
     """
 
     key: str
@@ -43,6 +44,8 @@ class Field:
     cell: Callable[[Any], Value] | None = None
     for_people_only: bool = False
     digits: int | None = 6
+    priority: int = USUAL
+    is_path: bool = False
 
     @property
     def get(self) -> Callable[[Any], Any]:
@@ -68,7 +71,10 @@ def table_of(
     shown = [known[key] for key in columns.split()]
     cells = [field.cell or field.get for field in shown]
     return Table(
-        tuple(Column(field.key, field.title, field.unit, field.scale) for field in shown),
+        tuple(
+            Column(field.key, field.title, field.unit, field.scale, field.priority, field.is_path)
+            for field in shown
+        ),
         tuple(tuple(cell(row) for cell in cells) for row in rows),
         total_matched,
         tuple(details),

@@ -8,8 +8,8 @@ from dataclasses import replace
 from profiling_lab.analysis.flame import CallNode, CallTree
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
-from profiling_lab.report.lines import shown_phases, shown_place
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.lines import of_phase, shown_phases, shown_place
+from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.phases import LINE_PHASES
 
@@ -21,23 +21,28 @@ def tree_report(trace: Trace, tree: CallTree, indent: str = "  ") -> Report:
     """
     phases = shown_phases([node.inclusive_phase_ns for node in tree.nodes], tree.phase, total="inclusive_ns")
     table = table_of(
-        _fields(tree, indent), f"key function {phases} self_ns share_frac", tree.nodes, tree.total_nodes
+        _fields(tree, indent, of_phase(phases)),
+        f"key function {phases} self_ns share_frac",
+        tree.nodes,
+        tree.total_nodes,
     )
     return trace_report("lines", trace, tree.coverage, (), table)
 
 
-def _fields(tree: CallTree, indent: str) -> tuple[Field, ...]:
+def _fields(tree: CallTree, indent: str, phases: int) -> tuple[Field, ...]:
     all_ns = tree.nodes[0].inclusive_ns
     function, *place = frame_fields("frame", no_line=0)
     return (
-        Field("key", "line", cell=lambda node: indent * node.depth + _shown(node)),
+        Field(
+            "key", "line", cell=lambda node: indent * node.depth + _shown(node), priority=ALWAYS, is_path=True
+        ),
         Field("parent", value=lambda node: tree.nodes[node.parent].key if node.parent >= 0 else None),
         Field("depth"),
         replace(function, title="function"),
         *place,
         Field("reason"),
-        *(_phase_field(i, phase) for i, phase in enumerate(LINE_PHASES)),
-        Field("inclusive_ns", "total", Unit.NS),
+        *(replace(_phase_field(i, phase), priority=phases) for i, phase in enumerate(LINE_PHASES)),
+        Field("inclusive_ns", "total", Unit.NS, priority=ALWAYS),
         Field("self_ns", "self", Unit.NS),
         Field("operations"),
         Field(
@@ -45,6 +50,7 @@ def _fields(tree: CallTree, indent: str) -> tuple[Field, ...]:
             "of the tree",
             Unit.FRAC,
             value=lambda node: node.inclusive_ns / all_ns if all_ns else 0.0,
+            priority=ALWAYS,
         ),
     )
 

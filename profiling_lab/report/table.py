@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +16,14 @@ from typing import Any, TextIO
 import msgspec
 
 from profiling_lab.report import numbers
+from profiling_lab.report.encoding import can_hold, held_by
 from profiling_lab.report.json_text import encode
 
 SCHEMA = "profiling-lab/1"
 FORMATS = ("table", "json", "csv", "md")
+
+ALWAYS, USUAL, SPARE, FIRST_TO_GO = range(4)
+"""priorities of columns: which a narrow screen always keeps, and which it leaves out first"""
 
 Value = str | int | float | None
 
@@ -38,13 +43,16 @@ class Unit(Enum):
 class Column:
     """`name` is the stable key of JSON and CSV (with its unit: `gpu_ns`), `title` what people read.
 
-    Columns of one `scale` are shown in the same unit of time, because people compare them.
+    Columns of one `scale` are shown in the same unit of time, because people compare them. On a screen that
+    is too narrow columns of the highest `priority` go first, and texts of `is_path` lose folders on the left.
     """
 
     name: str
     title: str
     unit: Unit = Unit.TEXT
     scale: str = ""
+    priority: int = USUAL
+    is_path: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,8 @@ class Report:
     coverage: dict[str, Any]
     summary: dict[str, Any] | None = None
     """what the table as a whole says, where that is more than its rows"""
+    has_csv: bool = True
+    """False where the command has no --format csv"""
 
 
 def write(report: Report, form: str, stream: TextIO | None = None) -> None:
@@ -91,7 +101,7 @@ def write(report: Report, form: str, stream: TextIO | None = None) -> None:
     writers[form](report, stream or sys.stdout)
 
 
-def _titles_and_cells(table: Table) -> tuple[list[str], list[list[str]]]:
+def titles_and_cells(table: Table) -> tuple[list[str], list[list[str]]]:
     """Titles with the unit of their column, and every value as people read it."""
     times: dict[str, list[int]] = {}
     for i, column in enumerate(table.columns):
@@ -118,98 +128,21 @@ _CELLS: dict[Unit, Callable[[Any], str]] = {
 }
 
 
-_ROW = "row"
-_ANY_WIDTH = 100_000  # wider than any table
-_LEAST_TEXT = 16
-
-
-def _footer(table: Table) -> str:
+def footer(table: Table) -> str:
     if not table.truncated:
         return ""
     return f"{len(table.rows)} of {table.total_matched} rows; --limit 0 shows all"
 
 
 def _write_text(report: Report, stream: TextIO) -> None:
-    from rich.console import Console
-    from rich.text import Text
+    from profiling_lab.report.terminal import write_text  # it lays out what is declared here
 
-    # In a pipe nothing is cut: the reader has no other way to see the rest. On a terminal rich honours
-    # COLUMNS.
-    on_terminal = stream.isatty()
-    text = io.StringIO()
-    console = Console(
-        file=stream if on_terminal else text,
-        width=None if on_terminal else _ANY_WIDTH,
-        highlight=False,
-        emoji=False,
-    )
-    for line in report.header:
-        console.print(Text(line))
-    if report.header and report.table.rows:
-        console.print()
-    if report.table.rows:
-        _print_table(console, report.table, fold=on_terminal)
-    if footer := _footer(report.table):
-        console.print(Text(f"\n{footer}", style="dim"))
-    # Cells are padded to the width of their column; behind the last one that is nothing but noise in a file.
-    stream.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+    write_text(report, stream)
 
 
-def _print_table(console: Any, table: Table, fold: bool) -> None:
-    """Print the rows, and below each its details over the whole width: in a column they would widen it, or
-    be folded to bits in it.
-    """
-    from rich.padding import Padding
-    from rich.segment import Segment, Segments
-    from rich.text import Text
-
-    def below(row: int) -> None:
-        for line in table.details[row] if 0 <= row < len(table.details) else ():
-            console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
-
-    rich_table = _rich_table(table, fold)
-    # A terminal that is too narrow for the numbers breaks lines, as it does anywhere else.
-    # Two cells between columns, and one that rich keeps behind the last.
-    needed = sum(column.min_width or 0 for column in rich_table.columns) + 2 * len(rich_table.columns) + 1
-    options = console.options.update(width=max(console.width, needed))
-    row = -1
-    for line in console.render_lines(rich_table, options, pad=False):
-        number = max((part.style.meta.get(_ROW, -1) for part in line if part.style), default=-1)
-        if number > row:
-            below(row)
-            row = number
-        console.print(Segments([*line, Segment.line()]), end="", crop=False)
-    below(row)
-
-
-def _rich_table(table: Table, fold: bool) -> Any:
-    """The rows without their details. Every cell carries the number of its row: a row may have many lines."""
-    from rich.style import Style
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    titles, cells = _titles_and_cells(table)
-    out = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, (column, title) in enumerate(zip(table.columns, titles, strict=True)):
-        is_text = column.unit is Unit.TEXT
-        longest = max((len(row[number]) for row in cells), default=0)
-        # Titles fold between words and names anywhere; of a number nothing may be lost.
-        least = min(longest, _LEAST_TEXT) if is_text else max(longest, *map(len, title.split() or [""]))
-        out.add_column(
-            Text(title),
-            justify="left" if is_text else "right",
-            no_wrap=not fold,
-            overflow="fold",
-            min_width=least if fold else None,
-        )
-    for number, row in enumerate(cells):
-        style = Style(meta={_ROW: number})
-        out.add_row(*(Text(cell, style=style) for cell in row))
-    return out
-
-
-def _write_markdown(report: Report, stream: TextIO) -> None:
-    titles, cells = _titles_and_cells(report.table)
+def _write_markdown(report: Report, to: TextIO) -> None:
+    stream = io.StringIO()
+    titles, cells = titles_and_cells(report.table)
     in_list = False
     for line in report.header:
         was_in_list, in_list = in_list, line.startswith(" ")
@@ -230,8 +163,9 @@ def _write_markdown(report: Report, stream: TextIO) -> None:
             shown = [_markdown(cell) for cell in row]
             shown[at] = "<br>".join([shown[at], *(_markdown(line) for line in below)])
             stream.write("| " + " | ".join(shown) + " |\n")
-    if footer := _footer(report.table):
-        stream.write(f"\n{footer}\n")
+    if cut := footer(report.table):
+        stream.write(f"\n{cut}\n")
+    to.write(held_by(to, stream.getvalue()))
 
 
 def _markdown(text: str) -> str:
@@ -258,7 +192,7 @@ def _write_csv(report: Report, stream: TextIO) -> None:
     ]
     writer.writerow(names)
     writer.writerows(["" if row[name] is None else row[name] for name in names] for row in rows)
-    stream.write(buffer.getvalue())
+    stream.write(held_by(stream, buffer.getvalue()))
 
 
 def _write_json(report: Report, stream: TextIO) -> None:
@@ -275,4 +209,7 @@ def _write_json(report: Report, stream: TextIO) -> None:
         | ({} if report.summary is None else {"summary": report.summary}),
         "coverage": report.coverage,
     }
-    stream.write(msgspec.json.format(encode(envelope), indent=2).decode() + "\n")
+    text = msgspec.json.format(encode(envelope), indent=2).decode()
+    if not can_hold(stream, text):
+        text = json.dumps(json.loads(text), indent=2)  # JSON has escapes of its own
+    stream.write(f"{text}\n")
