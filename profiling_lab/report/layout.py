@@ -16,7 +16,9 @@ from profiling_lab.report.table import ALWAYS, Column, Unit
 
 _GAP, _NARROW_GAP = 2, 1
 _LEAST_TEXT = 16
-_LEAST_WORD, _LEAST_PATH = 20, 32
+_WORD = re.compile(r"\s*\S*\d (?:%|[mµun]?s|[KMG]?i?B|GB/s)(?!\w)|\s*\S+")
+"""a number and its unit are one word"""
+_LEAST_WORD, _LEAST_PATH = 20, 40
 """a text column is at least as wide as its longest word or file name, up to this"""
 
 
@@ -56,12 +58,16 @@ def fitted(
     def spare() -> int:
         return width - sum(least[i] for i in shown) - gap * (len(shown) - 1)
 
-    may_go = sorted((i for i in shown[1:] if columns[i].priority > ALWAYS), key=lambda i: columns[i].priority)
-    while spare() < 0 and may_go:
-        worst = max(may_go, key=lambda i: (columns[i].priority, i))
-        may_go.remove(worst)
-        shown.remove(worst)
-        out.append(worst)
+    may_go = [i for i in shown[1:] if columns[i].priority > ALWAYS]
+    for i in sorted(may_go, key=lambda i: (columns[i].priority, i), reverse=True):
+        if spare() < 0:
+            shown.remove(i)
+            out.append(i)
+    # The last one to go may have made room for others that matter as much.
+    for i in reversed(out[:-1]):
+        if columns[i].priority == columns[out[-1]].priority and least[i] + gap <= spare():
+            shown = sorted((*shown, i))
+    out = [i for i in out if i not in shown]
     if spare() < 0:
         gap = _NARROW_GAP
     widths = dict(zip(shown, (least[i] for i in shown), strict=True))
@@ -84,7 +90,7 @@ def spans(text: str, width: int, indent: int = 0) -> list[tuple[int, int]]:
     lines: list[tuple[int, int]] = []
     start = end = 0
     room = width
-    for word in re.finditer(r"\s*\S+", text):
+    for word in _WORD.finditer(text):
         if cell_len(text[start : word.end()]) <= room:
             end = word.end()
             continue

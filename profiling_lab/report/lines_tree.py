@@ -9,7 +9,7 @@ from profiling_lab.analysis.flame import CallNode, CallTree
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import of_phase, shown_phases, shown_place
-from profiling_lab.report.table import ALWAYS, Report, Unit
+from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.phases import LINE_PHASES
 
@@ -38,7 +38,7 @@ def _fields(tree: CallTree, indent: str, phases: int) -> tuple[Field, ...]:
         ),
         Field("parent", value=lambda node: tree.nodes[node.parent].key if node.parent >= 0 else None),
         Field("depth"),
-        replace(function, title="function"),
+        replace(function, title="function", priority=SPARE),
         *place,
         Field("reason"),
         *(replace(_phase_field(i, phase), priority=phases) for i, phase in enumerate(LINE_PHASES)),

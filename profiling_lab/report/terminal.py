@@ -105,7 +105,7 @@ def _row_lines(
     folded = []
     for i, width in zip(layout.shown, layout.widths, strict=True):
         text = shortened(row[i], width, mark) if columns[i].is_path and not is_title else row[i]
-        folded.append([text[start:end] for start, end in spans(text, width)])
+        folded.append(_folded(text, width))
     if is_title:
         most = max(map(len, folded))
         folded = [[""] * (most - len(lines)) + lines for lines in folded]
@@ -115,6 +115,17 @@ def _row_lines(
             for part, i, width in zip(parts, layout.shown, layout.widths, strict=True)
         )
         yield line.rstrip()
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Lines of a width; those behind the first are indented as it is."""
+    indent = _indent(text, width)
+    first, *rest = (text[start:end] for start, end in spans(text, width, indent))
+    return [first, *(" " * indent + line for line in rest)]
+
+
+def _indent(text: str, width: int) -> int:
+    return min(len(text) - len(text.lstrip()), width // 2)
 
 
 def _padded(text: str, width: int, left: bool) -> str:
@@ -147,7 +158,7 @@ def _print(stream: TextIO, lines: Iterable[str], width: int | None, style: str =
     for line in lines:
         line = held_by(stream, line.rstrip())
         text = Text(line, style) if style else emphasised(line)
-        indent = min(len(line) - len(line.lstrip()), (width or 0) // 2)
+        indent = _indent(line, width or 0)
         for number, (start, end) in enumerate(spans(line, width, indent) if width else [(0, len(line))]):
             part = text[start:end]
             console.print(Text(" " * indent) + part if number else part, soft_wrap=True)
