@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from profiling_lab.trace import Trace
+
+
+_FILES_SHOWN = 3
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +65,8 @@ def add_window(parser: argparse.ArgumentParser) -> None:
 
 
 def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
-    """The part of the trace that the options of `add_window` select. The default for `path` is `args.trace`.
+    """The part of the trace that the options of `add_window` select. The default for `path` is `args.trace`,
+    in which `check_own` looks.
 
     Use it as `with open_trace(args) as trace`. Raises what `Trace.open` and `Trace.windowed` raise.
     """
@@ -70,6 +75,8 @@ def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
 
     trace = Trace.open(args.trace if path is None else path)
     try:
+        if path is None:
+            check_own(args, [trace])
         return trace.windowed(
             WindowSelection(
                 range=args.range,
@@ -103,6 +110,28 @@ def add_own(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="what counts as your code: only this file, folder or trailing part of a path; may "
         "be given several times (default: everything outside site-packages, the standard library and torch)",
+    )
+
+
+def check_own(args: argparse.Namespace, traces: Iterable[Trace]) -> None:
+    """Raises UsageError if a path of --own names no file of any of these traces that have stacks."""
+    own = getattr(args, "own", ())
+    if not own or getattr(args, "totals", False):  # which reads no stacks
+        return
+    from difflib import get_close_matches
+
+    from profiling_lab.errors import UsageError
+    from profiling_lab.trace.ownership import Ownership, without_a_file
+
+    files = sorted({frame.file for trace in traces for frame in trace.whole.stacks.frames if frame.file})
+    lost = without_a_file(own, files)
+    if not lost or not files:
+        return
+    mine = [file for file in files if Ownership().is_own(file)] or files
+    shown = (get_close_matches(lost[0], mine, n=_FILES_SHOWN, cutoff=0.3) or mine)[:_FILES_SHOWN]
+    more = f" and {len(mine) - len(shown)} more" if len(mine) > len(shown) else ""
+    raise UsageError(
+        f"--own {lost[0]}: no file of the recording is there; your code is in {', '.join(shown)}{more}"
     )
 
 

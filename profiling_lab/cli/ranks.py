@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
     from profiling_lab.analysis.ranks import Options, ranks
     from profiling_lab.analysis.ranks.reading import files_of
+    from profiling_lab.errors import UsageError
     from profiling_lab.report.ranks import ranks_report
     from profiling_lab.report.table import write
     from profiling_lab.trace.window import WindowSelection
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     files = files_of(args.traces)
     with _pool(args.dask, args.jobs) as pool, _progress(len(files)) as done:
         result = ranks(files, options, pool, done, tuple(args.rank), tuple(args.device))
+    if args.own and not any(row.facts.attributed_ns for row in result.rows):
+        raise UsageError(f"--own {', '.join(args.own)}: no line of the recordings is there")
     for failure in result.failures:
         print(f"profiling-lab ranks: {failure.sentence}", file=sys.stderr)
     write(ranks_report(result, args.by, args.limit or None), args.format)
