@@ -17,6 +17,7 @@ from profiling_lab.demo.cost import Cost, read_cost
 from profiling_lab.demo.program import FOLDER
 from profiling_lab.report import bottleneck, numbers
 from profiling_lab.report.coverage_text import coverage_data
+from profiling_lab.report.encoding import held_json
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.kernels import kernels_report
 from profiling_lab.report.lines import lines_report
@@ -48,9 +49,8 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
     stream = stream or sys.stdout
     found, cost = bottleneck.find(trace, sources=FOLDER), read_cost(trace)
     if form == "json":
-        stream.write(
-            msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n"
-        )
+        text = msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode()
+        stream.write(f"{held_json(stream, text)}\n")
         return
     say(stream, _recorded(trace, found, cost))
     say(stream, ["", "Top CUDA kernels by time", *bottleneck.kernel_tree(found, KERNELS, FRAMES)])

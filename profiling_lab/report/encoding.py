@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from typing import TextIO
 
 STAND_INS = "profiling_lab.stand_ins"
@@ -42,3 +43,8 @@ def held_by(stream: TextIO, text: str) -> str:
         return text
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, STAND_INS).decode(encoding)
+
+
+def held_json(stream: TextIO, text: str) -> str:
+    """The same for JSON, which has escapes of its own."""
+    return text if can_hold(stream, text) else json.dumps(json.loads(text), indent=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, TextIO
 import msgspec
 
 from profiling_lab.report import numbers
-from profiling_lab.report.encoding import can_hold, held_by
+from profiling_lab.report.encoding import held_by, held_json
 from profiling_lab.report.json_text import encode
 
 SCHEMA = "profiling-lab/1"
@@ -210,6 +209,4 @@ def _write_json(report: Report, stream: TextIO) -> None:
         "coverage": report.coverage,
     }
     text = msgspec.json.format(encode(envelope), indent=2).decode()
-    if not can_hold(stream, text):
-        text = json.dumps(json.loads(text), indent=2)  # JSON has escapes of its own
-    stream.write(f"{text}\n")
+    stream.write(f"{held_json(stream, text)}\n")
