@@ -25,7 +25,7 @@ def on_screen(words: Sequence[str], columns: int, encoding: str = "utf-8") -> tu
         while True:
             try:
                 got.append(os.read(ours, 1 << 16))
-            except OSError:  # nobody has the other end open any more
+            except OSError:  # no process has the other end open any more
                 return
 
     reader = threading.Thread(target=read)

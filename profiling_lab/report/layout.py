@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from profiling_lab.report.table import ALWAYS, Column, Unit
+from profiling_lab.report.cells import ALWAYS, Column, Unit
 
 _GAP, _NARROW_GAP = 2, 1
 _LEAST_TEXT = 16

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 
+from profiling_lab.report.cells import Column, Report, Table, Unit, footer, titles_and_cells
 from profiling_lab.report.encoding import can_hold, held_by
 from profiling_lab.report.layout import Layout, fitted, natural, shortened, spans
-from profiling_lab.report.table import Column, Report, Table, Unit, footer, titles_and_cells
 
 if TYPE_CHECKING:
     from rich.text import Text
