@@ -6,6 +6,8 @@ from __future__ import annotations
 import gzip
 import shutil
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         need = max((n for name, n in wanted.items() if item.get_closest_marker(name)), default=0)
         if need > count and not config.getoption("--require-gpu"):
             item.add_marker(pytest.mark.skip(reason=reason or f"needs {need} GPUs, found {count}"))
+
+
+@pytest.fixture(autouse=True)
+def _same_search_path() -> Iterator[None]:
+    """A script that a test loads may extend sys.path. Later tests must not find the source tree there."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ FOLDERS = (
     "profiling_lab/report/",
     "profiling_lab/rules/",
     "profiling_lab/trace/",
+    "profiling_lab/utils/",
     "tests/",
     "tools/",
     "csrc/analysis/",

@@ -30,6 +30,7 @@ def python(program: str) -> str:
     [
         "import profiling_lab",
         "import profiling_lab.ops",
+        "import profiling_lab.utils, profiling_lab.utils.unified_profiler",
         "from profiling_lab.cli import build_parser; build_parser()",
         "from profiling_lab.recording import record, run_script",
     ],

@@ -9,13 +9,15 @@ A command is in a mark of its own above the block that it fills, with files that
     <!-- prints: lines run.sqlite --limit 3 -->
 
 Nothing is recorded for it: run.sqlite and nsys.sqlite are the H200 recordings that ship with the first
-exercise, the job of four ranks is the one that the tests of `ranks` make up.
+exercise, the job of four ranks is the one that the tests of `ranks` make up, ddp is a job on two H200,
+recorded for the tests.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import gzip
 import io
 import os
 import re
@@ -56,6 +58,9 @@ def examples(folder: Path) -> None:
     job.clock_error.update({1: 7_000_000, 2: -3_000_000})
     (folder / "job").mkdir()
     job.write(folder / "job", facts=True)
+    (folder / "ddp").mkdir()
+    for packed in (REPO / "tests" / "data" / "ddp_h200").glob("run.rank*.gz"):
+        (folder / "ddp" / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
 
 
 @contextlib.contextmanager

@@ -34,12 +34,25 @@ OPS = (
     "ops.ladder_attention",
     "models.transformer",
 )
+UTILITIES = (
+    "utils.decorator",
+    "utils.result",
+    "utils.gpu_monitor",
+    "utils.training",
+    "utils.benchmark",
+    "utils.memory",
+    "utils.nvtx",
+    "utils.intensity",
+    "utils.session",
+    "utils.unified_profiler",
+)
 API = {
     "index": ("Recording and traces", RECORDING),
     "ops": ("Ops", OPS),
     "analysis": ("Analysis", ("analysis",)),
     "rules": ("Rules", ("rules.rule", "rules.finding", "rules.view", "rules.run")),
     "measure": ("Measuring", ("measure",)),
+    "utils": ("Utilities", UTILITIES),
 }
 """Page -> its title, and modules of profiling_lab; a package means the modules in it."""
 

@@ -26,12 +26,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from profiling_lab.exercises import catalogue, workspace
+from profiling_lab.exercises.clinic import PROGRAM, ClinicExercise, right_answers, truth
+
 REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-from profiling_lab.exercises import catalogue, workspace  # noqa: E402
-from profiling_lab.exercises.clinic import PROGRAM, ClinicExercise, right_answers, truth  # noqa: E402
-
 SOLUTION = "recorded/solution_h200.sqlite"
 STARTER = "recorded/starter_h200.sqlite"
 LOOKS = (("steps",), ("lines", "--limit", "8"), ("copies",), ("syncs",), ("gaps", "--limit", "6"), ("check",))

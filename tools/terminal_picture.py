@@ -11,13 +11,10 @@ from __future__ import annotations
 import io
 import re
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from profiling_lab.report.terminal import emphasised
 

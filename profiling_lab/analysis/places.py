@@ -110,10 +110,10 @@ class PlaceSums:
                     share_frac=0.0,
                 )
             )
-        return {key: _shares(places) for key, places in found.items()}
+        return {key: shares(places) for key, places in found.items()}
 
 
-def _shares(places: list[Place]) -> tuple[Place, ...]:
+def shares(places: list[Place]) -> tuple[Place, ...]:
     """In order, each with its share: of the time, or of the events where there is no time."""
     all_ns, events = sum(p.ns for p in places), sum(p.count for p in places)
     ordered = sorted(places, key=lambda p: (-p.ns, -p.count, p.phase, p.reason, p.within, str(p.frame)))
@@ -129,6 +129,19 @@ def operation_places(trace: Trace, own_row: I32) -> Placed:
     """
     found = trace.attribution
     return _placed(trace, own_row, found.stack, found.phase, why_no_line(trace, own_row), found.range)
+
+
+def launched_at(
+    trace: Trace, rows: npt.NDArray[np.intp], own: tuple[str, ...]
+) -> tuple[tuple[Place, ...], I32]:
+    """The places of some operations, and per operation the number of its own."""
+    placed = operation_places(trace, trace.stacks.own_rows(Ownership(own)))
+    used, number = np.unique(placed.number[rows], return_inverse=True)
+    places = tuple(
+        Place(placed.frames[i], placed.phase[i], placed.reason[i], placed.within[i], 0, 0, 0.0)
+        for i in used.tolist()
+    )
+    return places, number.astype(np.int32)
 
 
 def call_places(trace: Trace, own_row: I32) -> Placed:

@@ -24,7 +24,7 @@ GROUPS = (
     ("read a recording: the GPU", ("kernels", "copies", "streams", "overlap", "gaps")),
     ("read a recording: the CPU", ("apis", "syncs")),
     ("find problems", ("check", "rules")),
-    ("compare", ("diff", "ranks")),
+    ("compare", ("diff", "ranks", "collectives")),
     ("other tools", ("export",)),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)

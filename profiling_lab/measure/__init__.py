@@ -9,13 +9,18 @@ Importing this package does not load torch; measuring on CUDA does.
 
 from __future__ import annotations
 
+from profiling_lab.measure.calls import CallTime, time_call
 from profiling_lab.measure.device import Machine, machine
+from profiling_lab.measure.loop import LoopClock, LoopStep
 from profiling_lab.measure.peaks import copy_rate, matmul_rate
 from profiling_lab.measure.results import ResultsFile
 from profiling_lab.measure.steps import compare_steps, interleaved, step_time
 from profiling_lab.measure.timing import Timing, compare, ratio, ratio_interval
 
 __all__ = [
+    "CallTime",
+    "LoopClock",
+    "LoopStep",
     "Machine",
     "ResultsFile",
     "Timing",
@@ -28,4 +33,5 @@ __all__ = [
     "ratio",
     "ratio_interval",
     "step_time",
+    "time_call",
 ]

@@ -8,15 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from profiling_lab.errors import UsageError
+from profiling_lab.measure.calls import synchronizer
 from profiling_lab.measure.timing import Timing
-
-
-def _synchronizer(device: str) -> Callable[[], None]:
-    if not device.startswith("cuda"):
-        return lambda: None
-    import torch
-
-    return torch.cuda.synchronize  # type: ignore[no-any-return]
 
 
 def _run(step: Callable[[], object], count: int, synchronize: Callable[[], None]) -> int:
@@ -44,7 +37,7 @@ def step_time(
     one block.
     """
     _check(steps_per_block, blocks)
-    synchronize = _synchronizer(device)
+    synchronize = synchronizer(device)
     for _ in range(warmup):
         step()
     return Timing(name, tuple(_run(step, steps_per_block, synchronize) for _ in range(blocks)))
@@ -94,7 +87,7 @@ def _interleave(
     if not programs:
         raise UsageError("expected at least one program to time, got none")
     _check(steps_per_block, blocks)
-    synchronize = _synchronizer(device)
+    synchronize = synchronizer(device)
     samples: dict[str, list[int]] = {name: [] for name in programs}
     for block in range(blocks):
         names = list(programs) if block % 2 == 0 else list(programs)[::-1]

@@ -35,7 +35,9 @@ def size(value_bytes: int) -> str:
 
 
 def rate(value_bytes_per_s: int) -> str:
-    """`27.7 GB/s`, in powers of ten as links and memories are sold"""
+    """`27.7 GB/s`, in powers of ten as links and memories are sold; a little is not nothing."""
+    if 0 < value_bytes_per_s < 50_000_000:
+        return "< 0.1 GB/s"
     return f"{value_bytes_per_s / 1e9:,.1f} GB/s"
 
 

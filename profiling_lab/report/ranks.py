@@ -13,11 +13,11 @@ from profiling_lab.analysis.ranks.totals import RankRow
 from profiling_lab.analysis.ranks.verdict import own_ns
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.job_header import clocks_line, job_coverage, job_lines
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 
 By = Literal["rank", "collective", "step", "line"]
-_LISTED = 16
 _LAST_SHOWN = 3
 
 
@@ -35,15 +35,9 @@ def ranks_report(result: JobResult, by: By, limit: int | None = None) -> Report:
         trace=_job_data(result, by),
         header=_header(result, by),
         table=table_of(fields, columns, shown, len(all_rows), map(_details, shown)),
-        coverage={
-            "gpu_ns": sum(row.facts.gpu_ns for row in result.rows),
-            "attributed_ns": sum(row.facts.attributed_ns for row in result.rows),
-            "operations": sum(row.facts.operations for row in result.rows),
-            "ranks": len(result.rows),
-            "missing_ranks": list(result.missing),
-            "unreadable": [asdict(failure) for failure in result.failures],
-            "notes": list(result.notes),
-        },
+        coverage=job_coverage(
+            [row.facts for row in result.rows], result.missing, result.failures, result.notes
+        ),
         summary=_verdict_data(result),
     )
 
@@ -59,50 +53,24 @@ def _rows(result: JobResult, by: By) -> tuple[Any, ...]:
 
 
 def _header(result: JobResult, by: By) -> tuple[str, ...]:
-    gpu_ns = sum(row.facts.gpu_ns for row in result.rows)
-    operations = sum(row.facts.operations for row in result.rows)
-    attributed = sum(row.facts.attributed_ns for row in result.rows)
-    counted = numbers.counted(len(result.rows), "rank")
-    of = f" of {result.world_size}" if result.world_size not in (None, len(result.rows)) else ""
+    facts = [row.facts for row in result.rows]
     lines = [
-        f"{counted}{of} in {numbers.counted(result.files, 'file')}: {numbers.time(gpu_ns)} of GPU time in "
-        f"{numbers.counted(operations, 'operation')}, summed",
-        f"  {result.said_by}",
-        f"  {numbers.share(attributed / gpu_ns if gpu_ns else 0.0)} of it has a line of your code",
+        *job_lines(
+            facts,
+            result.files,
+            result.world_size,
+            result.said_by,
+            result.window,
+            result.missing,
+            result.failures,
+        ),
+        clocks_line(result.clocks),
     ]
-    if result.window:
-        asked = ", ".join(f"--{name} {value}" for name, value in result.window)
-        lines.append(f"  window: {asked}, of each recording")
-    if result.missing:
-        lines.append(f"  missing: rank {_listed(result.missing)}")
-    lines += [f"  left out: {failure.sentence}" for failure in result.failures]
-    lines.append(f"  clocks: {_clocks(result)}")
     mean = numbers.time(result.step_ns)
     steps = f"steps: {result.how}; {result.common_steps:,} on all ranks, {mean} on average"
     lines.append(f"  {steps}; times are per step" if by in ("rank", "line") else f"  {steps}")
     lines += [f"  note: {note}" for note in result.notes]
     return (*lines, *_verdict(result))
-
-
-def _listed(values: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, values[:_LISTED]))
-    return f"{shown} and {len(values) - _LISTED} more" if len(values) > _LISTED else shown
-
-
-def _clocks(result: JobResult) -> str:
-    clocks = result.clocks
-    accuracy = "" if clocks.accuracy_ns is None else f", ± {numbers.time(clocks.accuracy_ns)}"
-    if clocks.own:
-        alone = numbers.counted(clocks.own, "rank")
-        accuracy += f"; {alone} with too few collectives in common, each left with its own clock"
-    return {
-        "one": f"one file, one clock{accuracy}",
-        "collectives": f"moved by up to {numbers.time(clocks.moved_ns)} so that ranks leave collectives "
-        f"together{accuracy}",
-        "wall": "as the machines had them: no collective that all share to check them by",
-        "none": "cannot be compared: the files do not tie them to the calendar and share too few "
-        "collectives; each rank is judged by its own durations",
-    }[clocks.state]
 
 
 def _verdict(result: JobResult) -> tuple[str, ...]:

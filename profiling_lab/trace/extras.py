@@ -172,4 +172,7 @@ class CollectiveFacts:
     """the number of ranks in the group, 0 if unknown"""
     sequence: int = -1
     size_bytes: int = -1
-    """the message size of one rank: the input of an all-gather, the output of a reduce-scatter"""
+    """the message size of one rank: the input of an all-gather, the output of a reduce-scatter, what a rank
+    sends in an all-to-all"""
+    part_of: int = -1
+    """kernels with the same number, from 0, are parts of one collective; -1: the kernel is all of it"""

@@ -191,6 +191,7 @@ IN_ASCII = [
     *([name, BEFORE] for name in (*READS, "check", "info")),
     ["diff", BEFORE, AFTER],
     ["ranks", BEFORE, AFTER],
+    ["collectives", BEFORE, AFTER],
     ["report", BEFORE, "-o", "page.html"],
     ["export", BEFORE, "--to", "perfetto", "-o", "out.json"],
     ["merge", BEFORE, AFTER, "-o", "merged.sqlite"],

@@ -39,6 +39,7 @@ IN_EVERY_FORMAT = (
     "overlap",
     "check",
     "ranks",
+    "collectives",
     "info",
 )
 # Each writes what OUT stands for.
@@ -64,6 +65,7 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         begin = builder.now_ns
         builder.launch("gemm", 9000, stack="/app/train.py:7 main", peek=1).copy("HtoD", 1000)
         builder.launch("gemm", 9000, stack="/app/train.py:7 main", pid=200, device=1)
+        builder.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 900, stack="/app/train.py:8 main")
         builder.call("cudaDeviceSynchronize").gap(90_000)
         for pid in (100, 200):
             builder.range("training_step", begin, builder.now_ns, globalTid=builder.tid(1, pid))

@@ -43,10 +43,10 @@ class Assignments:
 
 
 def numbered(
-    all_facts: Sequence[Sequence[RankFacts]], only: tuple[int, ...], devices: tuple[int, ...]
+    all_facts: Sequence[Sequence[RankFacts]], only: tuple[int, ...], devices: tuple[int, ...], least: int = 2
 ) -> Assignments:
     """Number the ranks of all files. Raises NotEnoughDataError if the files belong to several jobs or fewer
-    than two ranks are left, UsageError if a rank or device was asked for that there is not.
+    than `least` ranks are left, UsageError if a rank or device was asked for that there is not.
     """
     every = [facts for file in all_facts for facts in file]
     known = all(facts.rank is not None for facts in every)
@@ -60,11 +60,10 @@ def numbered(
         (not only or number in only) and (not devices or facts.device in devices)
         for number, facts in zip(numbers, every, strict=True)
     ]
-    if sum(is_chosen) < 2:
-        raise NotEnoughDataError(
-            f"expected at least two ranks to compare, found {sum(is_chosen)}"
-            f" ({every[is_chosen.index(True)].path})"
-        )
+    if sum(is_chosen) < least:
+        first = every[is_chosen.index(True)].path if any(is_chosen) else every[0].path
+        needed = "two ranks to compare" if least > 1 else "one rank"
+        raise NotEnoughDataError(f"expected at least {needed}, found {sum(is_chosen)} ({first})")
     all_wall = all(facts.is_wall for facts in every)
     zero_ns = min(facts.span_ns[0] for facts in every)
     one_clock = all_wall or sum(map(bool, all_facts)) == 1

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.places import Place, launched_at
 from profiling_lab.analysis.ranks.kinds import Series
+from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I64, full
+from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.extras import CollectiveFacts
 from profiling_lab.trace.operation_classes import OperationClass, collective_kind, operation_classes
 from profiling_lab.trace.step_windows import StepWindows
@@ -20,7 +22,7 @@ from profiling_lab.trace.step_windows import StepWindows
 PER_STEP = 1 << 20
 """the number of a collective is its step's times this plus its place in the step"""
 AT_MOST = 20_000
-"""collectives kept of one rank: those of its first steps"""
+"""collectives kept of one rank for a comparison: those of its first steps"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,18 @@ class Occurrences:
     """-1 unknown"""
     exposed_ns: I64
     """the part of each in which the rank did not compute"""
+    place: I32
+    """row of RankCollectives.places, -1 where lines were not asked for"""
+    whole: npt.NDArray[np.bool_]
+    """all of it is in the part of the trace that was asked for"""
+
+    def moved(self, by_ns: int, number: int = 0) -> Occurrences:
+        return replace(
+            self,
+            number=self.number + number,
+            start_ns=self.start_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,12 @@ class RankCollectives:
     """All collectives of one rank."""
 
     series: dict[Series, Occurrences]
+    alone: dict[Series, Occurrences]
+    """collectives outside of steps, which cannot be matched; {} where not all were asked for"""
+    places: tuple[Place, ...]
+    """the lines that launched them, by number; () where they were not asked for"""
+    hidden: tuple[I64, I64]
+    """starts and ends of the intervals in which the GPU communicated and computed; with `places`"""
     outside: int
     """collectives outside of steps, which have no number"""
     left_out: int
@@ -49,23 +69,21 @@ class RankCollectives:
 
     def moved(self, by_ns: int, steps: int = 0) -> RankCollectives:
         """The same on another clock, and with other numbers of steps."""
-        return RankCollectives(
-            {
-                series: Occurrences(
-                    o.number + (steps * PER_STEP if series.numbered == "order" else 0),
-                    o.start_ns + by_ns,
-                    o.end_ns + by_ns,
-                    o.size_bytes,
-                    o.exposed_ns,
-                )
+        starts, ends = self.hidden
+        return replace(
+            self,
+            series={
+                series: o.moved(by_ns, steps * PER_STEP if series.numbered == "order" else 0)
                 for series, o in self.series.items()
             },
-            self.outside,
-            self.left_out,
+            alone={series: o.moved(by_ns) for series, o in self.alone.items()},
+            hidden=(starts + by_ns, ends + by_ns),
         )
 
 
-def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, number: I64) -> RankCollectives:
+def collectives(
+    trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, number: I64, options: Options
+) -> RankCollectives:
     """rows: the operations of the rank; steps: its steps in time order, number: their numbers.
 
     A program makes the same collectives in the same order on every rank of a group, so they are counted in
@@ -92,10 +110,14 @@ def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, nu
     unnumbered = np.array([facts.sequence < 0 for facts in details], dtype=bool)
     outside = int((~inside & unnumbered).sum())
     at: dict[Series, tuple[list[int], list[int]]] = {}
+    alone: dict[Series, tuple[list[int], list[int]]] = {}
     seen: Counter[tuple[Series, int]] = Counter()
-    for i, facts in enumerate(details[:AT_MOST]):
+    place_of: dict[tuple[Series, int], int] = {}
+    most = len(rows) if options.each_collective else AT_MOST
+    for i, facts in enumerate(details[:most]):
         by_sequence = facts.sequence >= 0
-        if not by_sequence and not inside[i]:
+        numbered = by_sequence or bool(inside[i])
+        if not numbered and not options.each_collective:
             continue
         series = Series(
             facts.kind,
@@ -106,27 +128,52 @@ def collectives(trace: Trace, rows: npt.NDArray[np.intp], steps: StepWindows, nu
         )
         place = facts.sequence
         if not by_sequence:
-            counted = (series, int(step[i]))
-            place = int(number[step[i]]) * PER_STEP + seen[counted]
-            seen[counted] += 1
-        numbers, places = at.setdefault(series, ([], []))
+            part = (series, facts.part_of)
+            if facts.part_of >= 0 and part in place_of:
+                place = place_of[part]
+            else:
+                counted = (series, int(step[i]) if numbered else -1)
+                place = (int(number[step[i]]) * PER_STEP if numbered else 0) + seen[counted]
+                seen[counted] += 1
+                place_of[part] = place
+        numbers, places = (at if numbered else alone).setdefault(series, ([], []))
         numbers.append(place)
         places.append(i)
-    sizes = np.array([facts.size_bytes for facts in details], dtype=np.int64)
+    found = _Found(
+        start_ns=operations.start_ns[rows],
+        end_ns=operations.end_ns[rows],
+        size_bytes=np.array([facts.size_bytes for facts in details], dtype=np.int64),
+        place=full(len(rows), -1, np.int32),
+        whole=operations.duration_ns[rows] == trace.whole.operations.duration_ns[trace.operation_rows[rows]],
+    )
+    lines: tuple[Place, ...] = ()
+    hidden = (found.start_ns[:0], found.end_ns[:0])
+    if options.each_collective:
+        lines, found.place = launched_at(trace, rows, options.own)
+        hidden = _both(_analysis.merged(found.start_ns, found.end_ns), computing)
     return RankCollectives(
-        {series: _occurrences(trace, rows, sizes, computing, *listed) for series, listed in at.items()},
-        outside,
-        max(len(rows) - AT_MOST, 0),
+        series={series: _occurrences(found, computing, *listed) for series, listed in at.items()},
+        alone={series: _occurrences(found, computing, *listed) for series, listed in alone.items()},
+        places=lines,
+        hidden=hidden,
+        outside=outside,
+        left_out=max(len(rows) - most, 0),
     )
 
 
+@dataclass(slots=True)
+class _Found:
+    """What is known of each kernel."""
+
+    start_ns: I64
+    end_ns: I64
+    size_bytes: I64
+    place: I32
+    whole: npt.NDArray[np.bool_]
+
+
 def _occurrences(
-    trace: Trace,
-    rows: npt.NDArray[np.intp],
-    sizes: I64,
-    computing: tuple[I64, I64],
-    numbers: list[int],
-    places: list[int],
+    found: _Found, computing: tuple[I64, I64], numbers: list[int], places: list[int]
 ) -> Occurrences:
     """Of equal numbers (several kernels of one collective) the first start and the last end count."""
     number, first, where = np.unique(
@@ -135,13 +182,34 @@ def _occurrences(
     at = np.array(places, dtype=np.intp)
     start_ns = full(len(number), np.iinfo(np.int64).max)
     end_ns = full(len(number), np.iinfo(np.int64).min)
-    np.minimum.at(start_ns, where, trace.operations.start_ns[rows[at]])
-    np.maximum.at(end_ns, where, trace.operations.end_ns[rows[at]])
-    hidden_ns = _covered(end_ns, *computing) - _covered(start_ns, *computing)
-    return Occurrences(number, start_ns, end_ns, sizes[at[first]], end_ns - start_ns - hidden_ns)
+    whole = np.ones(len(number), dtype=bool)
+    np.minimum.at(start_ns, where, found.start_ns[at])
+    np.maximum.at(end_ns, where, found.end_ns[at])
+    np.logical_and.at(whole, where, found.whole[at])
+    hidden_ns = covered(end_ns, *computing) - covered(start_ns, *computing)
+    return Occurrences(
+        number=number,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        size_bytes=found.size_bytes[at[first]],
+        exposed_ns=end_ns - start_ns - hidden_ns,
+        place=found.place[at[first]],
+        whole=whole,
+    )
 
 
-def _covered(time_ns: I64, starts: I64, ends: I64) -> I64:
+def _both(one: tuple[I64, I64], other: tuple[I64, I64]) -> tuple[I64, I64]:
+    """The intervals that are in both of two unions of disjoint ones."""
+    edges = np.unique(np.concatenate([*one, *other]))
+    starts, ends = edges[:-1], edges[1:]
+    kept = np.ones(len(starts), dtype=bool)
+    for begins, stops in (one, other):
+        at = np.searchsorted(begins, starts, side="right") - 1
+        kept &= (at >= 0) & (starts < np.append(stops, np.iinfo(np.int64).min)[at])
+    return _analysis.merged(np.ascontiguousarray(starts[kept]), np.ascontiguousarray(ends[kept]))
+
+
+def covered(time_ns: I64, starts: I64, ends: I64) -> I64:
     """The time that disjoint intervals cover before each moment."""
     if not len(starts):
         return np.zeros(len(time_ns), dtype=np.int64)

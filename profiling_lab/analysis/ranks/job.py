@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiling_lab.analysis.ranks.assignment import assign, numbered, shift_of, starts_of
+from profiling_lab.analysis.ranks.assignment import Assignments, assign, numbered, shift_of, starts_of
 from profiling_lab.analysis.ranks.clocks import Clocks, align
 from profiling_lab.analysis.ranks.lines import LineTimes
 from profiling_lab.analysis.ranks.options import Options
@@ -100,9 +100,25 @@ def ranks_in(trace: Trace, options: Options | None = None) -> JobResult:
     return _compared(LocalPool(1), [file], options, (), ())
 
 
-def _compared(
-    pool: Pool, handles: list[Handle], options: Options, only: tuple[int, ...], devices: tuple[int, ...]
-) -> JobResult:
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The ranks of a job, numbered and on one clock; their summaries are where the pool has them."""
+
+    handles: list[Handle]
+    chosen: tuple[tuple[RankFacts, ...], ...]
+    """per file the ranks that were asked for"""
+    assignments: Assignments
+    clocks: Clocks
+    totals: Totals
+    comparison: RankComparison
+    failures: tuple[Failure, ...]
+    notes: tuple[str, ...]
+
+
+def joined(
+    pool: Pool, handles: list[Handle], only: tuple[int, ...], devices: tuple[int, ...], least: int = 2
+) -> Joined:
+    """Put what was read together. least: how many ranks are needed. Raises as `ranks`."""
     read: list[FileSummary | tuple[RankFacts, ...]] = pool.gather(pool.map(facts_of, handles))
     failures = tuple(
         entry.failure for entry in read if isinstance(entry, FileSummary) and entry.failure is not None
@@ -111,13 +127,13 @@ def _compared(
     if not any(all_facts):
         worst = max(failures, key=lambda failure: failure.exit_code, default=None)
         raise _none_left(worst, len(failures))
-    assignments = numbered(all_facts, only, devices)
+    assignments = numbered(all_facts, only, devices, least)
     kept = [i for i, file in enumerate(assignments.of_files) if any(file)]
     handles = pool.map(assign, [handles[i] for i in kept], each=[assignments.of_files[i] for i in kept])
-    chosen = [
+    chosen = tuple(
         tuple(facts for facts, one in zip(all_facts[i], assignments.of_files[i], strict=True) if one)
         for i in kept
-    ]
+    )
     handles, note = _matched_steps(pool, handles, chosen)
     handles, clocks = align(pool, handles, [tuple(facts.is_wall for facts in file) for file in chosen])
     totals: Totals = pool.merge(merge_totals, pool.map(totals_of, handles))
@@ -125,6 +141,15 @@ def _compared(
     with_steps = sum(facts.steps > 0 for file in chosen for facts in file)
     common = totals.walls.keys[totals.walls.ranks == with_steps].astype(np.int64)
     comparison = RankComparison(present, common, clocks.accuracy_ns or 0, clocks.comparable)
+    notes = (*assignments.notes, *note, *_unnamed(totals))
+    return Joined(handles, chosen, assignments, clocks, totals, comparison, failures, notes)
+
+
+def _compared(
+    pool: Pool, handles: list[Handle], options: Options, only: tuple[int, ...], devices: tuple[int, ...]
+) -> JobResult:
+    job = joined(pool, handles, only, devices)
+    totals, comparison, handles = job.totals, job.comparison, job.handles
     per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, comparison))
     rows = tuple(sorted((row for file in per_file for row in file), key=lambda row: row.rank))
     counted = [row for row in rows if row.steps]
@@ -134,16 +159,16 @@ def _compared(
         steps=step_rows(totals, comparison),
         lines=line_rows(totals, mean_step_ns(rows)),
         verdict=verdict(counted, _excesses(pool, handles, per_file, counted, totals)),
-        clocks=clocks,
-        files=len(kept),
-        said_by=assignments.said_by,
-        missing=assignments.missing,
-        world_size=assignments.world_size,
-        common_steps=len(common),
-        how=_how(chosen),
+        clocks=job.clocks,
+        files=len(job.chosen),
+        said_by=job.assignments.said_by,
+        missing=job.assignments.missing,
+        world_size=job.assignments.world_size,
+        common_steps=len(comparison.steps),
+        how=_how(job.chosen),
         window=options.asked,
-        failures=failures,
-        notes=(*assignments.notes, *note, *_unnamed(totals), *_notes(rows, common)),
+        failures=job.failures,
+        notes=(*job.notes, *_notes(rows, comparison.steps)),
     )
 
 
@@ -231,16 +256,21 @@ def _unnamed(totals: Totals) -> tuple[str, ...]:
 
 
 def _notes(rows: Sequence[RankRow], common: I64) -> tuple[str, ...]:
-    """What limits the comparison; ranks with the same note are named together."""
-    ranks_of: dict[str, list[int]] = {}
+    """What limits the comparison."""
+    notes = []
     for row in rows:
         lacks = f"lacks {row.missing:,} of the collectives that others have" if row.missing else ""
-        for note in filter(None, (*row.facts.notes, lacks)):
-            ranks_of.setdefault(note, []).append(row.rank)
-    notes = [f"{_named(numbers)}: {note}" for note, numbers in ranks_of.items()]
-    if not len(common):
-        notes.append("no step is in all recordings: each rank's own steps are counted")
-    return tuple(notes)
+        notes += [(row.rank, note) for note in (*row.facts.notes, lacks) if note]
+    own = "no step is in all recordings: each rank's own steps are counted"
+    return (*notes_by_ranks(notes), *(() if len(common) else (own,)))
+
+
+def notes_by_ranks(notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
+    """Ranks with the same note are named together."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, note in notes:
+        ranks_of.setdefault(note, []).append(rank)
+    return tuple(f"{_named(numbers)}: {note}" for note, numbers in ranks_of.items())
 
 
 def _named(numbers: Sequence[int]) -> str:

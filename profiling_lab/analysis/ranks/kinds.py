@@ -40,6 +40,24 @@ class Series:
         return f"{self.kind} {self.group}".rstrip()
 
 
+_MEASURED = frozenset(
+    {"AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Reduce", "SendRecv"}
+)
+
+
+def has_bandwidth(kind: str) -> bool:
+    """Whether nccl-tests define a bandwidth for this kind that one rank's message size gives."""
+    return kind in _MEASURED
+
+
+def algorithm_bytes(kind: str, size_bytes: int, ranks: int) -> int:
+    """What nccl-tests divide by the time for algorithm bandwidth: the whole buffer, of all ranks' parts.
+
+    size_bytes: as for `bus_bytes`.
+    """
+    return size_bytes * ranks if kind in ("AllGather", "ReduceScatter") else size_bytes
+
+
 def bus_bytes(kind: str, size_bytes: int, ranks: int) -> float:
     """What each link carries, by NCCL's convention for bus bandwidth.
 

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """steps_by: see `step_windows`; own: see `Ownership`; window: the part of each file to look at."""
+    """steps_by: see `step_windows`; own: see `Ownership`; window: the part of each file to look at;
+    each_collective: keep all of them, with their lines, instead of what comparing ranks needs.
+    """
 
     steps_by: str | None = None
     own: tuple[str, ...] = ()
     window: WindowSelection | None = None
+    each_collective: bool = False
 
     @property
     def asked(self) -> tuple[tuple[str, str], ...]:

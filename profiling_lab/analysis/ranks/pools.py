@@ -165,7 +165,8 @@ class DaskPool:
 def dask_pool(address: str, jobs: int | None = None, timeout_s: int = 10) -> Iterator[DaskPool]:
     """A pool on the Dask scheduler at `address`, or on a cluster of `jobs` processes here for 'local'.
 
-    Raises UsageError if dask.distributed is not installed or no scheduler answers at the address.
+    Raises UsageError if dask.distributed is not installed, no scheduler answers at the address, no worker
+    joins it within timeout_s, or a worker cannot import this package.
     """
     try:
         from distributed import Client, LocalCluster
@@ -181,6 +182,7 @@ def dask_pool(address: str, jobs: int | None = None, timeout_s: int = 10) -> Ite
             ) as cluster,
             Client(cluster) as client,
         ):
+            _check_workers(client, address, timeout_s)
             yield DaskPool(client)
         return
     try:
@@ -188,4 +190,28 @@ def dask_pool(address: str, jobs: int | None = None, timeout_s: int = 10) -> Ite
     except (OSError, ValueError) as error:
         raise UsageError(f"--dask {address}: no Dask scheduler answers there ({error})") from None
     with client:
+        _check_workers(client, address, timeout_s)
         yield DaskPool(client)
+
+
+def _check_workers(client: Any, address: str, timeout_s: int) -> None:
+    """A worker that cannot import what it is sent leaves the cluster, and the client would wait forever."""
+
+    # A local function travels as code, so a worker needs no package to run it.
+    def problem() -> str:
+        try:
+            from profiling_lab.analysis.ranks.reading import read_file  # noqa: F401
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    try:
+        client.wait_for_workers(1, timeout=timeout_s)
+    except TimeoutError:
+        raise UsageError(f"--dask {address}: no worker joined the scheduler within {timeout_s} s") from None
+    for worker, error in client.run(problem).items():
+        if error:
+            raise UsageError(
+                f"--dask {address}: the worker {worker} cannot import profiling_lab ({error}); "
+                "install the same version there"
+            )

@@ -150,7 +150,7 @@ def _rank(
 ) -> RankSummary:
     steps = steps.only(np.flatnonzero(steps.process == unit.process))
     number, named = _numbers(steps)
-    found = collectives(trace, rows, steps, number)
+    found = collectives(trace, rows, steps, number, options)
     time = clock(trace)
     has_line = trace.stacks.own_rows(Ownership(options.own))[trace.attribution.stack[rows]] > 0
     operations = trace.operations
@@ -174,7 +174,7 @@ def _rank(
         named=named,
         steps=len(steps),
         collectives=sum(len(occurrences.number) for occurrences in found.series.values()),
-        notes=_notes(unit, len(steps), found, lines),
+        notes=(_unit_notes(unit) if options.each_collective else _notes(unit, len(steps), found, lines)),
     )
     parts_ns = _parts(trace, rows, steps.start_ns, steps.end_ns)
     summary = RankSummary(facts, number, steps.start_ns, steps.end_ns, parts_ns, found, lines)
@@ -182,13 +182,13 @@ def _rank(
 
 
 def _numbers(steps: StepWindows) -> tuple[I64, bool]:
-    """The steps' numbers: the program's own where each step has one, else counted from 0."""
+    """The steps' numbers: the program's own where each step has one, else counted from 0 in the recording."""
     found = [_NUMBER.search(name) for name in steps.names]
     if steps.sign in ("ProfilerStep", "range") and found and all(found):
         numbers = np.array([int(match[1][-12:]) for match in found if match], dtype=np.int64)
         if bool((np.diff(numbers) > 0).all()):
             return numbers, steps.sign == "ProfilerStep"
-    return np.arange(len(steps), dtype=np.int64), False
+    return steps.number.astype(np.int64), False
 
 
 def _parts(trace: Trace, rows: npt.NDArray[np.intp], starts: I64, ends: I64) -> I64:
@@ -221,6 +221,18 @@ def _parts(trace: Trace, rows: npt.NDArray[np.intp], starts: I64, ends: I64) -> 
 
 def _notes(unit: _Unit, steps: int, found: RankCollectives, lines: LineTimes) -> tuple[str, ...]:
     out = [] if steps else ["it has no steps: only its collectives are compared"]
+    out += _unit_notes(unit)
+    if found.outside:
+        out.append(f"{found.outside} collectives lie outside of steps and are not compared")
+    if found.left_out:
+        out.append(f"only its first {AT_MOST:,} collectives are compared, {found.left_out:,} are left out")
+    if not lines.complete:
+        out.append(f"only its {len(lines.key)} most expensive lines are compared")
+    return tuple(out)
+
+
+def _unit_notes(unit: _Unit) -> tuple[str, ...]:
+    out = []
     if unit.sibling_gpus:
         out.append(
             f"its process drives {unit.sibling_gpus + 1} GPUs: each counts as a rank, idle time has no lines"
@@ -228,10 +240,4 @@ def _notes(unit: _Unit, steps: int, found: RankCollectives, lines: LineTimes) ->
     if unit.minor:
         listed = ", ".join(map(str, unit.minor))
         out.append(f"its process also used GPU {listed} a little: that is not counted")
-    if found.outside:
-        out.append(f"{found.outside} collectives lie outside of steps and are not compared")
-    if found.left_out:
-        out.append(f"only its first {AT_MOST:,} collectives are compared, {found.left_out:,} are left out")
-    if not lines.complete:
-        out.append(f"only its {len(lines.key)} most expensive lines are compared")
     return tuple(out)

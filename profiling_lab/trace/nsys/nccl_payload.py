@@ -11,34 +11,37 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from profiling_lab.trace.columns import I64
-from profiling_lab.trace.extras import FARTHEST_BYTES, CollectiveFacts
+from profiling_lab.trace.extras import FARTHEST_BYTES
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
-from profiling_lab.trace.operation_classes import collective_kind
-from profiling_lab.trace.process_ids import Registry
-from profiling_lab.trace.source import Tables
 
 _HEADER_BYTES = 32
 _SCHEMA_AT = 8
 _COMMUNICATOR, _SIZE, _MEMBERS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
+_PEER = "Peer rank"
+_GROUP_STARTS, _GROUP_ENDS = "ncclGroupStart", "ncclGroupEnd"
 # Widths in bytes of NVTX's integer types, by their numbers: int, long, long long, int32, int64, size_t.
 _WIDTHS = {5: 4, 6: 4, 7: 8, 8: 8, 9: 8, 10: 8, 15: 4, 16: 4, 17: 8, 18: 8, 22: 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """NCCL calls with a payload, by thread and time."""
+    """NCCL calls with a payload, by time."""
 
     thread: I64
     """global thread id"""
     start_ns: I64
+    end_ns: I64
     name: tuple[str, ...]
     """the function, such as ncclAllReduce"""
     communicator: tuple[str, ...]
     size_bytes: I64
-    """-1 unknown"""
+    peer: I64
+    """the other rank of a send or receive, -1 for any other call"""
+    group: I64
+    """calls with the same number are in one ncclGroupStart .. ncclGroupEnd: their kernels are launched at its
+    end; -1 outside of a group"""
     members: dict[str, int]
     """ranks per communicator, for communicators created during the recording"""
 
@@ -62,9 +65,10 @@ def payloads(file: SqliteFile) -> Payloads:
     table = file.newest("NVTX_EVENTS")
     schemas = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     nothing = np.empty(0, dtype=np.int64)
-    needed = {"start", "globalTid", "binaryData"}
+    empty = Payloads(nothing, nothing, nothing, (), (), nothing, nothing, nothing, {})
+    needed = {"start", "end", "globalTid", "binaryData"}
     if table is None or not needed <= set(file.columns(table)) or not file.columns(schemas):
-        return Payloads(nothing, nothing, (), (), nothing, {})
+        return empty
     entries = file.texts(
         "SELECT CAST(schemaId AS TEXT), CAST(IFNULL(type, 0) AS TEXT), CAST(IFNULL(offset, 0) AS TEXT),"
         f" CAST(IFNULL(name, '') AS BLOB) FROM {schemas}"
@@ -73,56 +77,53 @@ def payloads(file: SqliteFile) -> Payloads:
     by_id = "textId" in file.columns(table) and bool(file.columns("StringIds"))
     join = "LEFT JOIN StringIds s ON s.id = n.textId" if by_id else ""
     text = "COALESCE(n.text, s.value, '')" if by_id else "COALESCE(n.text, '')"
+    # A group has no payload of its own.
     columns, texts = file.coded_texts(
-        f"SELECT CAST(n.start AS INTEGER), IFNULL(n.globalTid, 0),"
+        f"SELECT CAST(n.start AS INTEGER), CAST(IFNULL(n.end, n.start) AS INTEGER), IFNULL(n.globalTid, 0),"
         f" CAST({text} || ' ' || hex(n.binaryData) AS BLOB)"
-        f" FROM \"{table}\" n {join} WHERE n.binaryData IS NOT NULL AND {text} LIKE 'nccl%' ORDER BY n.start",
-        2,
+        f" FROM \"{table}\" n {join} WHERE (n.binaryData IS NOT NULL AND {text} LIKE 'nccl%')"
+        f" OR {text} IN ('{_GROUP_STARTS}', '{_GROUP_ENDS}') ORDER BY n.start",
+        3,
     )
+    start_ns, end_ns, thread, row = columns
     names, values = zip(*(_decoded(entry, fields) for entry in texts), strict=True) if texts else ((), ())
     members = {
         str(value[_COMMUNICATOR]): value[_MEMBERS]
         for value in values
         if _MEMBERS in value and _COMMUNICATOR in value
     }
-    rows = [row for row in columns[2].tolist() if values[row].get(_SIZE, FARTHEST_BYTES) < FARTHEST_BYTES]
-    kept = np.isin(columns[2], np.unique(rows))
+    wanted = np.array([value.get(_SIZE, FARTHEST_BYTES) < FARTHEST_BYTES for value in values] or [False])
+    kept = wanted[row]
+    rows = row[kept].tolist()
     return Payloads(
-        thread=columns[1][kept],
-        start_ns=columns[0][kept],
+        thread=thread[kept],
+        start_ns=start_ns[kept],
+        end_ns=end_ns[kept],
         name=tuple(names[row] for row in rows),
         communicator=tuple(str(values[row].get(_COMMUNICATOR, "")) for row in rows),
         size_bytes=np.array([values[row][_SIZE] for row in rows], dtype=np.int64),
+        peer=np.array([values[row].get(_PEER, -1) for row in rows], dtype=np.int64),
+        group=_groups(thread, [names[i] for i in row.tolist()])[kept],
         members=members,
     )
 
 
-def read_collectives(
-    file: SqliteFile, threads: Registry, whole: Tables, rows: npt.NDArray[np.intp]
-) -> list[CollectiveFacts | None]:
-    """The collectives of NCCL kernels. NCCL launches them inside the call's range, or at the end of the
-    group.
-    """
-    out: list[CollectiveFacts | None] = [None] * len(rows)
-    noted = payloads(file)
-    if not len(noted) or not len(rows):
+def _groups(thread: I64, names: list[str]) -> I64:
+    """Per call the number of the outermost group around it, -1 without one; calls are in order of time."""
+    out = np.full(len(thread), -1, dtype=np.int64)
+    if _GROUP_STARTS not in names:
         return out
-    call = whole.attribution.call[rows]
-    known = call >= 0
-    tids = np.array(threads.ids or (0,), dtype=np.int64)
-    at = np.full(len(rows), -1, dtype=np.intp)
-    at[known] = noted.before(tids[whole.calls.thread[call[known]]], whole.calls.start_ns[call[known]])
-    names = whole.operations.short_names
-    for i, (row, name) in enumerate(zip(at.tolist(), whole.operations.name[rows].tolist(), strict=True)):
-        if row < 0 or collective_kind(noted.name[row]) != collective_kind(names[name]):
-            continue
-        communicator = noted.communicator[row]
-        out[i] = CollectiveFacts(
-            kind=collective_kind(names[name]),
-            group=f"communicator {int(communicator):x}" if communicator else "",
-            size=noted.members.get(communicator, 0),
-            size_bytes=int(noted.size_bytes[row]),
-        )
+    depth: dict[int, int] = {}
+    current: dict[int, int] = {}
+    for i, (tid, name) in enumerate(zip(thread.tolist(), names, strict=True)):
+        if name == _GROUP_STARTS:
+            if not depth.get(tid):
+                current[tid] = i
+            depth[tid] = depth.get(tid, 0) + 1
+        elif name == _GROUP_ENDS:
+            depth[tid] = max(depth.get(tid, 0) - 1, 0)
+        elif depth.get(tid):
+            out[i] = current[tid]
     return out
 
 
@@ -135,7 +136,7 @@ def _decoded(entry: str, fields: dict[tuple[int, str], tuple[int, int]]) -> tupl
     schema = struct.unpack_from("<Q", data, _SCHEMA_AT)[0]
     payload = data[_HEADER_BYTES:]
     out = {}
-    for field in (_COMMUNICATOR, _SIZE, _MEMBERS):
+    for field in (_COMMUNICATOR, _SIZE, _MEMBERS, _PEER):
         kind, offset = fields.get((schema, field), (0, 0))
         width = _WIDTHS.get(kind, 0)
         if width and offset + width <= len(payload):

@@ -31,7 +31,7 @@ from profiling_lab.trace.nsys.info import sqlite_info
 from profiling_lab.trace.nsys.input_shapes import read_input_shapes
 from profiling_lab.trace.nsys.launch_shapes import read_launch_shapes
 from profiling_lab.trace.nsys.memory import read_memory
-from profiling_lab.trace.nsys.nccl_payload import read_collectives
+from profiling_lab.trace.nsys.nccl_calls import read_collectives
 from profiling_lab.trace.nsys.nvtx import NvtxRows, read_nvtx
 from profiling_lab.trace.nsys.operations import TABLES, read_operations
 from profiling_lab.trace.nsys.overheads import read_overheads

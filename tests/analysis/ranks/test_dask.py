@@ -38,3 +38,24 @@ def test_no_scheduler_at_the_address() -> None:
     pytest.importorskip("distributed", reason="dask.distributed is not installed")
     with pytest.raises(UsageError, match="no Dask scheduler"), dask_pool("tcp://127.0.0.1:9", timeout_s=1):
         pass
+
+
+def test_workers_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would drop the connection at the first task, and the client would wait for others forever."""
+    pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    (tmp_path / "profiling_lab").mkdir()
+    (tmp_path / "profiling_lab" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)  # workers of a local cluster start with this process's path
+    sentence = r"worker tcp://\S+ cannot import profiling_lab \(ModuleNotFound"
+    with pytest.raises(UsageError, match=sentence), dask_pool("local", jobs=1):
+        pass
+
+
+def test_a_scheduler_without_workers() -> None:
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None, silence_logs=50) as cluster,
+        pytest.raises(UsageError, match="no worker joined the scheduler within 1 s"),
+        dask_pool(cluster.scheduler_address, timeout_s=1),
+    ):
+        pass

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of unified_profiler: what they run, and that the script stays as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from package_root import PACKAGE_ROOT
+
+from profiling_lab.errors import UsageError
+from profiling_lab.utils import unified_profiler
+from profiling_lab.utils.unified_profiler import (
+    NVTXAnnotator,
+    ProfilerWrapper,
+    ProfilingConfig,
+    UnifiedProfiler,
+    get_profiler_context,
+)
+
+
+def run(*arguments: str, folder: Path, as_file: bool = False) -> subprocess.CompletedProcess[str]:
+    how = [str(unified_profiler.__file__)] if as_file else ["-m", "profiling_lab.utils.unified_profiler"]
+    return subprocess.run(
+        [sys.executable, *how, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_the_script_keeps_its_arguments_and_exit_code(tmp_path: Path, as_file: bool) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(7)\n")
+    done = run("-o", "out", "train.py", "--epochs", "10", "--mode", "x", folder=tmp_path, as_file=as_file)
+    assert done.returncode == 7 and "['--epochs', '10', '--mode', 'x']" in done.stdout
+    assert (tmp_path / "out" / "train.sqlite").is_file()
+    assert "profiling-lab lines out/train.sqlite" in done.stderr
+
+
+def test_wrong_arguments_are_one_sentence(tmp_path: Path) -> None:
+    done = run("none.py", folder=tmp_path)
+    assert done.returncode == 2 and "expected a Python script, found no file none.py" in done.stderr
+    for wrong, message in (
+        ({"mode": "fast"}, "mode must be one of auto, single, multi-gpu, multi-node, not 'fast'"),
+        ({"gpus": 0}, "at least 1, not 0 and 1"),
+        ({"mode": "single", "gpus": 2}, "mode single is for one GPU, not 2"),
+        ({"mode": "multi-node", "nodes": 2}, "expects rendezvous HOST:PORT"),
+        ({"mode": "multi-node", "nodes": 2, "node_rank": 2, "rendezvous": "a:1"}, "got a:1, 2 of 2"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ProfilingConfig(**wrong)  # type: ignore[arg-type]
+
+
+def command(**config: Any) -> str:
+    words = UnifiedProfiler(ProfilingConfig(**config)).command("train.py", ["--lr", "1"])
+    assert words[:4] == [sys.executable, "-m", "profiling_lab", "record"]
+    return " ".join(words[4:])
+
+
+def test_commands() -> None:
+    assert command() == "-o profiles/train.sqlite train.py --lr 1", "auto: one process, whatever GPUs exist"
+    assert command(mode="multi-gpu", gpus=4) == (
+        "-o profiles/train.sqlite -m torch.distributed.run --nproc-per-node 4 train.py --lr 1"
+    )
+    assert command(gpus=4) == command(mode="multi-gpu", gpus=4)
+    assert command(profile_steps=3, warmup_steps=2).startswith(
+        "-o profiles/train.sqlite --warmup 2 --active 3 --repeat 1 train.py"
+    )
+    many = command(mode="multi-node", gpus=8, nodes=2, node_rank=1, rendezvous="first:29400")
+    assert "--nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint first:29400 train.py" in many
+
+
+def test_files_of_ranks_in_folders_are_listed(tmp_path: Path) -> None:
+    profiler = UnifiedProfiler(ProfilingConfig(output_dir=str(tmp_path)))
+    assert profiler.generate_report() == f"no recording in {tmp_path}"
+    (tmp_path / "node").mkdir()
+    for name in ("a.rank0.sqlite", "node/a.rank1.sqlite"):
+        (tmp_path / name).touch()
+    assert profiler.generate_report().splitlines() == [
+        f"profiling-lab lines {tmp_path}/a.rank0.sqlite",
+        f"profiling-lab lines {tmp_path}/node/a.rank1.sqlite",
+        f"profiling-lab ranks {tmp_path}",
+    ]
+
+
+def optimizer_step() -> Any:
+    weight = torch.nn.Parameter(torch.ones(4))
+    weight.grad = torch.ones(4)
+    return torch.optim.SGD([weight], lr=0.1).step
+
+
+def test_the_wrapper_begins_with_the_first_step_and_returns_its_file(tmp_path: Path) -> None:
+    step = optimizer_step()
+    wrapper = ProfilerWrapper(output_dir=tmp_path, gpu=False, num_profile_steps=2)
+    assert not list(tmp_path.iterdir()), "what comes before the first step is not recorded"
+    for number in range(5):
+        with wrapper.profile_step(number):
+            step()
+    assert wrapper.finish() == tmp_path / "training.sqlite"
+    assert wrapper.finish() == tmp_path / "training.sqlite"
+
+
+def test_an_exception_ends_the_wrapper_s_recording(tmp_path: Path) -> None:
+    step = optimizer_step()
+    with pytest.raises(KeyError, match="mine"), ProfilerWrapper(output_dir=tmp_path, gpu=False) as wrapper:
+        with wrapper.profile_step():
+            step()
+        raise KeyError("mine")
+    assert (tmp_path / "training.sqlite").is_file() and not wrapper.recorder.is_recording
+
+
+def test_switched_off_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unified_profiler.nvtx, "range", lambda *_: pytest.fail("a range"))
+    monkeypatch.setattr(unified_profiler.nvtx, "mark", lambda *_: pytest.fail("a mark"))
+    with get_profiler_context(enabled=False), NVTXAnnotator(enabled=False).range("x", color="red"):
+        NVTXAnnotator(enabled=False).mark("y")
+    wrapper = ProfilerWrapper(enabled=False, output_dir=tmp_path / "none")
+    with wrapper.profile_step(1):
+        pass
+    assert wrapper.finish() is None and not (tmp_path / "none").exists()
+
+
+def test_the_context_records(tmp_path: Path) -> None:
+    with get_profiler_context(name="c", output_dir=tmp_path, gpu=False):
+        optimizer_step()()
+    assert (tmp_path / "c.sqlite").is_file()
+
+
+def test_the_annotator_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(unified_profiler.nvtx, "mark", seen.append)
+    NVTXAnnotator().mark("point")
+    with NVTXAnnotator().range("x", "red") as opened:
+        assert (opened.name, opened.color) == ("x", "red")
+    assert seen == ["point"]
