@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from profiling_lab.demo.story import emphasised
+from profiling_lab.report.screen.terminal import emphasised
 
 COMMAND = "profiling-lab demo"
 _TABLE_TITLES = re.compile(r"line +function +")

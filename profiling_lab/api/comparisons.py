@@ -57,6 +57,7 @@ def diff(
     `result` has the verdict. Raises UsageError, NotEnoughDataError and UnreadableInputError.
     """
     from profiling_lab.analysis.diff.diff import diff as compare
+    from profiling_lab.analysis.own_files import check_own
     from profiling_lab.report.diff.diff import diff_report
 
     most, given = rows_of(limit), [_listed(side) for side in (before, after)]
@@ -65,6 +66,10 @@ def diff(
     paths = paths_of(own or ())
     with ExitStack() as opened:
         sides = [[each for one in side for each in _sources(one, paths, steps_by, opened)] for side in given]
+        sources = [each for side in sides for each in side]
+        traces = [each for each in sources if isinstance(each, Trace)]
+        if len(traces) == len(sources):  # a baseline was checked when it was saved
+            check_own(paths, traces)
         result = compare(
             *sides,
             by=by,

@@ -72,10 +72,13 @@ def open(
     the part of the trace to look at, such as range="1.2s:1.35s", step=2, step="2:5", nvtx="forward".
 
     The file is only read. Raises UnreadableInputError if it does not exist or is not a trace, UsageError and
-    NotEnoughDataError for a part that it does not have.
+    NotEnoughDataError for a part that it does not have, UsageError if a path of own names no file of it.
     """
+    from profiling_lab.analysis.own_files import check_own
+
     trace = Trace.open(os.fspath(path))
     try:
+        check_own(paths_of(own), [trace])
         part = trace.windowed(selection(range, step, nvtx, rank, device, steps_by))
         return TraceTables(part, own=own, steps_by=steps_by)
     except BaseException:

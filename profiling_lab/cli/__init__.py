@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one file per command, one line each in COMMANDS.
+"""The command line: one file per command, its name in GROUPS, which --help shows.
 
 A command module has `HELP` (one line), `EXAMPLES` (shown by --help), `add_arguments(parser)` and
 `run(args) -> int`. Commands parse, analyses compute, reporters print; only `main` prints errors.
@@ -11,48 +11,42 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from importlib import import_module
 
-COMMANDS = (
-    "demo",
-    "record",
-    "attach",
-    "detach",
-    "status",
-    "recover",
-    "merge",
-    "lines",
-    "kernels",
-    "apis",
-    "copies",
-    "syncs",
-    "ranges",
-    "streams",
-    "steps",
-    "gaps",
-    "overlap",
-    "check",
-    "rules",
-    "diff",
-    "report",
-    "ranks",
-    "collectives",
-    "export",
-    "info",
-    "doctor",
-    "exercise",
+from profiling_lab.cli._completion import SHELLS, completion
+from profiling_lab.cli._parser import Parser
+
+GROUPS = (
+    ("learn", ("demo", "exercise")),
+    ("record", ("doctor", "record", "attach", "detach", "status", "recover", "merge")),
+    ("read a recording: your code", ("lines", "ranges", "steps", "report", "info")),
+    ("read a recording: the GPU", ("kernels", "copies", "streams", "overlap", "gaps")),
+    ("read a recording: the CPU", ("apis", "syncs")),
+    ("find problems", ("check", "rules")),
+    ("compare", ("diff", "ranks", "collectives")),
+    ("other tools", ("export",)),
 )
+COMMANDS = tuple(name for _, names in GROUPS for name in names)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    parser = Parser(
         prog="profiling-lab",
         description="Find the Python line that costs GPU time, forward and backward, and the reason; "
         "check whether a change helped.",
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=16),  # type: ignore[arg-type]
         epilog="exit codes: 0 ok, 1 a finding or regression over its limit, 2 usage, "
         "3 not comparable or not enough data, 4 unreadable input",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--print-completion",
+        choices=SHELLS,
+        metavar="SHELL",
+        help=f"print a script that completes arguments in this shell, and exit: {', '.join(SHELLS)}",
+    )
+    parser.groups = GROUPS
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"profiling_lab.cli.{name}")
@@ -66,6 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser
+
+
+def _print_completion(parser: Parser, args: argparse.Namespace) -> int:
+    print(completion(parser, args.print_completion))
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -83,11 +82,18 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"profiling-lab {profiling_lab.__version__}")
         return 0
+    if args.print_completion:
+        args.command, args.run = "--print-completion", partial(_print_completion, parser)
     if args.command is None:
         parser.print_help()
         return 2
-    if args.command != "record" and hasattr(sys.stdout, "reconfigure"):  # record's is the script's
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may not be valid text
+    if args.command != "record":  # its streams are the script's
+        from profiling_lab.report.screen.encoding import STAND_INS
+
+        # A file name may not be valid text, and the locale's encoding may have no letter for micro.
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors=STAND_INS)
     try:
         status: int = args.run(args)
         sys.stdout.flush()

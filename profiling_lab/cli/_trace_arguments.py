@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def add_window(parser: argparse.ArgumentParser) -> None:
 
 
 def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
-    """The part of the trace that the options of `add_window` select. The default for `path` is `args.trace`.
+    """The part of the trace that the options of `add_window` select. The default for `path` is `args.trace`,
+    in which `check_own` looks.
 
     Use it as `with open_trace(args) as trace`. Raises what `Trace.open` and `Trace.windowed` raise.
     """
@@ -71,6 +73,8 @@ def open_trace(args: argparse.Namespace, path: str | None = None) -> Trace:
 
     trace = Trace.open(args.trace if path is None else path)
     try:
+        if path is None:
+            check_own(args, [trace])
         return trace.windowed(
             WindowSelection(
                 range=args.range,
@@ -113,6 +117,14 @@ def add_own(parser: argparse.ArgumentParser) -> None:
         help="what counts as your code: only this file, folder or trailing part of a path; may "
         "be given several times (default: everything outside site-packages, the standard library and torch)",
     )
+
+
+def check_own(args: argparse.Namespace, traces: Iterable[Trace]) -> None:
+    """Raises UsageError if a path of --own names no file of any of these traces that have stacks."""
+    from profiling_lab.analysis.own_files import check_own
+
+    if not getattr(args, "totals", False):  # which reads no stacks
+        check_own(getattr(args, "own", ()), traces)
 
 
 def add_lines(parser: argparse.ArgumentParser) -> None:

@@ -29,9 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tempfile import TemporaryDirectory
 
-    from profiling_lab.demo.story import say, tell
+    from profiling_lab.demo.story import tell
     from profiling_lab.demo.training import record_training
     from profiling_lab.exercises.exercise import Need
+    from profiling_lab.report.screen.terminal import say
     from profiling_lab.trace import Trace
 
     if missing := Need.GPU.missing():
@@ -52,10 +53,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _without_gpu(args: argparse.Namespace, missing: str) -> int:
     """Show that the program runs, and analyse the recording that ships with the package."""
-    from profiling_lab.demo.story import say, tell
+    from profiling_lab.demo.story import tell
     from profiling_lab.demo.training import train_on_cpu
     from profiling_lab.errors import UsageError
     from profiling_lab.exercises import find
+    from profiling_lab.report.screen.terminal import say
     from profiling_lab.trace import Trace
 
     if args.output:

@@ -106,14 +106,18 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.report.diff.diff import diff_report
     from profiling_lab.report.diff.junit import junit
     from profiling_lab.report.table import write
+    from profiling_lab.trace import Trace
 
     before, after = _sides(args)
     with ExitStack() as opened:
+        sides = [_opened(args, before, opened), _opened(args, after, opened)]
+        traces = [side for side in (*sides[0], *sides[1]) if isinstance(side, Trace)]
+        if len(traces) == len(sides[0]) + len(sides[1]):  # a baseline was checked when it was saved
+            shared.check_own(args, traces)
         if not before:
-            return _save(args, _opened(args, after, opened))
+            return _save(args, sides[1])
         result = diff(
-            _opened(args, before, opened),
-            _opened(args, after, opened),
+            *sides,
             by=args.by,
             own=tuple(args.own),
             steps_by=args.steps_by,

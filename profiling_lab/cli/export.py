@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="OUT", type=Path, required=True, help="file or folder to write"
     )
-    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     parser.add_argument(
         "--frames",
         choices=("own", "all"),
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         if args.to == "parquet":
             from profiling_lab.export.parquet import write_parquet
 
-            with new_folder(output, suffix=".parquet", force=args.force, source=source) as folder:
+            with new_folder(output, suffix=".parquet", overwrite=args.overwrite, source=source) as folder:
                 written = write_parquet(trace, folder, own, progress=told)
         else:
             if args.to == "perfetto":
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
                 from profiling_lab.export.collapsed import write_collapsed
 
                 export = partial(write_collapsed, own_only=own_only)
-            with new_file(output, force=args.force, source=source) as place:
+            with new_file(output, overwrite=args.overwrite, source=source) as place:
                 written = export(trace, place, own, progress=told)
         rows = [(part.what, part.rows) for part in written]
         write(export_report(trace, args.to, output, rows, own), args.format)

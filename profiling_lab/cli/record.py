@@ -369,5 +369,7 @@ def _what_is_left(recorder: Recorder) -> str:
 
 
 def _say(line: str) -> None:
+    from profiling_lab.report.screen.encoding import held_by
+
     line = line.replace("\n", "\\n")  # from a file name
-    print(f"profiling-lab: {line}", file=sys.stderr, flush=True)
+    print(held_by(sys.stderr, f"profiling-lab: {line}"), file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ HELP = "write one self-contained HTML page: lines, findings, timeline, flame gra
 EXAMPLES = """\
   profiling-lab report run.sqlite                             writes run.html
   profiling-lab report run.sqlite -o page.html --open         and opens it
-  profiling-lab report run.sqlite --step 3:5 --title 'two steps' --force
+  profiling-lab report run.sqlite --step 3:5 --title 'two steps' --overwrite
   profiling-lab report trace.json.gz -o - > page.html
 
 The page needs no network and no server. Progress goes to standard error.
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file to write, - for standard output (default: the name of FILE with .html, in this "
         "folder)",
     )
-    parser.add_argument("--force", action="store_true", help="replace PAGE if it exists")
+    parser.add_argument("--overwrite", action="store_true", help="replace PAGE if it exists")
     parser.add_argument("--title", metavar="TEXT", help="the page's title (default: FILE's name)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser when it is written")
     shared.add_steps_by(parser)
@@ -51,13 +51,13 @@ def run(args: argparse.Namespace) -> int:
     if output is None and args.open:
         raise UsageError("--open needs a file: pass a file name to -o instead of -")
     if output is not None:
-        refuse(output, force=args.force, source=Path(args.trace))
+        refuse(output, overwrite=args.overwrite, source=Path(args.trace))
     with shared.open_trace(args) as trace:
         page = build_page(trace, args.title, tuple(args.own), args.steps_by, _progress)
     if output is None:
         sys.stdout.buffer.write(page.html)
     else:
-        with new_file(output, force=args.force) as place:  # checks again, because others may write meanwhile
+        with new_file(output, overwrite=args.overwrite) as place:  # checks again: others may write meanwhile
             place.write_bytes(page.html)
     print(_done(page, output), file=sys.stderr)
     if args.open and output is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -20,31 +20,22 @@ from profiling_lab.report.coverage_text import coverage_data
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.kernels import kernels_report
 from profiling_lab.report.lines import lines_report
-from profiling_lab.report.table import SCHEMA, Report, Table, Unit, write
+from profiling_lab.report.screen.encoding import held_json
+from profiling_lab.report.screen.terminal import say
+from profiling_lab.report.table import ALWAYS, SCHEMA, SPARE, Report, Table, Unit, write
 from profiling_lab.trace import Trace
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 KERNELS = 3
 FRAMES = 3
 LINES = 10
 
-EMPHASIS = (
-    (r"^Conclusion: .*", "bold green"),
-    (r"[\w.]+\.py:[\w.()]+(?: line \d+)?", "cyan"),
-    (r"\b\d+\.\d+ %", "bold yellow"),
-    (r"^(?:Recorded|Cost|Next):", "bold"),
-    (r"^(?:Top CUDA kernels|GPU time by line).*", "bold"),
-)
-
 _FIELDS = (
-    Field("place", "line", value=lambda row: f"{PurePath(row.file).name}:{row.line}"),
-    Field("function", "function"),
+    Field("place", "line", value=lambda row: f"{PurePath(row.file).name}:{row.line}", priority=ALWAYS),
+    Field("function", "function", priority=SPARE),
     Field("forward_ns", "forward", Unit.NS),
     Field("backward_ns", "backward", Unit.NS),
-    Field("kernels", "kernels", Unit.COUNT),
-    Field("share_frac", "of GPU time", Unit.FRAC),
+    Field("kernels", "kernels", Unit.COUNT, priority=SPARE),
+    Field("share_frac", "of GPU time", Unit.FRAC, priority=ALWAYS),
 )
 
 
@@ -58,38 +49,15 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
     stream = stream or sys.stdout
     found, cost = bottleneck.find(trace, sources=FOLDER), read_cost(trace)
     if form == "json":
-        stream.write(
-            msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode() + "\n"
-        )
+        text = msgspec.json.format(msgspec.json.encode(_data(trace, found, cost)), indent=2).decode()
+        stream.write(f"{held_json(stream, text)}\n")
         return
     say(stream, _recorded(trace, found, cost))
     say(stream, ["", "Top CUDA kernels by time", *bottleneck.kernel_tree(found, KERNELS, FRAMES)])
     say(stream, ["", "GPU time by line, over the whole recording"])
-    write(Report("demo", {}, (), _line_table(found), {}), "table", stream)
+    write(Report("demo", {}, (), _line_table(found), {}, has_csv=False), "table", stream)
     say(stream, _rest(found))
     say(stream, ["", f"Conclusion: {bottleneck.conclusion(found)}"])
-
-
-def say(stream: TextIO, text: list[str]) -> None:
-    """Print lines; on a terminal with colours for what the eye should find first."""
-    if not stream.isatty():
-        stream.write("\n".join(text) + "\n")
-        return
-    from rich.console import Console
-
-    console = Console(file=stream, highlight=False, emoji=False)
-    for line in text:
-        console.print(emphasised(line), soft_wrap=True)
-
-
-def emphasised(line: str) -> Text:
-    """A line as a terminal shows it."""
-    from rich.text import Text
-
-    text = Text(line)
-    for pattern, style in EMPHASIS:
-        text.highlight_regex(pattern, style)
-    return text
 
 
 def gpu_name(trace: Trace) -> str:

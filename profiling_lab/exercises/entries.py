@@ -84,6 +84,9 @@ def entry(name: str) -> Entry:
     for each in entries():
         if wanted in each.names:
             return each
+    run_together = [each for each in entries() if wanted == each.slug.replace("-", "")]
+    if run_together:
+        return run_together[0]
     known = {spelling: each for each in entries() for spelling in each.names}
     near = dict.fromkeys(known[spelling].label for spelling in difflib.get_close_matches(wanted, known, n=3))
     advice = f"did you mean {' or '.join(near)}?" if near else "`profiling-lab exercise list` shows all"

@@ -11,7 +11,7 @@ from profiling_lab.exercises.exercise import Exercise
 from profiling_lab.exercises.progress import Progress
 from profiling_lab.exercises.workspace import RECORDED
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, Report, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ _LISTED = (
     Field("title", value="entry.title"),
     Field("stars", "stars", value="entry.stars", cell=lambda row: "*" * row.entry.stars),
     Field("minutes", "min", Unit.COUNT, value="entry.minutes"),
-    Field("state", "state"),
-    Field("question", "question", value="exercise.question"),
+    Field("state", "state", priority=ALWAYS),
+    Field("question", "question", value="exercise.question", priority=FIRST_TO_GO),
     Field("needs", "needs", value=lambda row: list(row.entry.needs), cell=lambda row: row.needs),
     Field(
         "missing",

@@ -58,30 +58,29 @@ class Progress:
         )
         with contextlib.suppress(OSError, RuntimeError):
             temporary = self.home / f"{FILE}.{os.getpid()}"
-            temporary.write_text(text)
+            temporary.write_text(text, encoding="utf-8")
             temporary.replace(self.home / FILE)
             pointer = _pointer()
             pointer.parent.mkdir(parents=True, exist_ok=True)
-            pointer.write_text(str(self.home))
+            pointer.write_bytes(os.fsencode(self.home))
 
 
 def load(start: Path | None = None) -> Progress:
     """Search from `start` (the current folder) upwards, then in the last used folder, else start anew."""
     here = (start or Path.cwd()).resolve()
-    remembered = []
-    with contextlib.suppress(OSError, RuntimeError):  # no home folder
-        remembered = [Path(_pointer().read_text())]
-    for home in (here, *here.parents, *remembered):
+    for home in (here, *here.parents):
         with contextlib.suppress(OSError):  # a folder without read permission
             if (home / FILE).is_file():
                 return _read(home)
-    return Progress(here)
+    return next(iter(_remembered()), Progress(here))
 
 
 def copy_for(name: str | None) -> Path:
     """The learner's copy: `name` is a folder or a started exercise; without a name it is the copy
     around the current folder, or the last one started. Raises UsageError if there is none.
     """
+    if name is not None and Path(name).name == answers.FILE:
+        name = str(Path(name).parent)
     if name is not None and (Path(name) / answers.FILE).is_file():
         return Path(name)
     progress = load()
@@ -102,8 +101,9 @@ def copy_for(name: str | None) -> Path:
             "`profiling-lab exercise start`"
         )
     slug = entry(name).slug
-    if slug in progress.copies and progress.folder_of(slug).is_dir():
-        return progress.folder_of(slug)
+    for known in (progress, *_remembered()):
+        if slug in known.copies and known.folder_of(slug).is_dir():
+            return known.folder_of(slug)
     raise UsageError(
         f"you have no copy of {entry(name).label} in {progress.home}: run "
         f"`profiling-lab exercise start {slug}`"
@@ -122,10 +122,19 @@ def note(folder: Path, slug: str, **changes: Any) -> None:
     progress.save()
 
 
+def _remembered() -> list[Progress]:
+    """The folder used last, which may be elsewhere."""
+    with contextlib.suppress(OSError, RuntimeError):  # no home folder
+        home = Path(os.fsdecode(_pointer().read_bytes()))
+        if (home / FILE).is_file():
+            return [_read(home)]
+    return []
+
+
 def _read(home: Path) -> Progress:
     """Read the file. A damaged file is ignored."""
     try:
-        data = json.loads((home / FILE).read_text())
+        data = json.loads((home / FILE).read_text(encoding="utf-8"))
         return Progress(
             home, {slug: StartedExercise(**copy) for slug, copy in data["copies"].items()}, data["last"]
         )

@@ -43,8 +43,8 @@ def copy_starter(exercise: Exercise, target: Path) -> None:
     for name in exercise.starter:
         source = exercise.folder / name
         if name == README:
-            text = _HINTS.sub(lambda _: ASK_FOR_HINTS, source.read_text())
-            (target / name).write_text(text)
+            text = _HINTS.sub(lambda _: ASK_FOR_HINTS, source.read_text(encoding="utf-8"))
+            (target / name).write_text(text, encoding="utf-8")
         elif not source.exists():  # this exercise has no recording yet
             continue
         elif source.is_dir():
@@ -66,10 +66,11 @@ def solved_files(exercise: Exercise) -> list[Path]:
 
 def worked_answer(exercise: Exercise) -> str:
     """The notes of the solution, and its diff to the starter."""
-    parts = [(exercise.folder / SOLUTIONS / NOTES).read_text()]
+    parts = [(exercise.folder / SOLUTIONS / NOTES).read_text(encoding="utf-8")]
     for path in solved_files(exercise):
         before, after = (
-            (folder / path.name).read_text().splitlines(True) for folder in (exercise.folder, path.parent)
+            (folder / path.name).read_text(encoding="utf-8").splitlines(True)
+            for folder in (exercise.folder, path.parent)
         )
         parts.append(
             "".join(difflib.unified_diff(before, after, f"starter/{path.name}", f"solved/{path.name}"))
@@ -79,14 +80,16 @@ def worked_answer(exercise: Exercise) -> str:
 
 def hints(exercise: Exercise) -> tuple[str, ...]:
     """The hints of README.md, in order."""
-    section = _HINTS.search((exercise.folder / README).read_text())
+    section = _HINTS.search((exercise.folder / README).read_text(encoding="utf-8"))
     return tuple(" ".join(text.split()) for text in _HINT.findall(section[0] if section else ""))
 
 
 def use_trace(folder: Path, trace: str) -> None:
     """Write the name of the recording into the learner's answer.toml, without other changes."""
     path = folder / answers.FILE
-    path.write_text(re.sub(r'(?m)^trace = "[^"]*"', f'trace = "{trace}"', path.read_text(), count=1))
+    path.write_text(
+        re.sub(r'(?m)^trace = "[^"]*"', f'trace = "{trace}"', path.read_text(encoding="utf-8"), count=1)
+    )
 
 
 def read(folder: Path) -> tuple[Exercise, answers.Answers]:

@@ -29,18 +29,18 @@ class Written:
     rows: int
 
 
-def refuse(path: Path, *, force: bool, source: Path | None = None, folder: bool = False) -> None:
+def refuse(path: Path, *, overwrite: bool, source: Path | None = None, folder: bool = False) -> None:
     """Raises UsageError if the file (or `folder`) must not be written. Called before the work starts.
 
-    source: the input, which is not overwritten even with `force`.
+    source: the input, which is not overwritten even with `overwrite`.
     """
     try:
-        _refuse(path, force, source, folder)
+        _refuse(path, overwrite, source, folder)
     except OSError as error:  # no permission for a parent folder, or the name is too long
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _refuse(path: Path, force: bool, source: Path | None, folder: bool) -> None:
+def _refuse(path: Path, overwrite: bool, source: Path | None, folder: bool) -> None:
     if not path.absolute().parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist")
     if not path.exists():
@@ -49,29 +49,31 @@ def _refuse(path: Path, force: bool, source: Path | None, folder: bool) -> None:
         raise UsageError(f"{path} is the trace itself")
     if not path.is_file() and not path.is_dir():  # renaming onto /dev/null would replace it
         raise UsageError(f"{path} is a pipe or a device; a file was expected")
-    if not force:
-        raise UsageError(f"{path} exists; --force replaces it")
+    if not overwrite:
+        raise UsageError(f"{path} exists already; choose another name or pass --overwrite")
     if path.is_dir() != folder:
         is_what, wanted = ("file", "folder") if folder else ("folder", "file")
         raise UsageError(f"{path} is a {is_what}; a {wanted} was expected")
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool = False, source: Path | None = None) -> Iterator[Path]:
+def new_file(path: Path, *, overwrite: bool = False, source: Path | None = None) -> Iterator[Path]:
     """A temporary file, which becomes `path` on success and is removed on failure.
 
     Raises UsageError like `refuse`, or if `path` cannot be written.
     """
-    refuse(path, force=force, source=source)
+    refuse(path, overwrite=overwrite, source=source)
     with _temporary_path(path) as place:
         yield place
         os.replace(place, path)
 
 
 @contextmanager
-def new_folder(path: Path, *, suffix: str, force: bool = False, source: Path | None = None) -> Iterator[Path]:
-    """The same for a folder of files `*suffix`. With `force` a folder with only such files is replaced."""
-    refuse(path, force=force, source=source, folder=True)
+def new_folder(
+    path: Path, *, suffix: str, overwrite: bool = False, source: Path | None = None
+) -> Iterator[Path]:
+    """The same for a folder of files `*suffix`. `overwrite` replaces a folder with only such files."""
+    refuse(path, overwrite=overwrite, source=source, folder=True)
     if path.exists() and not _only(path, suffix):
         raise UsageError(f"{path} is not replaced: it contains other files than {suffix} files")
     with _temporary_path(path) as place:

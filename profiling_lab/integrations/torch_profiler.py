@@ -163,7 +163,7 @@ class profile:  # the name in torch.profiler
         from profiling_lab.export.perfetto import write_perfetto
         from profiling_lab.trace import Trace
 
-        with Trace.open(self.path) as trace, new_file(Path(path), force=True, source=self.path) as place:
+        with Trace.open(self.path) as trace, new_file(Path(path), overwrite=True, source=self.path) as place:
             write_perfetto(trace, place, packed=Path(path).suffix == ".gz")
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cuda_time_total") -> None:
@@ -172,7 +172,7 @@ class profile:  # the name in torch.profiler
         from profiling_lab.export.output import new_file
         from profiling_lab.trace import Trace
 
-        with Trace.open(self.path) as trace, new_file(Path(path), force=True, source=self.path) as place:
+        with Trace.open(self.path) as trace, new_file(Path(path), overwrite=True, source=self.path) as place:
             write_collapsed(trace, place)
 
     def add_metadata(self, key: str, value: str) -> None:

@@ -9,7 +9,7 @@ from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.places import place_fields, place_lines
 from profiling_lab.report.stats import SPREAD, stats_fields
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, Report, Unit
 from profiling_lab.trace import Trace
 
 
@@ -40,12 +40,12 @@ def apis_report(trace: Trace, result: ApisResult, lines: int = 2) -> Report:
 def _fields() -> tuple[Field, ...]:
     return (
         Field("key"),
-        Field("name", "call"),
-        Field("kind", "does", cell=_kind),
+        Field("name", "call", priority=ALWAYS),
+        Field("kind", "does", cell=_kind, priority=FIRST_TO_GO),
         *stats_fields("stats", total="total", count="calls"),
         Field("queue_full_ns", "queue full", Unit.NS),
-        Field("share_frac", "of API time", Unit.FRAC),
-        Field("threads", "threads", Unit.COUNT),
+        Field("share_frac", "of API time", Unit.FRAC, priority=ALWAYS),
+        Field("threads", "threads", Unit.COUNT, priority=FIRST_TO_GO),
         Field("watchdog_polls", value="polls"),
         Field("pollers"),
         *place_fields(),

@@ -14,7 +14,7 @@ from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import shown_path
 from profiling_lab.report.source_text import SourceTexts, source_fields, text_of
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.rules import Abstain, Checked, Finding
 from profiling_lab.trace import Trace
 
@@ -130,14 +130,14 @@ def _fields(findings: Sequence[Finding], texts: SourceTexts) -> tuple[Field, ...
         Field("cause"),
         Field("severity", "severity"),
         Field("confidence"),
-        Field("cost_ns", "cost", Unit.NS, "cost"),
+        Field("cost_ns", "cost", Unit.NS, "cost", priority=ALWAYS),
         Field("per_step_ns", "per step", Unit.NS, "step"),
         Field("gain_ns"),
         Field("gain_per_step_ns"),
         Field("cost_of"),
         *frame_fields("place"),
         *source_fields(texts, "place"),
-        Field("what", "finding"),
+        Field("what", "finding", priority=ALWAYS),
         Field("remedy"),
         Field("events"),
         Field("effects", value=lambda found: [{"rule": e.rule, "what": e.what} for e in found.effects]),

@@ -12,7 +12,7 @@ from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.job_header import clocks_line, job_coverage, job_lines
 from profiling_lab.report.places import place_fields, place_lines, place_text
 from profiling_lab.report.stats import stats_fields
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 
 
 def collectives_report(result: CollectivesResult, lines: int = 2) -> Report:
@@ -67,14 +67,16 @@ def _which(row: CollectiveSum) -> str | None:
 
 _FIELDS = (
     Field("key"),
-    Field("kind", "collective"),
-    Field("group", "group", cell=lambda row: row.group.removeprefix("communicator ") or None),
+    Field("kind", "collective", priority=ALWAYS),
+    Field(
+        "group", "group", cell=lambda row: row.group.removeprefix("communicator ") or None, priority=ALWAYS
+    ),
     Field("members"),
-    Field("group_size", "ranks", Unit.COUNT),
+    Field("group_size", "ranks", Unit.COUNT, priority=SPARE),
     Field("ranks"),
     Field("step"),
     Field("number"),
-    Field("which", "number", value=_which, for_people_only=True),
+    Field("which", "number", value=_which, for_people_only=True, priority=ALWAYS),
     Field("start_ns"),
     *stats_fields("times", count="calls"),
     Field("size_count", value="sizes.count"),
@@ -82,11 +84,11 @@ _FIELDS = (
     Field("size_median_bytes", "message", Unit.BYTES, value=_size("median")),
     Field("size_min_bytes", value=_size("shortest")),
     Field("size_max_bytes", value=_size("longest")),
-    Field("busy_ns", "busy", Unit.NS, "busy"),
-    Field("exposed_ns", "exposed", Unit.NS, "busy"),
-    Field("hidden_ns", "hidden", Unit.NS, "busy"),
+    Field("busy_ns", "busy", Unit.NS, "busy", priority=ALWAYS),
+    Field("exposed_ns", "exposed", Unit.NS, "busy", priority=ALWAYS),
+    Field("hidden_ns", "hidden", Unit.NS, "busy", priority=SPARE),
     Field("measured_count", value="rates.measured"),
-    Field("algorithm_bytes_per_s", "algbw", Unit.RATE, value="rates.algorithm_bytes_per_s"),
+    Field("algorithm_bytes_per_s", "algbw", Unit.RATE, value="rates.algorithm_bytes_per_s", priority=SPARE),
     Field("bus_bytes_per_s", "busbw", Unit.RATE, value="rates.bus_bytes_per_s"),
     Field("compared_count", value="arrivals.compared"),
     Field("wait_ns", value="arrivals.wait_ns"),

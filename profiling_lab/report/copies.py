@@ -11,7 +11,7 @@ from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.places import place_fields, place_lines, place_text
 from profiling_lab.report.stats import stats_fields
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.trace import Trace
 
 
@@ -44,14 +44,14 @@ def _fields() -> tuple[Field, ...]:
     _, *sizes = stats_fields("sizes", "size_", Unit.BYTES, total="size")
     return (
         Field("key"),
-        Field("direction", "copy"),
+        Field("direction", "copy", priority=ALWAYS),
         Field("memory", "memory", value=memory_text, for_people_only=True),
         Field("source_memory", value="source"),
         Field("target_memory", value="target"),
         Field("pageable"),
         *stats_fields("times", total="total", count="count"),
         *sizes,
-        Field("share_frac", "of all", Unit.FRAC),
+        Field("share_frac", "of all", Unit.FRAC, priority=ALWAYS),
         Field("large_count", value="large"),
         Field("bytes_per_s", "bandwidth", Unit.RATE),
         Field("peak_bytes_per_s", value="peak.bytes_per_s"),

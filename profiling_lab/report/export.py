@@ -10,7 +10,7 @@ from profiling_lab.analysis.coverage import coverage
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership
 
@@ -21,8 +21,8 @@ _NEXT = {
     "parquet": "a file per table, for pandas.read_parquet, DuckDB, Polars",
 }
 _FIELDS = (
-    Field("what", "written", value=lambda part: part[0]),
-    Field("rows", "rows", Unit.COUNT, value=lambda part: part[1]),
+    Field("what", "written", value=lambda part: part[0], priority=ALWAYS),
+    Field("rows", "rows", Unit.COUNT, value=lambda part: part[1], priority=ALWAYS),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from profiling_lab.report.table import Column, Table, Unit, Value
+from profiling_lab.report.table import USUAL, Column, Table, Unit, Value
 
 Getter: TypeAlias = str | Callable[[Any], Any]
 """an attribute of the row, like `stats.total`, or a function of the row"""
@@ -34,7 +34,8 @@ class Field:
     """`key` names it in JSON and CSV, `title` heads its column where it has one.
 
     value: the attribute named like the key where it is not given. cell: what people read instead.
-    Fractions of JSON and CSV are rounded to `digits` (None: not at all).
+    Fractions of JSON and CSV are rounded to `digits` (None: not at all). priority, is_path, may_be_cut: how
+    its column behaves on a narrow screen, see Column.
     """
 
     key: str
@@ -46,6 +47,8 @@ class Field:
     for_people_only: bool = False
     digits: int | None = 6
     may_be_cut: bool = False
+    priority: int = USUAL
+    is_path: bool = False
 
     @property
     def get(self) -> Callable[[Any], Any]:
@@ -77,7 +80,18 @@ def table_of(
     shown = [known[key] for key in columns.split()]
     cells = [field.cell or field.get for field in shown]
     return Table(
-        tuple(Column(field.key, field.title, field.unit, field.scale, field.may_be_cut) for field in shown),
+        tuple(
+            Column(
+                field.key,
+                field.title,
+                field.unit,
+                field.scale,
+                field.priority,
+                field.is_path,
+                field.may_be_cut,
+            )
+            for field in shown
+        ),
         tuple(tuple(cell(row) for cell in cells) for row in rows),
         total_matched,
         tuple(details),

@@ -13,7 +13,7 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines import frame_data, shown_place
-from profiling_lab.report.table import Report, Table, Unit
+from profiling_lab.report.table import ALWAYS, SPARE, Report, Table, Unit
 from profiling_lab.trace import Frame, Trace
 
 _PLACES_SHOWN = 2
@@ -134,33 +134,36 @@ def _times(frames: Iterable[tuple[Frame, int]]) -> list[dict[str, object]]:
 
 _FIELDS = (
     Field("key"),
-    Field("cause", "cause"),
-    Field("what", "in"),
-    *frame_fields("frame", no_line=0, title="line", cell=_line),
+    Field("cause", "cause", priority=ALWAYS),
+    Field("what", "in", priority=SPARE),
+    *frame_fields("frame", no_line=0, title="line", cell=_line, priority=ALWAYS, is_path=True),
     Field("exact"),
-    Field("idle_ns", "idle", Unit.NS),
+    Field("idle_ns", "idle", Unit.NS, priority=ALWAYS),
     Field("in_steps_ns"),
     Field("per_step_ns", "per step", Unit.NS, "step"),
-    Field("pieces", "pieces", Unit.COUNT),
-    Field("share_frac", "of idle", Unit.FRAC),
+    Field("pieces", "pieces", Unit.COUNT, priority=SPARE),
+    Field("share_frac", "of idle", Unit.FRAC, priority=ALWAYS),
     Field("after", value=lambda row: _times(row.after)),
     Field("until", value=lambda row: _times(row.until)),
     Field("sampled", value=lambda row: [{"place": place, "samples": times} for place, times in row.sampled]),
 )
 _GAP_FIELDS = (
     Field("key"),
-    Field("pid", "process"),
-    Field("device", "GPU"),
-    Field("start_ns", "at", Unit.NS, "at"),
-    Field("idle_ns", "idle", Unit.NS),
-    Field("cause", "mostly", value="main.cause"),
-    Field("line", "line", value=lambda gap: _line(gap.main), for_people_only=True),
-    Field("what", "in", value="main.what", for_people_only=True),
+    Field("pid", "process", priority=ALWAYS),
+    Field("device", "GPU", priority=ALWAYS),
+    Field("start_ns", "at", Unit.NS, "at", priority=ALWAYS),
+    Field("idle_ns", "idle", Unit.NS, priority=ALWAYS),
+    Field("cause", "mostly", value="main.cause", priority=ALWAYS),
+    Field(
+        "line", "line", value=lambda gap: _line(gap.main), for_people_only=True, priority=ALWAYS, is_path=True
+    ),
+    Field("what", "in", value="main.what", for_people_only=True, priority=SPARE),
     Field(
         "until",
         "until",
         value=lambda gap: frame_data(gap.until) if gap.until else None,
         cell=lambda gap: shown_place(gap.until) if gap.until else "",
+        is_path=True,
     ),
     Field("parts", value=lambda gap: [_part_data(part) for part in gap.parts]),
 )

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from html import escape
 
+from profiling_lab.report.cells import Report, Unit, titles_and_cells
 from profiling_lab.report.json_text import readable
-from profiling_lab.report.table import Report, Unit, titles_and_cells
 
 
 def html_table(report: Report, footer: str = "") -> str:

@@ -12,13 +12,13 @@ from profiling_lab.analysis.info import Gpu, TraceInfo
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.trace import Trace
 
 _FIELDS = (
     Field("key"),
-    Field("what", "what"),
-    Field("rows", "recorded", Unit.COUNT),
+    Field("what", "what", priority=ALWAYS),
+    Field("rows", "recorded", Unit.COUNT, priority=ALWAYS),
     Field("missing", "what would have recorded it", value=lambda part: "" if part.rows else part.missing),
 )
 

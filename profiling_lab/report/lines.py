@@ -15,7 +15,7 @@ from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.source_text import source_fields
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, USUAL, Report, Unit
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.phases import LINE_PHASES
 
@@ -34,7 +34,7 @@ def lines_report(trace: Trace, result: LinesResult) -> Report:
     source = "source" if any((row.file, row.line) in texts for row in rows) else ""
     phases = shown_phases(times, result.phase)
     table = table_of(
-        (*_fields(trace, result.by), *source_fields(texts, lambda row: row)),
+        (*_fields(trace, result.by, of_phase(phases)), *source_fields(texts, lambda row: row)),
         f"key {function} {phases} {inclusive} kernels {copies} share_frac {source}",
         rows,
         result.total_matched,
@@ -45,19 +45,25 @@ def lines_report(trace: Trace, result: LinesResult) -> Report:
     return replace(report, summary=summary)
 
 
-def _fields(trace: Trace, by: str) -> tuple[Field, ...]:
+def _fields(trace: Trace, by: str, phases: int) -> tuple[Field, ...]:
     short = _short_kernel_names(trace) if by == "kernel" else {}
     return (
-        Field("key", _NAMED.get(by, by), cell=lambda row: short.get(row.key) or _place(row, by)),
-        Field("function", "function"),
+        Field(
+            "key",
+            _NAMED.get(by, by),
+            cell=lambda row: short.get(row.key) or _place(row, by),
+            priority=ALWAYS,
+            is_path=by not in _NAMED,
+        ),
+        Field("function", "function", priority=SPARE),
         Field("file"),
         Field("line"),
-        *(Field(f"{phase}_ns", phase, Unit.NS) for phase in LINE_PHASES),
-        Field("gpu_ns", "total", Unit.NS),
-        Field("inclusive_ns", "with calls", Unit.NS),
-        Field("kernels", "kernels", Unit.COUNT),
-        Field("copies", "copies", Unit.COUNT),
-        Field("share_frac", "of GPU time", Unit.FRAC),
+        *(Field(f"{phase}_ns", phase, Unit.NS, priority=phases) for phase in LINE_PHASES),
+        Field("gpu_ns", "total", Unit.NS, priority=ALWAYS),
+        Field("inclusive_ns", "with calls", Unit.NS, priority=SPARE),
+        Field("kernels", "kernels", Unit.COUNT, priority=SPARE),
+        Field("copies", "copies", Unit.COUNT, priority=FIRST_TO_GO),
+        Field("share_frac", "of GPU time", Unit.FRAC, priority=ALWAYS),
         Field("callers", value=lambda row: [frame_data(frame) for frame in row.callers]),
         Field("executed", value=lambda row: [_executed(part) for part in row.executed]),
     )
@@ -79,6 +85,11 @@ def shown_phases(times: Sequence[tuple[int, ...]], phase: PhaseFilter, total: st
         return f"{phase}_ns"
     shown = [name for name, column in zip(LINE_PHASES, zip(*times, strict=True), strict=False) if any(column)]
     return " ".join([*(f"{name}_ns" for name in shown), *([total] if len(shown) != 1 else [])])
+
+
+def of_phase(columns: str) -> int:
+    """The priority of the time of a phase: without a column for the total it is the total."""
+    return USUAL if " " in columns else ALWAYS
 
 
 def _details(row: LineRow) -> Iterator[str]:

@@ -10,30 +10,30 @@ from profiling_lab.analysis.overlap.pairs import MEETING_NS, PairRow
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Trace
 
 _CLASS = (
-    Field("class", "class", value="name"),
-    Field("operations", "operations", Unit.COUNT),
-    Field("busy_ns", "busy", Unit.NS),
+    Field("class", "class", value="name", priority=ALWAYS),
+    Field("operations", "operations", Unit.COUNT, priority=SPARE),
+    Field("busy_ns", "busy", Unit.NS, priority=ALWAYS),
     Field("hidden_ns", "beside compute", Unit.NS),
     Field("exposed_ns", "exposed", Unit.NS),
     Field("alone_ns", "alone", Unit.NS),
     Field("with_ns", value=lambda row: dict(row.with_ns)),
 )
 _STREAM = (
-    Field("stream", "stream"),
-    Field("operations", "operations", Unit.COUNT),
-    Field("kernels", "kernels", Unit.COUNT),
-    Field("busy_ns", "busy", Unit.NS),
+    Field("stream", "stream", priority=ALWAYS),
+    Field("operations", "operations", Unit.COUNT, priority=SPARE),
+    Field("kernels", "kernels", Unit.COUNT, priority=SPARE),
+    Field("busy_ns", "busy", Unit.NS, priority=ALWAYS),
     Field("shared_ns", "beside other streams", Unit.NS),
 )
 _PAIR = (
-    Field("name", "operation"),
-    Field("beside", "beside", value="other"),
-    Field("times", "times", Unit.COUNT),
-    Field("together_ns", "together", Unit.NS),
+    Field("name", "operation", priority=ALWAYS),
+    Field("beside", "beside", value="other", priority=ALWAYS),
+    Field("times", "times", Unit.COUNT, priority=SPARE),
+    Field("together_ns", "together", Unit.NS, priority=ALWAYS),
 )
 _TABLES = {
     "class": (_CLASS, "class operations busy_ns busy_frac hidden_ns exposed_ns alone_ns"),
@@ -76,10 +76,10 @@ def _with_wall(fields: tuple[Field, ...], result: OverlapResult) -> tuple[Field,
 
     return (
         Field("key"),
-        Field("pid", "process"),
-        Field("device", "GPU"),
+        Field("pid", "process", priority=ALWAYS),
+        Field("device", "GPU", priority=ALWAYS),
         *fields,
-        Field("busy_frac", "of wall", Unit.FRAC, value=busy_frac, for_people_only=True),
+        Field("busy_frac", "of wall", Unit.FRAC, value=busy_frac, for_people_only=True, priority=ALWAYS),
         Field("span_ns", value=lambda row: span[row.pid, row.device]),
     )
 

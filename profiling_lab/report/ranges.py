@@ -11,7 +11,7 @@ from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.places import place_fields, place_lines
 from profiling_lab.report.stats import SPREAD, stats_fields
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, Report, Unit
 from profiling_lab.trace import Trace
 
 
@@ -49,10 +49,16 @@ def _fields() -> tuple[Field, ...]:
     projected_count, projected_total, *projected = stats_fields("projected", "projected_", total="on the GPU")
     return (
         Field("key"),
-        Field("title", "range", cell=lambda row: "  " * len(row.parents) + row.title, for_people_only=True),
+        Field(
+            "title",
+            "range",
+            cell=lambda row: "  " * len(row.parents) + row.title,
+            for_people_only=True,
+            priority=ALWAYS,
+        ),
         Field("domain"),
         Field("name"),
-        Field("style", "style"),
+        Field("style", "style", priority=FIRST_TO_GO),
         Field("level", value=lambda row: len(row.parents)),
         Field("parents"),
         replace(host_count, cell=lambda row: row.host.count + row.unfinished),

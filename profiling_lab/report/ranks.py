@@ -15,7 +15,7 @@ from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.job_header import clocks_line, job_coverage, job_lines
 from profiling_lab.report.lines import shown_path
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 
 By = Literal["rank", "collective", "step", "line"]
 _LAST_SHOWN = 3
@@ -166,20 +166,20 @@ def _verdict_data(result: JobResult) -> dict[str, Any]:
 
 _RANK = (
     Field("key"),
-    Field("rank", "rank"),
+    Field("rank", "rank", priority=ALWAYS),
     Field("file", value=lambda row: PurePath(row.facts.path).name),
     Field("pid", value="facts.pid"),
     Field("device", value="facts.device"),
     Field("steps"),
-    Field("step_ns", "step", Unit.NS, "step"),
+    Field("step_ns", "step", Unit.NS, "step", priority=ALWAYS),
     Field("compute_ns", "compute", Unit.NS, "step"),
     Field("exposed_ns", "exposed comm.", Unit.NS, "step"),
-    Field("copy_ns", "copy", Unit.NS, "step"),
+    Field("copy_ns", "copy", Unit.NS, "step", priority=FIRST_TO_GO),
     Field("idle_ns", "idle", Unit.NS, "step"),
-    Field("communication_ns", "all comm.", Unit.NS, "step"),
+    Field("communication_ns", "all comm.", Unit.NS, "step", priority=SPARE),
     Field("median_ns"),
     Field("wait_ns", "waiting", Unit.NS, "step"),
-    Field("exposed_wait_ns", "of it exposed", Unit.NS, "step"),
+    Field("exposed_wait_ns", "of it exposed", Unit.NS, "step", priority=SPARE),
     Field("transfer_ns"),
     Field("compared"),
     Field("late"),
@@ -187,7 +187,7 @@ _RANK = (
     Field("behind_ns", "behind", Unit.NS, cell=lambda row: row.behind_ns if row.late else None),
     Field("cost_ns"),
     Field("missing"),
-    Field("late_frac", "last to", Unit.FRAC, digits=None),
+    Field("late_frac", "last to", Unit.FRAC, digits=None, priority=ALWAYS),
     Field("gpu_ns", value="facts.gpu_ns"),
 )
 _COLLECTIVE = (
@@ -197,51 +197,65 @@ _COLLECTIVE = (
     Field("members", value="series.members"),
     Field("numbered_by", value="series.numbered"),
     Field("waits_for_all", value="series.is_together"),
-    Field("name", "collective", value=lambda row: str(row.series), for_people_only=True),
-    Field("ranks", "ranks", Unit.COUNT),
+    Field("name", "collective", value=lambda row: str(row.series), for_people_only=True, priority=ALWAYS),
+    Field("ranks", "ranks", Unit.COUNT, priority=SPARE),
     Field("occurrences"),
-    Field("compared", "compared", Unit.COUNT),
+    Field("compared", "compared", Unit.COUNT, priority=SPARE),
     Field("incomplete"),
     Field("apart"),
-    Field("wait_ns", "wait", Unit.NS, "collective"),
+    Field("wait_ns", "wait", Unit.NS, "collective", priority=ALWAYS),
     Field("transfer_ns", "transfer", Unit.NS, "collective"),
     Field("spread_ns", "first to last", Unit.NS, "collective"),
-    Field("last_rank", "last rank"),
-    Field("last_frac", "how often", Unit.FRAC, digits=None),
-    Field("size_bytes", "size", Unit.BYTES),
+    Field("last_rank", "last rank", priority=ALWAYS),
+    Field("last_frac", "how often", Unit.FRAC, digits=None, priority=ALWAYS),
+    Field("size_bytes", "size", Unit.BYTES, priority=SPARE),
     Field("bus_bytes_per_s", "bus GB/s", cell=lambda row: _gb_per_s(row.bus_bytes_per_s)),
     Field("worst", value=lambda row: [asdict(late) for late in row.worst]),
 )
 _STEP = (
     Field("key"),
-    Field("number", "step"),
-    Field("ranks", "ranks", Unit.COUNT),
-    Field("mean_ns", "mean", Unit.NS, "step"),
-    Field("most_ns", "slowest", Unit.NS, "step"),
-    Field("most_rank", "rank"),
+    Field("number", "step", priority=ALWAYS),
+    Field("ranks", "ranks", Unit.COUNT, priority=FIRST_TO_GO),
+    Field("mean_ns", "mean", Unit.NS, "step", priority=ALWAYS),
+    Field("most_ns", "slowest", Unit.NS, "step", priority=ALWAYS),
+    Field("most_rank", "rank", priority=ALWAYS),
     Field("least_ns", "fastest", Unit.NS, "step"),
     Field("least_rank", "rank"),
-    Field("spread_ns", "begin apart", Unit.NS),
+    Field("spread_ns", "begin apart", Unit.NS, priority=SPARE),
     Field(
         "imbalance",
         "slowest/mean",
         value=lambda row: round(row.imbalance, 6),
         cell=lambda row: f"{row.imbalance:.3f}",
+        priority=ALWAYS,
     ),
 )
 _LINE = (
     Field("key"),
-    Field("kind", "time", cell=lambda row: f"{row.kind} ({row.cause})" if row.cause else row.kind),
-    Field("line", "line", cell=lambda row: _shown(row.line) if row.line else "no line"),
+    Field(
+        "kind",
+        "time",
+        cell=lambda row: f"{row.kind} ({row.cause})" if row.cause else row.kind,
+        priority=ALWAYS,
+    ),
+    Field(
+        "line",
+        "line",
+        cell=lambda row: _shown(row.line) if row.line else "no line",
+        priority=ALWAYS,
+        is_path=True,
+    ),
     Field("cause"),
-    Field("ranks", "ranks", Unit.COUNT),
+    Field("ranks", "ranks", Unit.COUNT, priority=FIRST_TO_GO),
     Field("mean_ns", "mean", Unit.NS, "line"),
-    Field("most_ns", "most", Unit.NS, "line"),
-    Field("most_rank", "on rank"),
+    Field("most_ns", "most", Unit.NS, "line", priority=ALWAYS),
+    Field("most_rank", "on rank", priority=ALWAYS),
     Field("second_ns"),
     Field("others_ns", "others' mean", Unit.NS, "line"),
     Field("least_ns"),
-    Field("alone", cell=lambda row: f"slow on rank {row.most_rank} only" if row.alone else ""),
+    Field(
+        "alone", cell=lambda row: f"slow on rank {row.most_rank} only" if row.alone else "", priority=ALWAYS
+    ),
 )
 _TABLES: dict[By, tuple[tuple[Field, ...], str]] = {
     "rank": (

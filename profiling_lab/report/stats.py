@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from profiling_lab.report.fields import Field, getter
-from profiling_lab.report.table import Unit
+from profiling_lab.report.table import ALWAYS, SPARE, USUAL, Unit
 
 _SPREAD = {
     "average": "average",
@@ -35,11 +35,18 @@ def stats_fields(
             return getattr(found, name) if found and found.count else None
 
         return Field(
-            f"{prefix}{name}_{suffix}", titles.get(name, title), unit, scale or f"{prefix}each", value
+            f"{prefix}{name}_{suffix}",
+            titles.get(name, title),
+            unit,
+            scale or f"{prefix}each",
+            value,
+            priority=USUAL if name in ("average", "median") else SPARE,
         )
 
     return (
         Field(f"{prefix}count", titles.get("count", ""), Unit.COUNT, value=f"{stats}.count"),
-        Field(f"{prefix}total_{suffix}", titles.get("total", ""), unit, value=f"{stats}.total"),
+        Field(
+            f"{prefix}total_{suffix}", titles.get("total", ""), unit, value=f"{stats}.total", priority=ALWAYS
+        ),
         *(spread(name, title) for name, title in _SPREAD.items()),
     )

@@ -10,9 +10,10 @@ from profiling_lab.analysis.steps import PARTS, StepsResult
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, SPARE, USUAL, Report, Unit
 from profiling_lab.trace import Trace
 
+_PRIORITY = {part: USUAL if part in ("compute", "idle") else SPARE for part in PARTS}
 _CLOCKS = {
     "gpu": "from the first GPU operation of a step to the first of the next",
     "host": "as marked by the program, on the host's clock",
@@ -47,19 +48,20 @@ def steps_report(trace: Trace, result: StepsResult) -> Report:
 def _fields(parts: Sequence[str]) -> tuple[Field, ...]:
     return (
         Field("key"),
-        Field("number", "no.", Unit.COUNT),
-        Field("name", "step"),
-        Field("pid", "process"),
-        Field("device", "GPU"),
+        Field("number", "no.", Unit.COUNT, priority=ALWAYS),
+        Field("name", "step", priority=ALWAYS),
+        Field("pid", "process", priority=ALWAYS),
+        Field("device", "GPU", priority=ALWAYS),
         Field("start_ns"),
         Field("end_ns"),
-        Field("wall_ns", "wall", Unit.NS),
-        *(Field(_key(part), part, Unit.NS) for part in PARTS),
+        Field("wall_ns", "wall", Unit.NS, priority=ALWAYS),
+        *(Field(_key(part), part, Unit.NS, priority=_PRIORITY[part]) for part in PARTS),
         Field(
             "idle_frac",
             "idle of wall",
             Unit.FRAC,
             value=lambda row: row.idle_ns / row.wall_ns if row.wall_ns else 0.0,
+            priority=ALWAYS,
             for_people_only=True,
         ),
         Field("outlier", "outlier", cell=lambda row: f"{row.grew} grew" if row.outlier else ""),
@@ -70,7 +72,7 @@ def _fields(parts: Sequence[str]) -> tuple[Field, ...]:
 
 def _category(part: str) -> Field:
     number = CATEGORIES.index(part)
-    return Field(_key(part), part, Unit.NS, value=lambda row: row.categories_ns[number])
+    return Field(_key(part), part, Unit.NS, value=lambda row: row.categories_ns[number], priority=SPARE)
 
 
 def _key(part: str) -> str:

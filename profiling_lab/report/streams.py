@@ -8,7 +8,7 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.places import place_fields, place_lines
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 from profiling_lab.trace import Trace
 
 
@@ -30,22 +30,31 @@ def _fields(zero_ns: int, several: bool) -> tuple[Field, ...]:
         Field("key"),
         Field("pid"),
         Field("device"),
-        Field("stream", "stream", cell=lambda row: _name(row, several)),
+        Field("stream", "stream", cell=lambda row: _name(row, several), priority=ALWAYS),
         Field("kind"),
         Field("priority"),
         Field("operations"),
         Field("kernels", "kernels", Unit.COUNT),
-        Field("copies", "copies", Unit.COUNT),
-        Field("sets", "sets", Unit.COUNT),
-        Field("first_ns", "first", Unit.NS, "clock", cell=lambda row: row.first_ns - zero_ns),
-        Field("last_ns", "last", Unit.NS, "clock", cell=lambda row: row.last_ns - zero_ns),
+        Field("copies", "copies", Unit.COUNT, priority=SPARE),
+        Field("sets", "sets", Unit.COUNT, priority=SPARE),
+        Field(
+            "first_ns",
+            "first",
+            Unit.NS,
+            "clock",
+            cell=lambda row: row.first_ns - zero_ns,
+            priority=FIRST_TO_GO,
+        ),
+        Field(
+            "last_ns", "last", Unit.NS, "clock", cell=lambda row: row.last_ns - zero_ns, priority=FIRST_TO_GO
+        ),
         Field("span_ns"),
-        Field("busy_ns", "busy", Unit.NS, "time"),
+        Field("busy_ns", "busy", Unit.NS, "time", priority=ALWAYS),
         Field("idle_ns", "idle", Unit.NS, "time"),
         Field("shared_ns", "shared", Unit.NS, "time"),
         Field("gaps"),
         Field("longest_gap_ns", "max gap", Unit.NS, "time"),
-        Field("share_frac", "of GPU time", Unit.FRAC),
+        Field("share_frac", "of GPU time", Unit.FRAC, priority=ALWAYS),
         *place_fields(),
     )
 

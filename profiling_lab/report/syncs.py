@@ -9,17 +9,17 @@ from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.places import place_text
 from profiling_lab.report.stats import stats_fields
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.trace import Trace
 
 _FIELDS = (
     Field("key"),
-    Field("what", "waits for"),
+    Field("what", "waits for", priority=ALWAYS),
     Field("api", "in"),
-    Field("idle_ns", "GPU idle after", Unit.NS, "cost"),
-    Field("host_ns", "host waited", Unit.NS, "cost"),
+    Field("idle_ns", "GPU idle after", Unit.NS, "cost", priority=ALWAYS),
+    Field("host_ns", "host waited", Unit.NS, "cost", priority=ALWAYS),
     Field("useful_ns", "GPU busy", Unit.NS, "cost"),
-    Field("share_frac", "of waiting", Unit.FRAC),
+    Field("share_frac", "of waiting", Unit.FRAC, priority=ALWAYS),
     Field("threads"),
     *stats_fields("stats", count="waits"),
     *frame_fields("place.frame", "file line function"),

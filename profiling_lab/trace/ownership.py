@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,12 @@ class Ownership:
                 _THIS_PACKAGE,
             )
         )
+
+
+def without_a_file(paths: Iterable[str], files: Iterable[str]) -> list[str]:
+    """The paths below which none of these files is."""
+    files = tuple(files)
+    return [path for path in paths if not any(_under(file, path) for file in files)]
 
 
 def _under(file: str, path: str) -> bool:

@@ -31,6 +31,7 @@ TRACES = {
     "cpu": REPO / "tests" / "data" / "fake_recording.sqlite",
 }
 SLOW = EXERCISES / "e26_many_small_kernels" / "recorded" / "starter_h200.sqlite"
+OWN = "torch/optim/sgd.py"
 FAST = EXERCISES / "e26_many_small_kernels" / "recorded" / "solution_h200.sqlite"
 
 Ask = Callable[[TraceTables], Table[Any]]
@@ -149,12 +150,12 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same(lambda: profiling_lab.diff(SLOW, FAST), text)
     with profiling_lab.open(SLOW) as before, profiling_lab.open(FAST) as after:
         same(lambda: profiling_lab.diff(before, [after]), text)
-    theirs = printed(capsys, "diff --own other.py --limit 0", SLOW, FAST)
+    theirs = printed(capsys, f"diff --own {OWN} --limit 0", SLOW, FAST)
     assert theirs != text and json.loads(theirs)["data"]["rows"]
-    same(lambda: profiling_lab.diff(SLOW, FAST, own="other.py"), theirs)
+    same(lambda: profiling_lab.diff(SLOW, FAST, own=OWN), theirs)
     with (
-        profiling_lab.open(SLOW, own="other.py") as before,
-        profiling_lab.open(FAST, own="other.py") as after,
+        profiling_lab.open(SLOW, own=OWN) as before,
+        profiling_lab.open(FAST, own=OWN) as after,
     ):
         same(lambda: profiling_lab.diff(before, after), theirs)
     with profiling_lab.open(SLOW, step="1:") as before, profiling_lab.open(FAST, step="1:") as after:

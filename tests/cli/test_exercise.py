@@ -62,6 +62,31 @@ def test_start_takes_every_name_and_puts_the_copy_here(
     assert "profiling-lab exercise check python_backtrace" in capsys.readouterr().out
 
 
+SPELLINGS = (
+    "17", "017", "E17", "e17", "python-backtrace", "python_backtrace", "Python Backtrace", "pythonbacktrace",
+    "E17-python-backtrace", "E17 python-backtrace", "e17_python_backtrace", "ex01-python-backtrace",
+    "05-advanced-nsight/ex01-python-backtrace", "06-advanced-nsight/ex01-python-backtrace/",
+)  # fmt: skip
+
+
+def test_check_takes_every_name_from_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also from a folder where another exercise was started: its progress does not hide this one."""
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    others.mkdir()
+    monkeypatch.chdir(others)
+    assert main(["exercise", "start", "28"]) == 0
+    assert main(["exercise", "start", "17", "--to", str(mine / "copy"), "--recorded"]) == 0
+    copy = (str(mine / "copy"), str(mine / "copy") + "/", "../mine/copy", "../mine/copy/answer.toml")
+    capsys.readouterr()
+    for name in (*SPELLINGS, *copy):
+        assert progress.copy_for(name).resolve() == mine / "copy", name
+    assert main(["exercise", "check", "E17"]) == 1
+    assert "E17 python-backtrace: not yet" in capsys.readouterr().out
+    assert progress.copy_for("28").resolve() == others / "hidden_synchronisation"
+
+
 def test_second_start_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["exercise", "start", "e17", "--to", str(tmp_path / "copy")]) == 0
     (tmp_path / "copy" / "answer.toml").write_text("my work")

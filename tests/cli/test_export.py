@@ -42,8 +42,8 @@ def test_every_form_is_written_and_reported(
     assert "run.sqlite: 1.070 µs of GPU time" in out and f"wrote {target} (" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run.sqlite"]
     status, out, err = run(capsys, recording, "--to", form, "-o", target)
-    assert (status, out) == (2, "") and "--force replaces it" in err
-    status, out, _ = run(capsys, recording, "--to", form, "-o", target, "--force", "--format", "json")
+    assert (status, out) == (2, "") and "pass --overwrite" in err
+    status, out, _ = run(capsys, recording, "--to", form, "-o", target, "--overwrite", "--format", "json")
     envelope = json.loads(out)
     assert (status, envelope["command"], envelope["trace"]["to"]) == (0, "export", form)
     rows = {row["what"]: row["rows"] for row in envelope["data"]["rows"]}
@@ -89,9 +89,13 @@ def test_a_window_is_all_that_is_written(
         (["{folder}/no.sqlite", "--to", "collapsed", "-o", "{folder}/o"], 4, "there is no such file"),
         (["{folder}/no.sqlite", "--to", "collapsed", "-o", "{run}"], 4, "there is no such file"),
         (["{run}", "--to", "collapsed", "-o", "{folder}/no/o"], 2, "does not exist"),
-        (["{run}", "--to", "collapsed", "-o", "{run}", "--force"], 2, "is the trace itself"),
+        (["{run}", "--to", "collapsed", "-o", "{run}", "--overwrite"], 2, "is the trace itself"),
         (["{run}", "--to", "collapsed", "-o", "-"], 2, "-o needs a file name"),
-        (["{run}", "--to", "parquet", "-o", "{folder}", "--force"], 2, "contains other files than .parquet"),
+        (
+            ["{run}", "--to", "parquet", "-o", "{folder}", "--overwrite"],
+            2,
+            "contains other files than .parquet",
+        ),
         (
             ["{run}", "--to", "perfetto", "-o", "{folder}/o", "--frames", "own"],
             2,

@@ -44,10 +44,14 @@ def test_json_sums_to_the_idle_time(recording: Path, capsys: pytest.CaptureFixtu
     assert rows[0]["after"][0]["line"] == 7
 
 
-def test_own_code_decides_the_line(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["gaps", str(recording), "--own", "elsewhere", "--format", "csv"])
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert rows and {row["file"] for row in rows} == {""}
+def test_own_code_decides_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stack = "/app/train.py:7 main > /app/net.py:3 forward"
+    builder = TraceBuilder().launch("gemm", 3000, stack=stack).gap(90_000).launch("relu", 1000, stack=stack)
+    run = str(builder.write(tmp_path / "run.sqlite"))
+    for own in ("train.py", "net.py"):
+        assert main(["gaps", run, "--own", own, "--format", "csv"]) == 0
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert rows and {row["file"] for row in rows} == {f"/app/{own}"}
 
 
 def test_markdown_and_limit(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,8 +58,8 @@ def test_does_not_overwrite_unasked(recording: Path, capsys: pytest.CaptureFixtu
     page = recording.with_name("page.html")
     page.write_text("precious")
     assert main(["report", str(recording), "-o", str(page)]) == 2
-    assert "--force replaces it" in capsys.readouterr().err and page.read_text() == "precious"
-    assert main(["report", str(recording), "-o", str(page), "--force"]) == 0
+    assert "pass --overwrite" in capsys.readouterr().err and page.read_text() == "precious"
+    assert main(["report", str(recording), "-o", str(page), "--overwrite"]) == 0
     assert page.read_text().startswith("<!doctype html>")
 
 
@@ -67,7 +67,7 @@ def test_does_not_overwrite_unasked(recording: Path, capsys: pytest.CaptureFixtu
     ("output", "said"),
     [
         ("there/is/none.html", "does not exist"),
-        (".", "--force replaces it"),
+        (".", "pass --overwrite"),
         ("pipe", "is a pipe or a device"),
         ("run.sqlite", "is the trace itself"),
     ],
@@ -103,7 +103,7 @@ def test_window(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = recording.with_name("page.html")
     assert main(["report", str(recording), "-o", str(page), "--step", "1"]) == 0
     assert "training_step #2" in page.read_text()
-    assert main(["report", str(recording), "-o", str(page), "--force", "--step", "7"]) == 2
+    assert main(["report", str(recording), "-o", str(page), "--overwrite", "--step", "7"]) == 2
 
 
 def test_unreadable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,9 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from profiling_lab.demo.story import say, tell
+from profiling_lab.demo.story import tell
 from profiling_lab.exercises import find
+from profiling_lab.report.screen.terminal import say
 from profiling_lab.trace import Trace
 
 REPO = Path(__file__).resolve().parents[2]

@@ -27,7 +27,7 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_what_broke_off_leaves_nothing_and_the_old_file(tmp_path: Path, error: type[BaseException]) -> None:
     (tmp_path / "out.json").write_text("old")
-    with pytest.raises(error), new_file(tmp_path / "out.json", force=True) as place:
+    with pytest.raises(error), new_file(tmp_path / "out.json", overwrite=True) as place:
         place.write_text("half")
         raise error
     with pytest.raises(error), new_folder(tmp_path / "out", suffix=".parquet") as folder:
@@ -39,34 +39,34 @@ def test_what_broke_off_leaves_nothing_and_the_old_file(tmp_path: Path, error: t
 def test_no_file_is_replaced_without_asking(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out.json").write_text("old")
-    with pytest.raises(UsageError, match="--force replaces it"), new_file(tmp_path / "out.json"):
+    with pytest.raises(UsageError, match="pass --overwrite"), new_file(tmp_path / "out.json"):
         raise AssertionError("not reached")
-    with pytest.raises(UsageError, match="is a folder"), new_file(tmp_path / "out", force=True):
+    with pytest.raises(UsageError, match="is a folder"), new_file(tmp_path / "out", overwrite=True):
         raise AssertionError("not reached")
     with (
-        pytest.raises(UsageError, match="--force replaces it"),
+        pytest.raises(UsageError, match="pass --overwrite"),
         new_folder(tmp_path / "out", suffix=".parquet"),
     ):
         raise AssertionError("not reached")
-    with new_file(tmp_path / "out.json", force=True) as place:
+    with new_file(tmp_path / "out.json", overwrite=True) as place:
         place.write_text("new")
     assert (tmp_path / "out.json").read_text() == "new"
 
 
 def test_a_folder_is_replaced_only_where_it_holds_an_export(tmp_path: Path) -> None:
     for text in ("old", "new"):
-        with new_folder(tmp_path / "out", suffix=".parquet", force=True) as folder:
+        with new_folder(tmp_path / "out", suffix=".parquet", overwrite=True) as folder:
             (folder / f"{text}.parquet").write_text(text)
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == ["new.parquet"]
     (tmp_path / "out" / "thesis.tex").write_text("dear")
     with (
         pytest.raises(UsageError, match="contains other files"),
-        new_folder(tmp_path / "out", suffix=".parquet", force=True),
+        new_folder(tmp_path / "out", suffix=".parquet", overwrite=True),
     ):
         raise AssertionError("not reached")
     with (
         pytest.raises(UsageError, match="is a file; a folder was expected"),
-        new_folder(tmp_path / "out" / "thesis.tex", suffix=".parquet", force=True),
+        new_folder(tmp_path / "out" / "thesis.tex", suffix=".parquet", overwrite=True),
     ):
         raise AssertionError("not reached")
     assert (tmp_path / "out" / "thesis.tex").read_text() == "dear"
@@ -75,7 +75,7 @@ def test_a_folder_is_replaced_only_where_it_holds_an_export(tmp_path: Path) -> N
 def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="is a pipe or a device"), new_file(pipe, force=True):
+    with pytest.raises(UsageError, match="is a pipe or a device"), new_file(pipe, overwrite=True):
         raise AssertionError("not reached")
     assert pipe.is_fifo()
 
@@ -86,7 +86,7 @@ def test_the_trace_survives_its_export(tmp_path: Path) -> None:
     link.symlink_to(trace)
     with (
         pytest.raises(UsageError, match="is the trace itself"),
-        new_file(link, force=True, source=trace),
+        new_file(link, overwrite=True, source=trace),
     ):
         raise AssertionError("not reached")
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from profiling_lab.report import numbers
 from profiling_lab.report.kernels.names import readable
-from profiling_lab.report.table import FORMATS, Column, Report, Table, Unit, write
+from profiling_lab.report.table import ALWAYS, FORMATS, Column, Report, Table, Unit, write
 
 COLUMNS = (
     Column("key", "line"),
@@ -32,7 +34,8 @@ class Terminal(io.StringIO):
 
 
 def report(**changes: object) -> Report:
-    table = Table(COLUMNS, ROWS, total_matched=changes.pop("total", 2), **changes)  # type: ignore[arg-type]
+    columns: Any = changes.pop("columns", COLUMNS)
+    table = Table(columns, ROWS, total_matched=changes.pop("total", 2), **changes)  # type: ignore[arg-type]
     return Report("lines", {"path": "t.sqlite"}, ("covers 99 %", "  note: one"), table, {"gpu_ns": 8_001_500})
 
 
@@ -73,7 +76,8 @@ def test_a_terminal_folds_at_its_width_and_loses_nothing(monkeypatch: pytest.Mon
 def test_a_terminal_that_is_too_narrow_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setenv("TERM", "dumb")
-    text = rendered("table", Terminal())
+    columns = tuple(replace(column, priority=ALWAYS) for column in COLUMNS)
+    text = rendered("table", Terminal(), columns=columns)
     for number in ("8.000", "12,345", "3.0 MiB", "75.0 %", "< 0.1 %"):
         assert number in text
 

@@ -18,7 +18,7 @@ from profiling_lab.analysis.collectives.rows import (
 )
 from profiling_lab.analysis.ranks.assignment import Assignments
 from profiling_lab.analysis.ranks.clocks import Clocks
-from profiling_lab.analysis.ranks.job import Joined, joined, notes_by_ranks
+from profiling_lab.analysis.ranks.job import Joined, check_own, joined, notes_by_ranks
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.pools import Done, LocalPool, Pool
 from profiling_lab.analysis.ranks.reading import Failure, FileSummary
@@ -84,6 +84,7 @@ def collectives(
     files: list[FileSummary] = pool.gather(job.handles)
     ranks = sorted((rank for file in files for rank in file.ranks), key=lambda rank: rank.facts.rank or 0)
     facts = tuple(rank.facts for rank in ranks)
+    check_own(options.own, facts)
     if not any(rank.collectives.series or rank.collectives.alone for rank in ranks):
         raise NotEnoughDataError(_none(facts))
     calls = calls_of(ranks, job.totals, job.comparison)

@@ -33,7 +33,7 @@ from profiling_lab.analysis.ranks.totals import (
     totals_of,
 )
 from profiling_lab.analysis.ranks.verdict import Excess, JobVerdict, excess, suspects, verdict
-from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError
+from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
 
@@ -90,7 +90,15 @@ def ranks(
     """
     pool = pool or LocalPool()
     options = options or Options()
-    return _compared(pool, pool.read(list(paths), options, done), options, only, devices)
+    result = _compared(pool, pool.read(list(paths), options, done), options, only, devices)
+    check_own(options.own, [row.facts for row in result.rows])
+    return result
+
+
+def check_own(own: Sequence[str], ranks: Sequence[RankFacts]) -> None:
+    """Raises UsageError if paths are given and no rank has a line there."""
+    if own and not any(facts.attributed_ns for facts in ranks):
+        raise UsageError(f"--own {', '.join(own)}: no line of the recordings is there")
 
 
 def ranks_in(trace: Trace, options: Options | None = None) -> JobResult:

@@ -165,7 +165,7 @@ def _unanswered(name: str, hint: str) -> GradedCheck:
 
 def _line_of(text: str) -> int:
     """The first line of the model with that text."""
-    lines = (FOLDER / "model.py").read_text().splitlines()
+    lines = (FOLDER / "model.py").read_text(encoding="utf-8").splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 

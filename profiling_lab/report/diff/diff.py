@@ -25,7 +25,7 @@ from profiling_lab.report.diff.text import (
 )
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.lines import shown_path
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 
 _SPECIAL = {
     "idle": "GPU idle",
@@ -68,22 +68,40 @@ _COLUMNS = "key phase before_ns after_ns change_ns interval before_frac after_fr
 def _fields(result: DiffResult) -> tuple[Field, ...]:
     has_source = any(capture.source for capture in (*result.captures_before, *result.captures_after))
     return (
-        Field("key", "median", cell=place),
+        Field("key", "median", cell=place, priority=ALWAYS, is_path=True),
         Field("kind"),
         Field("file"),
         Field("function"),
         Field("line"),
         Field("line_before"),
-        Field("phase", "phase"),
+        Field("phase", "phase", priority=ALWAYS),
         Field("before_ns", "before", Unit.NS, "step"),
-        Field("after_ns", "after", Unit.NS, "step"),
-        Field("change_ns", "change", Unit.NS, "step"),
-        Field("interval", "95 % interval", value=lambda r: interval_text(r.interval), for_people_only=True),
+        Field("after_ns", "after", Unit.NS, "step", priority=ALWAYS),
+        Field("change_ns", "change", Unit.NS, "step", priority=ALWAYS),
+        Field(
+            "interval",
+            "95 % interval",
+            value=lambda r: interval_text(r.interval),
+            for_people_only=True,
+            priority=SPARE,
+        ),
         Field("low_ns", value="interval.low_ns"),
         Field("high_ns", value="interval.high_ns"),
-        Field("before_frac", "of it before", Unit.FRAC, value=lambda r: share_of(r.before_ns, result.before)),
-        Field("after_frac", "after", Unit.FRAC, value=lambda r: share_of(r.after_ns, result.after)),
-        Field("state", "", cell=lambda row: _STATES.get(row.state, row.state)),
+        Field(
+            "before_frac",
+            "of it before",
+            Unit.FRAC,
+            value=lambda r: share_of(r.before_ns, result.before),
+            priority=FIRST_TO_GO,
+        ),
+        Field(
+            "after_frac",
+            "after",
+            Unit.FRAC,
+            value=lambda r: share_of(r.after_ns, result.after),
+            priority=ALWAYS,
+        ),
+        Field("state", "", cell=lambda row: _STATES.get(row.state, row.state), priority=ALWAYS),
         Field("parts", value=lambda row: [asdict(part) for part in row.parts]),
         *((Field("source"), Field("source_before")) if has_source else ()),
     )

@@ -20,7 +20,7 @@ from profiling_lab.report.kernels.launches import PHASES, phase_fields
 from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.lines import frame_data, shown_path
 from profiling_lab.report.stats import SPREAD, stats_fields
-from profiling_lab.report.table import Report, Unit
+from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Frame, Trace
 
 # A line, or the range around and the reason why there is no line (places.Placed.texts).
@@ -62,13 +62,19 @@ def _fields(group_by: str, phases: bool, shapes: bool) -> tuple[Field, ...]:
     return (
         Field("key"),
         Field("name"),
-        Field("short_name", "kernel", cell=lambda row: readable(row.name, row.short_name)),
-        Field("detail", _DETAILS.get(group_by, ""), cell=lambda row: _shown_detail(row, group_by)),
+        Field("short_name", "kernel", cell=lambda row: readable(row.name, row.short_name), priority=ALWAYS),
+        Field(
+            "detail",
+            _DETAILS.get(group_by, ""),
+            cell=lambda row: _shown_detail(row, group_by),
+            priority=ALWAYS,
+            is_path=group_by == "line",
+        ),
         Field("kind"),
         total,
         count,
         *spread,
-        Field("share_frac", "of GPU time", Unit.FRAC),
+        Field("share_frac", "of GPU time", Unit.FRAC, priority=ALWAYS),
         *(phase_fields() if phases else ()),
         *(_SHAPE_FIELDS if shapes else ()),
         Field("stacks", value=lambda row: [_stack_data(stack) for stack in row.stacks]),
@@ -84,11 +90,16 @@ _SHAPE_FIELDS = (
     Field("grid", value=_sizes("grid")),
     Field("block", value=_sizes("block")),
     Field("launch_shapes", value=lambda row: row.shape.shapes if row.shape else 0),
-    Field("registers_per_thread", "registers", Unit.COUNT, value="shape.usual.registers"),
-    Field("shared_bytes_per_block", "shared", Unit.BYTES, value="shape.usual.shared_bytes"),
-    Field("sm_frac", "SMs used", Unit.FRAC, value="shape.sm_frac"),
+    Field("registers_per_thread", "registers", Unit.COUNT, value="shape.usual.registers", priority=SPARE),
+    Field("shared_bytes_per_block", "shared", Unit.BYTES, value="shape.usual.shared_bytes", priority=SPARE),
+    Field("sm_frac", "SMs used", Unit.FRAC, value="shape.sm_frac", priority=SPARE),
     Field("occupancy_estimate_frac", "est. occupancy", Unit.FRAC, value="shape.occupancy_frac"),
-    Field("occupancy_limited_by", "limited by", value=lambda row: row.shape.limited_by if row.shape else ""),
+    Field(
+        "occupancy_limited_by",
+        "limited by",
+        value=lambda row: row.shape.limited_by if row.shape else "",
+        priority=SPARE,
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.places import place_fields, place_lines
 from profiling_lab.report.stats import stats_fields
-from profiling_lab.report.table import Report
+from profiling_lab.report.table import ALWAYS, SPARE, Report
 from profiling_lab.trace import Trace
 
 PHASES = "queue_count call_median_ns queue_median_ns kernel_median_ns"
@@ -61,11 +61,11 @@ def launches_report(trace: Trace, result: LaunchesResult, lines: int = 2) -> Rep
 
 _FIELDS = (
     Field("key"),
-    Field("pid", "process"),
-    Field("tid", "thread"),
-    Field("device", "GPU"),
-    Field("api", "launched by"),
-    Field("kernel", "kernel", cell=lambda row: readable(row.kernel, row.short_kernel)),
+    Field("pid", "process", priority=ALWAYS),
+    Field("tid", "thread", priority=ALWAYS),
+    Field("device", "GPU", priority=ALWAYS),
+    Field("api", "launched by", priority=SPARE),
+    Field("kernel", "kernel", cell=lambda row: readable(row.kernel, row.short_kernel), priority=ALWAYS),
     Field("short_kernel"),
     *phase_fields(total="total", count="launches"),
     *place_fields(),
