@@ -81,6 +81,8 @@ class Report:
     """what the table as a whole says, where that is more than its rows"""
     has_csv: bool = True
     """False where the command has no --format csv"""
+    below: tuple[str, ...] = ()
+    """lines below the table: what limits it"""
 
 
 def titles_and_cells(table: Table) -> tuple[list[str], list[list[str]]]:

@@ -38,6 +38,7 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
             (_details(finding, trace.source_texts) for finding in shown),
             details_in="what",
         ),
+        below=_untold(checked),
         coverage=coverage_data(coverage)
         | {
             "steps": checked.steps,
@@ -71,7 +72,6 @@ def check_annotations(checked: Checked) -> tuple[str, ...]:
 
 
 def _verdict(checked: Checked) -> tuple[str, ...]:
-    """Findings, silence and "abstained" are three things; the reader sees all of them."""
     fired = len({finding.rule for finding in checked.findings})
     found = f"{numbers.counted(len(checked.findings), 'finding')} of {numbers.counted(fired, 'rule')}"
     lines = [found if checked.findings else "no findings"]
@@ -79,9 +79,16 @@ def _verdict(checked: Checked) -> tuple[str, ...]:
         lines.append(f"  {checked.start_up}")
     if checked.findings:
         lines.append(f"  {COSTS}")
-    if checked.silent:
-        lines.append(f"  nothing found by: {', '.join(checked.silent)}")
-    return (*lines, *(f"  could not tell: {rule}: {_why(abstain)}" for rule, abstain in checked.abstained))
+    return tuple(lines)
+
+
+def _untold(checked: Checked) -> tuple[str, ...]:
+    """Silence and "abstained" are two things; the reader sees both. Rules with one reason share a line."""
+    rules: dict[str, list[str]] = {}
+    for rule, abstain in checked.abstained:
+        rules.setdefault(_why(abstain), []).append(rule)
+    silent = (f"nothing found by: {', '.join(checked.silent)}",) if checked.silent else ()
+    return (*silent, *(f"could not tell: {', '.join(names)}: {why}" for why, names in rules.items()))
 
 
 def _why(abstain: Abstain) -> str:

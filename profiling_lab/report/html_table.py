@@ -13,7 +13,13 @@ from profiling_lab.report.json_text import readable
 def html_table(report: Report, footer: str = "") -> str:
     """What the terminal shows, with a footer. Texts of the trace are escaped: they are never markup."""
     return "\n".join(
-        ["<div>", *_lines(report.header), *_rows(report), *_lines([footer] if footer else []), "</div>"]
+        [
+            "<div>",
+            *_lines(report.header),
+            *_rows(report),
+            *_lines([*report.below, *([footer] if footer else [])]),
+            "</div>",
+        ]
     )
 
 

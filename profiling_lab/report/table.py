@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import msgspec
@@ -55,14 +55,7 @@ def _write_text(report: Report, stream: TextIO) -> None:
 def _write_markdown(report: Report, to: TextIO) -> None:
     stream = io.StringIO()
     titles, cells = titles_and_cells(report.table)
-    in_list = False
-    for line in report.header:
-        was_in_list, in_list = in_list, line.startswith(" ")
-        if was_in_list and not in_list:  # without a blank line it would belong to the item above
-            stream.write("\n")
-        stream.write(f"- {_markdown(line.strip())}\n" if in_list else f"{_markdown(line)}\n\n")
-    if in_list:
-        stream.write("\n")
+    _write_paragraphs(report.header, stream)
     if cells:
         stream.write("| " + " | ".join(map(_markdown, titles)) + " |\n")
         marks = ["---" if column.unit is Unit.TEXT else "---:" for column in report.table.columns]
@@ -77,7 +70,22 @@ def _write_markdown(report: Report, to: TextIO) -> None:
             stream.write("| " + " | ".join(shown) + " |\n")
     if cut := footer(report.table):
         stream.write(f"\n{cut}\n")
+    if report.below:
+        stream.write("\n" if cells else "")
+        _write_paragraphs(report.below, stream)
     to.write(held_by(to, stream.getvalue()))
+
+
+def _write_paragraphs(lines: Sequence[str], stream: TextIO) -> None:
+    """Lines as paragraphs, indented ones as lists."""
+    in_list = False
+    for line in lines:
+        was_in_list, in_list = in_list, line.startswith(" ")
+        if was_in_list and not in_list:  # without a blank line it would belong to the item above
+            stream.write("\n")
+        stream.write(f"- {_markdown(line.strip())}\n" if in_list else f"{_markdown(line)}\n\n")
+    if in_list:
+        stream.write("\n")
 
 
 def _markdown(text: str) -> str:

@@ -179,7 +179,7 @@ def test_html_has_the_cells_of_the_terminal_escaped(tmp_path: Path) -> None:
                 for part in (tag, f"/{tag}")
             }
             words = " ".join(cell for row in found.rows for cell in row).split()
-            header = " ".join(shown.header).split()
+            header = " ".join((*shown.header, *shown.report.below)).split()
             assert sorted(words + header) == sorted(str(shown).split())
 
 

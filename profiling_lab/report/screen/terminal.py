@@ -50,6 +50,8 @@ def write_text(report: Report, stream: TextIO) -> None:
         notes.append(f"left out at {width} columns: {', '.join(left_out)}; {more}")
     if notes := [note for note in notes if note]:
         _print(stream, ["", *notes], width, "dim")
+    if report.below:
+        _print(stream, ["", *report.below], width)
 
 
 def say(stream: TextIO, lines: Iterable[str]) -> None:
