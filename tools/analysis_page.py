@@ -9,8 +9,8 @@ A command is in a mark of its own above the block that it fills, with files that
     <!-- prints: lines run.sqlite --limit 3 -->
 
 Nothing is recorded for it: run.sqlite and nsys.sqlite are the H200 recordings that ship with the first
-exercise, the job of four ranks is the one that the tests of `ranks` make up, ddp is a job on two H200,
-recorded for the tests.
+exercise, the job of four ranks is the one that the tests of `ranks` make up, cpu.sqlite is made up too, ddp
+is a job on two H200, recorded for the tests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,17 @@ def examples(folder: Path) -> None:
     shutil.copy(recorded / "demo_h200.sqlite", folder / "run.sqlite")
     shutil.copy(recorded / "nsys_h200.sqlite", folder / "nsys.sqlite")
     sys.path.insert(0, str(REPO / "tests"))
+    from builders import TraceBuilder
     from job_builder import Job
+
+    loading = "/app/prepare.py:41 main > /app/prepare.py:23 read_batch"
+    cpu = TraceBuilder().row("PYREC_META", name="samples_per_second", value="1000")
+    for moment, stack in enumerate(
+        [f"{loading} > /app/prepare.py:12 decode"] * 610 + [loading] * 248 + ["/app/prepare.py:44 main"] * 97
+    ):
+        cpu.sample(moment * 1_000_000, stack)
+        cpu.sample(moment * 1_000_000, "/usr/lib/python3.12/threading.py:359 Condition.wait", thread=2)
+    cpu.write(folder / "cpu.sqlite")
 
     job = Job(ranks=4, steps=6)
     job.slow_compute[3] = 2_000_000

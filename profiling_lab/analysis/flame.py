@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why_no_line
-from profiling_lab.analysis.lines import PHASES, PhaseFilter, needs_stacks
+from profiling_lab.analysis.lines import PHASES, PhaseFilter, needs_operations, needs_stacks
 from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.errors import UsageError
 from profiling_lab.trace.columns import I32, dense
@@ -151,7 +151,7 @@ def call_tree(
     """
     if phase not in PHASES:
         raise UsageError(f"phase must be one of {', '.join(PHASES)}, not {phase!r}")
-    _ = trace.attribution  # an empty trace says so before one without stacks does
+    needs_operations(trace)  # an empty trace says so before one without stacks does
     needs_stacks(trace)
     own_row = trace.stacks.own_rows(Ownership(own or ()))
     root = _Building.new("", 0)

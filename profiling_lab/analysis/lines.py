@@ -14,6 +14,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import NSYS_STACK_FLAGS, Coverage, coverage
 from profiling_lab.analysis.lines_groups import GROUPINGS, NEEDS_STACKS, By, Groups, groups, own_frames
+from profiling_lab.analysis.lines_host import sampled_hint
 from profiling_lab.analysis.lines_layers import ONE_LINE_NOTE, knows_instances
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.attribution import Match
@@ -120,6 +121,7 @@ def lines(
         raise UsageError(f"depth must be at least 1, not {depth}")
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
+    needs_operations(trace)
     phases = trace.attribution.line_phase
     needs_stacks(trace, by)
     own_row = trace.stacks.own_rows(Ownership(own or ()))
@@ -162,6 +164,12 @@ def _covered(trace: Trace, own_row: I32, by: By) -> Coverage:
     if by == "layer" and not knows_instances(trace.stacks):
         more.append(ONE_LINE_NOTE)
     return replace(covered, notes=(*covered.notes, *more))
+
+
+def needs_operations(trace: Trace) -> None:
+    """Raises NotEnoughDataError in a recording without any GPU operation; it names the samples it has."""
+    if not len(trace.whole.operations):
+        raise NotEnoughDataError(f"{trace.whole.why_empty()}{sampled_hint(trace)}")
 
 
 def needs_stacks(trace: Trace, by: By = "line") -> None:

@@ -66,15 +66,19 @@ def groups(trace: Trace, by: By, own_row: I32, depth: int = 1) -> Groups:
         row = trace.attribution.range
         name = np.where(row >= 0, trace.ranges.name[row], -1).astype(np.int32)
         return _named(name, trace.ranges.names)
-    # Python looks at each distinct stack once; the operations only look up their number.
-    stacks = trace.stacks
+    if by == "layer" and not holds_layers(trace.stacks):
+        raise NotEnoughDataError(f"{trace.path} shows no nn.Module that is called: try --by module")
+    return stack_groups(trace.attribution.stack, trace.stacks, by, own_row, depth)
+
+
+def stack_groups(stack: I32, stacks: Stacks, by: By, own_row: I32, depth: int = 1) -> Groups:
+    """Labels of anything that has a stack, by one of NEEDS_STACKS."""
+    # Python looks at each distinct stack once; what has one only looks up its number.
     if by == "layer":
-        if not holds_layers(stacks):
-            raise NotEnoughDataError(f"{trace.path} shows no nn.Module that is called: try --by module")
-        number, distinct = dense(trace.attribution.stack)
+        number, distinct = dense(stack)
         found = [_layers(stacks, row) for row in distinct.tolist()]
     else:
-        number, distinct = dense(own_row[trace.attribution.stack])
+        number, distinct = dense(own_row[stack])
         found = [_labels(own_frames(stacks, own_row, row), by, depth) for row in distinct.tolist()]
     numbers: dict[str, int] = {}
     labels: list[Label] = []

@@ -17,11 +17,21 @@ def check_own(own: Sequence[str], traces: Iterable[Trace]) -> None:
     """Raises UsageError if one of these paths names no file of any of the traces that have stacks."""
     if not own:
         return
-    files = sorted({frame.file for trace in traces for frame in trace.whole.stacks.frames if frame.file})
+    traces = tuple(traces)
+    files = {frame.file for trace in traces for frame in trace.whole.stacks.frames if frame.file}
     lost = without_a_file(own, files)
+    if lost:
+        # Lines that launch nothing are in samples alone.
+        files |= {
+            frame.file
+            for trace in traces
+            for stack in trace.whole.samples(Ownership()).stacks
+            for frame in stack
+        } - {""}
+        lost = without_a_file(own, files)
     if not lost or not files:
         return
-    mine = [file for file in files if Ownership().is_own(file)] or files
+    mine = [file for file in sorted(files) if Ownership().is_own(file)] or sorted(files)
     shown = (get_close_matches(lost[0], mine, n=_FILES_SHOWN, cutoff=0.3) or mine)[:_FILES_SHOWN]
     more = f" and {len(mine) - len(shown)} more" if len(mine) > len(shown) else ""
     raise UsageError(

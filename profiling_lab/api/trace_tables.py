@@ -4,8 +4,8 @@
 trace = profiling_lab.open("run.sqlite")
 trace.lines(by="function").to_pandas()
 
-A keyword is the option of the same name. Two of them, `--tree` and `--launch`, are methods of their own,
-because their rows are other ones.
+A keyword is the option of the same name. `lines --tree`, `lines --host` and `apis --launch` are methods of
+their own, because their rows are other ones.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.kernels.launches import LaunchesResult
     from profiling_lab.analysis.lines import LinesResult, PhaseFilter, Sort
     from profiling_lab.analysis.lines_groups import By as LinesBy
+    from profiling_lab.analysis.lines_host import HostLinesResult, HostSort
     from profiling_lab.analysis.overlap.overlap import OverlapResult
     from profiling_lab.analysis.overlap.streams import StreamsResult
     from profiling_lab.analysis.ranges.ranges import RangesResult
@@ -176,6 +177,24 @@ class TraceTables:
 
         result = call_tree(self.trace, phase, self.own, depth, rows_of(limit), min_share)
         return Table(tree_report(self.trace, result), result)
+
+    def host_lines(
+        self,
+        by: LinesBy = "line",
+        *,
+        sort: HostSort = "all",
+        depth: int | None = None,
+        limit: int | None = None,
+    ) -> Table[HostLinesResult]:
+        """Host time per line of your Python code, from samples of its stacks: `lines --host`.
+
+        The recording needs samples (`record --sample-python`) and no GPU operation.
+        """
+        from profiling_lab.analysis.lines_host import host_lines
+        from profiling_lab.report.lines_host import host_lines_report
+
+        result = host_lines(self.trace, by, self.own, depth, rows_of(limit), sort)
+        return Table(host_lines_report(self.trace, result), result)
 
     def kernels(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab lines`: GPU time per line of Python, forward and backward."""
+"""`profiling-lab lines`: GPU time per line of Python, forward and backward; host time from samples."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ EXAMPLES = """\
   profiling-lab lines run.sqlite --by layer                   the nn.Module that the line ran in
   profiling-lab lines run.sqlite --own src/model --own train.py
   profiling-lab lines nsys_export.sqlite --by range           NVTX ranges, if there are no Python stacks
+  profiling-lab lines run.sqlite --host                       host time, from samples: needs no GPU
   profiling-lab lines run.sqlite --format json --limit 0
 """
 
@@ -46,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tree",
         action="store_true",
         help="show a call tree of your code, each call with the time of its callees",
+    )
+    parser.add_argument(
+        "--host",
+        action="store_true",
+        help="show host time instead, from samples of the Python stacks of all threads (record "
+        "--sample-python takes them); needs no GPU operation",
     )
     parser.add_argument(
         "--min-share",
@@ -84,10 +91,17 @@ def run(args: argparse.Namespace) -> int:
         if args.tree != of_tree and getattr(args, option) is not None:
             with_tree = "works only" if of_tree else "cannot be combined"
             raise UsageError(f"--{option.replace('_', '-')} {with_tree} with --tree")
-    asked = {"phase": args.phase, "depth": args.depth, "limit": args.limit}
+    if args.host:
+        for option in ("phase", "tree"):
+            if getattr(args, option) not in ("all", False):
+                raise UsageError(f"--{option} cannot be combined with --host: samples are of the host")
+        if args.device:
+            raise UsageError("--device cannot be combined with --host: samples belong to no device")
+    asked = {"depth": args.depth, "limit": args.limit} | ({} if args.host else {"phase": args.phase})
     asked |= {
         name: given for name in ("by", "sort", "min_share") if (given := getattr(args, name)) is not None
     }
     with shared.open_tables(args) as trace:
-        write((trace.call_tree if args.tree else trace.lines)(**asked).report, args.format)
+        call = trace.host_lines if args.host else trace.call_tree if args.tree else trace.lines
+        write(call(**asked).report, args.format)
     return 0

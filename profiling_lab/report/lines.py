@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiling_lab.analysis.lines import Executed, LineRow, LinesResult, PhaseFilter
+from profiling_lab.analysis.lines_host import HostLineRow
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
@@ -51,7 +52,7 @@ def _fields(trace: Trace, by: str, phases: int) -> tuple[Field, ...]:
         Field(
             "key",
             _NAMED.get(by, by),
-            cell=lambda row: short.get(row.key) or _place(row, by),
+            cell=lambda row: short.get(row.key) or shown_row(row, by),
             priority=ALWAYS,
             is_path=by not in _NAMED,
         ),
@@ -101,7 +102,8 @@ def _details(row: LineRow) -> Iterator[str]:
         yield f"backward executed at {where}: {took}"
 
 
-def _place(row: LineRow, by: str) -> str:
+def shown_row(row: LineRow | HostLineRow, by: str) -> str:
+    """What people read as the first cell of a row."""
     if by == "line":
         return f"{shown_path(row.file)}:{row.line}"
     if by == "file":

@@ -139,6 +139,7 @@ class HostSamples:
     """Samples of host threads, unordered."""
 
     time_ns: I64
+    process: I32
     thread: I32
     place: I32
     """row of `places`"""
@@ -155,7 +156,7 @@ class HostSamples:
     @classmethod
     def none(cls) -> HostSamples:
         numbers = np.empty(0, dtype=np.int32)
-        return cls(np.empty(0, dtype=np.int64), numbers, numbers, (), numbers, ())
+        return cls(np.empty(0, dtype=np.int64), numbers, numbers, numbers, (), numbers, ())
 
 
 @dataclass(frozen=True, slots=True)

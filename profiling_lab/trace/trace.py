@@ -26,10 +26,11 @@ from profiling_lab.trace.columns import (
     full,
     rows_of,
 )
-from profiling_lab.trace.extras import Device, InputShapes, LaunchShapes
+from profiling_lab.trace.extras import Device, HostSamples, InputShapes, LaunchShapes
 from profiling_lab.trace.facts import Gpu
 from profiling_lab.trace.formats import open_source
 from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import pid_of, tid_of
 from profiling_lab.trace.source import Recorder, Source
 from profiling_lab.trace.spans import Pauses, Rows, Window
@@ -65,8 +66,8 @@ class Trace:
     def windowed(self, wanted: WindowSelection) -> Trace:
         """The selected part of the trace, as a trace; this trace itself if everything is selected.
 
-        Raises UsageError and NotEnoughDataError as `window.window`, the latter also if the part has no GPU
-        operation.
+        Raises UsageError and NotEnoughDataError as `window.window`, the latter also if the part has neither a
+        GPU operation nor a sample. With samples alone, the first look at its operations raises.
         """
         return WindowedTrace(self, window(self, wanted)) if wanted else self
 
@@ -107,6 +108,10 @@ class Trace:
     def job_facts(self) -> Mapping[str, object]:
         """`rank` and `world_size` if the recorder stored them, not validated."""
         return self.source.job_facts()
+
+    def samples(self, ownership: Ownership) -> HostSamples:
+        """The samples of host threads. They need no GPU operation."""
+        return self.source.samples(ownership)
 
     @cached_property
     def _call_table(self) -> CallTable:
@@ -221,8 +226,12 @@ class Trace:
 
     @cached_property
     def first_ns(self) -> int:
-        """The start of the first call or GPU operation of the whole recording; shown times count from it."""
-        columns = (self.whole.operations.start_ns, self.whole.calls.start_ns)
+        """The start of the first call or GPU operation of the whole recording, without any the first sample;
+        shown times count from it.
+        """
+        columns = [self.whole.operations.start_ns, self.whole.calls.start_ns]
+        if not any(map(len, columns)):
+            columns = [self.whole.samples(Ownership()).time_ns]
         return min((int(column.min()) for column in columns if len(column)), default=0)
 
     @property
@@ -244,7 +253,8 @@ class WindowedTrace(Trace):
     Calls and ranges are included unclipped if any part is inside, and also the calls that launched operations
     of the window, with the ranges around them; see `calls_inside` and `ranges_inside`.
 
-    Raises NotEnoughDataError if the window has no GPU operation.
+    Raises NotEnoughDataError if the window has neither a GPU operation nor a sample; with samples alone,
+    `operations` and what is made of them raise it.
     """
 
     def __init__(self, whole: Trace, window: Window) -> None:
@@ -252,8 +262,12 @@ class WindowedTrace(Trace):
         self._whole = whole
         self.window = window
         self.repairs = whole.repairs
-        if not len(self.operations):
-            raise NotEnoughDataError(self.why_empty())
+        if not len(self._operation_parts[0]) and not len(self.samples(Ownership())):
+            raise NotEnoughDataError(
+                self.why_empty()
+                if len(whole.operations)
+                else f"{self.path} has no sample in this window ({window.text}), and no GPU operation at all"
+            )
 
     @property
     def whole(self) -> Trace:
@@ -279,7 +293,10 @@ class WindowedTrace(Trace):
 
     @cached_property
     def operations(self) -> Operations:
-        return self._operation_parts[1]
+        row, parts = self._operation_parts
+        if not len(row):
+            raise NotEnoughDataError(self.why_empty())
+        return parts
 
     @property
     def operation_rows(self) -> Rows:
@@ -336,6 +353,10 @@ class WindowedTrace(Trace):
     @property
     def ranges_inside(self) -> npt.NDArray[np.bool_]:
         return self._range_rows[1]
+
+    def samples(self, ownership: Ownership) -> HostSamples:
+        whole = self.whole.samples(ownership)
+        return rows_of(whole, self._of_window.host.touch(whole.process, whole.time_ns, whole.time_ns))
 
     @cached_property
     def overheads(self) -> Overheads:

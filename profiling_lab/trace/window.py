@@ -11,6 +11,7 @@ import numpy as np
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import FARTHEST_NS
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.source import Tables
 from profiling_lab.trace.spans import Spans, Window
 from profiling_lab.trace.step_windows import launched_spans, step_windows
@@ -47,16 +48,18 @@ def window(trace: Tables, wanted: WindowSelection) -> Window:
     """Find the window; several conditions select their intersection.
 
     Raises UsageError for invalid texts and for steps, instances, ranks and devices that do not exist,
-    NotEnoughDataError if the trace has no GPU operation, no such range or no steps.
+    NotEnoughDataError if the trace has neither a GPU operation nor a sample, no such range or no steps.
     """
-    if not len(trace.operations):
+    processes = _processes(trace)
+    if not processes:
         raise NotEnoughDataError(trace.why_empty())
-    processes = tuple(np.unique(trace.operations.process).tolist())
     texts: list[str] = []
     operations = trace.operations
     host = _always(processes)
-    # An empty operation at the end of the recording would otherwise be outside.
-    gpu = _everywhere(processes, int(operations.start_ns.min()), int(operations.end_ns.max()) + 1)
+    gpu = host
+    if len(operations):
+        # An empty operation at the end of the recording would otherwise be outside.
+        gpu = _everywhere(processes, int(operations.start_ns.min()), int(operations.end_ns.max()) + 1)
     for part in (
         _range(trace, wanted.range, processes) if wanted.range is not None else None,
         _steps(trace, wanted.step, wanted.steps_by) if wanted.step is not None else None,
@@ -87,6 +90,12 @@ def window(trace: Tables, wanted: WindowSelection) -> Window:
 
 
 _Part = tuple[str, Spans, Spans]  # text, host, GPU
+
+
+def _processes(trace: Tables) -> tuple[int, ...]:
+    """The processes that used a GPU; in a recording without any GPU operation those that were sampled."""
+    used = trace.operations.process
+    return tuple(np.unique(used if len(used) else trace.samples(Ownership()).process).tolist())
 
 
 def _always(processes: tuple[int, ...]) -> Spans:
@@ -126,6 +135,10 @@ def _time_ns(text: str, whole: str) -> int:
 
 def _steps(trace: Tables, text: str, steps_by: str | None) -> _Part:
     wanted = _index(text)
+    if not len(trace.operations):
+        raise NotEnoughDataError(
+            f"{trace.why_empty()}; steps are those of GPU work, --range and --nvtx select a part without"
+        )
     found = step_windows(trace, steps_by)
     if found.sign == "window":
         raise NotEnoughDataError(
@@ -187,7 +200,8 @@ def _nvtx(trace: Tables, text: str, processes: tuple[int, ...]) -> _Part:
             most = max(map(len, each))
             raise UsageError(f"--nvtx {text}: the trace has {most} ranges {name!r}, 0 to {most - 1}")
     # A range that was still open ends with the recording.
-    last_ns = max(int(trace.operations.end_ns.max()), int(ranges.start_ns[rows].max()) + 1)
+    ends = trace.operations.end_ns if len(trace.operations) else trace.samples(Ownership()).time_ns + 1
+    last_ns = max(int(ends.max()), int(ranges.start_ns[rows].max()) + 1)
     host = Spans.of(ranges.process[rows], ranges.start_ns[rows], ranges.end_ns[rows].clip(max=last_ns))
     shown = f"NVTX {text}" + ("" if len(rows) == 1 else f", {len(rows):,} ranges")
     return shown, host, _on_the_gpu(trace, host)
@@ -224,6 +238,8 @@ def _names(trace: Tables) -> str:
 
 def _on_the_gpu(trace: Tables, host: Spans) -> Spans:
     """Map host intervals to the GPU time of their launched work. Intervals without launches do not change."""
+    if not len(trace.operations):
+        return host
     start_ns, end_ns = host.start_ns.copy(), host.end_ns.copy()
     for process in np.unique(host.process).tolist():
         mine = host.process == process
@@ -249,7 +265,7 @@ def _ranks(trace: Tables, wanted: tuple[int, ...]) -> _Part:
 
 def ranks(trace: Tables) -> tuple[dict[int, int], bool]:
     """The process of each rank, and whether the recorder stored it; else ranks are in order of process id."""
-    processes = sorted(np.unique(trace.operations.process).tolist(), key=lambda number: trace.pids[number])
+    processes = sorted(_processes(trace), key=lambda number: trace.pids[number])
     noted = str(trace.job_facts.get("rank", ""))
     if noted.isdecimal() and len(processes) == 1:
         return {int(noted): processes[0]}, True

@@ -68,8 +68,8 @@ def test_wrong_arguments() -> None:
             (lambda: trace.check("bond"), "there is no rule 'bond'"),
             (lambda: trace.check(set={"bound.x": 1}), "rule bound has no threshold 'x'"),
             *((getattr(trace, name), "limit must be at least 0, not -1") for name in (
-                "lines", "call_tree", "kernels", "apis", "launches", "copies", "syncs", "ranges", "streams",
-                "steps", "gaps", "overlap", "check",
+                "lines", "call_tree", "host_lines", "kernels", "apis", "launches", "copies", "syncs",
+                "ranges", "streams", "steps", "gaps", "overlap", "check",
             )),
         ):  # fmt: skip
             more = {"limit": -1} if "limit" in sentence else {}

@@ -44,6 +44,10 @@ OF_A_TRACE: dict[str, Ask] = {
     "lines --by layer --limit 3": lambda trace: trace.lines(by="layer", limit=3),
     "lines --tree --limit 0": lambda trace: trace.call_tree(),
     "lines --tree --depth 2 --min-share 5": lambda trace: trace.call_tree(depth=2, min_share=0.05, limit=30),
+    "lines --host": lambda trace: trace.host_lines(limit=30),
+    "lines --host --by function --sort inclusive --depth 2": lambda trace: trace.host_lines(
+        "function", sort="inclusive", depth=2, limit=30
+    ),
     "kernels": lambda trace: trace.kernels(limit=10),
     "kernels --group-by grid --stats --occupancy": lambda trace: trace.kernels(
         "grid", stats=True, occupancy=True, limit=10
@@ -211,7 +215,7 @@ def parameters_of(*calls: Callable[..., object]) -> set[str]:
 
 # Options that say what a command prints or writes besides its table, and with which exit code it ends.
 OF_THE_COMMAND = {
-    "lines": {"tree"},
+    "lines": {"tree", "host"},
     "apis": {"launch"},
     "check": {"fail_on"},
     "rules": {"list"},
@@ -226,7 +230,7 @@ OF_THE_COMMAND = {
             "info", "kernels", "copies", "syncs", "ranges", "streams", "steps", "gaps", "overlap", "check",
             "rules",
         )),
-        ("lines", (TraceTables.lines, TraceTables.call_tree)),
+        ("lines", (TraceTables.lines, TraceTables.call_tree, TraceTables.host_lines)),
         ("apis", (TraceTables.apis, TraceTables.launches)),
         ("diff", (profiling_lab.diff,)),
         ("ranks", (profiling_lab.ranks,)),

@@ -17,7 +17,7 @@ from profiling_lab.trace.nsys.nsys_stacks import SAMPLING_SCHEMA, payload_frames
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.nsys.strings import Strings
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.process_ids import Registry
+from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.stacks import Frame
 
 _MARK = 34  # an NVTX event type
@@ -26,7 +26,12 @@ _Rows = tuple[I64, I64, I32, I32]
 
 
 def read_samples(
-    file: SqliteFile, strings: Strings, threads: Registry, ownership: Ownership, with_python: bool
+    file: SqliteFile,
+    strings: Strings,
+    processes: Registry,
+    threads: Registry,
+    ownership: Ownership,
+    with_python: bool,
 ) -> HostSamples:
     """All samples. with_python: also periodic Python stacks, which requires a search in all NVTX marks."""
     places: dict[str, int] = {}
@@ -36,7 +41,8 @@ def read_samples(
         found, stacks = _python(file, strings, ownership, places)
         parts.insert(0, found)
     time_ns, tid, place, stack = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return HostSamples(time_ns, threads.number(tid), place, tuple(places), stack, stacks)
+    process = processes.number(process_part(tid))
+    return HostSamples(time_ns, process, threads.number(tid), place, tuple(places), stack, stacks)
 
 
 def _python(

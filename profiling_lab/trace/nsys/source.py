@@ -164,7 +164,7 @@ class SqliteSource(Source):
         # Our recorder has a mark for every call, so search them only if there are samples.
         is_ours = self.recorder == "profiling_lab"
         with_python = not is_ours or self.recorder_facts().get("samples_per_second", "") != "0"
-        return read_samples(self.file, self.strings, self.threads, ownership, with_python)
+        return read_samples(self.file, self.strings, self.processes, self.threads, ownership, with_python)
 
     def job_facts(self) -> Mapping[str, object]:
         return self.recorder_facts()
