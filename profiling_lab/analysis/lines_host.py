@@ -7,13 +7,14 @@ A sample says where a thread was at a moment, computing or waiting. It stands fo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from profiling_lab.analysis.info import info
-from profiling_lab.analysis.lines_groups import NEEDS_STACKS, By, Groups, stack_groups
+from profiling_lab.analysis.lines_groups import NEEDS_STACKS, By, Groups, own_frames, stack_groups
 from profiling_lab.analysis.lines_layers import holds_layers
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, rows_of
@@ -104,13 +105,8 @@ def host_lines(
     for name, given, known in (("by", by, NEEDS_STACKS), ("sort", sort, HOST_SORTS)):
         if given not in known:
             raise UsageError(f"{name} of samples must be one of {', '.join(known)}, not {given!r}")
-    if trace.window is not None and trace.window.devices:
-        raise UsageError("device selects GPU operations, and samples of the host belong to no device")
     ownership = Ownership(own or ())
-    every = trace.samples(ownership)
-    samples = rows_of(every, every.stack >= 0)
-    if not len(samples):
-        raise NotEnoughDataError(_why_none(trace))
+    every, samples = _python_samples(trace, ownership)
     stack, stacks = _tree(samples)
     if by == "layer" and not holds_layers(stacks):
         raise NotEnoughDataError(f"the samples of {trace.path} show no nn.Module: try --by module")
@@ -136,6 +132,49 @@ def host_lines(
         threads=_counted(Counter(samples.thread.tolist()), threads),
         window=trace.window,
     )
+
+
+class HostStack(NamedTuple):
+    """The time of one thread in one stack."""
+
+    number: int
+    """of the thread"""
+    thread: str
+    frames: tuple[Frame, ...]
+    """innermost first, () where none is in the user's code"""
+    ns: int
+
+
+def host_stacks(
+    trace: Trace, own: tuple[str, ...] | None = None, *, own_only: bool = False
+) -> Iterator[HostStack]:
+    """Every sampled stack with its time. own_only: without the frames of libraries.
+
+    Raises what `host_lines` raises, NotEnoughDataError also where the period is unknown.
+    """
+    ownership = Ownership(own or ())
+    _, samples = _python_samples(trace, ownership)
+    period_ns, _ = _period(trace)
+    if period_ns is None:
+        raise NotEnoughDataError(f"{trace.path} does not say how often it was sampled")
+    stack, stacks = _tree(samples)
+    own_row = stacks.own_rows(ownership)
+    names = _thread_names(trace, samples)
+    counts = Counter(zip(samples.thread.tolist(), stack.tolist(), strict=True))
+    for (thread, row), count in sorted(counts.items()):
+        frames = own_frames(stacks, own_row, row) if own_only else stacks.of(row)
+        yield HostStack(thread, names[thread], frames, count * period_ns)
+
+
+def _python_samples(trace: Trace, ownership: Ownership) -> tuple[HostSamples, HostSamples]:
+    """All samples, and those that have a Python stack."""
+    if trace.window is not None and trace.window.devices:
+        raise UsageError("device selects GPU operations, and samples of the host belong to no device")
+    every = trace.samples(ownership)
+    samples = rows_of(every, every.stack >= 0)
+    if not len(samples):
+        raise NotEnoughDataError(_why_none(trace))
+    return every, samples
 
 
 def sampled_hint(trace: Trace) -> str:

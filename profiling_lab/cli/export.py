@@ -14,6 +14,7 @@ EXAMPLES = """\
   profiling-lab export run.sqlite --to perfetto -o step.json --step 3
   profiling-lab export run.sqlite --to speedscope -o run.speedscope.json
   profiling-lab export run.sqlite --to collapsed -o run.txt && flamegraph.pl --countname ns run.txt > run.svg
+  profiling-lab export run.sqlite --to speedscope --host -o host.speedscope.json
   profiling-lab export run.sqlite --to parquet -o run.parquetdir       operations, calls, ranges, stacks
 """
 
@@ -37,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("own", "all"),
         help="for speedscope and collapsed: only your frames, or those of libraries too (default: all)",
     )
+    parser.add_argument(
+        "--host",
+        action="store_true",
+        help="for speedscope and collapsed: host time by sampled Python stack and thread (record "
+        "--sample-python takes samples); needs no GPU operation",
+    )
     shared.add_own(parser)
     shared.add_window(parser)
     shared.add_format(parser)
@@ -54,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     output: Path = args.output
     if args.frames and args.to not in ("speedscope", "collapsed"):
         raise UsageError(f"--frames cannot be combined with --to {args.to}, which always has all frames")
+    if args.host and args.to not in ("speedscope", "collapsed"):
+        raise UsageError(f"--host works only with --to speedscope and --to collapsed, not with {args.to}")
     if str(output) == "-":
         raise UsageError("-o needs a file name: standard output is used for the summary")
     own, own_only, source = tuple(args.own), args.frames == "own", Path(args.trace)
@@ -71,13 +80,13 @@ def run(args: argparse.Namespace) -> int:
             elif args.to == "speedscope":
                 from profiling_lab.export.speedscope import write_speedscope
 
-                export = partial(write_speedscope, own_only=own_only)
+                export = partial(write_speedscope, own_only=own_only, host=args.host)
             else:
                 from profiling_lab.export.collapsed import write_collapsed
 
-                export = partial(write_collapsed, own_only=own_only)
+                export = partial(write_collapsed, own_only=own_only, host=args.host)
             with new_file(output, overwrite=args.overwrite, source=source) as place:
                 written = export(trace, place, own, progress=told)
         rows = [(part.what, part.rows) for part in written]
-        write(export_report(trace, args.to, output, rows, own), args.format)
+        write(export_report(trace, args.to, output, rows, own, host=args.host), args.format)
     return 0

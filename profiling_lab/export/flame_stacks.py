@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of flame graphs: stacks from the outermost frame to the kernel, with their GPU time."""
+"""The data of flame graphs: stacks from the outermost frame to the kernel, with their GPU time; or sampled
+stacks of the host, with host time.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from profiling_lab.analysis.flame import stack_times
+from profiling_lab.analysis.lines_host import host_stacks
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership
-from profiling_lab.trace.phases import LinePhase
 
 
 class FlameFrame(NamedTuple):
@@ -21,11 +23,12 @@ class FlameFrame(NamedTuple):
 
 
 class FlameStack(NamedTuple):
-    """The GPU time of one stack in one phase."""
+    """The time of one stack in one profile."""
 
-    phase: LinePhase
+    profile: tuple[int, str]
+    """its place in the order, and its name: a phase of GPU time, or a thread of the host"""
     frames: tuple[FlameFrame, ...]
-    """outermost first; the last one is a kernel or a kind of copy"""
+    """outermost first; the last one of GPU time is a kernel or a kind of copy"""
     ns: int
 
 
@@ -39,4 +42,15 @@ def flame_stacks(trace: Trace, own: tuple[str, ...] = (), *, own_only: bool = Fa
         frames = [FlameFrame(f.function, f.file, f.line) for f in reversed(time.frames)]
         if not frames:
             frames = [FlameFrame(f"({time.reason})", "", 0)]
-        yield FlameStack(time.phase, (*frames, FlameFrame(time.kernel, "", 0)), time.ns)
+        profile = (int(time.phase), time.phase.name.lower())
+        yield FlameStack(profile, (*frames, FlameFrame(time.kernel, "", 0)), time.ns)
+
+
+def host_flame_stacks(
+    trace: Trace, own: tuple[str, ...] = (), *, own_only: bool = False
+) -> Iterator[FlameStack]:
+    """Every sampled stack; they sum to the samples times the period. Raises what `host_stacks` raises."""
+    for stack in host_stacks(trace, own, own_only=own_only):
+        frames = [FlameFrame(f.function, f.file, f.line) for f in reversed(stack.frames)]
+        frames = frames or [FlameFrame("(no frame in your code)", "", 0)]
+        yield FlameStack((stack.number, stack.thread), tuple(frames), stack.ns)

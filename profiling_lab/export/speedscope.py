@@ -11,10 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from profiling_lab.export.flame_stacks import FlameFrame, flame_stacks
+from profiling_lab.export.flame_stacks import FlameFrame, flame_stacks, host_flame_stacks
 from profiling_lab.export.output import Progress, Written, no_progress
 from profiling_lab.trace import Trace
-from profiling_lab.trace.phases import LinePhase
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -25,22 +24,28 @@ def write_speedscope(
     own: tuple[str, ...] = (),
     *,
     own_only: bool = False,
+    host: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[Written, ...]:
-    """Write the file; a phase without GPU time has no profile. Raises what `flame_stacks` raises."""
+    """Write the file; a phase without GPU time has no profile. host: the sampled stacks of
+    the host instead, a profile per thread.
+
+    Raises what `flame_stacks` and `host_flame_stacks` raise.
+    """
     number: dict[FlameFrame, int] = {}
-    samples: dict[LinePhase, list[tuple[list[int], int]]] = {}
-    for stack in flame_stacks(trace, own, own_only=own_only):
+    samples: dict[tuple[int, str], list[tuple[list[int], int]]] = {}
+    stacks_of = host_flame_stacks if host else flame_stacks
+    for stack in stacks_of(trace, own, own_only=own_only):
         rows = [number.setdefault(frame, len(number)) for frame in stack.frames]
-        samples.setdefault(stack.phase, []).append((rows, stack.ns))
+        samples.setdefault(stack.profile, []).append((rows, stack.ns))
     profiles = []
-    for phase in sorted(samples):
+    for profile in sorted(samples):
         # Adjacent stacks with a common prefix become one box in the time-ordered view.
-        ordered = sorted(samples[phase])
+        ordered = sorted(samples[profile])
         profiles.append(
             {
                 "type": "sampled",
-                "name": f"{phase.name.lower()} ({trace.path.name})",
+                "name": f"{profile[1]} ({trace.path.name})",
                 "unit": "nanoseconds",
                 "startValue": 0,
                 "endValue": sum(ns for _, ns in ordered),

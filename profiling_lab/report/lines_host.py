@@ -48,9 +48,9 @@ def host_lines_report(trace: Trace, result: HostLinesResult) -> Report:
     return Report(
         command="lines",
         trace={"path": str(trace.path)},
-        header=tuple(_header(trace, result)),
+        header=tuple(host_header(trace, result)),
         table=table,
-        coverage=_coverage(result),
+        coverage=host_coverage(result),
     )
 
 
@@ -59,7 +59,8 @@ def _details(row: HostLineRow) -> Iterator[str]:
         yield f"< {shown_place(frame)} {frame.function}"
 
 
-def _header(trace: Trace, result: HostLinesResult) -> Iterator[str]:
+def host_header(trace: Trace, result: HostLinesResult) -> Iterator[str]:
+    """How many samples there are, what they stand for, and how many have no line."""
     if result.window is not None:
         yield f"window: {result.window.text}"
     counted = numbers.counted(result.samples, "sample")
@@ -95,7 +96,7 @@ def _notes(result: HostLinesResult) -> Iterator[str]:
         )
 
 
-def _coverage(result: HostLinesResult) -> dict[str, object]:
+def host_coverage(result: HostLinesResult) -> dict[str, object]:
     """The same for machines."""
     window = result.window
     return {

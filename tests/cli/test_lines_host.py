@@ -115,3 +115,28 @@ def test_what_cannot_be_shown(
     assert main(["lines", str(recording), *options]) == status
     out, err = capsys.readouterr()
     assert not out and sentence in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("frames", ["own", "all"])
+def test_flame_graphs_hold_every_sample(
+    frames: str, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, _, total = counted(recording)
+    collapsed, scope = tmp_path / "host.txt", tmp_path / "host.json"
+    for form, path in (("collapsed", collapsed), ("speedscope", scope)):
+        asked = ["export", str(recording), "--host", "--to", form, "--frames", frames, "-o", str(path)]
+        assert main(asked) == 0
+        assert f"{total} samples of Python stacks" in capsys.readouterr().out
+    stacks = dict(line.rsplit(" ", 1) for line in collapsed.read_text().splitlines())
+    assert sum(map(int, stacks.values())) == total * 1_000_000
+    document = json.loads(scope.read_text())
+    assert sum(sum(profile["weights"]) for profile in document["profiles"]) == total * 1_000_000
+    if frames == "own":
+        leaves: Counter[int] = Counter()
+        for text, ns in stacks.items():
+            leaf = text.rsplit(";", 1)[1]
+            if leaf != "(no frame in your code)":
+                leaves[int(leaf.rstrip(")").rsplit(":", 1)[1])] += int(ns) // 1_000_000
+        assert leaves == own
+    assert main(["export", str(recording), "--host", "--to", "perfetto", "-o", str(tmp_path / "p.json")]) == 2
+    assert "--host works only with --to speedscope" in capsys.readouterr().err
