@@ -9,10 +9,7 @@ from pathlib import Path
 
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.kineto.pieces import BOM, GZIP, unpacked_head
-from profiling_lab.trace.kineto.source import ChromeSource
-from profiling_lab.trace.nsys.parquet_folder import SUFFIXES
-from profiling_lab.trace.nsys.source import SqliteSource
-from profiling_lab.trace.nsys.sqlite_file import MAGIC
+from profiling_lab.trace.nsys import MAGIC, SUFFIXES
 from profiling_lab.trace.source import Source
 
 _HEAD_BYTES = 4096
@@ -32,14 +29,27 @@ def _is_json(head: bytes) -> bool:
     return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
 
 
+# A reader is imported when a file of its kind is opened: no command waits for the others.
+def _nsys(path: Path) -> Source:
+    from profiling_lab.trace.nsys.source import SqliteSource
+
+    return SqliteSource(path)
+
+
+def _kineto(path: Path) -> Source:
+    from profiling_lab.trace.kineto.source import ChromeSource
+
+    return ChromeSource(path)
+
+
 FORMATS = (
     Format(
-        SqliteSource,
+        _nsys,
         "an SQLite file from `profiling-lab record` or `nsys export --type=sqlite`",
         (".sqlite",),
         lambda head: head.startswith(MAGIC),
     ),
-    Format(ChromeSource, "the JSON of torch.profiler", (".json", ".json.gz"), _is_json),
+    Format(_kineto, "the JSON of torch.profiler", (".json", ".json.gz"), _is_json),
 )
 ENDINGS = tuple(ending for known in FORMATS for ending in known.endings)
 
@@ -51,7 +61,7 @@ def open_source(path: Path) -> Source:
     except OSError as error:  # no permission for a parent folder, or the name is too long
         raise UnreadableInputError(f"{path} cannot be read: {error.strerror}") from None
     if is_folder:
-        return SqliteSource(path)  # tables as Parquet files
+        return _nsys(path)  # tables as Parquet files
     head = _head(path)
     for known in FORMATS:
         if known.recognizes(head):

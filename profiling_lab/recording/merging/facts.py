@@ -9,7 +9,8 @@ from pathlib import Path
 
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.recording.tables.schema import NSYS_TABLES, PYREC_TABLES, column_names
-from profiling_lab.trace.nsys.sqlite_file import MAGIC, SqliteFile
+from profiling_lab.trace.nsys import MAGIC
+from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import pid_of
 
 Facts = dict[str, str]

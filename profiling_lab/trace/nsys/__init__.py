@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files in the schema of Nsight Systems, SQLite or Parquet, written by nsys or by our recorder."""
+
+MAGIC = b"SQLite format 3\x00"
+"""how an SQLite file begins"""
+SUFFIXES = (".parquet", ".arrow")
+"""of the files in a folder of tables"""

@@ -21,9 +21,8 @@ import pyarrow.parquet
 
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.nsys import SUFFIXES
 from profiling_lab.trace.nsys.sqlite_file import WHOLE, SqliteFile
-
-SUFFIXES = (".parquet", ".arrow")
 
 _T = TypeVar("_T")
 

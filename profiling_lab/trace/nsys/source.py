@@ -35,7 +35,6 @@ from profiling_lab.trace.nsys.nccl_calls import read_collectives
 from profiling_lab.trace.nsys.nvtx import NvtxRows, read_nvtx
 from profiling_lab.trace.nsys.operations import TABLES, read_operations
 from profiling_lab.trace.nsys.overheads import read_overheads
-from profiling_lab.trace.nsys.parquet_folder import ParquetFolder
 from profiling_lab.trace.nsys.pauses import read_pauses
 from profiling_lab.trace.nsys.range_styles import read_range_styles
 from profiling_lab.trace.nsys.ranges import read_ranges
@@ -70,7 +69,7 @@ class SqliteSource(Source):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = ParquetFolder(path) if path.is_dir() else SqliteFile(path)
+        self.file = _folder(path) if path.is_dir() else SqliteFile(path)
         if not any(self.file.newest(mark) for mark in _MARKS):
             self.file.close()
             what = "a directory of tables" if path.is_dir() else "an SQLite file"
@@ -210,3 +209,9 @@ class SqliteSource(Source):
         tids = self.file.integers(f'SELECT DISTINCT IFNULL(globalTid, 0) FROM "{table}"', 1)[0]
         processes = set(process_part(tids).tolist())
         return processes.pop() if len(processes) == 1 else 0
+
+
+def _folder(path: Path) -> SqliteFile:
+    from profiling_lab.trace.nsys.parquet_folder import ParquetFolder  # it loads pyarrow's Parquet reader
+
+    return ParquetFolder(path)

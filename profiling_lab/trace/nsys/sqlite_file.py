@@ -22,7 +22,6 @@ from profiling_lab.trace.columns import I64
 
 _TIMES = ("start", "end")
 """columns whose texts are times only if they are whole numbers"""
-MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 65536
 PART = ":part"
 """A placeholder in queries for a condition on row ids, so that parts of a table are read in parallel."""
