@@ -97,7 +97,7 @@ def host_lines(
     limit: int | None = None,
     sort: HostSort = "all",
 ) -> HostLinesResult:
-    """Count samples by the innermost line of the user's code. The arguments are those of `lines`.
+    """Count samples by their innermost line in user code. The arguments are those of `lines`.
 
     Raises UsageError for an unknown `by` or `sort`, and for a part of the trace that is a device;
     NotEnoughDataError if the trace, or its part, holds no sample with a Python stack.

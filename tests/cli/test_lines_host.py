@@ -15,7 +15,7 @@ from cli.script_runs import record, write
 
 from profiling_lab.cli import main
 
-# Until so many samples were taken: nothing here depends on how fast the machine is.
+# It ends after 60 moments of sampling: nothing here depends on how fast the machine is.
 PROGRAM = """
     import time
     from profiling_lab import _recorder
