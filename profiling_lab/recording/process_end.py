@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import atexit
+
+# pyarrow imports pandas, and pandas this module, which the end of a process is too late for.
+import concurrent.futures.thread  # noqa: F401
 import sys
 from collections.abc import Callable
 
@@ -13,9 +16,6 @@ def call_then(action: Callable[[], None]) -> Callable[[], None]:
 
     A worker of multiprocessing (of a DataLoader) does not run atexit handlers, but has its own finalizers.
     """
-    # pyarrow imports pandas, and pandas this, which the end of a process is too late for.
-    import concurrent.futures.thread  # noqa: F401
-
     atexit.register(action)
     processes = sys.modules.get("multiprocessing.process")
     if processes is None or processes.parent_process() is None:

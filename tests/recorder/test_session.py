@@ -336,18 +336,6 @@ go = False; [t.join() for t in threads]
 """)
 
 
-def test_a_process_that_ends_may_import_pandas(run: Any, query: Any, tmp_path: Path) -> None:
-    """pyarrow imports pandas, where it is installed, and pandas what must not be imported for the first time
-    at the end of a process.
-    """
-    (tmp_path / "pandas.py").write_text(
-        "from concurrent.futures import ThreadPoolExecutor\n__version__ = '0.1'\nprint('imported')\n"
-    )
-    done = run("recorder = profiling_lab.recording.Recorder(OUT); recorder.start(); fake.kernel('a')")
-    assert "imported" in done.stdout and "could not" not in done.stderr
-    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
-
-
 @pytest.mark.parametrize(
     ("ending", "status"), [("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("pass", 0)]
 )
