@@ -87,7 +87,7 @@ def handle(number, frame):
     os.write(1, b"got %d\\n" % number); sys.exit(9)
 signal.signal(signal.{name}, handle)
 os.write(1, b"ready\\n")  # not print(), which a handler may interrupt
-time.sleep(600)
+while True: time.sleep(0.01)  # a signal just before a long sleep would wait for its end
 """
 
 
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_both_and_the_file_is_written(job: Job) -> None:
 import time
 try:
     print("ready", flush=True)
-    time.sleep(600)
+    while True: time.sleep(0.01)
 finally:
     print("cleaned up", flush=True)
 """
@@ -153,7 +153,7 @@ def interrupted(*_):
 signal.signal(signal.SIGINT, interrupted)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(count))
 os.write(1, b"ready\\n")  # not print(), which a handler may interrupt
-while True: time.sleep(600)
+while True: time.sleep(0.01)
 """
     with at_a_terminal(job, code) as (process, press_ctrl_c):
         for _ in range(5):
