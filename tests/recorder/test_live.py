@@ -13,7 +13,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -269,15 +271,24 @@ def test_a_window_that_never_began(live: Callable[..., LiveJob], tmp_path: Path)
     assert not list(tmp_path.glob("run.sqlite*"))
 
 
+def has_a_socket(process: int) -> bool:
+    for descriptor in os.listdir(f"/proc/{process}/fd"):
+        # It may be closed meanwhile.
+        with suppress(FileNotFoundError):
+            if "socket" in os.readlink(f"/proc/{process}/fd/{descriptor}"):
+                return True
+    return False
+
+
 def test_a_forked_child_does_not_answer_for_its_parent(live: Callable[..., LiveJob], tmp_path: Path) -> None:
     job = live()
     window = job.attach("--steps", "100", "--step-by", "calls", "-o", "run.sqlite")
     job.do("steps(3)")
     job.do("child = os.fork() or (time.sleep(100), os._exit(0))")
-    own = "[n for n in os.listdir(f'/proc/{child}/fd') if 'socket' in os.readlink(f'/proc/{child}/fd/{n}')]"
-    job.do(f"while {own}: time.sleep(0.01)")  # until the child is past what it does after a fork
     job.do("pid = child; print(pid, file=open('child', 'w'))")
     child = int((tmp_path / "child").read_text())
+    while has_a_socket(child):  # until the child is past what it does after a fork
+        time.sleep(0.01)
     try:
         code, _, said = job.command("attach", str(child), *STEPS)
         assert code == 2 and "cannot be attached to" in said
