@@ -225,7 +225,11 @@ def test_it_works_without_torch_and_does_not_load_it() -> None:
         "assert not {'torch', 'pyarrow'} & set(sys.modules)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": str(PACKAGE_ROOT)}, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(PACKAGE_ROOT)},
+        cwd="/",
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 

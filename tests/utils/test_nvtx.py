@@ -131,6 +131,7 @@ def test_a_recording_has_name_colour_and_domain(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path)],
         env={"PYTHONPATH": str(PACKAGE_ROOT)},
+        cwd="/",
         capture_output=True,
         text=True,
     )
