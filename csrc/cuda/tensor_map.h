@@ -4,9 +4,6 @@
 
 #include <cuda.h>
 
-#include <algorithm>
-#include <string>
-
 #include "cuda/launch.h"
 
 namespace plab::cuda {
@@ -23,17 +20,16 @@ CUtensorMap swizzled_map(CUtensorMapDataType type, const void* data, const cuuin
     cudaDriverEntryPointQueryResult found{};
     PLAB_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
                                                      cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess) throw Error("the driver has no cuTensorMapEncodeTiled");
+    if (found != cudaDriverEntryPointSuccess) fail("the driver has no cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
   cuuint32_t steps[kRank];
-  std::fill_n(steps, kRank, 1);
+  for (cuuint32_t& step : steps) step = 1;
   CUtensorMap map;
   const CUresult status = encode(&map, type, kRank, const_cast<void*>(data), sizes, strides, box, steps,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS)
-    throw Error("cuTensorMapEncodeTiled failed with " + std::to_string(int(status)));
+  if (status != CUDA_SUCCESS) fail("cuTensorMapEncodeTiled failed with %d", static_cast<int>(status));
   return map;
 }
 

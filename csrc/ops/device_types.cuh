@@ -20,7 +20,7 @@ decltype(auto) dispatch_device(ElementType type, Function&& function) {
     case ElementType::kFloat16:
       return function(Tag<__half>{});
     default:
-      throw Error("there is no CUDA kernel for float64");
+      cuda::fail("there is no CUDA kernel for float64");
   }
 }
 

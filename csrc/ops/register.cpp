@@ -58,7 +58,7 @@ std::string initialise(const char* torch_c_path) noexcept {
   static bool done = false;
   try {
     const std::lock_guard lock(mutex);
-    if (done) return "";
+    if (done) return torch_c_path != nullptr ? torch_abi::other_than_bound(torch_c_path) : "";
     std::string error =
         torch_c_path != nullptr ? torch_abi::load(torch_c_path) : torch_abi::load_from_process();
     if (error.empty()) error = register_all();

@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
 #include <vector>
 
@@ -41,6 +42,12 @@ class LoadedLibraries {
   std::vector<void*> handles_;  // never closed: the functions must stay valid for the life of the process
 };
 
+// The path of the library that a function is in.
+std::string file_of(void* function) {
+  Dl_info info{};
+  return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
 std::string fill_table(const LoadedLibraries& libraries, const std::string& where) {
   Functions found;
   const char* missing = nullptr;
@@ -69,8 +76,23 @@ std::string load(const char* torch_c_path) {
   if (!libraries.add(torch_c_path)) {
     return std::string(kNeeds) + "; " + torch_c_path + " is not loaded in this process.";
   }
-  libraries.add("libtorch_cuda.so");  // where it is not a dependency of torch._C
+  // Where libtorch_cuda is not a dependency of torch._C it is its neighbour; by its name alone another copy could
+  // be found.
+  if (void* const version = libraries.find("aoti_torch_abi_version")) {
+    const std::filesystem::path cpu = file_of(version);
+    libraries.add((cpu.parent_path() / "libtorch_cuda.so").c_str());
+  }
   return fill_table(libraries, "the loaded torch");
+}
+
+std::string other_than_bound(const char* torch_c_path) {
+  LoadedLibraries libraries;
+  if (!libraries.add(torch_c_path)) return "";
+  void* const version = libraries.find("aoti_torch_abi_version");
+  auto* const bound = reinterpret_cast<void*>(torch.aoti_torch_abi_version);
+  if (version == nullptr || version == bound) return "";
+  return "two copies of libtorch are loaded: the ops were registered with " + file_of(bound) +
+         ", but torch runs on " + file_of(version) + ".";
 }
 
 std::string load_from_process() {
@@ -87,8 +109,16 @@ std::string load_from_process() {
       },
       &paths);
   LoadedLibraries libraries;
-  for (const std::string& path : paths) libraries.add(path.c_str());
+  std::vector<std::string> cpu;
+  for (const std::string& path : paths) {
+    libraries.add(path.c_str());
+    if (path.find("libtorch_cpu.so") != std::string::npos) cpu.push_back(path);
+  }
   if (paths.empty()) return std::string(kNeeds) + "; no libtorch is loaded in this process.";
+  if (cpu.size() > 1) {
+    return "two copies of libtorch are loaded, " + cpu[0] + " and " + cpu[1] +
+           ": which of them the ops belong to must be said.";
+  }
   return fill_table(libraries, "the loaded libtorch");
 }
 

@@ -123,8 +123,12 @@ extern Functions torch;
 // for a failure.
 std::string load(const char* torch_c_path);
 
-// The same without a path: looks for a loaded libtorch. Returns "" or the reason for a failure.
+// The same without a path: looks for a loaded libtorch, of which there must be one. Returns "" or the reason for a
+// failure.
 std::string load_from_process();
+
+// With the table filled: "", or a sentence if torch._C at that path uses another libtorch than the table's.
+std::string other_than_bound(const char* torch_c_path);
 
 // True if the loaded torch has streams, that is, if it is a CUDA build.
 inline bool torch_has_cuda() { return torch.aoti_torch_get_current_cuda_stream != nullptr; }

@@ -114,8 +114,17 @@ Tensor empty(std::span<const int64_t> sizes, Dtype dtype, Device device) {
     step *= sizes[i] > 1 ? sizes[i] : 1;
   }
   TensorHandle result;
-  PLAB_TORCH(aoti_torch_empty_strided, static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-             to_torch(dtype), device.type, device.index, &result);
+  const ErrorCode code =
+      torch.aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
+                                     to_torch(dtype), device.type, device.index, &result);
+  if (code != 0) [[unlikely]] {
+    // Python makes a torch.OutOfMemoryError of this text; before torch 2.13 libtorch does not say what happened.
+    if (device.is_cuda() && torch.torch_exception_get_what_without_backtrace == nullptr) {
+      throw std::runtime_error("CUDA out of memory: no " + std::string(name(dtype)) + " tensor of shape " +
+                               text(sizes) + " could be allocated on " + name(device));
+    }
+    throw_torch_error("aoti_torch_empty_strided");
+  }
   return Tensor(result);
 }
 

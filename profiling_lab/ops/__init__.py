@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 # What each op's module has for its users, besides the function that is named like it.
 _NAMES: dict[str, tuple[str, ...]] = {
-    "attention": ("attention_flash", "flash_attention", "flash_attention_for_sdpa", "FlashSelfAttention"),
+    "attention": (
+        "attention_flash",
+        "flash_attention",
+        "flash_attention_for_sdpa",
+        "flash_attention_with_cache",
+        "FlashSelfAttention",
+    ),
     "heavy_layer": ("HeavyLayer",),
     "ladder_attention": ("LadderSelfAttention",),
     "layer_norm_gelu": ("layer_norm_gelu_residual", "LayerNormGelu"),

@@ -8,6 +8,7 @@ With P the softmax, D = rowsum(dO * O) - dLSE and dS = P * (dO V^T - D), head by
 from __future__ import annotations
 
 import math
+from contextlib import ContextDecorator
 from functools import partial
 from types import FunctionType
 from typing import Any, cast
@@ -15,9 +16,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from profiling_lab.ops import _registration as registration
+from profiling_lab.ops import explain
+from profiling_lab.ops._attention_cache import flash_attention_with_cache
+from profiling_lab.ops._attention_fakes import SLUG, backward_fake, forward_fake
+from profiling_lab.ops._attention_in_torch import (
+    Window,
+    backward_in_torch,
+    forward_in_torch,
+    reference,
+    window_of,
+)
+from profiling_lab.ops._calls import is_plain_call
 from profiling_lab.ops._load import has_cuda_kernels
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
 
@@ -27,9 +39,8 @@ __all__ = [
     "attention_flash",
     "flash_attention",
     "flash_attention_for_sdpa",
+    "flash_attention_with_cache",
 ]
-
-Window = int | tuple[int, int] | None
 
 
 def flash_attention(
@@ -70,22 +81,56 @@ def flash_attention(
     sink) and gradients 0.
 
     deterministic, or torch.use_deterministic_algorithms: the gradients have the same bits in every run.
-    Differentiable once, in reverse mode. Under autocast q, k and v are cast, as for matrix multiplications.
+    Differentiable to any order, in both modes, and under torch.func: what goes beyond first gradients is
+    computed in plain torch, with the memory of the score matrix. Under autocast q, k and v are cast, as
+    for matrix multiplications.
     Raises ValueError for shapes, dtypes, devices or options that do not fit together; RuntimeError for a
-    CUDA tensor where profiling_lab was built without CUDA kernels, and for forward-mode or second-order
-    differentiation.
+    CUDA tensor where profiling_lab was built without CUDA kernels.
     Algorithm: Dao et al., FlashAttention (2022), FlashAttention-2 (2023), FlashAttention-3 (2024).
     """
     way = _OP.way(q, k, v, sink, cu_seqlens_q, cu_seqlens_k)
-    left, right = _window(window, causal)
+    if way is None:
+        return handle_torch_function(
+            flash_attention,
+            (q, k, v, sink, cu_seqlens_q, cu_seqlens_k),
+            *(q, k, v),
+            causal=causal,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sink=sink,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            return_lse=return_lse,
+            deterministic=deterministic,
+        )
+    left, right = window_of(window, causal)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    elif isinstance(scale, Tensor):
+        registration.check_constant("flash_attention", "scale", scale)
+    if isinstance(softcap, Tensor):
+        registration.check_constant("flash_attention", "softcap", softcap)
     if sink is not None:
-        sink = sink.to(_statistics(q.dtype)).contiguous()
+        sink = sink.to(registration.sums_of(q.dtype)).contiguous()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    out, lse = way(
-        q, k, v, sink, cu_seqlens_q, cu_seqlens_k, float(scale), left, right, float(softcap), deterministic
-    )
+    try:
+        out, lse = way(
+            q,
+            k,
+            v,
+            sink,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            float(scale),
+            left,
+            right,
+            float(softcap),
+            deterministic,
+        )
+    except Exception as error:
+        _OP.explain(error, q, k, v, sink, cu_seqlens_q, cu_seqlens_k)
+        raise
     return (out, lse) if return_lse else out
 
 
@@ -98,57 +143,7 @@ def attention_flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return cast(Tensor, out.transpose(1, 2))
 
 
-def _window(window: Window, causal: bool) -> tuple[int, int]:
-    if window is None:
-        return -1, 0 if causal else -1
-    pair = (window, window) if isinstance(window, int) else window
-    if not isinstance(pair, (tuple, list)) or [type(side) for side in pair] != [int, int]:
-        raise ValueError(
-            f"flash_attention: window is {window!r}, expected (left, right) or one number, whole numbers"
-        )
-    left, right = pair
-    if causal:
-        right = 0 if right < 0 else min(right, 0)
-    return max(left, -1), max(right, -1)
-
-
-def _statistics(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 # The op
-
-
-def _forward_fake(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None, *_: Any
-) -> tuple[Tensor, Tensor]:
-    dims = 4 if cu_seqlens_q is None else 3
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != dims:
-            expected = (
-                "(batch, rows, heads, head_dim)" if dims == 4 else "(rows, heads, head_dim) with cu_seqlens"
-            )
-            raise ValueError(f"flash_attention: {name} has shape {list(tensor.shape)}, expected {expected}")
-    rows = (q.shape[0], q.shape[2], q.shape[1]) if dims == 4 else (q.shape[1], q.shape[0])
-    return q.new_empty(q.shape), q.new_empty(rows, dtype=_statistics(q.dtype))
-
-
-def _backward_fake(
-    dout: Tensor,
-    dlse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sink: Tensor | None,
-    *_: Any,
-) -> tuple[Tensor, ...]:
-    heads = 0 if sink is None else sink.shape[0]
-    return (
-        *(tensor.new_empty(tensor.shape) for tensor in (q, k, v)),
-        q.new_empty((heads,), dtype=_statistics(q.dtype)),
-    )
 
 
 def _gradients(
@@ -169,17 +164,38 @@ def _cast(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _vmap(op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...]) -> tuple[Any, Any]:
     has_batch = args[4] is None
-    rule = registration.larger_batch if has_batch else registration.separate_calls
+    rule = registration.larger_batch(3) if has_batch else registration.separate_calls
     return rule(op, size, dims, args)
+
+
+def _backward_vmap(
+    op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    if args[7] is not None or args[8] is not None:  # of the sink, a gradient for each call
+        return registration.separate_calls(op, size, dims, args)
+
+    def of_batch(*arguments: Any) -> Any:
+        return op(*arguments)[:3]
+
+    gradients, out_dims = registration.larger_batch(7)(of_batch, size, dims, args)
+    return (*gradients, gradients[0].new_empty(0, dtype=args[6].dtype)), (*out_dims, None)
 
 
 _OP = registration.Op(
     name="attention_fwd",
-    slug="flash_attention",
-    fake=_forward_fake,
+    slug=SLUG,
+    fake=forward_fake,
+    in_torch=forward_in_torch,
     # rows x (head_dim + 1) numbers of results; the probabilities are computed again
     saved="q k v out lse sink cu_seqlens_q cu_seqlens_k",
-    backward_op=registration.BackwardOp(name="attention_bwd", slug="flash_attention", fake=_backward_fake),
+    backward_op=registration.BackwardOp(
+        name="attention_bwd",
+        slug=SLUG,
+        fake=backward_fake,
+        in_torch=backward_in_torch,
+        differentiable="dout dlse q k v sink",
+        vmap=_backward_vmap,
+    ),
     backward=_gradients,
     results=2,
     cast=_cast,
@@ -221,10 +237,9 @@ class FlashSelfAttention(nn.Module):  # type: ignore[misc]  # torch is untyped h
         self.out = nn.Linear(d_model, d_model, bias=bias, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        *lead, rows, d_model = x.shape
-        qkv = self.qkv(x).reshape(-1, rows, self.heads + 2 * self.kv_heads, self.head_dim)
+        qkv = self.qkv(x).reshape(-1, x.shape[-2], self.heads + 2 * self.kv_heads, self.head_dim)
         q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
-        return cast(Tensor, self.out(self.attend(q, k, v).reshape(*lead, rows, d_model)))
+        return cast(Tensor, self.out(self.attend(q, k, v).reshape(x.shape)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The attention itself, between the two projections."""
@@ -234,12 +249,15 @@ class FlashSelfAttention(nn.Module):  # type: ignore[misc]  # torch is untyped h
         return f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
 
 
-class flash_attention_for_sdpa(TorchFunctionMode):  # type: ignore[misc]  # a context, used like a function
+class flash_attention_for_sdpa(TorchFunctionMode, ContextDecorator):  # type: ignore[misc]  # used like a function
     """While active, F.scaled_dot_product_attention runs flash_attention wherever the two mean the same.
 
-    Calls with a mask, with dropout, on a device or dtype without kernels, or causal with unequal lengths
-    (torch aligns those top-left) keep torch's own implementation. nn.MultiheadAttention and what is built on
-    it take part. A backward that recomputes (torch.utils.checkpoint) belongs inside the context too.
+    A context, and a decorator for functions. nn.MultiheadAttention and what is built on it take part, except
+    inside of torch.compile. What keeps its own implementation: calls with a mask, with dropout, on a device
+    or dtype without kernels, or causal with unequal lengths (torch aligns those top-left); tensors of other
+    classes (DTensor, nested, fake, torch.fx); torch.func's transforms and forward mode; and calls in an
+    sdpa_kernel that leaves out FLASH_ATTENTION. A backward that recomputes (torch.utils.checkpoint) belongs
+    inside the context too.
     """
 
     def __torch_function__(
@@ -248,9 +266,11 @@ class flash_attention_for_sdpa(TorchFunctionMode):  # type: ignore[misc]  # a co
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             result = _sdpa(*args, **kwargs)
-            if result is not None:
+            if not isinstance(result, str):
                 return result
-        if func in _LOOKED_INTO:
+            if explain.ON:
+                explain.say(f"scaled_dot_product_attention: left to torch: {result}")
+        if func in _LOOKED_INTO and not torch.compiler.is_compiling():
             with self:
                 return _LOOKED_INTO[func](*args, **kwargs)
         return func(*args, **kwargs)
@@ -265,24 +285,46 @@ def _sdpa(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor | None:
-    """scaled_dot_product_attention by flash_attention, or None where only torch's own can answer."""
-    if attn_mask is not None or dropout_p != 0.0 or query.dim() != 4:
-        return None
+) -> Tensor | str:
+    """scaled_dot_product_attention by flash_attention, or why only torch's own can answer."""
+    if not is_plain_call(query, key, value) or query.is_nested or key.is_nested or value.is_nested:
+        return "no plain call of plain tensors"
+    if attn_mask is not None:
+        return "a mask"
+    if dropout_p != 0.0:
+        return "dropout"
+    if query.dim() != 4:
+        return "tensors of other than four dimensions"
+    if isinstance(scale, Tensor):
+        return "a tensor for scale"
+    if not _flash_is_wanted():
+        return "sdpa_kernel without flash attention"
     if not _has_kernels(query.device.type, query.device.index):
-        return None
+        return "no kernels for the device"
+    if not query.device == key.device == value.device or not query.dtype == key.dtype == value.dtype:
+        return "several devices or dtypes"
     if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape != value.shape:
-        return None
-    if query.shape[-1] != key.shape[-1] or (is_causal and query.shape[2] != key.shape[2]):
-        return None
+        return "batches that are broadcast, or keys and values of different shapes"
+    if query.shape[-1] != key.shape[-1]:
+        return "queries and keys of different head_dims"
+    if is_causal and query.shape[2] != key.shape[2]:
+        return "causal with unequal lengths, which torch aligns at the first key"
+    if query.shape[-1] == 0 or not query.is_floating_point():
+        return "head_dim 0, or numbers that are no floating point"
     if query.shape[1] != key.shape[1] and not (enable_gqa and query.shape[1] % key.shape[1] == 0):
-        return None
+        return "heads that do not match"
     if query.is_cuda and not torch.is_autocast_enabled("cuda"):
         if query.dtype not in (torch.bfloat16, torch.float16):
-            return None
+            return "a dtype other than bfloat16 and float16 on CUDA"
         if query.shape[-1] % 8 or query.shape[-1] > 256:
-            return None
+            return "a head_dim on CUDA that is not a multiple of 8 up to 256"
     return attention_flash(query, key, value, causal=is_causal, scale=scale)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is untyped here
+def _flash_is_wanted() -> bool:
+    """Whether torch.nn.attention.sdpa_kernel has FLASH_ATTENTION among its backends, as it has by default."""
+    return bool(torch.backends.cuda.flash_sdp_enabled())
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is untyped here
@@ -299,13 +341,22 @@ _GPUS: dict[int | None, bool] = {}
 """Which of them, as far as they have been asked about."""
 
 
+class _Globals(dict[str, Any]):
+    """A function's globals with some of them replaced; what others patch in the module is seen."""
+
+    def __init__(self, module: dict[str, Any], replaced: dict[str, Any]) -> None:
+        super().__init__(replaced, __builtins__=module["__builtins__"])
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        return self._module[name]
+
+
 def _body_of(function: Any) -> Any:
     """The function without its own question whether a mode is there."""
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    silent = dict.fromkeys(names, lambda *_: False)
-    body = FunctionType(
-        function.__code__, {**function.__globals__, **silent}, function.__name__, function.__defaults__
-    )
+    silent = _Globals(function.__globals__, dict.fromkeys(names, lambda *_: False))
+    body = FunctionType(function.__code__, silent, function.__name__, function.__defaults__)
     body.__kwdefaults__ = function.__kwdefaults__
     return body
 
@@ -318,44 +369,6 @@ _LOOKED_INTO = {
         F.multi_head_attention_forward, Tensor.backward, torch.autograd.backward, torch.autograd.grad
     )
 }  # fmt: skip
-
-
-def reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    window: Window = None,
-    softcap: float = 0.0,
-    sink: Tensor | None = None,
-    return_lse: bool = False,
-) -> Any:
-    """flash_attention in plain torch with the whole score matrix, as the formulas say; fixed lengths."""
-    left, right = _window(window, causal)
-    rows, keys, group = q.shape[1], k.shape[1], q.shape[2] // max(k.shape[2], 1)
-    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
-    scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
-    scores = scores * (1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale)
-    if softcap > 0:
-        scores = softcap * torch.tanh(scores / softcap)
-    i = torch.arange(rows, device=q.device)[:, None] + keys - rows
-    j = torch.arange(keys, device=q.device)[None, :]
-    visible = torch.ones(rows, keys, dtype=torch.bool, device=q.device)
-    if left >= 0:
-        visible &= j >= i - left
-    if right >= 0:
-        visible &= j <= i + right
-    scores = scores.masked_fill(~visible, -math.inf)
-    if sink is not None:
-        column = sink.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat([scores, column], dim=-1)
-    lse = torch.logsumexp(scores.to(_statistics(q.dtype)), dim=-1)
-    zero = lse.masked_fill(lse == -math.inf, 0.0)
-    p = torch.exp(scores - zero[..., None].to(scores.dtype))[..., :keys]
-    out = (p @ v.transpose(1, 2)).transpose(1, 2)
-    return (out, lse) if return_lse else out
 
 
 # The case

@@ -13,8 +13,10 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function
 
 from profiling_lab.ops import _registration as registration
+from profiling_lab.ops._autograd import pullback
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
 
 __all__ = ["HeavyLayer", "heavy_layer"]
@@ -35,24 +37,34 @@ def heavy_layer(
       "fast"  multiplies the matrices together first where that saves work, then needs one product
       "slow"  is one CUDA kernel with planted defects (csrc/ops/heavy_layer/README.md), d at most 6144 there;
               its gradients are those of "fast"
-      "loop"  runs plain torch ops, once per position of the last but one dimension
+      "loop"  runs plain torch ops, once per position of the last but one dimension; float64 also on CUDA
 
-    Differentiable once, in reverse mode; "fast" keeps two products for that, of at most (d, d).
+    Differentiable to any order, in both modes, and under torch.func; for its gradients "fast" keeps two
+    products, of at most (d, d).
     Under autocast all inputs are cast, as for matrix multiplications.
     Raises ValueError for shapes, dtypes or devices that do not fit together; RuntimeError for a CUDA tensor
-    where profiling_lab was built without CUDA kernels, and for forward-mode or second-order differentiation.
+    where profiling_lab was built without CUDA kernels.
     """
-    if implementation == "fast":
-        way = _FAST.way(x, w1, w2, w3, b)
-        return cast(Tensor, way(x, w1, w2, w3, b, x.dtype is torch.float32 and _tf32_is_allowed()))
-    if implementation == "slow":
-        return cast(Tensor, _SLOW.way(x, w1, w2, w3, b)(x, w1, w2, w3, b))
-    if implementation != "loop":
+    if implementation == "loop":
+        _check(x, w1, w2, w3, b, any_device_has_float64=True)
+        return _loop(x, w1, w2, w3, b)
+    if implementation not in _IMPLEMENTATIONS:
         raise ValueError(
             f"heavy_layer: implementation is {implementation!r}, expected one of {_IMPLEMENTATIONS}"
         )
-    _check(x, w1, w2, w3, b)
-    return _loop(x, w1, w2, w3, b)
+    op = _FAST if implementation == "fast" else _SLOW
+    way = op.way(x, w1, w2, w3, b)
+    if way is None:
+        tensors = (x, w1, w2, w3, b)
+        options = {"implementation": implementation}
+        return cast(Tensor, handle_torch_function(heavy_layer, tensors, *tensors, **options))
+    try:
+        if op is _SLOW:
+            return cast(Tensor, way(x, w1, w2, w3, b))
+        return cast(Tensor, way(x, w1, w2, w3, b, x.dtype is torch.float32 and _tf32_is_allowed()))
+    except Exception as error:
+        op.explain(error, x, w1, w2, w3, b)
+        raise
 
 
 def _tf32_is_allowed() -> bool:
@@ -77,11 +89,15 @@ def _loop(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
     return torch.stack(outputs, dim=-2)
 
 
-def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
+def _check(
+    x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, any_device_has_float64: bool = False
+) -> None:
     """The checks of heavy_layer.cpp, in its words, for the paths that never reach it."""
-    registration.check_alike("heavy_layer", x, w1=w1, w2=w2, w3=w3, b=b)
+    registration.check_alike("heavy_layer", x=x, w1=w1, w2=w2, w3=w3, b=b)
     if x.dim() == 0:
         raise ValueError("heavy_layer: x has no dimensions, expected at least one")
+    if not (any_device_has_float64 and x.dtype is torch.float64):
+        registration.check_dtype("heavy_layer", x)
     d = x.shape[-1]
     for name, shape in (("w1", w1.shape), ("w2", w2.shape), ("w3", w3.shape)):
         if len(shape) != 2 or shape[0] != d or shape[1] != d:
@@ -91,6 +107,23 @@ def _check(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> None:
 
 
 # The ops
+
+
+def _forward_in_torch(
+    x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, allow_tf32: bool = False
+) -> Tensor:
+    wide = registration.sums_of(x.dtype)
+    return reference(*(t.to(wide) for t in (x, w1, w2, w3, b))).to(x.dtype)
+
+
+def _keeping_in_torch(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _forward_in_torch(*args), args[1].new_empty(0), args[1].new_empty(0)  # made again where needed
+
+
+def _backward_in_torch(
+    dy: Tensor, x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
+    return pullback(_forward_in_torch, (x, w1, w2, w3, b), dy)
 
 
 def _forward_fake(
@@ -141,21 +174,36 @@ _op = partial(
     registration.Op,
     slug="heavy_layer",
     backward_op=registration.BackwardOp(
-        name="heavy_layer_backward", slug="heavy_layer", fake=_backward_fake, calls_torch=True
+        name="heavy_layer_backward",
+        slug="heavy_layer",
+        fake=_backward_fake,
+        in_torch=_backward_in_torch,
+        differentiable="dy x w1 w2 w3 b",
+        calls_torch=True,
     ),
     backward=_gradients,
     calls_torch=True,
 )
-_KEEPING = _op(name="heavy_layer_fast_keeping", fake=_keeping_fake, saved="x w1 w2 w3 b y kept1 kept2")
+_KEEPING = _op(
+    name="heavy_layer_fast_keeping",
+    fake=_keeping_fake,
+    in_torch=_keeping_in_torch,
+    saved="x w1 w2 w3 b y kept1 kept2",
+)
 _FAST = _op(
     name="heavy_layer_fast",
     fake=_forward_fake,
+    in_torch=_forward_in_torch,
     saved="x w1 w2 w3 b result",
     vmap=registration.more_rows(0),
     keeping=_KEEPING,
 )
 _SLOW = _op(
-    name="heavy_layer_slow", fake=_forward_fake, saved="x w1 w2 w3 b result", vmap=registration.more_rows(0)
+    name="heavy_layer_slow",
+    fake=_forward_fake,
+    in_torch=_forward_in_torch,
+    saved="x w1 w2 w3 b result",
+    vmap=registration.more_rows(0),
 )
 
 
@@ -211,8 +259,6 @@ def reference(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tenso
 def _make_inputs(
     shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    d = shape[-1]
-
     d, draw = shape[-1], drawing(dtype, device, generator)
     weights = [draw(d, d, scale=1 / math.sqrt(max(d, 1))) for _ in range(3)]
     return (draw(*shape), *weights, draw(d, scale=0.5))

@@ -14,16 +14,19 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from profiling_lab.ops import _registration as registration
+from profiling_lab.ops._attention_in_torch import forward_in_torch, reference
 from profiling_lab.ops.attention import CASE as ATTENTION
-from profiling_lab.ops.attention import FlashSelfAttention, reference
+from profiling_lab.ops.attention import FlashSelfAttention
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant
 
 __all__ = ["LadderSelfAttention", "ladder_attention"]
 
 Rung = Literal["naive", "tiled", "flash"]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
+_FLASH_MAX_HEAD_DIM = 128  # kFlashMaxHeadDim of csrc/ops/ladder_attention
 
 
 def ladder_attention(
@@ -43,28 +46,62 @@ def ladder_attention(
     causal, scale: as in flash_attention, which is the op to use; this one is for learning from
     (csrc/ops/ladder_attention/README.md).
 
-    Differentiable once, in reverse mode. Under autocast all inputs are cast, as for matrix multiplications.
+    Differentiable to any order, in both modes, and under torch.func. Under autocast all inputs are cast, as
+    for matrix multiplications.
     Raises ValueError for shapes, dtypes, devices or options that do not fit together; RuntimeError for a
-    CUDA tensor where profiling_lab was built without CUDA kernels, and for forward-mode or second-order
-    differentiation.
+    CUDA tensor where profiling_lab was built without CUDA kernels.
     """
     way = _OP.way(q, k, v)
+    if way is None:
+        options = {"causal": causal, "scale": scale, "rung": rung}
+        return cast(Tensor, handle_torch_function(ladder_attention, (q, k, v), q, k, v, **options))
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
-    return cast(Tensor, way(q, k, v, float(scale), causal, rung))
+    elif isinstance(scale, Tensor):
+        registration.check_constant("ladder_attention", "scale", scale)
+    try:
+        return cast(Tensor, way(q, k, v, float(scale), causal, rung))
+    except Exception as error:
+        _OP.explain(error, q, k, v)
+        raise
 
 
 # The op
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, rung: str) -> Tensor:
+    """With the checks of ladder_attention.cpp, in its words."""
+    slug = "ladder_attention"
+    if rung not in RUNGS:
+        raise ValueError(f"{slug}: rung is '{rung}', expected 'naive', 'tiled' or 'flash'")
+    registration.check_alike(slug, q=q, k=k, v=v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(
+                f"{slug}: {name} has shape {list(x.shape)}, expected (batch, rows, heads, head_dim)"
+            )
+    if k.shape != v.shape:
+        raise ValueError(f"{slug}: v has shape {list(v.shape)} but k has shape {list(k.shape)}")
+    if q.shape[0] != k.shape[0] or q.shape[2:] != k.shape[2:]:
+        shapes = f"k has shape {list(k.shape)} but q has shape {list(q.shape)}"
+        raise ValueError(f"{slug}: {shapes}; only the rows may differ")
+    registration.check_dtype(slug, q)
+    if q.is_cuda and rung == "flash" and q.shape[3] > _FLASH_MAX_HEAD_DIM:
+        raise ValueError(
+            f"{slug}: head_dim is {q.shape[3]}, expected at most {_FLASH_MAX_HEAD_DIM} for the flash rung "
+            "on CUDA"
+        )
     return q.new_empty(q.shape)
+
+
+def _forward_in_torch(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, rung: str) -> Tensor:
+    return forward_in_torch(q, k, v, None, None, None, scale, -1, 0 if causal else -1, 0.0)[0]
 
 
 def _backward_in_torch(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """An op of its own, so that its reference to the probabilities is never differentiated again."""
+    """An op of its own: what it keeps of the probabilities lives no longer than the call."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     queries, keys, values, slope = (x.to(wide).transpose(1, 2) for x in (q, k, v, dout))
     scores = queries @ keys.mT * scale
@@ -100,12 +137,19 @@ _OP = registration.Op(
     name="ladder_attention",
     slug="ladder_attention",
     fake=_forward_fake,
+    in_torch=_forward_in_torch,
     saved="q k v",
     backward_op=registration.BackwardOp(
-        name="ladder_attention_backward", slug="ladder_attention", fake=_backward_fake, calls_torch=True
+        name="ladder_attention_backward",
+        slug="ladder_attention",
+        fake=_backward_fake,
+        in_torch=_backward_in_torch,
+        differentiable="dout q k v",
+        vmap=registration.larger_batch(4),
+        calls_torch=True,
     ),
     backward=_gradients,
-    vmap=registration.larger_batch,
+    vmap=registration.larger_batch(3),
 )
 
 

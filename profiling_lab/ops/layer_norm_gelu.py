@@ -15,8 +15,10 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import handle_torch_function
 
 from profiling_lab.ops import _registration as registration
+from profiling_lab.ops._autograd import pullback
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
 
 __all__ = ["LayerNormGelu", "layer_norm_gelu", "layer_norm_gelu_residual"]
@@ -41,13 +43,22 @@ def layer_norm_gelu(
     approximate: "none" is z * Phi(z), "tanh" its usual approximation, as in torch.nn.functional.gelu. The
     result is accurate relative to its size, also where z is far below zero; infinite z give NaN.
 
-    Differentiable once, in reverse mode; the gradients of weight and bias have the same bits in every run.
-    Under autocast weight and bias are cast to x's dtype and x stays as it is.
+    Differentiable to any order, in both modes, and under torch.func; the gradients of weight and bias have
+    the same bits in every run. Under autocast weight and bias are cast to x's dtype and x stays as it is.
     Raises ValueError for shapes, dtypes, devices or options that do not fit together, RuntimeError for a
-    CUDA tensor where profiling_lab was built without CUDA kernels, for forward-mode and for second-order
-    differentiation.
+    CUDA tensor where profiling_lab was built without CUDA kernels.
     """
-    return cast(Tensor, _OP.way(x, weight, bias)(x, weight, bias, eps, approximate)[0])
+    way = _OP.way(x, weight, bias)
+    if way is None:
+        tensors = (x, weight, bias)
+        return cast(Tensor, handle_torch_function(layer_norm_gelu, tensors, *tensors, eps, approximate))
+    if isinstance(eps, Tensor):
+        registration.check_constant("layer_norm_gelu", "eps", eps)
+    try:
+        return cast(Tensor, way(x, weight, bias, eps, approximate)[0])
+    except Exception as error:
+        _OP.explain(error, x, weight, bias)
+        raise
 
 
 def layer_norm_gelu_residual(
@@ -66,7 +77,17 @@ def layer_norm_gelu_residual(
     and residual get the same gradient.
     """
     way = _RESIDUAL.way(x, residual, weight, bias)
-    return cast(tuple[Tensor, Tensor], way(x, residual, weight, bias, eps, approximate)[:2])
+    if way is None:
+        tensors = (x, residual, weight, bias)
+        found = handle_torch_function(layer_norm_gelu_residual, tensors, *tensors, eps, approximate)
+        return cast(tuple[Tensor, Tensor], found)
+    if isinstance(eps, Tensor):
+        registration.check_constant("layer_norm_gelu", "eps", eps)
+    try:
+        return cast(tuple[Tensor, Tensor], way(x, residual, weight, bias, eps, approximate)[:2])
+    except Exception as error:
+        _RESIDUAL.explain(error, x, residual, weight, bias)
+        raise
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> None:
@@ -78,10 +99,11 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
     d = x.shape[-1]
     if d == 0:
         raise ValueError("layer_norm_gelu: x has last dimension 0, and an empty row has no mean")
+    registration.check_dtype("layer_norm_gelu", x)
     for name, vector in (("weight", weight), ("bias", bias)):
         if vector is None:
             continue
-        registration.check_alike("layer_norm_gelu", x, **{name: vector})
+        registration.check_alike("layer_norm_gelu", **{"x": x, name: vector})
         if vector.dim() != 1:
             shape = list(vector.shape)
             raise ValueError(
@@ -96,8 +118,50 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> 
 # The ops
 
 
+def _in_torch(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float | Tensor, approximate: str
+) -> tuple[Tensor, Tensor]:
+    wide = registration.sums_of(x.dtype)
+    mean = x.to(wide).mean(-1, keepdim=True)
+    centred = x.to(wide) - mean
+    rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    z = centred * rstd * weight.to(wide)
+    z = z if bias is None else z + bias.to(wide)
+    y = F.gelu(z, approximate=approximate).to(x.dtype)
+    return y, torch.stack((mean.squeeze(-1), rstd.squeeze(-1)))
+
+
+def _residual_in_torch(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    total = x + residual
+    y, statistics = _in_torch(total, weight, bias, eps, approximate)
+    return y, total, statistics
+
+
+def _backward_in_torch(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    statistics: Tensor,
+    approximate: str,
+    dsum: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = x.detach().to(statistics.dtype)
+    # Of eps only rstd = 1 / sqrt(variance + eps) is known here; it is a constant, whatever x does.
+    eps = statistics[1].detach()[..., None] ** -2 - wide.var(-1, correction=0, keepdim=True)
+
+    def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return _in_torch(x, weight, bias, eps, approximate)[0]
+
+    inputs = (x, weight, torch.zeros_like(weight) if bias is None else bias)
+    dx, dweight, dbias = pullback(forward, inputs, dy)
+    return dx if dsum is None else dx + dsum, dweight, dbias
+
+
 def _statistics(x: Tensor) -> Tensor:
-    return x.new_empty((2, *x.shape[:-1]), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    return x.new_empty((2, *x.shape[:-1]), dtype=registration.sums_of(x.dtype))
 
 
 def _forward_fake(
@@ -111,7 +175,7 @@ def _residual_fake(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float, approximate: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(x, weight, bias, approximate)
-    registration.check_alike("layer_norm_gelu", x, residual=residual)
+    registration.check_alike("layer_norm_gelu", x=x, residual=residual)
     if residual.shape != x.shape:
         shapes = list(residual.shape), list(x.shape)
         raise ValueError(f"layer_norm_gelu: residual has shape {shapes[0]} but x has shape {shapes[1]}")
@@ -155,12 +219,17 @@ def _cast(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _BACKWARD = registration.BackwardOp(
-    name="layer_norm_gelu_backward", slug="layer_norm_gelu", fake=_backward_fake
+    name="layer_norm_gelu_backward",
+    slug="layer_norm_gelu",
+    fake=_backward_fake,
+    in_torch=_backward_in_torch,
+    differentiable="dy x weight bias dsum",
 )
 _OP = registration.Op(
     name="layer_norm_gelu",
     slug="layer_norm_gelu",
     fake=_forward_fake,
+    in_torch=_in_torch,
     saved="x weight bias statistics",  # two numbers a row; z is computed again: cheaper than reading it
     backward_op=_BACKWARD,
     backward=_gradients,
@@ -171,6 +240,7 @@ _RESIDUAL = registration.Op(
     name="layer_norm_gelu_residual",
     slug="layer_norm_gelu",
     fake=_residual_fake,
+    in_torch=_residual_in_torch,
     saved="sum weight bias statistics",
     backward_op=_BACKWARD,
     backward=_residual_gradients,

@@ -45,10 +45,16 @@ def within() -> Bound:
 
     ours and yardstick were computed in the tested dtype, truth in float64 from the same inputs. For float64
     itself there is no truth to tell torch's error, so the yardstick is float32 and its error is scaled down.
+    terms: of a sum that may cancel, the sum of its terms' magnitudes; the ulp is one of that.
     """
 
     def check(
-        ours: torch.Tensor, truth: torch.Tensor, yardstick: torch.Tensor, k: float, what: str = ""
+        ours: torch.Tensor,
+        truth: torch.Tensor,
+        yardstick: torch.Tensor,
+        k: float,
+        what: str = "",
+        terms: float = 0.0,
     ) -> None:
         assert ours.shape == truth.shape, what
         assert yardstick.dtype == (torch.float32 if ours.dtype == torch.float64 else ours.dtype), what
@@ -58,7 +64,7 @@ def within() -> Bound:
         error = (ours.double().cpu() - truth).abs()
         own = (yardstick.double().cpu() - truth).abs().max().item()
         own *= torch.finfo(ours.dtype).eps / torch.finfo(yardstick.dtype).eps
-        bound = k * own + torch.finfo(ours.dtype).eps * truth.abs().max().item()
+        bound = k * own + torch.finfo(ours.dtype).eps * max(truth.abs().max().item(), terms)
         assert torch.isfinite(error).all(), f"{what}: not finite where torch is"
         worst = int(error.argmax())
         assert error.max().item() <= bound, (

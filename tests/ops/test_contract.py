@@ -193,6 +193,74 @@ def test_no_grad_and_inference_mode(
         assert torch.equal(y, expected)
 
 
+@pytest.mark.parametrize(("case", "variant"), CUSTOM)
+def test_inputs_stay_as_they_are(
+    case: OpCase, variant: Variant, device: torch.device, generator: torch.Generator, leaves: Any
+) -> None:
+    """Neither the forward nor the backward writes into what it reads, dense or not."""
+    dtype = getattr(torch, case.dtypes(device)[0])
+    given = case.make_inputs(case.small_shape, dtype, device, generator)
+    for transposed in (False, True):
+        inputs = leaves(given)
+        if transposed:
+            inputs = tuple(
+                t.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_() for t in inputs
+            )
+        y = variant.call(*inputs)
+        dy = torch.randn(y.shape, generator=generator).to(y)
+        tensors = (*inputs, y, dy)
+        before, versions = [t.detach().clone() for t in tensors], [t._version for t in tensors]
+        torch.autograd.grad(y, inputs, dy, retain_graph=True)
+        torch.autograd.grad(y, inputs, dy)
+        for tensor, same, version in zip(tensors, before, versions, strict=True):
+            assert torch.equal(tensor, same) and tensor._version == version
+        for tensor, same in zip(inputs, given, strict=True):
+            assert torch.equal(tensor, same)
+
+
+@pytest.mark.parametrize(("case", "variant"), CUSTOM)
+def test_an_input_that_was_changed_since_is_noticed(
+    case: OpCase, variant: Variant, generator: torch.Generator, leaves: Any
+) -> None:
+    """Each tensor that the backward reads is kept by save_for_backward, which knows its version."""
+    for i in range(3):
+        inputs = leaves(case.make_inputs(case.small_shape, torch.float64, CPU, generator))
+        y = variant.call(*inputs)
+        with torch.no_grad():
+            inputs[i].mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+@pytest.mark.parametrize(("case", "variant"), CUSTOM)
+def test_saved_tensor_hooks_are_asked(
+    case: OpCase, variant: Variant, generator: torch.Generator, gradients: Any
+) -> None:
+    """torch.autograd.graph.save_on_cpu and what compresses activations rely on them."""
+    inputs = case.make_inputs(case.small_shape, torch.float64, CPU, generator)
+    dy = torch.randn(case.small_shape, generator=generator, dtype=torch.float64)
+    expected = gradients(variant.call, inputs, dy)
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> tuple[str, Tensor]:
+        packed.append(tensor)
+        return "packed", tensor.clone()
+
+    def unpack(kept: tuple[str, Tensor]) -> Tensor:
+        assert kept[0] == "packed"
+        return kept[1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        found = gradients(variant.call, inputs, dy)
+    shapes = [tuple(t.shape) for t in packed]
+    assert all(tuple(t.shape) in shapes for t in inputs[:2]), "the inputs are among what is kept"
+    for a, b in zip(expected, found, strict=True):
+        assert torch.equal(a, b)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: torch.zeros_like(kept[1])):
+        lost = gradients(variant.call, inputs, dy)
+    assert any(not torch.equal(a, b) for a, b in zip(expected[1:], lost[1:], strict=True))
+
+
 # Memory
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from profiling_lab.ops import HeavyLayer, heavy_layer
 from profiling_lab.ops.heavy_layer import CASE, Implementation, reference
@@ -56,6 +57,14 @@ def test_wrong_dtype_is_one_sentence_in_both_languages() -> None:
                 ValueError, match=r"^heavy_layer: w3 has dtype float16 but x has dtype float32$"
             ):
                 heavy_layer(*(t.to(device) for t in inputs), implementation=implementation)
+
+
+def test_the_loop_takes_float64_on_every_device() -> None:
+    """It runs torch's own ops, and is the reference in float64. No rows: fake tensors cannot be indexed."""
+    with FakeTensorMode():
+        shapes = ((0, 8), (8, 8), (8, 8), (8, 8), (8,))
+        on_gpu = [torch.empty(shape, device="cuda", dtype=torch.float64) for shape in shapes]
+        assert heavy_layer(*on_gpu, implementation="loop").dtype is torch.float64
 
 
 def test_unknown_implementation() -> None:

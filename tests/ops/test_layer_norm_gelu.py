@@ -342,7 +342,9 @@ def test_residual_against_float64(
             ("dbias", dbias),
         )
     ):
-        within(got[k], truth, own[k], 2 if k < 2 else 3, what)
+        # Where d is 1, dbias is one number, and torch's own error in it may be next to nothing.
+        terms = dy.double().abs().sum(0).max().item() if what == "dbias" else 0.0
+        within(got[k], truth, own[k], 2 if k < 2 else 3, what, terms)
     assert torch.equal(got[2], got[3])
 
 

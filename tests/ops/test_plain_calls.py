@@ -48,7 +48,7 @@ def inputs_of(case: OpCase, device: torch.device, generator: torch.Generator) ->
 
 
 def test_who_has_a_say(device: torch.device) -> None:
-    way = choice("an op", 1, "dispatched", "plain", "with gradient")
+    way = choice("an op", ("x", "y", "z"), 1, "dispatched", "plain", "with gradient")
     x = torch.ones(2, device=device)
     leaf = torch.ones(2, device=device, requires_grad=True)
     assert way(x, None, x) == "plain"
@@ -73,8 +73,9 @@ def test_who_has_a_say(device: torch.device) -> None:
         return row
 
     torch.vmap(look)(torch.ones(2, 2, device=device))
-    ways += [way(leaf, x.as_subclass(Named)), way(x.to("meta"))]
+    ways.append(way(x.to("meta")))
     assert set(ways) == {"dispatched"}
+    assert way(leaf, x.as_subclass(Named)) is None  # such a class answers for the public function
     for first in ("x", None):
         with pytest.raises(TypeError, match=f"^an op expected tensors, got {type(first).__name__}$"):
             way(first, x)

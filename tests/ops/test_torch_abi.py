@@ -212,18 +212,25 @@ def test_ops_load_when_first_used(python: Python) -> None:
 # What does not fit
 
 
-def mock_libtorch(compiler: str, folder: Path, version: tuple[int, int, int], leave_out: str = "") -> Path:
-    """A library with the names of LibTorch's functions and no torch behind them."""
+def mock_libtorch(
+    compiler: str,
+    folder: Path,
+    version: tuple[int, int, int],
+    leave_out: str = "",
+    name: str = "mock_torch_C.so",
+    answer: int = 1,
+) -> Path:
+    """A library with the names of LibTorch's functions and no torch behind them; each returns `answer`."""
     names = re.findall(r"X\([^,]+, (\w+),", ABI.split("#define PLAB_TORCH_OPTIONAL")[0])
     assert len(names) > 40
     packed = version[0] << 56 | version[1] << 48 | version[2] << 40
     lines = [f"unsigned long aoti_torch_abi_version(void) {{ return {packed}ul; }}"]
     lines += [
-        f"int {name}(void) {{ return 1; }}"
-        for name in names
-        if name not in ("aoti_torch_abi_version", leave_out)
+        f"int {function}(void) {{ return {answer}; }}"
+        for function in names
+        if function not in ("aoti_torch_abi_version", leave_out)
     ]
-    source, mock = folder / "mock.c", folder / "mock_torch_C.so"
+    source, mock = folder / "mock.c", folder / name
     source.write_text("\n".join(lines))
     run(compiler, "-x", "c", "-shared", "-fPIC", "-o", str(mock), str(source))
     return mock
@@ -273,6 +280,47 @@ def test_a_torch_that_does_not_fit_is_one_sentence(
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == sentence
+
+
+def test_another_libtorch_was_loaded_first(
+    compiler: str, python: Python, library: str, tmp_path: Path
+) -> None:
+    """The ops go to the torch that Python uses, whatever lies in the process by the same name."""
+    mock = mock_libtorch(compiler, tmp_path, (2, 13, 0), name="libtorch_cpu.so", answer=0)
+    result = python(
+        "import ctypes, sys\n"
+        "ctypes.CDLL(sys.argv[1])\n"
+        "import torch\n"
+        "from profiling_lab.ops import heavy_layer\n"
+        "print(heavy_layer(torch.ones(2, 3), *[torch.eye(3)] * 3, torch.zeros(3)).shape)\n",
+        str(mock),
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "torch.Size([2, 3])"
+
+
+def test_ops_that_another_libtorch_has_got(
+    compiler: str, python: Python, library: str, tmp_path: Path
+) -> None:
+    mock = mock_libtorch(compiler, tmp_path, (2, 13, 0), name="libtorch_cpu.so", answer=0)
+    result = python(
+        "import ctypes, sys\n"
+        "ctypes.CDLL(sys.argv[1])\n"
+        "ctypes.CDLL(sys.argv[2])\n"
+        "import torch\n"
+        "try:\n"
+        "    from profiling_lab.ops import heavy_layer\n"
+        "except ImportError as error:\n"
+        "    print(error)\n",
+        str(mock),
+        library,
+    )
+    assert result.returncode == 0, result.stderr
+    libtorch = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    assert result.stdout.strip() == (
+        f"two copies of libtorch are loaded: the ops were registered with {mock}, "
+        f"but torch runs on {libtorch}."
+    )
 
 
 def test_torch_that_is_not_loaded(python: Python, library: str) -> None:

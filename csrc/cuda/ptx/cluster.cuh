@@ -28,6 +28,13 @@ __device__ __forceinline__ void cluster_store_async(uint32_t address, float valu
       : "memory");
 }
 
+/// A float from a block of the cluster.
+__device__ __forceinline__ float cluster_load(uint32_t address) {
+  float v;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+  return v;
+}
+
 /// Four floats from a block of the cluster.
 __device__ __forceinline__ float4 cluster_load_4(uint32_t address) {
   float4 v;

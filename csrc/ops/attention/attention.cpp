@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "ops/attention/cpu/launch.h"
 #include "ops/op.h"
@@ -22,6 +23,7 @@ using torch_abi::empty;
 using torch_abi::Named;
 
 constexpr const char* kOp = "flash_attention";
+constexpr const char* kCacheOp = "flash_attention_with_cache";
 using OptionalTensor = std::optional<Tensor>;
 
 struct Checked {
@@ -74,7 +76,11 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
     PLAB_CHECK(sink->is_contiguous(), kOp, ": sink is not contiguous");
     p.sink = sink->data();
   }
-  p.batch = static_cast<int>(c.varlen ? cu_q->numel() - 1 : q.size(0));
+  const int64_t batch = c.varlen ? cu_q->numel() - 1 : q.size(0);
+  for (const auto& [what, size] :
+       {std::pair{"batches", batch}, {"heads", heads}, {"elements in head_dim", dim}})
+    PLAB_CHECK(size < int64_t{1} << 31, kOp, ": ", size, " ", what, ", expected fewer than 2^31");
+  p.batch = static_cast<int>(batch);
   if (c.varlen) {
     for (const Named& one : {Named{"cu_seqlens_q", *cu_q}, {"cu_seqlens_k", *cu_k}}) {
       PLAB_CHECK(one.tensor.dtype() == Dtype::kInt32, kOp, ": ", one.name, " has dtype ",
@@ -114,8 +120,8 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
   PLAB_CHECK(std::max(p.q_len, p.k_len) < kMostRows, kOp, ": ", std::max(p.q_len, p.k_len),
              " rows, expected fewer than 2^30");
   PLAB_CHECK(softcap >= 0, kOp, ": softcap is ", softcap, ", expected 0 (off) or a positive number");
-  p.window_left = left;
-  p.window_right = right;
+  p.window_left = std::min(left, kMostRows);  // no limit for so few rows, and far from any overflow
+  p.window_right = std::min(right, kMostRows);
   p.scale = scale;
   p.softcap = softcap;
   return c;
@@ -248,6 +254,94 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
   return {std::move(dq), std::move(dk), std::move(dv), std::move(dsink)};
 }
 
+// A tensor that the kernels must read, or write, where it is.
+void check_in_place(const char* name, const Tensor& tensor) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  bool readable = reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 && strides.back() == 1;
+  for (size_t i = 0; i + 1 < sizes.size(); ++i)
+    readable = readable && (sizes[i] <= 1 || (strides[i] % 8 == 0 && strides[i] > 0));
+  PLAB_CHECK(
+      readable, kCacheOp, ": ", name,
+      " cannot be used in place; expected a dense last dimension, strides that are multiples of 8 elements "
+      "and a 16-byte address");
+}
+
+void check_int32(const Tensor& q, const char* name, const Tensor& tensor, int64_t dims) {
+  PLAB_CHECK(tensor.dtype() == Dtype::kInt32, kCacheOp, ": ", name, " has dtype ",
+             torch_abi::name(tensor.dtype()), ", expected int32");
+  PLAB_CHECK(tensor.device() == q.device(), kCacheOp, ": ", name, " is on ", torch_abi::name(tensor.device()),
+             " but q is on ", torch_abi::name(q.device()));
+  PLAB_CHECK(tensor.dim() == dims && tensor.size(0) == q.size(0) && tensor.is_contiguous(), kCacheOp, ": ",
+             name, " has shape ", torch_abi::text(tensor.sizes()), ", expected a contiguous ",
+             dims == 1 ? "(batch)" : "(batch, pages)", " with batch ", q.size(0));
+}
+
+// Checks what kernels rely on; shapes in words of the public function are checked there.
+std::tuple<Tensor, Tensor> forward_with_cache(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache,
+                                              const Tensor& lengths, const OptionalTensor& pages,
+                                              const OptionalTensor& k, const OptionalTensor& v,
+                                              const OptionalTensor& sink, double scale, int64_t left,
+                                              int64_t right, double softcap) {
+  torch_abi::check_alike(kCacheOp, {{"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}});
+  PLAB_CHECK(q.device().is_cuda(), kCacheOp, ": this op needs CUDA tensors");
+  Checked c = check(q, q, q, sink, std::nullopt, std::nullopt, scale, left, right, softcap);
+  Problem& p = c.problem;
+  PLAB_CHECK(k_cache.dim() == 4 && k_cache.size(3) == p.head_dim &&
+                 std::ranges::equal(k_cache.sizes(), v_cache.sizes()),
+             kCacheOp, ": k_cache has shape ", torch_abi::text(k_cache.sizes()), " and v_cache ",
+             torch_abi::text(v_cache.sizes()), ", expected (batch or pages, keys, kv_heads, ", p.head_dim,
+             ")");
+  const int64_t kv_heads = k_cache.size(2), rows = k_cache.size(1), many = pages ? pages->size(-1) : 1;
+  PLAB_CHECK(kv_heads > 0 && p.heads % kv_heads == 0, kCacheOp, ": q has ", p.heads,
+             " heads, not a multiple of the ", kv_heads, " heads of k_cache");
+  check_int32(q, "cache_seqlens", lengths, 1);
+  if (pages) check_int32(q, "block_table", *pages, 2);
+  PLAB_CHECK(pages || k_cache.size(0) == p.batch, kCacheOp, ": k_cache has batch ", k_cache.size(0),
+             " but q has ", p.batch);
+  PLAB_CHECK(rows * many < int64_t{1} << 30, kCacheOp, ": room for ", rows * many,
+             " keys, expected fewer than 2^30");
+  PLAB_CHECK(k.has_value() == v.has_value(), kCacheOp, ": k and v are given together or not at all");
+  check_in_place("k_cache", k_cache);
+  check_in_place("v_cache", v_cache);
+  p.kv_heads = static_cast<int>(kv_heads);
+  p.k_len = rows * many;
+  Tensor out = torch_abi::empty_like(q);
+  Tensor lse = empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
+  attention::KeyCache cache{};
+  cache.lengths = lengths.data<int32_t>();
+  cache.page_size = static_cast<int>(rows), cache.capacity = static_cast<int>(rows * many);
+  if (pages) cache.pages = pages->data<int32_t>(), cache.pages_stride = many;
+  OptionalTensor new_k, new_v;
+  if (k) {
+    torch_abi::check_alike(kCacheOp, {{"q", q}, {"k", *k}, {"v", *v}});
+    PLAB_CHECK(k->dim() == 4 && k->size(0) == p.batch && k->size(2) == kv_heads && k->size(3) == p.head_dim &&
+                   std::ranges::equal(k->sizes(), v->sizes()),
+               kCacheOp, ": k has shape ", torch_abi::text(k->sizes()), " and v ",
+               torch_abi::text(v->sizes()), ", expected (", p.batch, ", rows, ", kv_heads, ", ", p.head_dim,
+               ")");
+    PLAB_CHECK(k->size(1) <= cache.capacity, kCacheOp, ": k has ", k->size(1), " rows, room is for ",
+               cache.capacity);
+    new_k = readable(*k, true), new_v = readable(*v, true);
+    cache.new_rows = static_cast<int>(k->size(1));
+    cache.new_k = view_of(*new_k, false), cache.new_v = view_of(*new_v, false);
+  }
+  if (p.batch == 0 || p.heads == 0) return {std::move(out), std::move(lse)};
+  PLAB_CHECK(p.q_len > 0, kCacheOp, ": q has no rows");
+#ifdef PLAB_HAS_CUDA
+  const Tensor q_ready = readable(q, true);
+  const FwdParams params{p,
+                         view_of(q_ready, false),
+                         view_of(k_cache, false),
+                         view_of(v_cache, false),
+                         view_of(out, false),
+                         lse.mutable_data(),
+                         row_layout(c)};
+  const CudaScope scope(q);
+  attention::fwd_with_cache(params, cache, scope.stream());
+#endif
+  return {std::move(out), std::move(lse)};
+}
+
 }  // namespace
 
 std::span<const OpDef> attention_ops() {
@@ -262,6 +356,10 @@ std::span<const OpDef> attention_ops() {
        "softcap, "
        "bool deterministic) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)",
        &Box<&backward>::call},
+      {"cached_attention(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, "
+       "Tensor? block_table, Tensor? k, Tensor? v, Tensor? sink, float scale, int window_left, "
+       "int window_right, float softcap) -> (Tensor out, Tensor lse)",
+       &Box<&forward_with_cache>::call},
   };
   return kOps;
 }

@@ -51,6 +51,17 @@ struct FwdParams {
   int32_t* tile_counter = nullptr;  // workspace, CUDA only: the tile scheduler's next tile, or null
 };
 
+// A cache of keys, for flash_attention_with_cache: FwdParams' k and v are then the cache, their lengths are data.
+// Its rows lie in pages, in any order, or one behind the other for each sequence.
+struct KeyCache {
+  const int32_t* lengths;  // (batch): keys in the cache, those that this call adds not counted
+  const int32_t* pages;  // null, or (batch, pages of a sequence): numbers of pages; View::batch strides pages
+  int64_t pages_stride;
+  int page_size, capacity;  // rows of a page; keys that a sequence has room for
+  int new_rows;             // keys that this call adds
+  View new_k, new_v;        // (batch, new_rows, kv_heads, head_dim)
+};
+
 struct BwdParams {
   Problem problem;
   View q, k, v, out, dout, dq, dk, dv;
@@ -73,5 +84,9 @@ using BwdPlan = Plan<BwdParams>;
 // everything except the workspace pointers.
 FwdPlan plan_fwd(const FwdParams& params);
 BwdPlan plan_bwd(const BwdParams& params);
+
+// Launches the forward whose keys are in a cache; compute capability 9.0. params.k and params.v are the cache and
+// may be written; problem.k_len is the room for a sequence's keys.
+void fwd_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream);
 
 }  // namespace plab::ops::attention

@@ -110,13 +110,11 @@ __device__ __forceinline__ bool exponentiate(float (&s)[kRegs], float factor, fl
   return grows;
 }
 
-// 1 / sum and LSE of a finished row, in every lane of its quad.
-__device__ __forceinline__ void finish_row(const LazyRow& row, int h, float factor, const void* sink,
-                                           int head, float& inverse, float& lse) {
-  float sum = row.sum[h];
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  float top = sum == 0.f ? -INFINITY : row.reference[h] * factor, weight = 1.f;
+// 1 / sum and LSE of a row from the sum of its exponentials and `top`, the exponent they are relative to.
+__device__ __forceinline__ void finish_sum(float sum, float top, const void* sink, int head, float& inverse,
+                                           float& lse) {
+  float weight = 1.f;
+  if (sum == 0.f) top = -INFINITY;
   if (sink != nullptr) {
     const float logit = static_cast<const float*>(sink)[head] * kLog2e, higher = fmaxf(top, logit);
     if (higher != -INFINITY) {
@@ -127,6 +125,15 @@ __device__ __forceinline__ void finish_row(const LazyRow& row, int h, float fact
   }
   inverse = sum == 0.f ? 0.f : weight * ptx::rcp_approx_ftz(sum);
   lse = sum == 0.f ? -INFINITY : (top + ptx::lg2_approx_ftz(sum)) * kLn2;
+}
+
+// The same for an accumulator's row, in every lane of its quad.
+__device__ __forceinline__ void finish_row(const LazyRow& row, int h, float factor, const void* sink,
+                                           int head, float& inverse, float& lse) {
+  float sum = row.sum[h];
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  finish_sum(sum, row.reference[h] * factor, sink, head, inverse, lse);
 }
 
 // Registers 8k .. 8k+7 of an accumulator are the m16k16 A operand of the next product, once packed to 16

@@ -13,8 +13,9 @@
 // Bytes     3 rows d elements + 8 d rows / kChunkRows.   Flops  4 rows d.      Roof  memory.
 // Contract  contiguous, d > 0; checked in heavy_layer.cpp. A vector is one element where d or an address does
 //           not suit 16 bytes.
-#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <type_traits>
 
 #include "cuda/launch.h"
 #include "cuda/vec.cuh"
@@ -167,10 +168,9 @@ void dispatch_vectors(ElementType type, int64_t d, std::initializer_list<const v
                       Function&& function) {
   dispatch_device(type, [&](auto tag) {
     using Element = typename decltype(tag)::type;
-    const bool vectors =
-        d % cuda::kVecSize<Element> == 0 && std::ranges::all_of(addresses, [](const void* address) {
-          return reinterpret_cast<std::uintptr_t>(address) % cuda::kVecBytes == 0;
-        });
+    bool vectors = d % cuda::kVecSize<Element> == 0;
+    for (const void* address : addresses)
+      vectors = vectors && reinterpret_cast<std::uintptr_t>(address) % cuda::kVecBytes == 0;
     if (vectors)
       function(tag, std::integral_constant<int, cuda::kVecSize<Element>>{});
     else

@@ -7,7 +7,6 @@
 //           the warps' tiles are added in a fixed order: equal inputs give equal bits.
 // Bytes     d^3 / 32 + d^3 / 64 elements through L2.     Flops  2 d^3.     Roof  the multiply-adds.
 // Contract  fits_square_product(); fp32 without TF32.
-#include <algorithm>
 #include <cstdint>
 
 #include "cuda/launch.h"
@@ -21,7 +20,7 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kRows = 64, kColumns = 32, kDepth = 64;         // of a tile, and of a stage
 constexpr int kLanesDown = 8, kLanesAcross = 4, kVector = 4;  // a warp's lanes; floats in 16 bytes
 constexpr int kStageFloats = (kRows + kColumns) * kDepth, kTileFloats = kRows * kColumns;
-constexpr int kSharedBytes = std::max(2 * kStageFloats, kWarps* kTileFloats) * int{sizeof(float)};
+constexpr int kSharedBytes = cuda::larger(2 * kStageFloats, kWarps* kTileFloats) * int{sizeof(float)};
 
 // Copies an operand's part of a stage from global to shared memory, where it is ordered by depth, then by position
 // in the tile. kAlongDepth: neighbours in global memory differ in depth, so the copy transposes. Then the rows of

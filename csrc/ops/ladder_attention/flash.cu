@@ -167,8 +167,8 @@ template <class Element, int kDim>
 void launch(const Params& p, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared<kDim>));
   if (kBytes > cuda::max_shared_bytes())
-    throw Error("ladder_attention: the flash rung needs " + std::to_string(kBytes) +
-                " bytes of shared memory a block; this GPU has " + std::to_string(cuda::max_shared_bytes()));
+    cuda::fail("ladder_attention: the flash rung needs %d bytes of shared memory a block; this GPU has %d",
+               kBytes, cuda::max_shared_bytes());
   PLAB_CUDA_CHECK(cudaFuncSetAttribute(ladder_flash_kernel<Element, kDim>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int64_t blocks = p.batch * p.heads * ceil_div<int64_t>(p.rows, kQueries);

@@ -18,7 +18,7 @@ Plan plan_forward(const ForwardParams& params) {
   return dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
     Plan plan = portable::plan_forward<Element>(params);
 #ifdef PLAB_HAS_SM90A
-    if (plan.kernel == nullptr) plan = sm90::plan_forward(params);
+    if (plan.kernel == nullptr) plan = sm90::plan_forward<Element>(params);
 #endif
     return plan.kernel != nullptr ? plan : portable::plan_forward_long<Element>(params);
   });
@@ -36,7 +36,7 @@ void launch_add_partials(const BackwardParams& params, int64_t partial_rows, cud
       config.blockDim = dim3(static_cast<unsigned>(threads));
       config.stream = stream;
       config.attrs = &early;
-      config.numAttrs = cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() >= 9 ? 1 : 0;
+      config.numAttrs = cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
       PLAB_CUDA_CHECK(cudaLaunchKernelEx(&config, add_partials_kernel<Element, kColumns>,
                                          static_cast<const float*>(params.partial), partial_rows, params.cols,
                                          static_cast<Element*>(params.dweight),
@@ -59,12 +59,12 @@ void launch_forward(const ForwardParams& params, cudaStream_t stream) {
 
 Plan plan_backward(const BackwardParams& params) {
   if (params.rows == 0) return {};
-  Plan plan;
-#ifdef PLAB_HAS_SM90A
-  plan = sm90::plan_backward(params);
-  if (plan.kernel != nullptr) return plan;
-#endif
   return dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
+    Plan plan;
+#ifdef PLAB_HAS_SM90A
+    plan = sm90::plan_backward<Element>(params);
+    if (plan.kernel != nullptr) return plan;
+#endif
     plan = portable::plan_backward<Element>(params);
     return plan.kernel != nullptr ? plan : portable::plan_backward_long<Element>(params);
   });

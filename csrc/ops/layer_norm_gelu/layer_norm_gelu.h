@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <variant>
 
 #include "cuda/types.h"
 #include "ops/element_type.h"
@@ -78,7 +77,8 @@ struct Plan {
   int shared_bytes = 0;
   int cluster = 0;  // blocks of a cluster; 0: the kernel uses no clusters
   /// The kernel's argument after the params: the order of its rows, 1 / cols alone, or none.
-  std::variant<std::monostate, RowOrder, float> argument;
+  RowOrder order{};
+  bool takes_order = true;
   int64_t workspace_rows = 0;  // what BackwardParams::partial must have
 };
 

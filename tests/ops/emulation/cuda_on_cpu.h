@@ -5,7 +5,8 @@
 // or about the PTX behind cuda/ptx.
 //
 // Kernels write `static __shared__` for static and `extern __shared__ float4 shared[]` for dynamic shared
-// memory: without the keyword, both mean the right thing here.
+// memory: without the keyword, both mean the right thing here. Blocks of a cluster run concurrently, each with
+// a region of its own; their kernels reach shared memory by 32-bit addresses alone (cuda/ptx).
 #pragma once
 
 #include <vector_functions.h>
@@ -41,25 +42,29 @@ inline Index blockDim, gridDim;
 
 namespace on_cpu {
 
-inline std::unique_ptr<std::barrier<>> block;
-inline std::vector<std::unique_ptr<std::barrier<>>> warps;
-inline float lanes[32][32];
+using Barrier = std::unique_ptr<std::barrier<>>;
+inline std::vector<Barrier> blocks_of_cluster, warps;
+inline Barrier cluster;
+inline thread_local unsigned rank = 0;  // of this thread's block in its cluster
+inline float lanes[32][32];             // of the warps of all blocks of a cluster
+inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.x / 32; }
 
-/// Runs `kernel` as a grid.
+/// Runs `kernel` as a grid, `size` blocks at a time.
 template <class Kernel>
-void launch(unsigned blocks, unsigned threads, Kernel&& kernel) {
+void launch(unsigned blocks, unsigned threads, Kernel&& kernel, unsigned size = 1) {
   gridDim.x = blocks, blockDim.x = threads;
-  block = std::make_unique<std::barrier<>>(threads);
-  warps.clear();
-  for (unsigned warp = 0; warp < threads / 32; ++warp) warps.push_back(std::make_unique<std::barrier<>>(32));
+  cluster = std::make_unique<std::barrier<>>(threads * size);
+  blocks_of_cluster.clear(), warps.clear();
+  for (unsigned b = 0; b < size; ++b) blocks_of_cluster.push_back(std::make_unique<std::barrier<>>(threads));
+  for (unsigned w = 0; w < size * threads / 32; ++w) warps.push_back(std::make_unique<std::barrier<>>(32));
   std::vector<std::thread> all;
-  for (unsigned thread = 0; thread < threads; ++thread) {
+  for (unsigned thread = 0; thread < size * threads; ++thread) {
     all.emplace_back([&, thread] {
-      threadIdx.x = thread;
-      for (unsigned b = 0; b < blocks; ++b) {
-        blockIdx.x = b;
+      threadIdx.x = thread % threads, rank = thread / threads;
+      for (unsigned b = 0; b < blocks; b += size) {
+        blockIdx.x = b + rank;
         kernel();
-        block->arrive_and_wait();
+        cluster->arrive_and_wait();
       }
     });
   }
@@ -68,10 +73,10 @@ void launch(unsigned blocks, unsigned threads, Kernel&& kernel) {
 
 }  // namespace on_cpu
 
-inline void __syncthreads() { on_cpu::block->arrive_and_wait(); }
-inline void __syncwarp() { on_cpu::warps[threadIdx.x / 32]->arrive_and_wait(); }
+inline void __syncthreads() { on_cpu::blocks_of_cluster[on_cpu::rank]->arrive_and_wait(); }
+inline void __syncwarp() { on_cpu::warps[on_cpu::warp_of_cluster()]->arrive_and_wait(); }
 inline float __shfl_xor_sync(unsigned, float value, int mask) {
-  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
   on_cpu::lanes[warp][lane] = value;
   __syncwarp();
   const float other = on_cpu::lanes[warp][lane ^ mask];
@@ -79,18 +84,26 @@ inline float __shfl_xor_sync(unsigned, float value, int mask) {
   return other;
 }
 inline float __shfl_sync(unsigned, float value, int from) {
-  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
   on_cpu::lanes[warp][lane] = value;
   __syncwarp();
   const float other = on_cpu::lanes[warp][from % 32];
   __syncwarp();
   return other;
 }
+inline int __shfl_sync(unsigned mask, int value, int from) {
+  return std::bit_cast<int>(__shfl_sync(mask, std::bit_cast<float>(value), from));
+}
 inline int __all_sync(unsigned mask, int value) {
   int all = value;
-  for (int lane = 1; lane < 32; lane *= 2) all = all && __shfl_xor_sync(mask, all ? 1.0f : 0.0f, lane) > 0;
+  for (int lane = 1; lane < 32; lane *= 2) {
+    const bool other =
+        __shfl_xor_sync(mask, all ? 1.0f : 0.0f, lane) > 0;  // of all lanes, also where all is 0
+    all = all && other;
+  }
   return all;
 }
+inline int __any_sync(unsigned mask, int value) { return !__all_sync(mask, !value); }
 template <class T>
 T __ldg(const T* address) {
   return *address;

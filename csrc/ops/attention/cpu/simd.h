@@ -43,36 +43,47 @@ struct Simd {
     }
   }
 
-  // v = e^v for v <= 88 (double: 709), to about an ulp; e^-inf and anything below the normal range is 0, NaN
-  // stays NaN. With v = n ln 2 + t: 2^n by its bits, e^t by its series. n times the upper part of ln 2 has no
-  // rounding, so t is exact to an ulp of itself; a product v · log2(e) would have lost |v| ulps.
-  PLAB_INLINE static void exp(Vector& v) {
+  // v = n ln 2 + t with |t| <= ln(2)/2: e^v is power (1 + t series), and power is 2^n, by its bits. n times the
+  // upper part of ln 2 has no rounding, so t is exact to an ulp of itself; a product v · log2(e) would have lost |v|
+  // ulps. The series' first term left out is below half an ulp. For v whose exponential is a normal number.
+  struct Exponential {
+    Vector power, t, series;
+  };
+  PLAB_INLINE static void split(Exponential& e, const Vector& v) {
     constexpr bool kDouble = sizeof(Acc) == 8;
-    constexpr Acc kLowest = kDouble ? Acc(-708.3964185322641) : Acc(-87.33654475);  // ln of the least normal
     constexpr Acc kRound = kDouble ? Acc(6755399441055744.0) : Acc(12582912.0);  // 1.5 · 2^52, 1.5 · 2^23
     constexpr Acc kUpper = kDouble ? Acc(0.693147180369123816490) : Acc(0.693359375);
     constexpr Acc kLower = kDouble ? Acc(1.90821492927058770002e-10) : Acc(-2.12194440054690583e-4);
-    const Vector lowest = Vector{} + kLowest, x = v < lowest ? lowest : v;
-    const Vector whole = (x * Acc(1.44269504088896340736) + kRound) - kRound;
-    const Vector t = (x - whole * kUpper) - whole * kLower;
-    // |t| <= ln(2)/2: the first term left out is below half an ulp.
+    const Vector whole = (v * Acc(1.44269504088896340736) + kRound) - kRound;
+    e.t = (v - whole * kUpper) - whole * kLower;
     constexpr int kTerms = kDouble ? 13 : 7;
-    Vector sum = Vector{} + Acc(1);
+    e.series = Vector{} + Acc(1);
 #pragma GCC unroll 16
-    for (int i = kTerms; i > 0; --i) sum = Acc(1) + sum * (t * (Acc(1) / Acc(i)));
+    for (int i = kTerms; i > 1; --i) e.series = Acc(1) + e.series * (e.t * (Acc(1) / Acc(i)));
     const IntVector exponent = __builtin_convertvector(whole, IntVector);
     const IntVector bits = (exponent + (kDouble ? 1023 : 127)) << (kDouble ? 52 : 23);
-    Vector power;
-    std::memcpy(&power, &bits, kBytes);
-    v = v < lowest ? Vector{} : sum * power;
+    std::memcpy(&e.power, &bits, kBytes);
   }
 
-  // v = tanh(v), absolute error an ulp of 1.
+  // v = e^v for v <= 88 (double: 709), to about an ulp; e^-inf and anything below the normal range is 0, NaN
+  // stays NaN.
+  PLAB_INLINE static void exp(Vector& v) {
+    constexpr Acc kLowest =
+        sizeof(Acc) == 8 ? Acc(-708.3964185322641) : Acc(-87.33654475);  // ln(least normal)
+    const Vector lowest = Vector{} + kLowest;
+    Exponential e;
+    split(e, v < lowest ? lowest : v);
+    v = v < lowest ? Vector{} : (Acc(1) + e.series * e.t) * e.power;
+  }
+
+  // v = tanh(v), to a few ulps of itself: of m = e^2v - 1, m / (m + 2). A large soft cap multiplies small values.
   PLAB_INLINE static void tanh(Vector& v) {
     const Vector limit = Vector{} + Acc(40);
-    Vector e = (v > limit ? limit : v) * Acc(2);
-    exp(e);
-    v = Acc(1) - Acc(2) / (Acc(1) + e);
+    const Vector low = v < -limit ? -limit : v;
+    Exponential e;
+    split(e, (low > limit ? limit : low) * Acc(2));
+    const Vector m = e.power * (e.series * e.t) + (e.power - Acc(1));
+    v = m / (m + Acc(2));
   }
 };
 

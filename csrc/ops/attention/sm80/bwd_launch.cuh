@@ -13,7 +13,7 @@ namespace plab::ops::attention::sm80 {
 template <class Config>
 int stages_that_fit() {
   const int two = Config::smem_bytes(2);
-  const int per_sm = cuda::device_attribute<cudaDevAttrMaxSharedMemoryPerMultiprocessor>();
+  const int per_sm = cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   return two <= cuda::max_shared_bytes() && Config::kBlocksPerSm * (two + 1024) <= per_sm ? 2 : 1;
 }
 

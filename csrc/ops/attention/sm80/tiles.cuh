@@ -6,33 +6,10 @@
 #include "cuda/ptx/wgmma.cuh"
 #include "ops/attention/softmax.cuh"
 #include "ops/attention/tile_scheduler.cuh"
+#include "ops/attention/warp_gemm.cuh"
 
-// Tiles in shared memory for mma.sync: rows of kCols 16-bit elements, cut into 16-byte chunks; chunk c of row
-// r is stored at c ^ (r % 8). The eight rows that one phase of ldmatrix reads then lie in eight different
-// groups of banks. cp.async fills them.
+// Tiles in shared memory (warp_gemm.cuh): cp.async fills them, and accumulators are stored to them.
 namespace plab::ops::attention::sm80 {
-
-template <int kCols>
-__device__ __forceinline__ uint32_t chunk_bytes(int row, int chunk) {
-  return uint32_t(row * kCols * 2 + ((chunk ^ (row & 7)) << 4));
-}
-
-// The same chunk in two steps, for addresses in unrolled loops: `start` is chunk `odd` (0 or 1) of a row, and
-// chunk odd + 2k of that row lies at chunk_pair(start, k). One XOR with a constant instead of a register per
-// address.
-template <int kCols>
-__device__ __forceinline__ uint32_t chunk_start(uint32_t tile, int row, int odd) {
-  return tile + uint32_t(row * kCols * 2 + ((odd ^ (row & 7)) << 4));
-}
-__device__ __forceinline__ uint32_t chunk_pair(uint32_t start, int k) {
-  return (start ^ uint32_t((k & 3) << 5)) + uint32_t((k >> 2) * 128);
-}
-
-// The start of a range of columns in a row whose chunk_start is `start`. `column` is a multiple of the range's
-// width. The width is a power of two, at least 16, so chunk_pair continues from there.
-__device__ __forceinline__ uint32_t column_start(uint32_t start, int column) {
-  return chunk_pair(start, column / 16);
-}
 
 // Rows >= rows_valid and columns >= cols_valid arrive as zeros. So head dims below kCols need no copy, and a NaN
 // of a neighbouring sequence is never multiplied by a probability of 0.

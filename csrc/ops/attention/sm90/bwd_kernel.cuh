@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include "ops/attention/mask.cuh"
 #include "ops/attention/sm90/bwd_epilogue.cuh"
 #include "ops/attention/sm90/bwd_load.cuh"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include "ops/attention/plan.cuh"
 #include "ops/attention/sm90/bwd_kernel.cuh"
 #include "ops/attention/sm90/bwd_postprocess.cuh"
@@ -38,7 +36,7 @@ BwdPlan plan_bwd_config(const BwdParams& params) {
   plan.workspace.dq_accum_floats = BwdWorkspace<Config>(params).floats(keys);
   plan.add({launch_bwd_preprocess<Config>, blocks(queries), kWarpgroup, 0, queries});
   if (blocks(keys) > 0) {
-    const int64_t count = std::min<int64_t>(keys.whole + pieces(keys), cuda::sm_count());
+    const int64_t count = cuda::smaller<int64_t>(keys.whole + pieces(keys), cuda::sm_count());
     plan.add({launch_bwd<Config>, count, Config::kThreads, Config::kSmemBytes, keys, 0, keys});
   }
   const int64_t count = blocks(queries) + int64_t{cut_tiles(keys)} * kGatherBlocks;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/launch.h"
 #include "cuda/ptx/mma_sync.cuh"
 #include "ops/attention/mask.cuh"
@@ -20,7 +18,7 @@ TileGrid make_key_grid(const Problem& p) {
   const int sequences = p.cu_seqlens_q ? p.batch : 1;  // that share q_len
   TileGrid grid = make_tile_grid(p, false, Config::kTileKv,
                                  p.q_len / sequences * p.head_dim * 8 * (p.heads / p.kv_heads));
-  if (p.window_right >= 0 && blocks(grid) < 8 * cuda::device_attribute<cudaDevAttrMultiProcessorCount>())
+  if (p.window_right >= 0 && blocks(grid) < 8 * cuda::device_attribute(cudaDevAttrMultiProcessorCount))
     grid.section = grid.groups;
   return grid;
 }
@@ -66,20 +64,20 @@ inline int pieces(const KeyGrid& grid) { return cut_tiles(grid) * grid.parts; }
 template <class Config>
 KeyGrid make_schedule(const BwdParams& params) {
   const Problem& p = params.problem;
-  const int resident = cuda::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int resident = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const bool causal = p.window_right >= 0, full = !causal && p.window_left < 0 && !p.cu_seqlens_q;
   KeyGrid grid{make_key_grid<Config>(p), {}};
   grid.in_turns = params.deterministic;
   if (causal && grid.in_turns) {
     // The number of concurrent heads such that at most about 8 blocks wait for each other.
-    grid.section = std::min(grid.groups, std::max(grid.section, resident / 8));
+    grid.section = cuda::smaller(grid.groups, cuda::larger(grid.section, resident / 8));
   } else if (causal && p.heads > p.kv_heads) {
     // The number of concurrent key heads that gives every block one long and one short tile (KeyTile), the same in
     // every section.
     const int64_t tiles = blocks(grid) / (p.cu_seqlens_q ? p.batch : 1);
     int sections = static_cast<int>((tiles + resident) / (2 * resident));
     while (sections > 1 && grid.groups % sections != 0) --sections;
-    grid.section = grid.groups / std::max(1, sections);
+    grid.section = grid.groups / cuda::larger(1, sections);
   }
   // Tiles of equal length run in waves, and the last wave may leave most blocks idle. Its tiles are cut into
   // parts, which gives waves of parts. Each part has an overhead of a few query tiles' time. Cutting a tile
@@ -91,7 +89,7 @@ KeyGrid make_schedule(const BwdParams& params) {
     const int left = grid.whole % resident;
     const int64_t steps = (p.q_len + Config::kTileQ - 1) / Config::kTileQ * (p.heads / p.kv_heads);
     int64_t least = steps;
-    for (int parts = 2; left > 0 && parts <= kMostParts && left * parts <= std::max(resident, grid.whole);
+    for (int parts = 2; left > 0 && parts <= kMostParts && left * parts <= cuda::larger(resident, grid.whole);
          ++parts) {
       const int64_t time =
           (left * parts + resident - 1) / resident * ((steps + parts - 1) / parts + kOverhead);

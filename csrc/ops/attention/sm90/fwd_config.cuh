@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
+#include "cuda/launch.h"
 #include "ops/attention/sm90/fwd_tile_scheduler.cuh"
 #include "ops/attention/sm90/tma.cuh"
 
@@ -29,7 +28,7 @@ struct FwdConfig {
   // the current queries, one holds O of the previous tile until TMA has read it, and one receives the next
   // queries. With a single buffer O is stored from registers, and the next queries arrive at the end of this
   // tile.
-  static constexpr int kStagesQ = std::min(3, (kBytesMost - kBytesRings - kBytesBarriers) / kBytesQ);
+  static constexpr int kStagesQ = cuda::smaller(3, (kBytesMost - kBytesRings - kBytesBarriers) / kBytesQ);
   static constexpr int kUnitBytes = (kStagesQ * kBytesQ + kBytesRings + kBytesBarriers + 1023) / 1024 * 1024;
   static constexpr int kSmemBytes = kUnits * kUnitBytes;
   static_assert(kStagesQ >= 1, "tiles and stages exceed the 227 KB of a block");

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include "ops/attention/plan.cuh"
 #include "ops/attention/sm90/fwd_kernel.cuh"
 
@@ -44,14 +42,18 @@ void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cud
 
 template <class Config>
 FwdPlan plan_fwd_config(const Problem& p) {
-  FwdPlan plan;
-  plan.workspace.tile_counter = counts_tiles(p);
   const int64_t kv_bytes = p.k_len / (p.cu_seqlens_k ? p.batch : 1) * p.head_dim * 4 * p.kv_heads / p.heads;
   TileGrid tiles = make_tile_grid(p, true, Config::kTileQ, kv_bytes);
   const int64_t count =
-      std::min<int64_t>((blocks(tiles) + Config::kUnits - 1) / Config::kUnits, cuda::sm_count());
+      cuda::smaller<int64_t>((blocks(tiles) + Config::kUnits - 1) / Config::kUnits, cuda::sm_count());
+  FwdPlan plan;
+  // With one tile for each unit at most there is nothing to balance, and a small call saves a launch.
+  const bool one_each = p.cu_seqlens_q == nullptr && blocks(tiles) <= Config::kUnits * count;
+  plan.workspace.tile_counter = counts_tiles(p) && !one_each;
   // Tiles of equal length: all tiles of a head run concurrently, because they share its keys.
-  if (!tiles.last_first)
+  if (one_each)
+    tiles.section = tiles.groups;
+  else if (!tiles.last_first)
     tiles.section = 1;
   else if (!plan.workspace.tile_counter)
     tiles.section = even_section(tiles, Config::kUnits * count);

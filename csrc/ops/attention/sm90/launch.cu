@@ -30,6 +30,7 @@ void launch_clear_counter(const KernelLaunch<FwdParams>& how, const FwdParams& p
 
 std::optional<FwdPlan> plan_fwd(const FwdParams& params) {
   const Problem& p = params.problem;
+  if (is_decode(p)) return plan_decode(p);
   if (p.k_len == 0 || !tma_walks(p, params.q, p.q_len, p.heads) || !tma_walks_keys(p, params.k, params.v))
     return std::nullopt;
   FwdPlan plan = p.head_dim <= 64    ? plan_fwd_d64(params)

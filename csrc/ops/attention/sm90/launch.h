@@ -14,6 +14,11 @@ namespace plab::ops::attention::sm90 {
 std::optional<FwdPlan> plan_fwd(const FwdParams& params);
 std::optional<BwdPlan> plan_bwd(const BwdParams& params);
 
+// Few queries, as in decoding: keys are shared out among the blocks of a cluster (decode/).
+bool is_decode(const Problem& p);
+FwdPlan plan_decode(const Problem& p);
+void decode_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream);
+
 // One translation unit per direction and head_dim (fwd_d*.cu, bwd_d*.cu), so that compilers share the work.
 FwdPlan plan_fwd_d64(const FwdParams& params);
 FwdPlan plan_fwd_d128(const FwdParams& params);

@@ -123,8 +123,8 @@ bool fuses_product(int64_t rows, int64_t d, ElementType type, bool tf32) {
   const int64_t bytes = d * (type == ElementType::kFloat32 ? 4 : 2);
   const int64_t tiles = cuda::ceil_div<int64_t>(rows, kTile) * cuda::ceil_div<int64_t>(d, kTile);
   return (type != ElementType::kFloat32 || tf32) && bytes % 16 == 0 && tiles <= cuda::sm_count() &&
-         cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
-         cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
+         cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
 void launch_product_tanh(const ProductTanhParams& params, cudaStream_t stream) {

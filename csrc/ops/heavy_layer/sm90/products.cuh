@@ -11,7 +11,6 @@
 //           and waits before it reads.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "cuda/launch.h"
@@ -224,8 +223,8 @@ __global__ void __launch_bounds__(T::kThreads, 2) products_kernel(const __grid_c
 template <class T>
 Task make_task(const Product& product, ElementType type) {
   const auto map = [type](const Operand& operand, int64_t rows, int64_t columns) {
-    if (operand.is_transposed) std::swap(rows, columns);
-    return matrix_map(operand.data, rows, columns, type, kBox);
+    return operand.is_transposed ? matrix_map(operand.data, columns, rows, type, kBox)
+                                 : matrix_map(operand.data, rows, columns, type, kBox);
   };
   Task task{};
   task.a = map(product.a, product.rows, product.depth);

@@ -15,7 +15,6 @@
 //                         dX = G1 W1^T   dW1 = X^T G1
 //
 // Contract  has_small_products() said yes; operands start at multiples of 16 bytes.
-#include <algorithm>
 #include <initializer_list>
 
 #include "ops/device_types.cuh"
@@ -62,7 +61,7 @@ ColumnSums sums_of(const OwnBackwardParams& p) {
 
 bool has_small_products(int64_t rows, int64_t d, ElementType type) {
   const auto tiles = cuda::ceil_div<int64_t>(d, SmallTile::kColumns);
-  return type != ElementType::kFloat32 && fuses_product(std::max(rows, d), d, type, false) &&
+  return type != ElementType::kFloat32 && fuses_product(cuda::larger(rows, d), d, type, false) &&
          tiles * tiles <= cuda::sm_count();
 }
 

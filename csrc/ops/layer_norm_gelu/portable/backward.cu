@@ -32,8 +32,9 @@ Plan plan_backward_typed(const BackwardParams& params) {
       return with.template operator()<640, 3, false, false>();
     } else {
       Plan plan;
-      if (!Group::kIsWarp && split.threads > 256 && split.threads < 512)
-        plan = with.template operator()<512, 3, true, true>();
+      if constexpr (!Group::kIsWarp) {
+        if (split.threads > 256 && split.threads < 512) plan = with.template operator()<512, 3, true, true>();
+      }
       if (plan.kernel == nullptr) plan = with.template operator()<640, 2, false, true>();
       return plan;
     }

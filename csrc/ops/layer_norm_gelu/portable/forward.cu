@@ -14,13 +14,19 @@ namespace {
 constexpr int kHalfWarp = 16, k48Columns = 48 / 8;
 constexpr int64_t kManyColumnsEach = 8192;
 
+/// Rows that half a warp shares.
+template <class Element>
+constexpr bool is_for_half_warp(int64_t cols) {
+  return cols == 32 * kHalfWarp || (sizeof(Element) == 2 && cols == 48 * kHalfWarp);
+}
+
 /// Vectors per thread, best choice first: 32 columns, or 24, 16, 8.
 template <class Element>
 RowSplit split_forward_row(int64_t cols, bool aligned) {
   constexpr bool k16Bit = sizeof(Element) == 2;
   constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
-  if (aligned && cols == 32 * kHalfWarp) return {kHalfWarp, k32Columns, Access::kExact};
-  if (k16Bit && aligned && cols == 48 * kHalfWarp) return {kHalfWarp, k48Columns, Access::kExact};
+  if (aligned && is_for_half_warp<Element>(cols))
+    return {kHalfWarp, cols == 32 * kHalfWarp ? k32Columns : k48Columns, Access::kExact};
   if (k16Bit && aligned && cols > kManyColumnsEach && cols <= 2 * kManyColumnsEach && cols % 2048 == 0)
     return {static_cast<int>(cols / 64), 2 * k32Columns, Access::kExact};
   if constexpr (k16Bit) return split_row(cols, 8, {4, 3, 2, 1}, aligned);
@@ -35,8 +41,8 @@ Plan plan_forward_direct(const ForwardParams& params, int threads_per_row) {
   constexpr int kResident = Tile::kElements > 48 ? 512 : Group::kIsWarp && Tile::kElements >= 32 ? 768 : 1024;
   constexpr int kAsManyAsRows = 1 << 24;  // waves
   using Config = ForwardConfig<Tile, Group, kResident, Weights::kCached, 0, kForm, kResidual>;
-  return plan_grid<Config, forward_direct_kernel<Config>>(params.rows, params.cols, threads_per_row,
-                                                          Config::kOneRow ? kAsManyAsRows : 16, false);
+  return plan_grid(kernel_facts<Config, forward_direct_kernel<Config>>(threads_per_row), params.rows,
+                   params.cols, Config::kOneRow ? kAsManyAsRows : 16, false);
 }
 
 template <class Element, GeluForm kForm, bool kResidual>
@@ -44,8 +50,13 @@ Plan plan_forward_typed(const ForwardParams& params) {
   const RowSplit split = split_forward_row<Element>(params.cols, is_aligned<Element>(params));
   constexpr bool k16Bit = sizeof(Element) == 2;
   constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
-  const auto direct = [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) {
-    return plan_forward_direct<Tile, Group, kForm, kResidual>(params, split.threads);
+  const auto direct = [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) -> Plan {
+    if constexpr (Tile::kAccess == Access::kExact && std::is_same_v<Group, cuda::WarpPairSum> &&
+                  is_for_half_warp<Element>(Tile::kElements * cuda::kWarpSize)) {
+      return {};  // not compiled: such rows never come to a whole warp
+    } else {
+      return plan_forward_direct<Tile, Group, kForm, kResidual>(params, split.threads);
+    }
   };
   if (split.threads == kHalfWarp) {
     using HalfWarp = cuda::LanePairSum<kHalfWarp>;

@@ -4,13 +4,9 @@
 // grid.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <initializer_list>
-#include <string>
 #include <type_traits>
-#include <variant>
 
 #include "cuda/launch.h"
 #include "cuda/pair_sum.cuh"
@@ -100,7 +96,9 @@ Plan dispatch_tile(const RowSplit& split, Function&& function) {
   };
   if (split.access == Access::kScalar) return with_vecs.template operator()<1, Access::kScalar>();
   if (split.access == Access::kVector) {
-    if (split.vecs == 1) return with_vecs.template operator()<1, Access::kVector>();
+    static_assert(kFirst > 1);  // so one vector a thread means a row of at most 32 vectors, which is a warp's
+    if (split.vecs == 1)
+      return function(Tag<RowTile<Element, 1, Access::kVector>>{}, Tag<cuda::WarpPairSum>{});
     return with_vecs.template operator()<kFirst, Access::kVector>();
   }
   Plan plan;
@@ -120,54 +118,44 @@ bool fits(int threads_per_row) {
   return Config::shared_bytes(threads_per_row, kRows * threads_per_row) + kStatic <= cuda::max_shared_bytes();
 }
 
-/// The number of blocks or clusters that can be resident at once. Clusters do not fill the GPU: the blocks of a
-/// cluster must share a GPC.
-template <class Config, auto kKernel>
-int64_t resident_units(int threads, int shared_bytes) {
-  const int blocks = cuda::blocks_per_sm<kKernel>(threads, shared_bytes);
-  if constexpr (Config::Group::kBlocks == 1) {
-    return static_cast<int64_t>(cuda::sm_count()) * blocks;
-  } else {
-    static std::array<std::array<std::atomic<int>, 33>, cuda::kMaxDevices> cached{};
-    std::atomic<int>& slot = cached[cuda::current_device()][threads / 32];
-    int known = slot.load(std::memory_order_relaxed);
-    if (known == 0) {
-      constexpr unsigned kBlocks = Config::Group::kBlocks;
-      cudaLaunchAttribute cluster{};
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      cluster.val.clusterDim = {kBlocks, 1, 1};
-      cudaLaunchConfig_t config{};
-      config.gridDim = dim3(kBlocks);
-      config.blockDim = dim3(static_cast<unsigned>(threads));
-      config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-      config.attrs = &cluster;
-      config.numAttrs = 1;
-      PLAB_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&known, kKernel, &config));
-      if (known == 0)
-        throw Error("a cluster of blocks of " + std::to_string(threads) + " threads does not fit");
-      slot.store(known, std::memory_order_relaxed);
-    }
-    return known;
-  }
-}
+/// What a plan needs to know of a kernel and its configuration.
+struct KernelFacts {
+  const void* kernel;
+  int rows_at_a_time;     // of a block, or cluster
+  int cluster;            // blocks; 1: no clusters
+  int threads;            // of a block
+  int shared_bytes;       // dynamic
+  int64_t units_per_gpu;  // blocks or clusters that are resident at once
+};
 
-/// `threads_per_row`: of one block. `waves`: times as many groups as are resident at once; 0: no more blocks
-/// than SMs.
 template <class Config, auto kKernel>
-Plan plan_grid(int64_t rows, int64_t cols, int threads_per_row, int waves, bool interleaved) {
+KernelFacts kernel_facts(int threads_per_row) {
   constexpr int kRows = Config::kRowsAtATime, kBlocks = Config::Group::kBlocks;
   const int threads = kRows * threads_per_row, shared_bytes = Config::shared_bytes(threads_per_row, threads);
-  int64_t units = resident_units<Config, kKernel>(threads, shared_bytes);
+  KernelFacts facts{reinterpret_cast<const void*>(kKernel), kRows, kBlocks, threads, shared_bytes, 0};
+  // Also for clusters: lets the kernel have that much shared memory.
+  const int blocks = cuda::blocks_per_sm<kKernel>(threads, shared_bytes);
+  if constexpr (kBlocks == 1) {
+    facts.units_per_gpu = int64_t{blocks} * cuda::sm_count();
+  } else {
+    facts.units_per_gpu = cuda::clusters_on_device<kKernel>(kBlocks, threads, shared_bytes);
+  }
+  return facts;
+}
+
+/// `waves`: times as many groups as are resident at once; 0: no more blocks than SMs.
+inline Plan plan_grid(const KernelFacts& facts, int64_t rows, int64_t cols, int waves, bool interleaved) {
+  int64_t units = facts.units_per_gpu;
   if (waves == 0 && units > cuda::sm_count()) units = cuda::sm_count();
-  const int64_t resident = units * kRows;
+  const int64_t resident = units * facts.rows_at_a_time;
   const cuda::RowRuns runs = cuda::cut_rows(rows, resident, waves == 0 ? 1 : waves);
   Plan plan;
-  plan.kernel = reinterpret_cast<const void*>(kKernel);
-  plan.blocks = cuda::ceil_div<int64_t>(runs.groups, kRows) * kBlocks;
-  plan.threads = threads;
-  plan.shared_bytes = shared_bytes;
-  plan.cluster = kBlocks > 1 ? kBlocks : 0;
-  plan.argument = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
+  plan.kernel = facts.kernel;
+  plan.blocks = cuda::ceil_div<int64_t>(runs.groups, facts.rows_at_a_time) * facts.cluster;
+  plan.threads = facts.threads;
+  plan.shared_bytes = facts.shared_bytes;
+  plan.cluster = facts.cluster > 1 ? facts.cluster : 0;
+  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
   return plan;
 }
 
@@ -188,21 +176,27 @@ RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
 /// Up to this number of rows one block does everything, and no second kernel is needed.
 constexpr int64_t kRowsOfOneBlock = 1;
 
-/// The plan of the backward; it has no kernel if shared memory is too small. Each block costs 16 d bytes for its
-/// sums, so there is one wave, and with few rows only one block per SM. A single block or cluster writes dweight
-/// and dbias itself; several write one row of the workspace each.
+/// The plan of the backward. Each block costs 16 d bytes for its sums, so there is one wave, and with few rows only
+/// one block per SM. A single block or cluster writes dweight and dbias itself; several write one row of the
+/// workspace each.
+inline Plan plan_backward_grid(const KernelFacts& facts, bool group_is_warp, const BackwardParams& params,
+                               bool interleaved) {
+  const int waves = params.rows < 4 * cuda::sm_count() ? 0 : 1;
+  Plan plan = plan_grid(facts, params.rows, params.cols, waves, interleaved);
+  if (params.rows <= kRowsOfOneBlock && !group_is_warp) {
+    plan.blocks = facts.cluster;
+    plan.order.rows_per_group = params.rows;
+  }
+  plan.workspace_rows = plan.blocks == facts.cluster ? 0 : plan.blocks / facts.cluster;
+  return plan;
+}
+
+/// It has no kernel if shared memory is too small.
 template <class Config, auto kKernel>
 Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool interleaved) {
-  using Group = typename Config::Group;
   if (!fits<Config>(threads_per_row)) return {};
-  const int waves = params.rows < 4 * cuda::sm_count() ? 0 : 1;
-  Plan plan = plan_grid<Config, kKernel>(params.rows, params.cols, threads_per_row, waves, interleaved);
-  if (params.rows <= kRowsOfOneBlock && !Group::kIsWarp) {
-    plan.blocks = Group::kBlocks;
-    std::get<RowOrder>(plan.argument).rows_per_group = params.rows;
-  }
-  plan.workspace_rows = plan.blocks == Group::kBlocks ? 0 : plan.blocks / Group::kBlocks;
-  return plan;
+  return plan_backward_grid(kernel_facts<Config, kKernel>(threads_per_row), Config::Group::kIsWarp, params,
+                            interleaved);
 }
 
 /// For the kernels of long_rows.cuh.
@@ -228,7 +222,8 @@ void launch(Plan plan, Params params, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = plan.cluster > 0 ? 1 : 0;
-  void* arguments[] = {&params, std::visit([](auto& argument) -> void* { return &argument; }, plan.argument)};
+  void* second = plan.takes_order ? static_cast<void*>(&plan.order) : &plan.order.inverse_cols;
+  void* arguments[] = {&params, second};
   PLAB_CUDA_CHECK(cudaLaunchKernelExC(&config, plan.kernel, arguments));
 }
 

@@ -12,6 +12,8 @@
 //           part of the columns over all blocks, in block order.
 // Bytes     as backward.cuh, and 8 d per block through shared memory.
 // Contract  layer_norm_gelu.h; rows start at 16 bytes, and the vectors of the block's threads are the row.
+//
+// Compiled once per element type, like portable/forward.cu.
 #include "cuda/launch.h"
 #include "cuda/math.cuh"
 #include "cuda/pair_sum.cuh"
@@ -148,8 +150,8 @@ Plan plan_forward_long(const ForwardParams& params) {
     using Config = ForwardConfig<Tile, Group, 512, Weights::kFloats, 3, kForm, kResidual>;
     if (!portable::fits<Config>(threads)) return {};
     const bool one_block_each = threads == kMaxThreadsPerRow;  // runs of rows are better then
-    return portable::plan_grid<Config, forward_kernel<Config>>(params.rows, params.cols, threads,
-                                                               one_block_each ? 1 : 4, !one_block_each);
+    return portable::plan_grid(portable::kernel_facts<Config, forward_kernel<Config>>(threads), params.rows,
+                               params.cols, one_block_each ? 1 : 4, !one_block_each);
   });
 }
 
@@ -177,7 +179,8 @@ Plan plan_backward_few(const BackwardParams& params, int threads) {
   plan.cluster = static_cast<int>(params.rows);
   plan.threads = threads;
   plan.shared_bytes = static_cast<int>(2 * params.cols * sizeof(float));
-  plan.argument = 1.0f / static_cast<float>(params.cols);
+  plan.order.inverse_cols = 1.0f / static_cast<float>(params.cols);
+  plan.takes_order = false;
   // Lets the kernel have that much shared memory.
   static_cast<void>(cuda::blocks_per_sm<kKernel>(threads, plan.shared_bytes));
   return plan;
@@ -200,31 +203,33 @@ Plan plan_backward_typed(const BackwardParams& params) {
   return split.vecs == 0 || is_better ? plan_backward_long<Element, kForm, kResidual>(params) : Plan{};
 }
 
-/// function.operator()<Element, kForm>()
-template <class Params, class Function>
-Plan dispatch(const Params& params, Function&& function) {
-  if (cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() != 9) return {};
-  return dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
-    return portable::dispatch_form(
-        params.form, [&]<GeluForm kForm>() { return function.template operator()<Element, kForm>(); });
-  });
+/// function.operator()<kForm>() on a GPU that has clusters.
+template <class Function>
+Plan dispatch(GeluForm form, Function&& function) {
+  if (cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return {};
+  return portable::dispatch_form(form, function);
 }
 
 }  // namespace
 
+template <class Element>
 Plan plan_forward(const ForwardParams& params) {
-  return dispatch(params, [&]<class Element, GeluForm kForm>() {
+  return dispatch(params.form, [&]<GeluForm kForm>() {
     if (!is_aligned<Element>(params)) return Plan{};
     return params.residual != nullptr ? plan_forward_long<Element, kForm, true>(params)
                                       : plan_forward_long<Element, kForm, false>(params);
   });
 }
 
+template <class Element>
 Plan plan_backward(const BackwardParams& params) {
-  return dispatch(params, [&]<class Element, GeluForm kForm>() {
+  return dispatch(params.form, [&]<GeluForm kForm>() {
     return params.dsum != nullptr ? plan_backward_typed<Element, kForm, true>(params)
                                   : plan_backward_typed<Element, kForm, false>(params);
   });
 }
+
+template Plan plan_forward<PLAB_ELEMENT>(const ForwardParams& params);
+template Plan plan_backward<PLAB_ELEMENT>(const BackwardParams& params);
 
 }  // namespace plab::ops::layer_norm_gelu::sm90

@@ -9,8 +9,10 @@
 namespace plab::ops::layer_norm_gelu::sm90 {
 
 /// Rows longer than a block holds.
+template <class Element>
 Plan plan_forward(const ForwardParams& params);
 /// A few rows, and those for which a cluster is faster than a block, or the only way.
+template <class Element>
 Plan plan_backward(const BackwardParams& params);
 
 }  // namespace plab::ops::layer_norm_gelu::sm90

@@ -7,6 +7,7 @@
 namespace plab::cuda::ptx {
 
 inline float ex2_approx_ftz(float x) { return std::exp2(x); }
+inline float lg2_approx_ftz(float x) { return std::log2(x); }
 inline float rcp_approx_ftz(float x) { return 1 / x; }
 
 }  // namespace plab::cuda::ptx

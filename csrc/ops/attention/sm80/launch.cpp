@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/preprocess.cuh"
 #include "ops/attention/sm80/launch.h"
+
+#include "ops/attention/preprocess.cuh"
 
 namespace plab::ops::attention::sm80 {
 

@@ -16,11 +16,11 @@ namespace plab::ops::attention {
 namespace {
 
 void check_device() {
-  const int major = cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>();
-  const int minor = cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>();
+  const int major = cuda::device_attribute(cudaDevAttrComputeCapabilityMajor);
+  const int minor = cuda::device_attribute(cudaDevAttrComputeCapabilityMinor);
   if (major < 8)
-    throw Error("flash_attention needs a GPU of compute capability 8.0 or newer; this one has " +
-                std::to_string(major) + "." + std::to_string(minor));
+    cuda::fail("flash_attention needs a GPU of compute capability 8.0 or newer; this one has %d.%d", major,
+               minor);
 }
 
 #ifdef PLAB_HAS_SM90A
@@ -32,8 +32,8 @@ bool has_sm90_path() {
     const char* path = std::getenv("PROFILING_LAB_ATTENTION_PATH");
     return path != nullptr && std::string_view(path) == "sm80";
   }();
-  return !portable && cuda::device_attribute<cudaDevAttrComputeCapabilityMajor>() == 9 &&
-         cuda::device_attribute<cudaDevAttrComputeCapabilityMinor>() == 0;
+  return !portable && cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 #endif
 
@@ -60,6 +60,13 @@ FwdPlan plan_fwd(const FwdParams& params) {
   FwdPlan plan = plan_tails(params);
   if (params.problem.batch > 0) plan.append(plan_path(params));
   return plan;
+}
+
+void fwd_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream) {
+#ifdef PLAB_HAS_SM90A
+  if (has_sm90_path()) return sm90::decode_with_cache(params, cache, stream);
+#endif
+  cuda::fail("flash_attention_with_cache's kernel needs a GPU of compute capability 9.0, and a build for it");
 }
 
 BwdPlan plan_bwd(const BwdParams& params) {

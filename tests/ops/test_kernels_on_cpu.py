@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernels of layer_norm_gelu, compiled as C++ and run on the CPU: what needs no GPU to be proven."""
+"""CUDA kernels, compiled as C++ and run on the CPU: what needs no GPU to be proven."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def cuda_headers() -> Path:
     pytest.skip("no CUDA toolkit: its headers define bf16 and fp16 for the kernels' source")
 
 
-def build(target: Path, *flags: str) -> Path:
+def build(op: str, target: Path, *flags: str) -> Path:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
     command = [
         compiler, "-std=c++20", "-O1", "-w", *flags, f"-I{EMULATION}", f"-I{REPO / 'csrc'}",
-        f"-isystem{cuda_headers()}", str(EMULATION / "layer_norm_gelu.cpp"), "-o", str(target), "-pthread",
+        f"-isystem{cuda_headers()}", str(EMULATION / f"{op}.cpp"), "-o", str(target), "-pthread",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return target
 
 
-def test_kernels_agree_with_double(tmp_path: Path) -> None:
-    done = subprocess.run([build(tmp_path / "kernels")], capture_output=True, text=True)
+def test_layer_norm_gelu_agrees_with_double(tmp_path: Path) -> None:
+    done = subprocess.run([build("layer_norm_gelu", tmp_path / "kernels")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 18
@@ -51,9 +51,22 @@ def test_kernels_agree_with_double(tmp_path: Path) -> None:
             assert float(near_zero) < 2**-24, f"{name}: a small y is off by {near_zero}"
 
 
+def test_decoding_agrees_with_double(tmp_path: Path) -> None:
+    """P is rounded to 16 bits, too, so results are off by up to two roundings of the largest."""
+    done = subprocess.run([build("attention_decode", tmp_path / "kernel")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 16
+    for line in lines:
+        name, out, lse = line.split("\t")
+        assert float(out) < 2 * ALLOWED[name[:4]], f"{name}: out is off by {out}"
+        assert float(lse) < 2e-5, f"{name}: lse is off by {lse}"
+
+
 @pytest.mark.slow
-def test_kernels_have_no_races_in_shared_memory(tmp_path: Path) -> None:
-    program = build(tmp_path / "kernels", "-g", "-fsanitize=thread")
+@pytest.mark.parametrize("op", ["layer_norm_gelu", "attention_decode"])
+def test_kernels_have_no_races_in_shared_memory(op: str, tmp_path: Path) -> None:
+    program = build(op, tmp_path / "kernels", "-g", "-fsanitize=thread")
     done = subprocess.run([program], capture_output=True, text=True)
     assert "WARNING: ThreadSanitizer" not in done.stderr, done.stderr[:3000]
     assert done.returncode == 0, done.stderr[:3000]

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/plan.cuh"
+#include "ops/attention/sm90/decode/kernel.cuh"
+#include "ops/attention/sm90/launch.h"
+
+namespace plab::ops::attention::sm90 {
+namespace {
+
+int row_tiles(const Problem& p) {
+  return static_cast<int>(cuda::ceil_div<int64_t>(p.q_len * (p.heads / p.kv_heads), kDecodeRows));
+}
+
+template <class Config>
+constexpr int kMostBlocks = Config::kBlocksPerSm > 1 ? 16 : 8;
+
+template <class Config, class Keys>
+void launch_decode(const FwdParams& params, const Keys& keys, int blocks_per_head, cudaStream_t stream) {
+  const Problem& p = params.problem;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_head), 1, 1};
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(p.batch) * p.kv_heads * row_tiles(p) * blocks_per_head);
+  launch.blockDim = dim3(Config::kThreads);
+  launch.dynamicSmemBytes = Config::kSmemBytes;
+  launch.stream = stream;
+  launch.attrs = &cluster;
+  launch.numAttrs = 1;
+  PLAB_CUDA_CHECK(cudaLaunchKernelEx(&launch, attention_decode_sm90_kernel<Config, Keys>, params, keys,
+                                     blocks_per_head, row_tiles(p)));
+}
+
+// Clusters of a size that run at once. Asked before every launch, so the first call lets the kernel run so.
+template <class Config, class Keys>
+int64_t resident_clusters(int blocks) {
+  static cuda::PerBlockSize caches[5];  // of clusters of 1, 2, 4, 8 and 16 blocks
+  const void* const kernel = reinterpret_cast<const void*>(attention_decode_sm90_kernel<Config, Keys>);
+  int slot = 0;
+  while (1 << slot < blocks) ++slot;
+  return cuda::clusters_on_device(kernel, blocks, Config::kThreads, Config::kSmemBytes, caches[slot]);
+}
+
+// Blocks for each key head: 1, 2, 4 ... Some hundred blocks take all of the memory's bandwidth, and more of them
+// only wait for it. What a block does besides its tiles (start, sums, the cluster's two barriers) takes about as
+// long as six tiles of a warp.
+template <class Config, class Keys>
+int blocks_per_head(const Problem& p, int64_t keys) {
+  constexpr double kSaturating = 96;
+  const int64_t clusters = int64_t{p.batch} * p.kv_heads * row_tiles(p);
+  if (p.window_left >= 0 && p.window_right >= 0)
+    keys = cuda::smaller(keys, p.q_len + p.window_left + p.window_right);
+  int best = 1;
+  double least = 1e300;
+  for (int blocks = 1; blocks <= kMostBlocks<Config>; blocks *= 2) {
+    const int64_t resident = resident_clusters<Config, Keys>(blocks);
+    const int64_t tiles = cuda::ceil_div<int64_t>(keys, int64_t{Config::kKeys} * Config::kWarps * blocks);
+    const double running = static_cast<double>(cuda::smaller(clusters, resident) * blocks);
+    const double round = static_cast<double>(tiles) * cuda::larger(1.0, running / kSaturating) + 6;
+    const double cost = static_cast<double>(cuda::ceil_div(clusters, resident)) * round;
+    if (cost < 0.99 * least) best = blocks, least = cost;
+    if (tiles <= 1) break;
+  }
+  return best;
+}
+
+template <class Config>
+void launch_planned(const KernelLaunch<FwdParams>& how, const FwdParams& params, cudaStream_t stream) {
+  launch_decode<Config>(params, DenseKeys{}, how.split.parts, stream);
+}
+
+// Calls `with` for the configuration that the problem takes.
+template <class With>
+auto choose(const Problem& p, With&& with) {
+  const auto of_element = [&]<class Element>(Element) {
+    if (p.head_dim <= 64) return with(DecodeConfig<Element, 64>{});
+    return p.head_dim <= 128 ? with(DecodeConfig<Element, 128>{}) : with(DecodeConfig<Element, 256>{});
+  };
+  return p.element == ElementType::kBFloat16 ? of_element(__nv_bfloat16{}) : of_element(__half{});
+}
+
+}  // namespace
+
+bool is_decode(const Problem& p) {
+  return p.cu_seqlens_q == nullptr && p.k_len > 0 && p.q_len <= kDecodeRows && row_tiles(p) == 1 &&
+         int64_t{p.batch} * p.kv_heads < int64_t{1} << 26;
+}
+
+FwdPlan plan_decode(const Problem& p) {
+  return choose(p, [&]<class Config>(Config) {
+    FwdPlan plan;
+    KernelLaunch<FwdParams> launch{launch_planned<Config>, int64_t{p.batch} * p.kv_heads, Config::kThreads,
+                                   Config::kSmemBytes};
+    launch.split.parts = blocks_per_head<Config, DenseKeys>(p, p.k_len);
+    plan.add(launch);
+    return plan;
+  });
+}
+
+void decode_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream) {
+  const Problem& p = params.problem;
+  choose(p, [&]<class Config>(Config) {
+    launch_decode<Config>(params, cache, blocks_per_head<Config, KeyCache>(p, cache.capacity), stream);
+  });
+}
+
+}  // namespace plab::ops::attention::sm90

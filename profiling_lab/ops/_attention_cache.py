@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flash_attention_with_cache: attention of new rows to keys in a cache that stays where it is."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from profiling_lab.ops import flops
+from profiling_lab.ops._attention_in_torch import Window, window_of
+from profiling_lab.ops._load import has_cuda_kernels
+from profiling_lab.ops._registration import check_alike, check_dtype, sums_of
+
+SLUG = "flash_attention_with_cache"
+_HAS_CUDA_KERNELS = has_cuda_kernels()
+_IS_PORTABLE = os.environ.get("PROFILING_LAB_ATTENTION_PATH") == "sm80"
+"""read once, as csrc/ops/attention/dispatch_cuda.cpp reads it"""
+
+
+def flash_attention_with_cache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    cache_seqlens: Tensor,
+    block_table: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    window: Window = None,
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """Append k and v to a cache, in place, and return the attention of q to all keys of its sequence.
+
+    q is (batch, rows, heads, head_dim). Without block_table the caches are (batch, room, kv_heads, head_dim);
+    with it they are (pages, page_size, kv_heads, head_dim), of any page size, and block_table, int32 (batch,
+    pages of a sequence), names the pages of each sequence in order. k and v, (batch, new rows, kv_heads,
+    head_dim), are the keys to append; without them the cache is only read.
+
+    cache_seqlens, int32 (batch), are the keys that each sequence has in the cache before the call, and do not
+    change. The host reads neither them nor block_table, so one CUDA graph serves a whole generation. A
+    length with which k would not fit counts as the largest one with which it does; numbers of pages are not
+    checked. Sequences must not share the pages that are written.
+
+    causal, scale, window, softcap, sink and return_lse are those of flash_attention; a sequence's last query
+    sees its last key. No gradients. dtypes and head dims are those of flash_attention, too.
+
+    A kernel on compute capability 9.0, which is for decoding, a few rows at a time: it is right for any
+    number of rows, but reads the keys again for each 16 rows of `heads / kv_heads` heads. Elsewhere, and on
+    the CPU, plain torch with memory for all scores. Raises ValueError for what does not fit together.
+    """
+    _check(q, k_cache, v_cache, k, v, cache_seqlens, block_table, sink, softcap)
+    left, right = window_of(window, causal)
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    if sink is not None:
+        sink = sink.to(sums_of(q.dtype)).contiguous()
+    run = torch.ops.profiling_lab.cached_attention if _has_kernel(q) else in_torch
+    out, lse = run(
+        q, k_cache, v_cache, cache_seqlens, block_table, k, v, sink, float(scale), left, right, float(softcap)
+    )
+    return (out, lse) if return_lse else out
+
+
+def _has_kernel(q: Tensor) -> bool:
+    return q.is_cuda and _HAS_CUDA_KERNELS and not _IS_PORTABLE and _is_hopper(q.device.index or 0)
+
+
+@cache
+def _is_hopper(device: int) -> bool:
+    return bool(torch.cuda.get_device_capability(device) == (9, 0))
+
+
+def _check(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    lengths: Tensor,
+    table: Tensor | None,
+    sink: Tensor | None,
+    softcap: float,
+) -> None:
+    """What attention.cpp checks, too, in words of the function; for all devices."""
+    if (k is None) != (v is None):
+        raise ValueError(f"{SLUG}: k and v are given together or not at all")
+    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache} | ({} if k is None else {"k": k, "v": v})
+    check_alike(SLUG, **given)
+    check_dtype(SLUG, q)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given.values()):
+        raise ValueError(f"{SLUG}: has no gradients, but a tensor requires one; use torch.no_grad()")
+    for name, x in given.items():
+        if x.dim() != 4:
+            raise ValueError(f"{SLUG}: {name} has shape {list(x.shape)}, expected four dimensions")
+    batch, rows, heads, dim = q.shape
+    kv_heads = k_cache.shape[2]
+    if rows < 1 or (q.is_cuda and q.dtype == torch.float32):
+        what = "q has no rows" if rows < 1 else "dtype float32 is not supported on CUDA"
+        raise ValueError(f"{SLUG}: {what}")
+    if k_cache.shape != v_cache.shape or k_cache.shape[3] != dim:
+        raise ValueError(
+            f"{SLUG}: k_cache has shape {list(k_cache.shape)} and v_cache {list(v_cache.shape)}, expected "
+            f"({'batch' if table is None else 'pages'}, keys, kv_heads, {dim}) for both"
+        )
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"{SLUG}: q has {heads} heads, not a multiple of the {kv_heads} heads of k_cache")
+    if table is None and k_cache.shape[0] != batch:
+        raise ValueError(f"{SLUG}: k_cache has batch {k_cache.shape[0]} but q has {batch}")
+    for name, x, dims in (("cache_seqlens", lengths, 1), ("block_table", table, 2)):
+        if x is not None and (x.dtype != torch.int32 or x.dim() != dims or x.shape[0] != batch):
+            raise ValueError(
+                f"{SLUG}: {name} is {str(x.dtype)[6:]} of shape {list(x.shape)}, expected int32 of shape "
+                f"({batch}{')' if dims == 1 else ', pages)'}"
+            )
+        if x is not None and x.device != q.device:
+            raise ValueError(f"{SLUG}: {name} is on {x.device} but q is on {q.device}")
+    if k is not None and v is not None:
+        room = k_cache.shape[1] * (1 if table is None else table.shape[1])
+        if k.shape != v.shape or k.shape[0] != batch or k.shape[2:] != k_cache.shape[2:]:
+            raise ValueError(
+                f"{SLUG}: k has shape {list(k.shape)} and v {list(v.shape)}, expected "
+                f"({batch}, new rows, {kv_heads}, {dim}) for both"
+            )
+        if k.shape[1] > room:
+            raise ValueError(f"{SLUG}: k has {k.shape[1]} rows, a sequence has room for {room} keys")
+    if sink is not None and sink.shape != (heads,):
+        raise ValueError(f"{SLUG}: sink has shape {list(sink.shape)} but q has {heads} heads")
+    if softcap < 0:
+        raise ValueError(f"{SLUG}: softcap is {softcap:g}, expected 0 (off) or a positive number")
+
+
+def in_torch(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor,
+    table: Tensor | None,
+    k: Tensor | None,
+    v: Tensor | None,
+    sink: Tensor | None,
+    scale: float,
+    left: int,
+    right: int,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    """The op in plain torch: the truth of its tests, and what runs where it has no kernel."""
+    batch, rows, heads, _ = q.shape
+    page, device, wide = k_cache.shape[1], q.device, sums_of(q.dtype)
+    if table is None:
+        table = torch.arange(batch, device=device, dtype=torch.int32)[:, None]
+    room, new = page * table.shape[1], 0 if k is None else k.shape[1]
+    kept = lengths.clamp(0, room - new)
+    if k is not None and v is not None:
+        at = (kept[:, None] + torch.arange(new, device=device)).long()
+        pages = table.long().gather(1, at // page)
+        k_cache[pages, at % page], v_cache[pages, at % page] = k, v
+    total = (kept + new)[:, None, None]
+    i = torch.arange(rows, device=device)[None, :, None] + total - rows
+    j = torch.arange(room, device=device)[None, None, :]
+    seen = j < total
+    used = seen[:, 0, :, None, None]
+    if left >= 0:
+        seen = seen & (j >= i - left)
+    if right >= 0:
+        seen = seen & (j <= i + right)
+    group = heads // k_cache.shape[2]
+
+    def keys(cached: Tensor) -> Tensor:
+        x = torch.where(used, cached[table.long()].flatten(1, 2), 0)  # what is not used may be NaN
+        return x.to(wide).repeat_interleave(group, 2).transpose(1, 2)
+
+    scores = q.to(wide).transpose(1, 2) @ keys(k_cache).transpose(2, 3) * scale
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~seen[:, None], -math.inf)
+    lse = scores.logsumexp(3)
+    if sink is not None:
+        lse = torch.logaddexp(lse, sink.to(wide)[None, :, None])
+    weights = torch.exp(scores - torch.where(lse == -math.inf, 0, lse)[..., None])
+    return (weights @ keys(v_cache)).transpose(1, 2).to(q.dtype).contiguous(), lse
+
+
+def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    batch, rows, heads, _dim = q.shape
+    return q.new_empty(q.shape), q.new_empty((batch, heads, rows), dtype=sums_of(q.dtype))
+
+
+torch.library.register_fake("profiling_lab::cached_attention", _fake)
+flops.register("cached_attention")

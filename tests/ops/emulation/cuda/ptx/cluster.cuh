@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// In place of csrc/cuda/ptx/cluster.cuh: the blocks of a cluster have regions of one memory (mma_sync.cuh).
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/mma_sync.cuh"
+
+namespace plab::cuda::ptx {
+
+inline std::uint32_t cluster_rank() { return on_cpu::rank; }
+inline std::uint32_t cluster_address(std::uint32_t shared, std::uint32_t rank) {
+  return shared % kRegion + rank * kRegion;
+}
+inline float cluster_load(std::uint32_t address) { return at<float>(address); }
+inline float4 cluster_load_4(std::uint32_t address) { return at<float4>(address); }
+inline void store_shared_float(std::uint32_t address, float value) { at<float>(address) = value; }
+inline void cluster_sync() { on_cpu::cluster->arrive_and_wait(); }
+
+}  // namespace plab::cuda::ptx
