@@ -1,28 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of _analysis that reads torch.profiler's JSON: the reader as a Python object, its tables as numpy
 // columns.
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-
 #include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "analysis/module.h"
 #include "analysis/stack_tree.h"
 #include "trace/chrome_reader.h"
-
-namespace py = pybind11;
-using namespace py::literals;
 
 namespace plab::analysis {
 namespace {
 
+using namespace py::literals;
+
 template <class T>
-py::array_t<T> give(std::vector<T>&& values) {
+py::array_t<T> give_fitted(std::vector<T>&& values) {
   values.shrink_to_fit();
-  auto* owner = new std::vector<T>(std::move(values));
-  py::capsule release(owner, [](void* p) { delete static_cast<std::vector<T>*>(p); });
-  return py::array_t<T>(static_cast<py::ssize_t>(owner->size()), owner->data(), release);
+  return give(std::move(values));
 }
 
 // Text of a file, which may not be valid UTF-8.
@@ -37,8 +32,10 @@ py::str decoded(std::string_view text, int64_t& broken) {
 }
 
 py::dict columns(trace::Slices&& table) {
-  return py::dict("start_ns"_a = give(std::move(table.start_ns)), "end_ns"_a = give(std::move(table.end_ns)),
-                  "thread"_a = give(std::move(table.thread)), "name"_a = give(std::move(table.name)));
+  return py::dict("start_ns"_a = give_fitted(std::move(table.start_ns)),
+                  "end_ns"_a = give_fitted(std::move(table.end_ns)),
+                  "thread"_a = give_fitted(std::move(table.thread)),
+                  "name"_a = give_fitted(std::move(table.name)));
 }
 
 py::dict take_table(trace::ChromeReader& reader, const std::string& which) {
@@ -47,46 +44,48 @@ py::dict take_table(trace::ChromeReader& reader, const std::string& which) {
   if (which == "operations") {
     auto& table = tables.operations;
     out = columns(std::move(table));
-    out["kind"] = give(std::move(table.kind));
-    out["device"] = give(std::move(table.device));
-    out["stream"] = give(std::move(table.stream));
-    out["correlation"] = give(std::move(table.correlation));
-    out["bytes"] = give(std::move(table.bytes));
-    out["collective"] = give(std::move(table.collective));
-    out["launch"] = give(std::move(table.launch));
+    out["kind"] = give_fitted(std::move(table.kind));
+    out["device"] = give_fitted(std::move(table.device));
+    out["stream"] = give_fitted(std::move(table.stream));
+    out["correlation"] = give_fitted(std::move(table.correlation));
+    out["bytes"] = give_fitted(std::move(table.bytes));
+    out["collective"] = give_fitted(std::move(table.collective));
+    out["launch"] = give_fitted(std::move(table.launch));
   } else if (which == "calls") {
     out = columns(std::move(tables.calls));
-    out["correlation"] = give(std::move(tables.calls.correlation));
+    out["correlation"] = give_fitted(std::move(tables.calls.correlation));
   } else if (which == "operators") {
     auto& table = tables.operators;
     out = columns(std::move(table));
-    out["sequence"] = give(std::move(table.sequence));
-    out["forward_thread"] = give(std::move(table.forward_thread));
-    out["call_stack"] = give(std::move(table.call_stack));
-    out["input_dims"] = give(std::move(table.input_dims));
+    out["sequence"] = give_fitted(std::move(table.sequence));
+    out["forward_thread"] = give_fitted(std::move(table.forward_thread));
+    out["call_stack"] = give_fitted(std::move(table.call_stack));
+    out["input_dims"] = give_fitted(std::move(table.input_dims));
   } else if (which == "python") {
     out = columns(std::move(tables.python));
-    out["id"] = give(std::move(tables.python.id));
-    out["parent_id"] = give(std::move(tables.python.parent_id));
+    out["id"] = give_fitted(std::move(tables.python.id));
+    out["parent_id"] = give_fitted(std::move(tables.python.parent_id));
   } else if (which == "syncs") {
     out = columns(std::move(tables.syncs));
-    out["kind"] = give(std::move(tables.syncs.kind));
-    out["correlation"] = give(std::move(tables.syncs.correlation));
+    out["kind"] = give_fitted(std::move(tables.syncs.kind));
+    out["correlation"] = give_fitted(std::move(tables.syncs.correlation));
   } else if (which == "overheads") {
     out = columns(std::move(tables.overheads));
   } else if (which == "flows") {
     auto& table = tables.flows;
-    out["id"] = give(std::move(table.id));
-    out["time_ns"] = give(std::move(table.time_ns));
-    out["thread"] = give(std::move(table.thread));
-    out["is_end"] = give(std::move(table.is_end));
+    out["id"] = give_fitted(std::move(table.id));
+    out["time_ns"] = give_fitted(std::move(table.time_ns));
+    out["thread"] = give_fitted(std::move(table.thread));
+    out["is_end"] = give_fitted(std::move(table.is_end));
   } else if (which == "memory") {
     auto& table = tables.memory;
-    out["time_ns"] = give(std::move(table.time_ns));
-    out["device"] = give(std::move(table.device));
-    out["bytes"] = give(std::move(table.bytes));
-    out["reserved"] = give(std::move(table.reserved));
-    out["thread"] = give(std::move(table.thread));
+    out["time_ns"] = give_fitted(std::move(table.time_ns));
+    out["device"] = give_fitted(std::move(table.device));
+    out["bytes"] = give_fitted(std::move(table.bytes));
+    out["reserved"] = give_fitted(std::move(table.reserved));
+    out["allocated"] = give_fitted(std::move(table.allocated));
+    out["address"] = give_fitted(std::move(table.address));
+    out["thread"] = give_fitted(std::move(table.thread));
   } else {
     throw std::invalid_argument("there is no table " + which);
   }
@@ -108,7 +107,7 @@ py::tuple threads(const trace::ChromeReader& reader) {
     pid.push_back(key.pid);
     tid.push_back(key.tid);
   }
-  return py::make_tuple(give(std::move(pid)), give(std::move(tid)));
+  return py::make_tuple(give_fitted(std::move(pid)), give_fitted(std::move(tid)));
 }
 
 py::dict root(const trace::ChromeReader& reader) {
@@ -151,7 +150,7 @@ py::array_t<int32_t> parents_by_id(const In<int64_t>& id, const In<int64_t>& par
     py::gil_scoped_release release;
     rows = rows_of_parents(ids, parents);
   }
-  return give(std::move(rows));
+  return give_fitted(std::move(rows));
 }
 
 py::tuple folded(const In<int32_t>& parent, const In<int32_t>& name, const In<uint8_t>& role) {
@@ -169,8 +168,8 @@ py::tuple folded(const In<int32_t>& parent, const In<int32_t>& name, const In<ui
     py::gil_scoped_release release;
     tree = fold_stacks(parents, names, roles);
   }
-  return py::make_tuple(give(std::move(tree.stack)), give(std::move(tree.parent)), give(std::move(tree.name)),
-                        give(std::move(tree.module)));
+  return py::make_tuple(give_fitted(std::move(tree.stack)), give_fitted(std::move(tree.parent)),
+                        give_fitted(std::move(tree.name)), give_fitted(std::move(tree.module)));
 }
 
 }  // namespace

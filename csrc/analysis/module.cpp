@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // _analysis: the analyses as Python functions over numpy columns. Arrays are passed in and out without
 // copies; the GIL is released while an analysis runs.
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
+#include "analysis/module.h"
 
 #include <stdexcept>
 #include <string>
@@ -15,25 +14,19 @@
 #include "analysis/gaps.h"
 #include "analysis/intervals.h"
 #include "analysis/nesting.h"
+#include "analysis/numbering.h"
 #include "analysis/overlap.h"
 #include "analysis/projection.h"
+#include "analysis/schedule.h"
 #include "analysis/statistics.h"
 #include "analysis/steps.h"
 
 namespace py = pybind11;
-
-namespace plab::analysis {
-void add_chrome_reader(py::module_& m);  // chrome_module.cpp
-void add_text_codes(py::module_& m);     // text_module.cpp
-}  // namespace plab::analysis
-
+using plab::analysis::give;
+using plab::analysis::In;
 using plab::trace::Column;
 
 namespace {
-
-// No forcecast: an array of another type is a bug in our code and must not be converted silently.
-template <class T>
-using In = py::array_t<T, py::array::c_style>;
 
 template <class T>
 Column<T> view(const In<T>& array) {
@@ -55,13 +48,6 @@ void in_range(Column<int32_t> keys, int64_t lowest, int64_t limit, const char* w
                                   std::to_string(lowest) + ", " + std::to_string(limit) + ")");
     }
   }
-}
-
-template <class T>
-py::array_t<T> give(std::vector<T>&& values) {
-  auto* owner = new std::vector<T>(std::move(values));
-  py::capsule release(owner, [](void* p) { delete static_cast<std::vector<T>*>(p); });
-  return py::array_t<T>(static_cast<py::ssize_t>(owner->size()), owner->data(), release);
 }
 
 template <class Work>
@@ -107,7 +93,7 @@ py::array_t<int32_t> call_of(const I32& op_process, const I64& op_correlation, c
   return give(unlocked([&] { return plab::analysis::call_of(operations, calls, start); }));
 }
 
-py::tuple give(plab::analysis::Links&& links) {
+py::tuple give_links(plab::analysis::Links&& links) {
   return py::make_tuple(give(std::move(links.phase)), give(std::move(links.match)),
                         give(std::move(links.forward_row)));
 }
@@ -117,7 +103,7 @@ py::tuple link_by_counter(const I64& start_ns, const I32& thread, const I64& nex
   same_length(start_ns, thread, next_sequence, node_sequence, node_thread, traits);
   const plab::analysis::LaunchProbes launches{view(start_ns),      view(thread),      view(next_sequence),
                                               view(node_sequence), view(node_thread), view(traits)};
-  return give(unlocked([&] { return plab::analysis::link_by_counter(launches); }));
+  return give_links(unlocked([&] { return plab::analysis::link_by_counter(launches); }));
 }
 
 py::tuple link_by_ranges(const I64& start_ns, const I64& end_ns, const I32& track, const I64& sequence,
@@ -132,7 +118,7 @@ py::tuple link_by_ranges(const I64& start_ns, const I64& end_ns, const I32& trac
   const auto stacks = view(has_stack), flags = view(traits);
   auto out = unlocked(
       [&] { return plab::analysis::link_by_ranges(operators, launches, stacks, flags, tolerance_ns); });
-  return py::make_tuple(give(std::move(out.links)), give(std::move(out.range)),
+  return py::make_tuple(give_links(std::move(out.links)), give(std::move(out.range)),
                         give(std::move(out.forward_range)), out.dropped_ranges);
 }
 
@@ -226,6 +212,11 @@ py::tuple cut_by_winners(const I64& window_start_ns, const I64& window_end_ns, c
                         give(std::move(out.end_ns)), give(std::move(out.winner)));
 }
 
+py::tuple numbering(const I64& values) {
+  auto out = unlocked([v = view(values)] { return plab::analysis::numbering(v); });
+  return py::make_tuple(give(std::move(out.number)), give(std::move(out.distinct)));
+}
+
 py::tuple statistics(const I32& key, const I64& value, int32_t keys) {
   same_length(key, value);
   in_range(view(key), INT32_MIN, keys, "key");
@@ -247,6 +238,45 @@ py::tuple project(const I64& range_start_ns, const I64& range_end_ns, const I32&
   auto out = unlocked([&] { return plab::analysis::project(ranges, launched); });
   return py::make_tuple(give(std::move(out.first_ns)), give(std::move(out.last_ns)),
                         give(std::move(out.busy_ns)), give(std::move(out.count)));
+}
+
+plab::analysis::Dependencies dependencies(const I64& first, const I32& source, const I64& after_ns) {
+  same_length(source, after_ns);
+  const plab::analysis::Dependencies out{view(first), view(source), view(after_ns)};
+  const auto rows = static_cast<int64_t>(out.source.size());
+  if (out.first.empty() || out.first.front() != 0 || out.first.back() != rows)
+    throw std::invalid_argument("the dependencies of the moments are not all rows");
+  for (size_t moment = 0; moment < out.moments(); ++moment) {
+    if (out.first[moment] > out.first[moment + 1])
+      throw std::invalid_argument("the dependencies of the moments are not in order");
+    const auto mine = out.source.subspan(out.first[moment], out.first[moment + 1] - out.first[moment]);
+    in_range(mine, 0, static_cast<int64_t>(moment), "a moment depends on one behind it:");
+  }
+  return out;
+}
+
+py::tuple schedule(const I64& first, const I32& source, const I64& after_ns, const I64& late_ns,
+                   const I64& given_ns) {
+  same_length(late_ns, given_ns);
+  const auto graph = dependencies(first, source, after_ns);
+  if (graph.moments() != static_cast<size_t>(late_ns.size()))
+    throw std::invalid_argument("columns of one table differ in length");
+  auto out = unlocked([&, late = view(late_ns), given = view(given_ns)] {
+    return plab::analysis::schedule(graph, late, given);
+  });
+  return py::make_tuple(give(std::move(out.time_ns)), give(std::move(out.decided_by)));
+}
+
+py::array_t<int32_t> deciding_chain(const I32& source, const I64& time_ns, const I32& decided_by,
+                                    int32_t last, int64_t until_ns) {
+  same_length(time_ns, decided_by);
+  const auto sources = view(source), deciding = view(decided_by);
+  in_range(deciding, -1, static_cast<int64_t>(sources.size()), "dependency");
+  in_range(sources, 0, static_cast<int64_t>(deciding.size()), "moment");
+  in_range({&last, 1}, 0, static_cast<int64_t>(deciding.size()), "moment");
+  return give(unlocked([&, time = view(time_ns)] {
+    return plab::analysis::deciding_chain(sources, time, deciding, last, until_ns);
+  }));
 }
 
 }  // namespace
@@ -271,6 +301,9 @@ PYBIND11_MODULE(_analysis, m) {
   m.def("period_of", &period_of);
   m.def("gaps_between", &gaps_between);
   m.def("cut_by_winners", &cut_by_winners);
+  m.def("numbering", &numbering);
   m.def("statistics", &statistics);
   m.def("project", &project);
+  m.def("schedule", &schedule);
+  m.def("deciding_chain", &deciding_chain);
 }

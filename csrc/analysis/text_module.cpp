@@ -1,32 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of _analysis that numbers texts: columns of millions of texts become numbers of the few that
 // differ.
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "analysis/module.h"
 #include "trace/cuda_calls.h"
 #include "trace/operator_text.h"
 #include "trace/text_table.h"
 
-namespace py = pybind11;
-
 namespace plab::analysis {
 namespace {
-
-template <class T>
-using In = py::array_t<T, py::array::c_style>;
-
-template <class T>
-py::array_t<T> give(std::vector<T>&& values) {
-  auto* owner = new std::vector<T>(std::move(values));
-  py::capsule release(owner, [](void* p) { delete static_cast<std::vector<T>*>(p); });
-  return py::array_t<T>(static_cast<py::ssize_t>(owner->size()), owner->data(), release);
-}
 
 // Texts as Arrow keeps them: text i is bytes[offsets[i]:offsets[i + 1]].
 class ArrowTexts {

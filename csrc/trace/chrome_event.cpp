@@ -32,6 +32,8 @@ constexpr Field kArguments[] = {
     {"device type", &ChromeEvent::device_type},
     {"device id", &ChromeEvent::device_id},
     {"total reserved", &ChromeEvent::reserved},
+    {"total allocated", &ChromeEvent::allocated},
+    {"addr", &ChromeEvent::address},
 };
 
 // What a communication kernel says of its collective, and any kernel of its launch.

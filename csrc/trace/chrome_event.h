@@ -14,7 +14,7 @@ struct ChromeEvent {
   JsonValue ph, cat, name, pid, tid, ts, dur, id;
   // arguments
   JsonValue correlation, device, stream, bytes, sync_kind;
-  JsonValue device_type, device_id, reserved;
+  JsonValue device_type, device_id, reserved, allocated, address;
   JsonValue sequence, forward_thread, call_stack, input_dims, python_id, python_parent;
   std::string collective, launch;  // arguments that are kept together, as the beginning of a JSON object
   bool is_collective = false;

@@ -182,6 +182,8 @@ void ChromeSink::add_memory(const ChromeEvent& event) {
   tables.memory.device.push_back(device);
   tables.memory.bytes.push_back(integer(event.bytes));
   tables.memory.reserved.push_back(integer(event.reserved));
+  tables.memory.allocated.push_back(integer(event.allocated));
+  tables.memory.address.push_back(integer(event.address));
   tables.memory.thread.push_back(thread(event));
 }
 

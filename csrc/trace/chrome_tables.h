@@ -55,7 +55,7 @@ struct Flows {
 
 // Allocations of torch's own allocator on a GPU: a new size of what it holds.
 struct MemoryNotes {
-  std::vector<int64_t> time_ns, device, bytes, reserved;
+  std::vector<int64_t> time_ns, device, address, bytes, reserved, allocated;
   std::vector<int32_t> thread;
 };
 

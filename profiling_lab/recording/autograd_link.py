@@ -17,8 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from profiling_lab import _import_watch
 from profiling_lab.errors import LabError
-from profiling_lab.recording import torch_import
 
 IMPORT_PATIENCE_S = 0.3
 """how long the user's `import torch` may wait for the calibration, which usually takes milliseconds. A longer
@@ -31,7 +31,7 @@ def link_when_imported() -> Callable[[], None]:
     """Link now if torch is imported, else right after its import. Returns a function that cancels this."""
     linking = _Linking()
     patience_s = START_PATIENCE_S if "torch" in sys.modules else IMPORT_PATIENCE_S
-    no_import = torch_import.when_imported(partial(linking.begin, patience_s=patience_s))
+    no_import = _import_watch.when_imported(partial(linking.begin, patience_s=patience_s))
 
     def give_up() -> None:
         no_import()

@@ -49,6 +49,9 @@ class Plan:
     stacks: bool = True
     nvtx: bool = True
     graph_nodes: bool = False
+    memory: bool = False
+    work: bool = False
+    work_step: int | None = None
     sample_hz: int = 0
     source: bool = True
     most_bytes: int = 0
@@ -106,6 +109,9 @@ def begin(text: str, uses_gpu: bool) -> None:
             stacks=plan.stacks,
             nvtx=plan.nvtx,
             graph_nodes=plan.graph_nodes,
+            memory=plan.memory,
+            work=plan.work,
+            work_step=plan.work_step,
             sample_hz=plan.sample_hz,
             source=plan.source,
             most_bytes=plan.most_bytes,

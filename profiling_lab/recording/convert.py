@@ -10,16 +10,16 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from profiling_lab.errors import LabError, UnreadableInputError, UsageError
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.spool import Rows, Spool, StringTable
-from profiling_lab.recording.tables import activity, ranges, target
+from profiling_lab.recording.tables import activity, memory, ranges, target, work
 from profiling_lab.recording.tables.schema import (
     ALWAYS_WRITTEN,
     NSYS_TABLES,
     PYREC_TABLES,
+    column_names,
     create_table,
     enum_rows,
 )
@@ -128,9 +128,12 @@ def _tables(spool: Spool) -> Iterator[Rows]:
     try:
         keep_what_was_recorded(spool)
         strings = StringTable(spool.strings)
+        allocations = memory.read(spool)  # its stacks belong to those of the calls
         yield from activity.build(spool, strings)
         yield from ranges.build(spool, strings)
+        yield from memory.build(spool, allocations)
         yield from target.build(spool, strings)
+        yield from work.build(spool, strings)
         yield from strings.build()  # last: all other tables have added their strings
     except (MemoryError, OSError):
         raise
@@ -154,29 +157,30 @@ def _put_in_place(temporary: Path, destination: Path, overwrite: bool) -> None:
 
 def _write(path: Path, rows: Iterable[Rows]) -> dict[str, int]:
     """Write the tables into the empty file as their rows arrive; returns the number of rows of each."""
-    import adbc_driver_sqlite.dbapi
+    import pyarrow as pa
 
-    uri = f"file:{quote(os.fsencode(path.absolute()))}"  # a file name may not be valid UTF-8
-    connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
+    from profiling_lab.trace.nsys.connection import Connection, uri_of
+
+    connection = Connection(uri_of(path))
     counts = dict.fromkeys((*NSYS_TABLES, *PYREC_TABLES), 0)
     try:
-        with connection.cursor() as cursor:
-            # The file is deleted if anything fails, so it needs no journal.
-            for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
-                cursor.execute(statement)
-            for name in ALWAYS_WRITTEN:
-                cursor.execute(create_table(name))
-            for name, table in rows:
-                if table.num_rows == 0:
-                    continue
-                if not counts[name] and name not in ALWAYS_WRITTEN:
-                    cursor.execute(create_table(name))
-                cursor.adbc_ingest(name, table, mode="append")
-                counts[name] += table.num_rows
-            for name, meanings in enum_rows().items():
-                cursor.execute(create_table(name))
-                cursor.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", meanings)
-            cursor.execute("COMMIT")
+        # The file is deleted if anything fails, so it needs no journal.
+        for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
+            connection.execute(statement)
+        for name in ALWAYS_WRITTEN:
+            connection.execute(create_table(name))
+        for name, table in rows:
+            if table.num_rows == 0:
+                continue
+            if not counts[name] and name not in ALWAYS_WRITTEN:
+                connection.execute(create_table(name))
+            connection.ingest(name, table, "append")
+            counts[name] += table.num_rows
+        for name, meanings in enum_rows().items():
+            connection.execute(create_table(name))
+            columns = [pa.array(column) for column in zip(*meanings, strict=True)]
+            connection.ingest(name, pa.table(columns, names=column_names(name)), "append")
+        connection.execute("COMMIT")
     finally:
         connection.close()
     return counts

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from profiling_lab.recording import torch_import
+from profiling_lab import _import_watch
 
 _COMPILER = "torch._dynamo.callback"
 
@@ -30,7 +30,7 @@ def watch() -> Callable[[], None]:
 
     gc.callbacks.append(_recorder.collection_event)
     undo.append(lambda: gc.callbacks.remove(_recorder.collection_event))
-    undo.append(torch_import.when_imported(tell_of_compilations, _COMPILER))
+    undo.append(_import_watch.when_imported(tell_of_compilations, _COMPILER))
 
     def end() -> None:
         for step in reversed(undo):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import os
@@ -12,9 +11,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.recording import (
@@ -31,11 +29,14 @@ from profiling_lab.recording import (
     source_text,
 )
 from profiling_lab.recording import spool_file as files
+from profiling_lab.recording.allocations import Allocations
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.rank_in_job import rank_in_job
 from profiling_lab.recording.schedule import RecorderState, Schedule, ScheduleRunner
+from profiling_lab.recording.signatures import with_options_of
 from profiling_lab.recording.summary import RecordingSummary, summarize
+from profiling_lab.recording.work_step import WorkStep
 
 NAME = "recording.sqlite"
 """the default file name; the next is recording-2.sqlite"""
@@ -57,8 +58,10 @@ class Recorder:
     its kernels, each with the line that captured it, instead of as a whole. In a process that used the GPU
     before the recording began, this applies to every graph. sample_hz: how often per second the Python
     stacks of all threads are sampled, to attribute idle time of the GPU to the line that the host was in
-    (0: never; see MOST_SAMPLE_HZ). source: store the text of the lines in the stacks, as their files
-    were when the program started. even_if_idle: False writes no file if the GPU did nothing.
+    (0: never; see MOST_SAMPLE_HZ). memory: record what torch's caching allocator does, for the whole run
+    whatever the schedule. work: count FLOPs and bytes of the operators of step `work_step`, for `roofline`
+    (see WorkStep). source: store the text of the lines in the stacks, as their files were when the program
+    started. even_if_idle: False writes no file if the GPU did nothing.
 
     on_phase: called when a window opens or closes, on the thread that does it. give_way: for a recording
     that was requested from outside of the program. It is called when the program starts its own recording,
@@ -81,9 +84,12 @@ class Recorder:
         script: str | None = None,
         sample_hz: int = 0,
         source: bool = True,
+        work: bool = False,
+        work_step: int | None = None,
         schedule: Schedule | None = None,
         most_bytes: int = 0,
         graph_nodes: bool = False,
+        memory: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
         even_if_idle: bool = True,
@@ -106,8 +112,10 @@ class Recorder:
         self._source = source
         self._most_bytes = most_bytes
         self._on_phase, self._give_way = on_phase, give_way
+        self._work = WorkStep(work_step) if work or work_step is not None else None
         self._schedule_runner = ScheduleRunner(schedule or Schedule(), self._wait_for_gpu, on_phase)
         self._graph_nodes = graph_nodes
+        self._allocations = Allocations() if memory else None
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
         self._began = 0.0
@@ -159,8 +167,12 @@ class Recorder:
         spool_file = self._claim()
         self._reasons = {}
         # Only for this recording:
+        self._work = self._work and WorkStep(self._work.wanted)
         self._schedule_runner = ScheduleRunner(
-            self._schedule_runner.schedule, self._wait_for_gpu, self._on_phase
+            self._schedule_runner.schedule,
+            self._wait_for_gpu,
+            self._on_phase,
+            self._work.step_ended if self._work else None,
         )
         try:
             state = _recorder.start(
@@ -197,6 +209,9 @@ class Recorder:
             self._undo.append(_recorder.detach_autograd)
         if self._stacks:
             self._undo.append(host_events.watch())
+        if self._allocations is not None:
+            self._allocations = Allocations()  # only for this recording
+            self._undo.append(self._allocations.start())
         if self._give_way is None:
             self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
@@ -214,7 +229,7 @@ class Recorder:
         try:
             file = files.create(self.spool_path, replace_dead=self._overwrite)
         except files.OccupiedError as taken:
-            raise UsageError(_why_taken(taken)) from None
+            raise UsageError(files.why_taken(taken)) from None
         except OSError as error:
             raise LabError(f"cannot write {self.spool_path}: {error.strerror}") from error
         if self.path.exists() and not self._overwrite:
@@ -296,6 +311,8 @@ class Recorder:
         if not self.is_recording:
             raise LabError("this recorder is not recording")
         self._schedule_runner.stop()
+        if self._work is not None:
+            self._reasons |= self._work.stop()
         self._wait_for_gpu()
         ended = time.perf_counter()
         link_state = _recorder.autograd_state() if self._autograd else "switched off"
@@ -371,12 +388,18 @@ class Recorder:
             if not runner.windows:
                 steps = f": {runner.steps} steps ended, by {schedule.step_by}" if schedule.by_steps else ""
                 self._reasons["schedule"] = f"nothing was recorded; the schedule was {schedule}{steps}"
+        if self._work is not None:
+            facts |= self._work.facts()
         if not self._autograd:
             facts["autograd_link"] = "switched off"
         if "gpu" not in self._reasons:
             facts[GPU_INFO] = json.dumps(gpu_facts.gpus())
         if self._stacks:
             facts |= generated_code.origins() | cells.numbers()
+        if self._allocations is not None:
+            facts |= self._allocations.facts()
+            if self._allocations.reason:
+                self._reasons["allocations"] = self._allocations.reason
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             facts["torch_version"] = str(torch.__version__)
@@ -419,41 +442,7 @@ def step() -> None:
         _running._schedule_runner.called()
 
 
-def _why_taken(taken: files.OccupiedError) -> str:
-    if taken.occupant is files.Occupant.LIVE:
-        by = f" (process {taken.process})" if taken.process else ""
-        return f"{taken.path} is being written by a running recording{by}; choose another name"
-    if taken.occupant is files.Occupant.DEAD:
-        return (
-            f"{taken.path} belongs to a recording that was not finished: profiling-lab recover turns it "
-            "into a file, "
-            "overwrite=True (--overwrite) deletes it"
-        )
-    return f"{taken.path} cannot be written by the recorder: it is a link, a folder or another user's file"
-
-
-_Options = ParamSpec("_Options")
-
-
-def _with_options_of(
-    constructor: Callable[_Options, Recorder],
-) -> Callable[[Callable[..., Iterator[Recorder]]], Callable[_Options, AbstractContextManager[Recorder]]]:
-    """A context manager with the arguments of a constructor: for type checkers, help() and tab completion."""
-
-    def decorate(
-        function: Callable[..., Iterator[Recorder]],
-    ) -> Callable[_Options, AbstractContextManager[Recorder]]:
-        managed: Any = contextmanager(function)
-        managed.__signature__ = inspect.signature(constructor).replace(
-            return_annotation="AbstractContextManager[Recorder]"
-        )
-        checked: Callable[_Options, AbstractContextManager[Recorder]] = managed
-        return checked
-
-    return decorate
-
-
-@_with_options_of(Recorder)
+@with_options_of(Recorder)
 def record(
     path: str | os.PathLike[str] | None = None, *, overwrite: bool = False, **options: Any
 ) -> Iterator[Recorder]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from profiling_lab import _import_watch
 from profiling_lab.errors import UsageError
-from profiling_lab.recording import optimizer_steps, torch_import
+from profiling_lab.recording import optimizer_steps
 from profiling_lab.recording.signals import blocked, on_signal, signal_number
 
 if TYPE_CHECKING:
@@ -177,9 +178,13 @@ class ScheduleRunner:
         schedule: Schedule,
         wait_for_gpu: Callable[[], None],
         on_phase: Callable[[RecorderState], None] | None = None,
+        on_step: Callable[[int, bool], None] | None = None,
     ) -> None:
+        """on_step: called when a step has ended with the number of ended steps, and whether the next one is
+        recorded.
+        """
         self.schedule = schedule
-        self._on_phase = on_phase
+        self._on_phase, self._on_step = on_phase, on_step
         self.plan = _budget_plan(schedule)
         self.steps = 0
         """the number of ended steps"""
@@ -201,18 +206,17 @@ class ScheduleRunner:
     def start(self) -> None:
         """The recording has started: enter the state of step 0."""
         schedule = self.schedule
-        if schedule.signal is not None:
-            self._undo.append(on_signal(schedule.signal, self.toggle))
-            return
-        if schedule.by_clock:
-            self._at(schedule.delay_s, self._open_by_clock)
-            return
-        if schedule.by_steps:
+        if self._counts_steps:
             if schedule.step_by == "optimizer":
-                self._undo.append(torch_import.when_imported(self._follow_optimizers))
+                self._undo.append(_import_watch.when_imported(self._follow_optimizers))
             elif schedule.step_by.startswith("nvtx:"):
                 self._follow_ranges(schedule.step_by[len("nvtx:") :].strip())
-        self._enter(schedule.phase(0))
+        if schedule.signal is not None:
+            self._undo.append(on_signal(schedule.signal, self.toggle))
+        elif schedule.by_clock:
+            self._at(schedule.delay_s, self._open_by_clock)
+        else:
+            self._enter(schedule.phase(0))
 
     def stop(self) -> None:
         """Stop all changes, including those of a timer that has just expired. Safe to call twice."""
@@ -220,6 +224,10 @@ class ScheduleRunner:
             self._over = True
             while self._undo:
                 self._undo.pop()()
+
+    @property
+    def _counts_steps(self) -> bool:
+        return self.schedule.by_steps or self._on_step is not None
 
     @property
     def _elsewhere(self) -> bool:
@@ -233,7 +241,7 @@ class ScheduleRunner:
         with self._lock:
             counted_already = not self._told and self.steps > 0  # by the optimizer, just before
             self._told = True
-            if self.schedule.by_steps and not counted_already:
+            if self._counts_steps and not counted_already:
                 self._step_ended()
 
     def toggle(self) -> None:
@@ -260,10 +268,12 @@ class ScheduleRunner:
             return
         with self._lock:
             self.steps += 1
-            if self.plan is None:
-                self._enter(self.schedule.phase(self.steps))
-            else:
+            if self.plan is not None:
                 self._follow_budget(self.plan)
+            elif self.schedule.by_steps:
+                self._enter(self.schedule.phase(self.steps))
+            if self._on_step is not None and not self._over:
+                self._on_step(self.steps, self._phase is RecorderState.RECORD)
 
     def _follow_budget(self, plan: BudgetPlan) -> None:
         began = time.perf_counter()

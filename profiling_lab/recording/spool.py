@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,19 @@ def pieces(records: Records) -> Iterator[Records]:
 def global_tid(process: int, thread: Any) -> Any:
     """The globalTid of nsys: 24 bits each for process and thread."""
     return VIRTUAL_MACHINE | (process << 24) | thread
+
+
+def numbers_of(strings: list[str]) -> Callable[[str], int]:
+    """The number of a text among the strings of a capture; a text that is not among them is added."""
+    known = {text: number for number, text in enumerate(strings)}
+
+    def number(text: str) -> int:
+        if text not in known:
+            known[text] = len(strings)
+            strings.append(text)
+        return known[text]
+
+    return number
 
 
 class StringTable:

@@ -150,3 +150,17 @@ def _process(file: int) -> int:
         if len(block) == 24 and block[:4] == b"PLSL":
             return int(struct.unpack_from("=I", block, 20)[0])
     return 0
+
+
+def why_taken(taken: OccupiedError) -> str:
+    """The sentence for people, of a recording that cannot begin."""
+    if taken.occupant is Occupant.LIVE:
+        by = f" (process {taken.process})" if taken.process else ""
+        return f"{taken.path} is being written by a running recording{by}; choose another name"
+    if taken.occupant is Occupant.DEAD:
+        return (
+            f"{taken.path} belongs to a recording that was not finished: profiling-lab recover turns it "
+            "into a file, "
+            "overwrite=True (--overwrite) deletes it"
+        )
+    return f"{taken.path} cannot be written by the recorder: it is a link, a folder or another user's file"

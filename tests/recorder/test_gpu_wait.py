@@ -167,6 +167,9 @@ spin = cupy.RawKernel('extern "C" __global__ void spin(long long n) {'
 def launch(): spin((1,), (1,), (cupy.int64(200_000_000),))
 """,
     "numba": """
+import numpy
+for old, new in ("row_stack", "vstack"), ("in1d", "isin"), ("trapz", "trapezoid"):
+    if not hasattr(numpy, old): setattr(numpy, old, getattr(numpy, new))  # numba-cuda 0.30 wants NumPy 2.4's
 from numba import cuda, int64
 @cuda.jit
 def spin(n, out):

@@ -332,7 +332,7 @@ def test_every_column_is_thought_of() -> None:
         "graphId", "graphExecId", "deprecatedSrcId", "srcDeviceId", "srcContextId", "dstDeviceId",
         "dstContextId",
         "callchainId", "eventId", "eventSyncId", "rangeId", "domainId", "nullStreamId", "hwId", "vmId",
-        "parentContextId",
+        "parentContextId", "setId",
     }  # fmt: skip
 
 

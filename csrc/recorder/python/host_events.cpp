@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "recorder/python/sampler.h"
 #include "recorder/python/stacks.h"
 #include "recorder/system/clock.h"
 
@@ -42,7 +43,8 @@ void began(Kind kind) noexcept {
 
 void ended(Kind kind, std::string text) {
   const uint64_t start_ns = std::exchange(began_ns[static_cast<size_t>(kind)], 0);
-  if (!on || !start_ns) return;
+  if (!on || !start_ns || PythonSampler::leaves_out_this_thread())
+    return;  // what we do ourselves is no event
   const uint64_t end_ns = now_ns();
   if (end_ns < start_ns + kShortestNs) return;
   const auto thread = static_cast<uint32_t>(syscall(SYS_gettid));

@@ -91,6 +91,10 @@ void PythonSampler::leave_out_this_thread() noexcept {
   g_left_out = PyThreadState_GetID(PyThreadState_Get());
 }
 
+bool PythonSampler::leaves_out_this_thread() noexcept {
+  return g_left_out == PyThreadState_GetID(PyThreadState_Get());
+}
+
 void PythonSampler::after_fork_child() noexcept { g_active = nullptr; }
 
 void PythonSampler::run() {

@@ -39,6 +39,7 @@ class PythonSampler {
   std::vector<spool::Sample> take();
   // GIL held. The calling thread is not sampled from here on, until the next start().
   static void leave_out_this_thread() noexcept;
+  static bool leaves_out_this_thread() noexcept;
   // In a forked child, which has no sampler thread.
   static void after_fork_child() noexcept;
 

@@ -28,6 +28,7 @@ _BY_NAME = {
     **dict.fromkeys(("demangledName", "shortName", "mangledName", "nameId", "textId", "jsonTextId"),
                     ColumnKind.STRING),
     **dict.fromkeys(("functionId", "fileId", "nodeNameId"), ColumnKind.STRING),
+    **dict.fromkeys(("kindId", "mathId", "shapesId"), ColumnKind.STRING),
     **dict.fromkeys(("stackId", "parentId"), ColumnKind.STACK),
     "frameId": ColumnKind.FRAME,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from profiling_lab.recording.tables.schema import column_names
 # CUPTI's numbers -> nsys' numbers (its ENUM_* tables).
 _MEMORY_KIND_UNKNOWN = 7
 _OVERHEAD_TYPE = {1: 2, 1 << 16: 3, 2 << 16: 4, 3 << 16: 5, 4 << 16: 6, 5 << 16: 7, 6 << 16: 8}
-_OVERHEAD_EVENT_CLASS = 103
+OVERHEAD_EVENT_CLASS = 103
 
 API_DRIVER, API_LINKED, API_BACKWARD = 1, 2, 4
 
@@ -206,7 +206,7 @@ def _overheads(spool: Spool, strings: StringTable, o: Records) -> Any:
     labels = {kind: strings.id(text) for kind, text in _OVERHEAD_TEXT.items() if kind in kinds}
     columns = {
         **_times(spool, o),
-        "eventClass": _OVERHEAD_EVENT_CLASS,
+        "eventClass": OVERHEAD_EVENT_CLASS,
         "globalTid": global_tid(spool.process, int64(o["thread"])),
         "nameId": np.asarray([labels[kind] for kind in kinds], dtype=np.int64),
         "overheadType": np.asarray(kinds, dtype=np.int64),

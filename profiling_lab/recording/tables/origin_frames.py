@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling_lab.recording.generated_code import written_name
 from profiling_lab.recording.meta_names import GENERATED_CODE
-from profiling_lab.recording.spool import Records, Spool
+from profiling_lab.recording.spool import Records, Spool, numbers_of
 
 _MOST_ADDED = 1000
 """frames per stack, so that a crafted capture cannot grow without limit"""
@@ -30,14 +30,7 @@ def with_origins(spool: Spool, nodes: Records) -> Records:
     known = json.loads(spool.meta.get(GENERATED_CODE, "{}"))
     if not known:
         return nodes
-    texts = {text: number for number, text in enumerate(spool.strings)}
-
-    def number(text: str) -> int:
-        if text not in texts:
-            texts[text] = len(spool.strings)
-            spool.strings.append(text)
-        return texts[text]
-
+    number = numbers_of(spool.strings)
     file_of = {number(path): path for path in known["files"]}
     lines_of = {path: [line for line, _ in entries] for path, entries in known["files"].items()}
     changed, added = nodes.copy(), []

@@ -138,6 +138,31 @@ PYREC_TABLES: dict[str, str] = {
     # Of the lines in PYREC_FRAME the text, where it is known.
     "PYREC_SOURCE": """
         fileId INTEGER, line INTEGER, text TEXT""",
+    # Only with `record --memory`: what torch's caching allocator did. action: trace.memory_history.Action.
+    # address: of OOM the free memory of the device.
+    "PYREC_MEMORY_EVENT": """
+        start INTEGER NOT NULL, globalPid INTEGER, deviceId INTEGER, action INTEGER NOT NULL, address INTEGER,
+        bytes INTEGER, stackId INTEGER""",
+    # What it held at the end, and its blocks in use.
+    "PYREC_MEMORY_SEGMENT": """
+        globalPid INTEGER, deviceId INTEGER, address INTEGER, bytes INTEGER, isExpandable INTEGER""",
+    "PYREC_MEMORY_BLOCK": """
+        globalPid INTEGER, deviceId INTEGER, address INTEGER, bytes INTEGER, requestedBytes INTEGER,
+        isAllocated INTEGER""",
+    # torch.cuda.memory_stats at the end. mostEvents: older events were dropped; NULL: not known.
+    "PYREC_MEMORY_DEVICE": """
+        globalPid INTEGER, deviceId INTEGER, mostEvents INTEGER, allocatedPeak INTEGER, reservedPeak INTEGER,
+        allocated INTEGER, reserved INTEGER, totalMemory INTEGER, settings TEXT""",
+    # When the recorder looked at tensors, and what it saw. kind: trace.memory_history.TensorKind.
+    "PYREC_MEMORY_SAMPLE": """
+        start INTEGER NOT NULL, globalPid INTEGER, setId INTEGER""",
+    "PYREC_MEMORY_TENSOR": """
+        globalPid INTEGER, setId INTEGER, address INTEGER, kind INTEGER""",
+    # Only with --work: per operator call of one step what it must do. flops NULL: not counted; kindId: the
+    # kind of operator, mathId: the dtype of the FLOPs ('' none), shapesId: of its inputs, as texts.
+    "PYREC_WORK": """
+        start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER, flops INTEGER,
+        readBytes INTEGER, writtenBytes INTEGER, kindId INTEGER, mathId INTEGER, shapesId INTEGER""",
     # Names given through NVTX: of streams, events, contexts, devices and other resources.
     # type and identifier are NVTX's: 0x50001 is a cudaStream_t, whose handle is the identifier.
     "PYREC_RESOURCE": """

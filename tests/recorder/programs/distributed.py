@@ -63,7 +63,7 @@ def main(path: str) -> None:
 
     for _ in range(3):  # DDP sorts its buckets after the first backward
         step()
-    with profiling_lab.record(path.format(rank=rank)):
+    with profiling_lab.record(path):
         for _ in range(3):
             step()
     dist.destroy_process_group()

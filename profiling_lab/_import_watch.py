@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call an action as soon as the script has imported a module, without importing it ourselves."""
+"""Calls an action as soon as the program has imported a module, without importing it ourselves."""
 
 from __future__ import annotations
 
