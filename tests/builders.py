@@ -47,6 +47,7 @@ SCHEMA = {
     "CUDA_CALLCHAINS": "id! symbol! module! unresolved originalIP stackDepth!",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": "start! end! globalTid correlationId nameId overheadType!",
     "PROFILER_OVERHEAD": "start! end! globalTid nameId! overheadType!",
+    "OSRT_API": "start! end! eventClass globalTid correlationId nameId! returnValue nestingLevel callchainId",
     "CUDA_GPU_MEMORY_USAGE_EVENTS": "start! globalPid deviceId! bytes! memKind! memoryOperationType!",
     "ThreadNames": "nameId! priority globalTid",
     "PROCESSES": "globalPid pid name:text",
@@ -67,6 +68,14 @@ SCHEMA = {
     "PYREC_HOST_EVENT": "start! end! globalTid nameId stackId",
     "PYREC_WINDOW": "start! end firstStep",
     "PYREC_SOURCE": "fileId line text:text",
+    "PYREC_MEMORY_EVENT": "start! globalPid deviceId action! address bytes stackId",
+    "PYREC_MEMORY_SEGMENT": "globalPid deviceId address bytes isExpandable",
+    "PYREC_MEMORY_BLOCK": "globalPid deviceId address bytes requestedBytes isAllocated",
+    "PYREC_MEMORY_DEVICE": "globalPid deviceId mostEvents allocatedPeak reservedPeak allocated reserved "
+    "totalMemory settings:text",
+    "PYREC_MEMORY_SAMPLE": "start! globalPid setId",
+    "PYREC_MEMORY_TENSOR": "globalPid setId address kind",
+    "PYREC_WORK": "start! end! globalTid nameId flops readBytes writtenBytes kindId mathId shapesId",
 }
 
 
@@ -308,6 +317,33 @@ class TraceBuilder:
             globalTid=self.tid(1),
             nameId=self.string(text),
             stackId=self._stack_id(parse_stack(stack)),
+        )
+
+    def operator(
+        self,
+        name: str,
+        *gpu_ns: int,
+        flops: int | None = None,
+        read: int = 0,
+        written: int = 0,
+        kind: str = "elementwise",
+        math: str = "",
+        **how: Any,
+    ) -> TraceBuilder:
+        """An operator whose work was counted, with a kernel of each of these times; `how` as for `launch`."""
+        start_ns = self.now_ns - 100
+        for i, ns in enumerate(gpu_ns):
+            self.launch(f"{name.split('::')[-1]}_kernel{i}", ns, **how)
+        texts = {"nameId": name, "kindId": kind, "mathId": math, "shapesId": "[8, 8]"}
+        return self.row(
+            "PYREC_WORK",
+            start=start_ns,
+            end=self.now_ns - 1000,
+            globalTid=self.tid(how.get("thread", 1)),
+            flops=flops,
+            readBytes=read,
+            writtenBytes=written,
+            **{column: self.string(text) for column, text in texts.items()},
         )
 
     def source(self, file: str, line: int, text: str) -> TraceBuilder:

@@ -32,7 +32,8 @@ from profiling_lab.analysis.gaps.gaps import gaps
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
-from profiling_lab.analysis.memory import memory_peaks
+from profiling_lab.analysis.memory.memory import memory
+from profiling_lab.analysis.memory.peaks import memory_peaks
 from profiling_lab.analysis.overlap.overlap import overlap
 from profiling_lab.analysis.steps import steps
 from profiling_lab.analysis.syncs import syncs
@@ -44,7 +45,8 @@ from profiling_lab.trace.kineto.source import ChromeSource
 HANG_SECONDS = 60
 TABLES = ("operations", "calls", "operators", "python", "syncs", "overheads", "flows", "memory")
 PID, MAIN, ENGINE = 11, 11, 12
-MEMORY = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Reserved": 1 << 21}
+MEMORY = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Reserved": 1 << 21, "Addr": 4096}
+MEMORY |= {"Total Allocated": 512}
 EVALUATES = "autograd::engine::evaluate_function"
 
 Document = dict[str, Any]
@@ -283,6 +285,8 @@ def ask(path: Path) -> str:
             len(list(source.noted_collectives())) == len(source.noted_collectives()) <= len(trace.operations)
         )
         memory_peaks(trace)
+        if trace.source.memory_history():
+            memory(trace)
         assert trace.launch_shapes is None or len(trace.launch_shapes.number) == len(trace.operations)
         assert trace.input_shapes is None or len(trace.input_shapes.number) == len(trace.ranges)
         assert len(source.syncs(trace)) == len(source.events["syncs"]["thread"])

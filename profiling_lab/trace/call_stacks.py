@@ -14,6 +14,7 @@ from profiling_lab.trace.stacks import Stacks
 
 EXACT_LINES = "torch.profiler call stacks"
 FUNCTION_LINES = "torch.profiler Python functions"
+HLO_LINES = "HLO metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class StacksFound:
     """The origin of the Python stacks of a file, and how many could not be used."""
 
     form: str
-    """'recorder', 'nsys', 'call chains', EXACT_LINES, FUNCTION_LINES, or '' if there are none"""
+    """'recorder', 'nsys', 'call chains', EXACT_LINES, FUNCTION_LINES, HLO_LINES, or '' if there are none"""
     recorded: int
     """recorded stacks, including those that could not be read or matched with a call"""
     without_payload: int

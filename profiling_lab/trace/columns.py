@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab import _analysis
+
 I32: TypeAlias = npt.NDArray[np.int32]
 I64: TypeAlias = npt.NDArray[np.int64]
 U8: TypeAlias = npt.NDArray[np.uint8]
@@ -202,6 +204,11 @@ class Overheads:
     kind: U8
     """OverheadKind"""
 
+    @classmethod
+    def none(cls) -> Overheads:
+        nothing, number = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        return cls(nothing, nothing, number, number, np.empty(0, dtype=np.uint8))
+
     def __len__(self) -> int:
         return len(self.start_ns)
 
@@ -216,22 +223,25 @@ class Syncs:
     correlation: I64
     kind: U8
     """SyncKind"""
+    stream: I64
+    """that is waited for, or that waits for an event; -1 unknown, or all"""
+
+    @classmethod
+    def none(cls) -> Syncs:
+        nothing, number = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        return cls(nothing, nothing, number, nothing, np.empty(0, dtype=np.uint8), nothing)
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
 
 def dense(values: npt.NDArray[Any]) -> tuple[I32, npt.NDArray[Any]]:
-    """Number the distinct values 0 .. n-1 in order of appearance: (number per row, the distinct values).
+    """Number the distinct integers 0 .. n-1 in order of appearance: (number per row, the distinct values).
 
     Hashing, not sorting: the columns of a trace have millions of rows and few distinct values.
     """
-    import pyarrow as pa
-
-    coded = pa.array(values).dictionary_encode()
-    return coded.indices.to_numpy(zero_copy_only=False).astype(
-        np.int32, copy=False
-    ), coded.dictionary.to_numpy()
+    number, distinct = _analysis.numbering(np.ascontiguousarray(values, dtype=np.int64))
+    return number, distinct.astype(values.dtype, copy=False)
 
 
 def full(size: int, value: int, dtype: Any = np.int64) -> npt.NDArray[Any]:

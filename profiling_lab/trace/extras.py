@@ -115,6 +115,37 @@ class MemoryEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkRows:
+    """What the operators of one step must do, per call: counted from shapes, not measured."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I32
+    thread: I32
+    name: I32
+    """row of `names`"""
+    names: tuple[str, ...]
+    flops: I64
+    """-1: not counted"""
+    read_bytes: I64
+    written_bytes: I64
+    kind: I32
+    """row of `kinds`"""
+    kinds: tuple[str, ...]
+    """matmul, convolution, elementwise, ..."""
+    math: I32
+    """row of `maths`"""
+    maths: tuple[str, ...]
+    """what the FLOPs are done in: bfloat16, tf32, ...; '' none"""
+    shapes: I32
+    """row of `texts`"""
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class HostSpans:
     """Intervals of host threads."""
 

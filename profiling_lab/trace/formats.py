@@ -10,9 +10,19 @@ from pathlib import Path
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.kineto.pieces import BOM, GZIP, unpacked_head
 from profiling_lab.trace.nsys import MAGIC, SUFFIXES
+from profiling_lab.trace.rocprof import METADATA, ROOT
+from profiling_lab.trace.snapshot.plain_pickle import is_pickle
 from profiling_lab.trace.source import Source
+from profiling_lab.trace.xplane import begins_xspace
 
 _HEAD_BYTES = 4096
+_ROOT_WITHIN = 64
+_CONVERT = {
+    ".nsys-rep": "an nsys report; convert it first: nsys export --type=sqlite --include-json=true {}",
+    ".qdrep": "an nsys report; convert it first: nsys export --type=sqlite --include-json=true {}",
+    ".csv": "a CSV file, which is not read; rocprofv3 --output-format rocpd, or json, notes more",
+    ".pftrace": "a Perfetto trace, which is not read; record with rocprofv3 --output-format rocpd, or json",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +40,15 @@ def _is_json(head: bytes) -> bool:
 
 
 # A reader is imported when a file of its kind is opened: no command waits for the others.
-def _nsys(path: Path) -> Source:
-    from profiling_lab.trace.nsys.source import SqliteSource
+def _sqlite(path: Path) -> Source:
+    from profiling_lab.trace.nsys.source import SqliteSource, open_file
 
-    return SqliteSource(path)
+    file = open_file(path)
+    if not any(table.startswith(METADATA) for table in file.tables):
+        return SqliteSource(path, file)
+    from profiling_lab.trace.rocprof.source import RocprofSource
+
+    return RocprofSource.of_database(file)
 
 
 def _kineto(path: Path) -> Source:
@@ -42,14 +57,37 @@ def _kineto(path: Path) -> Source:
     return ChromeSource(path)
 
 
+def _xplane(path: Path) -> Source:
+    from profiling_lab.trace.xplane.source import XPlaneSource
+
+    return XPlaneSource(path)
+
+
+def _rocprof_json(path: Path) -> Source:
+    from profiling_lab.trace.rocprof.source import RocprofSource
+
+    return RocprofSource.of_json(path)
+
+
+def _snapshot(path: Path) -> Source:
+    from profiling_lab.trace.snapshot.source import SnapshotSource
+
+    return SnapshotSource(path)
+
+
+# The first that recognizes a file reads it.
 FORMATS = (
     Format(
-        _nsys,
-        "an SQLite file from `profiling-lab record` or `nsys export --type=sqlite`",
-        (".sqlite",),
+        _sqlite,
+        "an SQLite file from `profiling-lab record`, `nsys export --type=sqlite` or rocprofv3 (rocpd), also "
+        "inside of gzip",
+        (".sqlite", ".sqlite.gz", ".db"),
         lambda head: head.startswith(MAGIC),
     ),
+    Format(_xplane, "an XPlane file of JAX or XLA", (".xplane.pb", ".xplane.pb.gz"), begins_xspace),
+    Format(_rocprof_json, "the JSON of rocprofv3", (), lambda head: ROOT.encode() in head[:_ROOT_WITHIN]),
     Format(_kineto, "the JSON of torch.profiler", (".json", ".json.gz"), _is_json),
+    Format(_snapshot, "a memory snapshot of torch (a pickle)", (".pickle", ".pickle.gz"), is_pickle),
 )
 ENDINGS = tuple(ending for known in FORMATS for ending in known.endings)
 
@@ -61,16 +99,13 @@ def open_source(path: Path) -> Source:
     except OSError as error:  # no permission for a parent folder, or the name is too long
         raise UnreadableInputError(f"{path} cannot be read: {error.strerror}") from None
     if is_folder:
-        return _nsys(path)  # tables as Parquet files
+        return _sqlite(path)  # tables as Parquet files
     head = _head(path)
     for known in FORMATS:
         if known.recognizes(head):
             return known.source(path)
-    if path.suffix in (".nsys-rep", ".qdrep"):
-        raise UnreadableInputError(
-            f"{path} is an nsys report; convert it first: "
-            f"nsys export --type=sqlite --include-json=true {path}"
-        )
+    if (kind := _CONVERT.get(path.suffix)) is not None:
+        raise UnreadableInputError(f"{path} is {kind.format(path)}")
     expected = ", or ".join(known.title for known in FORMATS)
     raise UnreadableInputError(f"{path} is not a trace: expected {expected}")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
@@ -49,26 +50,29 @@ class Ownership:
         """
         if self.paths:
             return any(_under(file, path) for path in self.paths)
-        if file == "<string>":
-            return main_is_string
-        if not file or (file.startswith("<") and not _INTERACTIVE.match(file)):
-            return False
-        if _TAUGHT.search(file):
-            return True
-        if _LAUNCHER.search(file):
-            return False
-        return not any(
-            p.search(file)
-            for p in (
-                _INSTALLED,
-                _STANDARD_LIBRARY,
-                _TORCH,
-                _CUT_LIBRARY,
-                _GENERATED,
-                INDUCTOR,
-                _THIS_PACKAGE,
-            )
+        return main_is_string if file == "<string>" else _is_own(file)
+
+
+@lru_cache(maxsize=1 << 16)  # a trace has few files, and asks for those of every frame of every sample
+def _is_own(file: str) -> bool:
+    if not file or (file.startswith("<") and not _INTERACTIVE.match(file)):
+        return False
+    if _TAUGHT.search(file):
+        return True
+    if _LAUNCHER.search(file):
+        return False
+    return not any(
+        p.search(file)
+        for p in (
+            _INSTALLED,
+            _STANDARD_LIBRARY,
+            _TORCH,
+            _CUT_LIBRARY,
+            _GENERATED,
+            INDUCTOR,
+            _THIS_PACKAGE,
         )
+    )
 
 
 def without_a_file(paths: Iterable[str], files: Iterable[str]) -> list[str]:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replace CUDA terms by ROCm terms for traces of AMD GPUs, which have no CUPTI, nsys or ncu."""
+"""Say in the words of a trace's own platform how to record what is missing, and what to do.
+
+Traces of AMD GPUs have no CUPTI, nsys or ncu. What a trace of rocprofv3 or of JAX lacks is recorded with
+these, and a JAX program has no use for an option of torch.
+"""
 
 from __future__ import annotations
 
 import re
 
+from profiling_lab.trace.platform_words import ROCM, ROCPROF, XLA, Words
 from profiling_lab.trace.source import Tables
 
 ROCM_METHOD = "software (activity records of roctracer or rocprofiler)"
@@ -13,38 +18,13 @@ _HIP_CALL = re.compile(r"^hip[A-Z]")
 _ROCM_KERNEL = re.compile(r"^Cijk_|rocprim::|ck::tensor_operation|__amd_rocclr_|^miopen", re.IGNORECASE)
 _ROCM_GPU = re.compile(r"AMD|Instinct|Radeon|^gfx\d", re.IGNORECASE)
 
-# Recording hints, then terms. Longer patterns come before patterns that match a part of them.
-_WORDS = (
-    (
-        r"`profiling-lab record`[;,] (or )?(with )?nsys --python-backtrace\S+( --\S+)*",
-        "torch.profiler with with_stack=True",
-    ),
-    (r"`profiling-lab record`, `nsys profile[^`]*`, or torch\.profiler", "torch.profiler"),
-    (r"`profiling-lab record`, nsys from 2021 on, or torch\.profiler", "torch.profiler"),
-    (r"torch\.profiler, or nsys with --pytorch=\S+", "torch.profiler"),
-    (r"`nsys profile[^`]*`, or torch\.profiler", "torch.profiler"),
-    (
-        r"an export of nsys 2021\.2 or later, or torch\.profiler[^,;.]*( of torch 1\.9 or "
-        r"later)?",
-        "torch.profiler",
-    ),
-    (r"`profiling-lab record`, or nsys \d+", "`rocprofv3`, and a run without a profiler"),
-    (r"`ncu` with the metric \S+", "the counters of `rocprof-compute profile`"),
-    (r"\(cuDNN, FlashAttention-3\)", "(AOTriton, Composable Kernel)"),
-    (r"CUDNN_LOGLEVEL_DBG", "MIOPEN_LOG_LEVEL=6"),
-    (r"CUDA_MODULE_LOADING=EAGER", "HIP_ENABLE_DEFERRED_LOADING=0"),
-    (r"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
-    (r"\b[Tt]ensor cores\b", "matrix cores"),
-    (r"\bcuDNN\b", "MIOpen"),
-    (r"\bNCCL\b", "RCCL"),
-    (r"\bcuda(Memcpy|Memset|Malloc|Free|StreamWaitEvent)", r"hip\1"),
-    (r"(?<![.\w])CUDA(?=$|[ :,.;])", "HIP"),
-)
-_PATTERNS = tuple((re.compile(pattern), words) for pattern, words in _WORDS)
+_BY_RECORDER: dict[str, Words] = {"rocprofv3": ROCPROF, "XLA": XLA}
 
 
 def is_rocm(tables: Tables) -> bool:
-    """Whether the GPUs are AMD's, by the names of calls, kernels and GPUs."""
+    """Whether the GPUs are AMD's, by the recorder, or the names of calls, kernels and GPUs."""
+    if tables.recorder == "rocprofv3":
+        return True
     if any(_HIP_CALL.search(name) for name in tables.calls.names):
         return True
     if any(_ROCM_KERNEL.search(name) for name in tables.operations.names):
@@ -54,6 +34,21 @@ def is_rocm(tables: Tables) -> bool:
 
 def in_words_of_rocm(text: str) -> str:
     """A sentence about CUDA, rewritten for ROCm."""
-    for pattern, words in _PATTERNS:
-        text = pattern.sub(words, text)
+    return _replaced(text, ROCM)
+
+
+def in_words_of_jax(text: str) -> str:
+    """A sentence about torch and its tools, rewritten for a program of JAX."""
+    return _replaced(text, XLA)
+
+
+def in_words_of(tables: Tables, text: str) -> str:
+    """A sentence about CUDA and its tools, rewritten for the recorder and the GPUs of this trace."""
+    text = _replaced(text, _BY_RECORDER.get(tables.recorder, ()))
+    return _replaced(text, ROCM) if is_rocm(tables) else text
+
+
+def _replaced(text: str, words: Words) -> str:
+    for pattern, other in words:
+        text = re.sub(pattern, other, text)
     return text

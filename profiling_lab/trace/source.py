@@ -25,14 +25,18 @@ from profiling_lab.trace.extras import (
     LaunchShapes,
     MemoryEvents,
     Stream,
+    WorkRows,
 )
 from profiling_lab.trace.facts import Gpu, TraceInfo
+from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.spans import Pauses, Window
 from profiling_lab.trace.stacks import Stacks
 
-Recorder: TypeAlias = Literal["profiling_lab", "nsys", "torch.profiler"]
+Recorder: TypeAlias = Literal[
+    "profiling_lab", "nsys", "torch.profiler", "torch.cuda.memory", "rocprofv3", "XLA"
+]
 
 
 class Tables(Protocol):
@@ -108,6 +112,7 @@ class Source(Protocol):
 
     def overheads(self) -> Overheads:
         """Intervals in which the profiler or the driver delayed the program; empty if not recorded."""
+        return Overheads.none()
 
     def pauses(self, processes: I32) -> Pauses:
         """The pauses in the recording of these processes."""
@@ -123,6 +128,7 @@ class Source(Protocol):
 
     def job_facts(self) -> Mapping[str, object]:
         """`rank` and `world_size` if the recorder stored them, not validated."""
+        return {}
 
     def info(self, whole: Tables) -> TraceInfo:
         """The properties of the file, without the ranks of its processes."""
@@ -146,21 +152,34 @@ class Source(Protocol):
 
     def syncs(self, whole: Tables) -> Syncs:
         """Synchronisations recorded by CUPTI; empty if there are none."""
+        return Syncs.none()
 
     def launch_shapes(self, whole: Tables) -> LaunchShapes | None:
         """Per operation; None if the file has none."""
+        return None
 
     def input_shapes(self, whole: Tables) -> InputShapes | None:
         """Per range the input shapes of an operator; None if the file has no shapes."""
+        return None
 
     def range_styles(self, whole: Tables) -> U8:
         """The Style per range."""
 
     def memory(self) -> MemoryEvents | None:
         """Allocations of GPU memory; None if not recorded."""
+        return None
+
+    def memory_history(self) -> tuple[MemoryHistory, ...]:
+        """What torch's caching allocator did, per process and device; () if not recorded."""
+        return ()
+
+    def work(self) -> WorkRows | None:
+        """What the operators of one step must do; None if not counted."""
+        return None
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
-        """The collectives of these operations."""
+        """The collectives of these operations; None where nothing is known of one."""
+        return [None] * len(rows)
 
     def system_calls(self) -> HostSpans:
         """Blocking system calls, which nsys records with `--trace=osrt`."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import FARTHEST_NS, I64, dense
+from profiling_lab.trace.columns import FARTHEST_NS, I32, I64, dense
 from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.source import Tables
@@ -21,6 +21,7 @@ STEP_NAME = re.compile(
 _OPTIMIZER_RANGE = re.compile(r"^Optimizer\.step#")
 _OPTIMIZER_FILES = "/torch/optim/"
 # The least share of all launches that a repeating sequence must cover to count as steps.
+_LINES_KNOWN_FRAC = 0.9
 _PERIOD_COVERS_FRAC = 0.5
 # The largest share of launches without a recorded call for which calls still give the order.
 _UNRECORDED_FRAC = 0.01
@@ -109,7 +110,7 @@ def _launches(trace: Tables, process: int) -> npt.NDArray[np.intp]:
 
 
 def repeated_steps(trace: Tables, process: int) -> Found | None:
-    """Repetitions of the sequence of (kernel, line)."""
+    """Repetitions of the sequence of (kernel, line), or of lines: sizes that grow need other kernels."""
     operations, found = trace.operations, trace.attribution
     rows = np.flatnonzero(operations.process == process)
     launched = found.call[rows] >= 0
@@ -122,13 +123,22 @@ def repeated_steps(trace: Tables, process: int) -> Found | None:
     rows, time_ns = rows[order], time_ns[order]
     own = trace.stacks.own_rows(Ownership())[found.stack[rows]]
     symbols, _ = dense(operations.name[rows].astype(np.int64) << 32 | own)
+    last_ns = int(operations.end_ns[rows].max(initial=0))
+    steps = _repetitions(symbols, time_ns, last_ns)
+    if steps is None and (own > 0).mean() >= _LINES_KNOWN_FRAC:
+        turns = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
+        steps = _repetitions(dense(own[turns])[0], time_ns[turns], last_ns)
+    return steps
+
+
+def _repetitions(symbols: I32, time_ns: I64, last_ns: int) -> Found | None:
     first, length, times = _analysis.period_of(symbols)
-    if length * times < _PERIOD_COVERS_FRAC * len(rows) or not length:
+    if length * times < _PERIOD_COVERS_FRAC * len(symbols) or not length:
         return None
     at = first + length * np.arange(times + 1)
     starts = time_ns[at[:-1]]
     # A last repetition that ends with the trace ends with its last operation.
-    after = time_ns[at[-1]] if at[-1] < len(rows) else operations.end_ns[rows].max()
+    after = time_ns[at[-1]] if at[-1] < len(symbols) else last_ns
     ends = np.append(starts[1:], after)
     if (ends <= starts).any():
         return None

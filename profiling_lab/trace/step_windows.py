@@ -53,6 +53,11 @@ class StepWindows:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    @property
+    def are_named(self) -> bool:
+        """Whether the names are those of the program's ranges. Others only count, not always from 0."""
+        return self.sign in ("ProfilerStep", "range")
+
     def only(self, rows: npt.NDArray[np.intp]) -> StepWindows:
         """Some of the steps."""
         return replace(
@@ -67,7 +72,7 @@ class StepWindows:
         )
 
 
-def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
+def step_windows(trace: Tables, steps_by: str | None = None, *, whole: bool = False) -> StepWindows:
     """Find the steps of each process. In a window of a trace: the steps that are completely inside, else
     its parts.
 
@@ -75,6 +80,7 @@ def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
     Without it, in this order: ProfilerStep ranges; ranges named like a step (`training_step`, `iteration 3`);
     replays of a CUDA graph that does most of the work; from one optimizer.step to the next; the period of the
     launches; the whole window as one step.
+    whole: the whole of a trace is one step, whatever the signs.
 
     Raises UsageError if `steps_by` is not a regular expression, NotEnoughDataError if no range matches it
     or the trace has no GPU operation.
@@ -82,7 +88,7 @@ def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
     if not len(trace.operations):
         raise NotEnoughDataError(trace.why_empty())
     if trace.window is not None:
-        return _within(step_windows(trace.whole, steps_by), trace.window)
+        return _within(step_windows(trace.whole, steps_by, whole=whole), trace.window)
     if steps_by is not None:
         try:
             wanted = re.compile(steps_by)
@@ -103,7 +109,7 @@ def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
             lambda p: repeated_steps(trace, p),
         ),
     )
-    for sign, how, look in signs:
+    for sign, how, look in () if whole else signs:
         found = _everywhere(trace, look)
         if found is not None:
             names = sorted({re.sub(r"\d+$", "", n) for _, (_, _, each) in found for n in each})
@@ -116,8 +122,9 @@ def step_windows(trace: Tables, steps_by: str | None = None) -> StepWindows:
             windows = _renumbered(windows.only(np.flatnonzero(known)))
             # ProfilerSteps follow each other without gaps.
             return windows if sign == "ProfilerStep" else _on_the_gpu(trace, windows)
-    whole = _everywhere(trace, lambda p: whole_window(trace, p))
-    return _windows("window", "the whole window as one step: the trace has no sign of steps", whole or [])
+    everything = _everywhere(trace, lambda p: whole_window(trace, p))
+    why = "" if whole else ": the trace has no sign of steps"
+    return _windows("window", f"the whole window as one step{why}", everything or [])
 
 
 def _within(steps: StepWindows, window: Window) -> StepWindows:

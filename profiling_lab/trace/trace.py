@@ -23,10 +23,11 @@ from profiling_lab.trace.columns import (
     Overheads,
     Ranges,
     Syncs,
+    dense,
     full,
     rows_of,
 )
-from profiling_lab.trace.extras import Device, HostSamples, InputShapes, LaunchShapes
+from profiling_lab.trace.extras import Device, HostSamples, InputShapes, LaunchShapes, WorkRows
 from profiling_lab.trace.facts import Gpu
 from profiling_lab.trace.formats import open_source
 from profiling_lab.trace.operation_classes import device_tracks
@@ -52,10 +53,12 @@ class Trace:
         """the selected part of the recording; None for all of it"""
         self.repairs: dict[str, int] = {}
         """the number of repaired or skipped rows by kind of damage; complete after the columns were read"""
+        self._samples: dict[Ownership, HostSamples] = {}
 
     @classmethod
     def open(cls, path: str | Path) -> Trace:
-        """Open a trace, whatever its file name: our recording, SQLite from nsys, or JSON from torch.profiler.
+        """Open a trace, whatever its file name: our recording, SQLite from nsys, JSON from torch.profiler,
+        XPlane files of JAX, or a database or JSON of rocprofv3.
 
         Folders of Parquet or Arrow files from nsys (`nsys export --type=parquetdir`) work too.
 
@@ -111,7 +114,9 @@ class Trace:
 
     def samples(self, ownership: Ownership) -> HostSamples:
         """The samples of host threads. They need no GPU operation."""
-        return self.source.samples(ownership)
+        if ownership not in self._samples:
+            self._samples[ownership] = self.source.samples(ownership)
+        return self._samples[ownership]
 
     @cached_property
     def _call_table(self) -> CallTable:
@@ -186,7 +191,7 @@ class Trace:
     @cached_property
     def pauses(self) -> Pauses:
         """The pauses of the recording per process that used a GPU, in which nothing was recorded."""
-        return self.source.pauses(np.unique(self.whole.operations.process))
+        return self.source.pauses(np.sort(dense(self.whole.operations.process)[1]))
 
     @cached_property
     def syncs(self) -> Syncs:
@@ -203,6 +208,11 @@ class Trace:
     def input_shapes(self) -> InputShapes | None:
         """Input shapes of operators, recorded by emit_nvtx and torch.profiler with record_shapes=True."""
         return self.source.input_shapes(self)
+
+    @cached_property
+    def work(self) -> WorkRows | None:
+        """What the operators of one step must do, if the recorder counted it."""
+        return self.source.work()
 
     @cached_property
     def range_styles(self) -> U8:
@@ -357,6 +367,14 @@ class WindowedTrace(Trace):
     def samples(self, ownership: Ownership) -> HostSamples:
         whole = self.whole.samples(ownership)
         return rows_of(whole, self._of_window.host.touch(whole.process, whole.time_ns, whole.time_ns))
+
+    @cached_property
+    def source_texts(self) -> dict[tuple[str, int], str]:
+        return self.whole.source_texts
+
+    @cached_property
+    def work(self) -> WorkRows | None:
+        return self.whole.work
 
     @cached_property
     def overheads(self) -> Overheads:

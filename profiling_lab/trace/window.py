@@ -124,6 +124,13 @@ def _range(trace: Tables, text: str, processes: tuple[int, ...]) -> _Part:
     return f"{opens.strip() or 'the start'} to {closes.strip() or 'the end'}", spans, spans
 
 
+def moment(text: str) -> int:
+    """A time after the first event, in ns. Raises UsageError."""
+    if text.strip() != "0" and _TIME.match(text) is None:
+        raise UsageError(f"--at expects peak, end, or a time such as 1.5s, 350ms or 10us, not {text!r}")
+    return _time_ns(text, text)
+
+
 def _time_ns(text: str, whole: str) -> int:
     if text.strip() == "0":
         return 0
@@ -157,9 +164,10 @@ def _steps(trace: Tables, text: str, steps_by: str | None) -> _Part:
     names = dict.fromkeys(steps.names)
     first, last = next(iter(names)), next(reversed(names))
     shown = first if len(names) == 1 else f"{first} to {last}"
+    shown = f" (the program's {shown})" if steps.are_named else ""
     host = Spans.of(steps.process, steps.host_start_ns, steps.host_end_ns)
     gpu = Spans.of(steps.process, steps.start_ns, steps.end_ns)
-    return f"step {text} of 0 to {most - 1} ({shown})", host, gpu
+    return f"step {text} of 0 to {most - 1}{shown}", host, gpu
 
 
 def _index(text: str) -> int | slice:

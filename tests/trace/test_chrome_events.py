@@ -17,7 +17,7 @@ from fuzz_chrome import ENGINE, EVALUATES, MAIN, Document, Event, arrow, documen
 
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines import lines
-from profiling_lab.analysis.memory import MemoryPeak, memory_peaks
+from profiling_lab.analysis.memory.peaks import MemoryPeak, memory_peaks
 from profiling_lab.trace import Trace
 from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import OperationKind, OverheadKind, SyncKind
@@ -180,6 +180,7 @@ def test_waits_overheads_collectives_and_the_gpu(tmp_path: Path) -> None:
         noted = source.syncs(trace)
         assert noted.kind.tolist() == [SyncKind.STREAM] * 3 and noted.correlation.tolist() == [5, 15, 25]
         assert (noted.end_ns - noted.start_ns).tolist() == [9000] * 3
+        assert noted.stream.tolist() == [-1] * 3
         assert trace.overheads.kind.tolist() == [OverheadKind.LAZY_FUNCTION_LOADING] * 3
         assert set(trace.overheads.process.tolist()) == set(trace.calls.process.tolist()), (
             "pid -1 is the process"

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from builders import TraceBuilder
+from made_traces.xplane import training, write_space
 
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.lines import lines
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace import Trace
+from profiling_lab.trace.xplane import messages
 
 
 def missing(path: Path) -> None: ...
@@ -65,6 +69,21 @@ def broken_gzip(path: Path) -> None:
     path.write_bytes(gzip.compress(b"x" * 10_000)[:20])
 
 
+def packed_and_cut(path: Path) -> None:
+    truncated(path)
+    path.write_bytes(gzip.compress(path.read_bytes())[:3000])
+
+
+def packed_but_truncated_inside(path: Path) -> None:
+    truncated(path)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def packed_other_sqlite(path: Path) -> None:
+    other_sqlite(path)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
 @pytest.mark.parametrize(
     ("make", "name", "says"),
     [
@@ -78,16 +97,38 @@ def broken_gzip(path: Path) -> None:
         (overwritten, "t.sqlite", "cannot be read as SQLite"),
         (report_of_nsys, "run.nsys-rep", "nsys export --type=sqlite"),
         (broken_gzip, "t.json.gz", "cannot be decompressed"),
+        (packed_and_cut, "t.sqlite.gz", "truncated or damaged, it cannot be decompressed"),
+        (packed_but_truncated_inside, "t.sqlite.gz", "is a truncated SQLite file"),
+        (packed_other_sqlite, "t.sqlite.gz", "not a GPU trace"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_unreadable(tmp_path: Path, make: Callable[[Path], None], name: str, says: str) -> None:
+def test_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], name: str, says: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path = tmp_path / name
     make(path)
     with pytest.raises(UnreadableInputError, match=says) as caught:
         Trace.open(path)
     one_sentence(caught.value)
     assert caught.value.exit_code == 4
+    assert [*tmp_path.iterdir()] in ([], [path]), "what was unpacked is deleted"
+
+
+def test_an_xplane_file_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether protobuf is installed or not."""
+    messages.message_class.cache_clear()
+    messages._pool.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("google")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    path = write_space(tmp_path / "host.xplane.pb", training())
+    with pytest.raises(UnreadableInputError, match=r"pip install 'profiling-lab\[xplane\]'") as caught:
+        Trace.open(path)
+    assert "\n" not in str(caught.value)
+    messages.message_class.cache_clear()
+    messages._pool.cache_clear()
 
 
 def one_sentence(error: LabError) -> None:
@@ -153,3 +194,28 @@ def test_invalid_arguments_are_usage_errors(tmp_path: Path, wrong: dict[str, obj
     path = TraceBuilder().launch("gemm", 10, stack="a.py:1 f").write(tmp_path / "t.sqlite")
     with Trace.open(path) as trace, pytest.raises(UsageError, match="must be"):
         lines(trace, **wrong)  # type: ignore[arg-type]
+
+
+def test_sqlite_inside_of_gzip_is_read_as_the_file_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = TraceBuilder().launch("gemm", 10, stack="a.py:1 f").write(tmp_path / "t.sqlite")
+    packed = tmp_path / "t.sqlite.gz"
+    # two members, as `cat a.gz b.gz` makes them
+    packed.write_bytes(gzip.compress(plain.read_bytes()[:5000]) + gzip.compress(plain.read_bytes()[5000:]))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with Trace.open(packed) as trace, Trace.open(plain) as other:
+        assert lines(trace).rows == lines(other).rows
+        assert trace.path == packed
+    assert not [*temporary.iterdir()], "what was unpacked is deleted"
+
+
+def test_no_space_to_unpack_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = TraceBuilder().launch("gemm", 10).write(tmp_path / "t.sqlite")
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(UnreadableInputError, match="cannot be unpacked into a temporary file") as caught:
+        Trace.open(path)
+    one_sentence(caught.value)

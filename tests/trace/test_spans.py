@@ -31,7 +31,7 @@ def listed(process: np.ndarray, start: np.ndarray, end: np.ndarray) -> list[Inte
     return list(zip(process.tolist(), start.tolist(), end.tolist(), strict=True))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(INTERVALS, INTERVALS)
 def test_against_every_moment(of: list[Interval], asked: list[Interval]) -> None:
     spans = Spans.of(*columns(of))
@@ -60,7 +60,7 @@ def test_against_every_moment(of: list[Interval], asked: list[Interval]) -> None
             assert touches[i] == holds[i] == ((p, a) in inside)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(INTERVALS, INTERVALS)
 def test_intersection(one: list[Interval], other: list[Interval]) -> None:
     both = Spans.of(*columns(one)).intersect(Spans.of(*columns(other)))

@@ -102,7 +102,7 @@ def test_an_empty_window_says_what_there_is(three_steps: Path) -> None:
         trace.windowed(WindowSelection(range="1s:"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(
@@ -181,7 +181,10 @@ def test_an_operation_without_length_is_in_one_part(tmp_path: Path) -> None:
 def test_a_step_is_its_own_work_with_the_lines_of_the_whole(three_steps: Path) -> None:
     with Trace.open(three_steps) as trace:
         part = trace.windowed(WindowSelection(step="1"))
-        assert part.window is not None and part.window.text == "step 1 of 0 to 2 (training_step #2)"
+        assert (
+            part.window is not None
+            and part.window.text == "step 1 of 0 to 2 (the program's training_step #2)"
+        )
         assert names(part) == ["gemm", "gemm_bwd"] and part.operations.duration_ns.tolist() == [30 * US] * 2
         (row,) = lines(part).rows
         assert (row.forward_ns, row.backward_ns) == (30 * US, 30 * US)

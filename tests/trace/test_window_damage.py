@@ -36,7 +36,6 @@ WINDOWS = (
     WindowSelection(range="1ns:", devices=(0,), ranks=(0,)),
 )
 EXTRA = {
-    "OSRT_API": "start! end! globalTid nameId!",
     "SCHED_EVENTS": "start! isSchedIn! globalTid",
     "COMPOSITE_EVENTS": "id! start! globalTid",
     "SAMPLING_CALLCHAINS": "id! symbol! module! unresolved stackDepth!",
@@ -69,13 +68,16 @@ def with_host_tables(path: Path) -> Path:
     with sqlite3.connect(path) as file:
         (tid,) = file.execute("SELECT globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME LIMIT 1").fetchone()
         (start,) = file.execute("SELECT min(start) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
-        for table, columns in EXTRA.items():
+        for table, columns in ({"OSRT_API": SCHEMA["OSRT_API"]} | EXTRA).items():
             SCHEMA.setdefault(table, columns)
             file.execute(f"DROP TABLE IF EXISTS {table}")
             file.execute(create_table(table))
         for i in range(12):
             at = start + 7_000 * i
-            file.execute("INSERT INTO OSRT_API VALUES (?, ?, ?, 1)", (at, at + 2_000, tid))
+            file.execute(
+                "INSERT INTO OSRT_API (start, end, globalTid, nameId) VALUES (?, ?, ?, 1)",
+                (at, at + 2_000, tid),
+            )
             file.execute("INSERT INTO SCHED_EVENTS VALUES (?, ?, ?)", (at, i % 2, tid))
             file.execute("INSERT INTO COMPOSITE_EVENTS VALUES (?, ?, ?)", (i, at, tid))
             file.execute("INSERT INTO SAMPLING_CALLCHAINS VALUES (?, 1, 2, 0, 0)", (i,))

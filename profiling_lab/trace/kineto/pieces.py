@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +26,8 @@ class Pieces:
         """the gzip data is truncated or damaged; the data before the damage was returned"""
 
     def __iter__(self) -> Iterator[bytes]:
+        from concurrent.futures import ThreadPoolExecutor  # detecting a format does not wait for it
+
         try:
             with self.path.open("rb") as file, ThreadPoolExecutor(1) as reader:
                 pieces = self._pieces(file)

@@ -57,11 +57,13 @@ from profiling_lab.trace.kineto.devices import gpu_of, listed_devices
 from profiling_lab.trace.kineto.events import ChromeEvents, Table, read_events
 from profiling_lab.trace.kineto.flows import counters_told_apart, evaluates_a_node
 from profiling_lab.trace.kineto.info import PLAUSIBLE_EPOCH_NS, kineto_info
+from profiling_lab.trace.kineto.memory_history import chrome_memory_history
 from profiling_lab.trace.kineto.overheads import chrome_overheads
 from profiling_lab.trace.kineto.processes import Processes
 from profiling_lab.trace.kineto.shapes import input_shapes, launch_shapes
 from profiling_lab.trace.kineto.stacks import BLEED_NS, PythonStacks, parse_frame, python_stacks
 from profiling_lab.trace.kineto.syncs import chrome_syncs
+from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.source import Recorder, Source, Tables
 from profiling_lab.trace.stacks import StackBuilder, Stacks
@@ -188,6 +190,10 @@ class ChromeSource(Source):
         change = np.where(rows["bytes"] == NO_SEQUENCE, 0, rows["bytes"])
         process = self._ids.of_slices(rows)[0]
         return MemoryEvents(process, rows["device"], rows["time_ns"], change, rows["reserved"])
+
+    def memory_history(self) -> tuple[MemoryHistory, ...]:
+        process, thread = self._ids.of_slices(self.events.memory)
+        return chrome_memory_history(self.events.memory, process, thread, self.ranges())
 
     def noted_collectives(self) -> Collectives:
         """The collectives of communication kernels, as in the file."""

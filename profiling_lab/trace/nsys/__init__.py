@@ -3,5 +3,7 @@
 
 MAGIC = b"SQLite format 3\x00"
 """how an SQLite file begins"""
+GZIP = b"\x1f\x8b"
+"""how a gzip file begins, which may hold one"""
 SUFFIXES = (".parquet", ".arrow")
 """of the files in a folder of tables"""

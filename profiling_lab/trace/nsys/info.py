@@ -198,8 +198,8 @@ def _recorded(file: SqliteFile, recorder_facts: dict[str, str], whole: Tables) -
         Recorded(
             "memory",
             "GPU memory allocations",
-            rows("CUDA_GPU_MEMORY_USAGE_EVENTS"),
-            nsys("--cuda-memory-usage=true"),
+            rows("CUDA_GPU_MEMORY_USAGE_EVENTS") + rows("PYREC_MEMORY_EVENT"),
+            "profiling-lab record --memory" if is_ours else "--cuda-memory-usage=true",
         ),
         Recorded(
             "gpu_metrics",
@@ -234,6 +234,12 @@ def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
                 "API calls in backward, with their autograd node",
                 linked,
                 "a backward pass while recording",
+            ),
+            Recorded(
+                "work",
+                "operators of one step with their FLOPs and bytes",
+                _rows(file, "PYREC_WORK"),
+                "profiling-lab record --work",
             ),
         ]
     where = "WHERE eventType IN (59, 60) AND text LIKE '%, seq = %'"

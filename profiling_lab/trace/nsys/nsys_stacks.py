@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -95,12 +94,15 @@ def _where(texts: list[str], test: Callable[[str], bool]) -> npt.NDArray[np.bool
 
 def payload_frames(text: str, strings: Strings, schema: str) -> tuple[Frame, ...]:
     """The frames of a payload, innermost first; empty if it is not a payload of this schema."""
+    import msgspec  # our own recordings do not need it
+
     try:
         frames = msgspec.json.decode(text.encode())[schema]["Frames"]
-        return tuple(
-            Frame(_text(frame["Function"], strings), _text(frame["File"], strings), int(frame["Line"]))
-            for frame in frames
-        )
+        keys = [(frame["Function"], frame["File"], frame["Line"]) for frame in frames]
+        for function, file, line in set(keys) - strings.frames.keys():
+            frame = Frame(_text(function, strings), _text(file, strings), int(line))
+            strings.frames[function, file, line] = frame
+        return tuple(map(strings.frames.__getitem__, keys))
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         return ()
 

@@ -22,6 +22,7 @@ import pyarrow.parquet
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.nsys import SUFFIXES
+from profiling_lab.trace.nsys.connection import Connection
 from profiling_lab.trace.nsys.sqlite_file import WHOLE, SqliteFile
 
 _T = TypeVar("_T")
@@ -35,8 +36,6 @@ class ParquetFolder(SqliteFile):
     _loaded: dict[str, set[str]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        import adbc_driver_sqlite.dbapi
-
         self._files = _table_files(self.path)
         if not self._files:
             raise UnreadableInputError(
@@ -44,7 +43,7 @@ class ParquetFolder(SqliteFile):
                 "a trace was expected"
             )
         self._columns = {table: self._names(table) for table in sorted(self._files)}
-        self._connection = adbc_driver_sqlite.dbapi.connect(":memory:", autocommit=True)
+        self._connection = Connection(":memory:")
 
     @property
     def size_bytes(self) -> int:
@@ -102,8 +101,7 @@ class ParquetFolder(SqliteFile):
             return
         wanted = [name for name in self.columns(table) if name in loaded | set(named)]
         try:
-            with self._connection.cursor() as cursor:
-                cursor.adbc_ingest(table, self._batches_of(table, wanted), mode="replace")
+            self._connection.ingest(table, self._batches_of(table, wanted), "replace")
         except UnreadableInputError:
             raise
         except Exception as error:

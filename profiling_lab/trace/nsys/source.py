@@ -22,15 +22,19 @@ from profiling_lab.trace.extras import (
     LaunchShapes,
     MemoryEvents,
     Stream,
+    WorkRows,
 )
 from profiling_lab.trace.facts import Gpu, TraceInfo
+from profiling_lab.trace.memory_history import MemoryHistory
+from profiling_lab.trace.nsys import GZIP
 from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
 from profiling_lab.trace.nsys.devices import read_devices, read_gpus
 from profiling_lab.trace.nsys.host_spans import read_host_events, read_off_cpu, read_system_calls
 from profiling_lab.trace.nsys.info import sqlite_info
 from profiling_lab.trace.nsys.input_shapes import read_input_shapes
 from profiling_lab.trace.nsys.launch_shapes import read_launch_shapes
-from profiling_lab.trace.nsys.memory import read_memory
+from profiling_lab.trace.nsys.memory.history import read_memory_history
+from profiling_lab.trace.nsys.memory.usage import read_memory
 from profiling_lab.trace.nsys.nccl_calls import read_collectives
 from profiling_lab.trace.nsys.nvtx import NvtxRows, read_nvtx
 from profiling_lab.trace.nsys.operations import TABLES, read_operations
@@ -45,6 +49,7 @@ from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.nsys.streams import read_streams
 from profiling_lab.trace.nsys.strings import Strings, read_strings
 from profiling_lab.trace.nsys.syncs import read_syncs
+from profiling_lab.trace.nsys.work import read_work
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry, pid_of, process_part
 from profiling_lab.trace.source import Recorder, Source, Tables
@@ -67,9 +72,9 @@ class SqliteSource(Source):
     Raises UnreadableInputError if the file is truncated or is not a trace.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: SqliteFile | None = None) -> None:
         self.path = path
-        self.file = _folder(path) if path.is_dir() else SqliteFile(path)
+        self.file = file or open_file(path)
         if not any(self.file.newest(mark) for mark in _MARKS):
             self.file.close()
             what = "a directory of tables" if path.is_dir() else "an SQLite file"
@@ -147,6 +152,12 @@ class SqliteSource(Source):
     def memory(self) -> MemoryEvents | None:
         return read_memory(self.file, self.processes)
 
+    def memory_history(self) -> tuple[MemoryHistory, ...]:
+        return read_memory_history(self.file, self.processes)
+
+    def work(self) -> WorkRows | None:
+        return read_work(self.file, self.strings, self.processes, self.threads)
+
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
         return read_collectives(self.file, self.threads, whole, rows)
 
@@ -211,7 +222,15 @@ class SqliteSource(Source):
         return processes.pop() if len(processes) == 1 else 0
 
 
-def _folder(path: Path) -> SqliteFile:
-    from profiling_lab.trace.nsys.parquet_folder import ParquetFolder  # it loads pyarrow's Parquet reader
+def open_file(path: Path) -> SqliteFile:
+    if path.is_dir():
+        from profiling_lab.trace.nsys.parquet_folder import ParquetFolder  # it loads pyarrow's Parquet reader
 
-    return ParquetFolder(path)
+        return ParquetFolder(path)
+    with path.open("rb") as file:
+        is_packed = file.read(len(GZIP)) == GZIP
+    if is_packed:
+        from profiling_lab.trace.nsys.packed_file import PackedFile
+
+        return PackedFile(path)
+    return SqliteFile(path)

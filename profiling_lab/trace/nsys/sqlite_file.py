@@ -7,11 +7,10 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +18,10 @@ import pyarrow as pa
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.nsys.connection import Connection, uri_of
 
 _TIMES = ("start", "end")
 """columns whose texts are times only if they are whole numbers"""
-BATCH_ROWS = 65536
 PART = ":part"
 """A placeholder in queries for a condition on row ids, so that parts of a table are read in parallel."""
 WHOLE = ("1",)
@@ -31,11 +30,12 @@ _PART_ROWS, _MOST_PARTS = 200_000, 4  # below this, a second connection costs mo
 _T = TypeVar("_T")
 
 
-def check_whole(path: Path) -> None:
+def check_whole(path: Path, bytes_at: Path | None = None) -> None:
     """Raise if the file is shorter than its header says: an interrupted copy, or a full disk."""
-    with path.open("rb") as file:
+    bytes_at = bytes_at or path
+    with bytes_at.open("rb") as file:
         header = file.read(100)
-    size = path.stat().st_size
+    size = bytes_at.stat().st_size
     if len(header) < 100:
         raise UnreadableInputError(f"{path} is truncated inside its SQLite header: {size} bytes")
     page_size = struct.unpack(">H", header[16:18])[0]
@@ -52,13 +52,13 @@ class SqliteFile:
     """Tables and columns of one SQLite file, read through Arrow."""
 
     path: Path
-    _connection: Any = field(init=False, repr=False)
+    _connection: Connection = field(init=False, repr=False)
     _columns: dict[str, tuple[str, ...]] = field(init=False, repr=False)
     _may_change: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_whole(self.path)
-        wal = Path(f"{self.path}-wal")
+        check_whole(self.path, self._bytes_at())
+        wal = Path(f"{self._bytes_at()}-wal")
         self._may_change = wal.exists() and wal.stat().st_size > 0
         self._columns = {}
         try:
@@ -67,13 +67,14 @@ class SqliteFile:
         except Exception as error:
             raise self._unreadable(error) from None
 
-    def _connect(self) -> Any:
-        import adbc_driver_sqlite.dbapi
+    def _bytes_at(self) -> Path:
+        """The file that SQLite opens; messages name `path`."""
+        return self.path
 
+    def _connect(self) -> Connection:
         # immutable: no locks and no side files; only possible without a write-ahead log.
         mode = "mode=ro" if self._may_change else "mode=ro&immutable=1"
-        uri = f"file:{quote(os.fsencode(self.path.absolute()))}?{mode}"
-        return adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
+        return Connection(uri_of(self._bytes_at(), mode))
 
     def close(self) -> None:
         self._connection.close()
@@ -90,8 +91,7 @@ class SqliteFile:
 
     def _read_columns(self) -> dict[str, tuple[str, ...]]:
         names: dict[str, list[str]] = {}
-        rows = self._batches(
-            self._connection,
+        rows = self._connection.rows(
             "SELECT CAST(m.name AS TEXT), CAST(c.name AS TEXT)"
             " FROM sqlite_master m JOIN pragma_table_info(m.name) c"
             " WHERE m.type IN ('table', 'view') ORDER BY m.name, c.cid",
@@ -101,27 +101,28 @@ class SqliteFile:
                 names.setdefault(table, []).append(column)
         return {table: tuple(columns) for table, columns in names.items()}
 
-    def _batches(self, connection: Any, query: str) -> Iterator[pa.RecordBatch]:
-        with connection.cursor() as cursor:
-            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
-            cursor.execute(query)
-            yield from cursor.fetch_record_batch()
-
     def _read(
         self, query: str, parts: Sequence[str], read: Callable[[Iterator[pa.RecordBatch]], _T]
     ) -> list[_T]:
         """The results of `read` for the rows of each part, in order."""
 
+        def read_all(connection: Connection, part: str) -> _T:
+            # A statement left open by an error would keep the connection from being closed.
+            with closing(connection.rows(query.replace(PART, part))) as batches:
+                return read(batches)
+
         def run(part: str) -> _T:
             connection = self._connect()
             try:
-                return read(self._batches(connection, query.replace(PART, part)))
+                return read_all(connection, part)
             finally:
                 connection.close()
 
         try:
             if len(parts) == 1:
-                return [read(self._batches(self._connection, query.replace(PART, parts[0])))]
+                return [read_all(self._connection, parts[0])]
+            from concurrent.futures import ThreadPoolExecutor  # only large files wait for it
+
             with ThreadPoolExecutor(len(parts)) as threads:
                 return list(threads.map(run, parts))
         except UnreadableInputError:
@@ -193,8 +194,9 @@ class SqliteFile:
     def _int64(self, chunks: list[pa.Array]) -> I64:
         if any(chunk.null_count or chunk.type != pa.int64() for chunk in chunks):
             raise UnreadableInputError(f"{self.path} has a value that is not an integer in an integer column")
-        array: I64 = pa.chunked_array(chunks, type=pa.int64()).to_numpy()
-        return array
+        # Arrow's own to_numpy() imports pandas where that is installed (0.4 s).
+        arrays: list[I64] = [np.asarray(np.from_dlpack(chunk), np.int64) for chunk in chunks]
+        return arrays[0] if len(arrays) == 1 else np.concatenate([*arrays, np.empty(0, np.int64)])
 
     def select(self, table: str, wanted: dict[str, int | str], where: str = "") -> dict[str, I64]:
         """Integer columns of a table, NULL replaced.

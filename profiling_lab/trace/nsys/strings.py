@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
+from profiling_lab.trace.stacks import Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +16,8 @@ class Strings:
     """Texts by id; an unknown id gives ''."""
 
     by_id: dict[int, str]
+    frames: dict[tuple[Any, ...], Frame] = field(default_factory=dict, compare=False, repr=False)
+    """those of payloads, by what the payloads say: stacks have most of their frames in common"""
 
     def __getitem__(self, string_id: int) -> str:
         return self.by_id.get(string_id, "")

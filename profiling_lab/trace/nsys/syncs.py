@@ -10,18 +10,27 @@ from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.source import Tables
 
+_NO_STREAM = (1 << 32) - 1
+"""CUPTI_SYNCHRONIZATION_INVALID_VALUE"""
+
 
 def read_syncs(file: SqliteFile, processes: Registry, whole: Tables) -> Syncs:
     """All synchronisations; empty if the file has no such table."""
     table = file.newest("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
     if table is None:
-        none = np.empty(0, dtype=np.int64)
-        return Syncs(none, none, none.astype(np.int32), none, none.astype(np.uint8))
+        return Syncs.none()
     # Before 2022 the kind was in a column that is called deprecated today, and is empty now.
     kinds = [name for name in ("syncType", "deprecatedSyncType") if name in file.columns(table)]
     rows = file.select(
         table,
-        {"start": 0, "end": 0, "globalPid": 0, "correlationId": -1, **dict.fromkeys(kinds, 0)},
+        {
+            "start": 0,
+            "end": 0,
+            "globalPid": 0,
+            "correlationId": -1,
+            "streamId": -1,
+            **dict.fromkeys(kinds, 0),
+        },
     )
     kind = np.zeros(len(rows["start"]), dtype=np.int64)
     for name in reversed(kinds):
@@ -33,6 +42,7 @@ def read_syncs(file: SqliteFile, processes: Registry, whole: Tables) -> Syncs:
         process=_processes(processes, whole, rows["globalPid"]),
         correlation=rows["correlationId"],
         kind=known,
+        stream=np.where(rows["streamId"] == _NO_STREAM, -1, rows["streamId"]),
     )
 
 

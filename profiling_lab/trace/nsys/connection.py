@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An SQLite database through ADBC's own classes.
+
+Its DB-API module would import the compute functions of pyarrow first: as long as reading a small trace takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+from urllib.parse import quote
+
+import adbc_driver_manager
+import adbc_driver_sqlite
+import pyarrow as pa
+
+BATCH_ROWS = 65536
+
+
+def uri_of(path: Path, options: str = "") -> str:
+    """The URI of a file, whose name may be invalid UTF-8. `options`: after the question mark."""
+    return f"file:{quote(os.fsencode(path.absolute()))}" + (f"?{options}" if options else "")
+
+
+class Connection:
+    """One connection to one database. Each statement is committed at once, unless BEGIN was executed."""
+
+    def __init__(self, uri: str) -> None:
+        self._database = adbc_driver_sqlite.connect(uri)
+        self._connection = adbc_driver_manager.AdbcConnection(self._database)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._database.close()
+
+    def execute(self, statement: str) -> None:
+        """Execute a statement without results."""
+        with adbc_driver_manager.AdbcStatement(self._connection) as prepared:
+            prepared.set_sql_query(statement)
+            prepared.execute_update()
+
+    def rows(self, query: str) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of a query, BATCH_ROWS at a time.
+
+        The statement is open until all are read, or until the generator is closed.
+        """
+        with adbc_driver_manager.AdbcStatement(self._connection) as prepared:
+            prepared.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            prepared.set_sql_query(query)
+            stream, _ = prepared.execute_query()
+            with pa.RecordBatchReader.from_stream(stream) as batches:
+                yield from batches
+
+    def ingest(self, table: str, rows: pa.Table | pa.RecordBatchReader, mode: str) -> None:
+        """Write rows into a table. `mode`: "append", or "replace" for a new table."""
+        options = {
+            adbc_driver_manager.INGEST_OPTION_TARGET_TABLE: table,
+            adbc_driver_manager.INGEST_OPTION_MODE: f"adbc.ingest.mode.{mode}",
+        }
+        with adbc_driver_manager.AdbcStatement(self._connection) as prepared:
+            prepared.set_options(**options)
+            prepared.bind_stream(rows)
+            prepared.execute_update()
