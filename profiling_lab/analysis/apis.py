@@ -184,5 +184,10 @@ def _kinds(trace: Trace, name: I32, names: int) -> list[str]:
 def _why_none(trace: Trace) -> str:
     if trace.whole is not trace:
         return "none lies in the part that was asked for"
-    reasons = {"nsys": "record with --trace=cuda", "torch.profiler": "ProfilerActivity.CUDA was not on"}
+    reasons = {
+        "nsys": "record with --trace=cuda",
+        "torch.profiler": "ProfilerActivity.CUDA was not on",
+        "rocprofv3": "record with --hip-trace",
+        "XLA": "nothing was launched on a GPU while it was recorded",
+    }
     return reasons.get(trace.recorder, "the program made none while it was recorded")

@@ -97,21 +97,25 @@ class Busy:
         end_ns = np.clip(end_ns, self.start_ns[0], self.end_ns[-1])
         return np.asarray(end_ns - start_ns - (self.before(end_ns) - self.before(start_ns)), dtype=np.int64)
 
+    def gap_at(self, time_ns: I64) -> Rows:
+        """Per moment the number of the gap that holds it, at the precision of the clocks; -1 none."""
+        row = np.searchsorted(self.start_ns, time_ns + _BLEED_NS, "right")
+        inside = (row > 0) & (row < len(self.start_ns))
+        inside[inside] = self.end_ns[row[inside] - 1] <= time_ns[inside] + _BLEED_NS
+        return np.where(inside, row - 1, -1)
+
     def gaps_around(self, start_ns: I64, end_ns: I64) -> tuple[Rows, I64, I64]:
         """The gaps around the ends of intervals: (interval, where its idle time begins, the gap's end).
 
         A gap is charged once, to the first interval that ends in it.
         """
-        # The first operation that starts after the interval; the gap is in front of it.
-        row = np.searchsorted(self.start_ns, end_ns + _BLEED_NS, "right")
-        inside = (row > 0) & (row < len(self.start_ns))
-        inside[inside] = self.end_ns[row[inside] - 1] <= end_ns[inside] + _BLEED_NS
-        rows = np.flatnonzero(inside)
+        gap = self.gap_at(end_ns)
+        rows = np.flatnonzero(gap >= 0)
         rows = rows[np.argsort(end_ns[rows], kind="stable")]
-        _, first = np.unique(row[rows], return_index=True)
+        _, first = np.unique(gap[rows], return_index=True)
         rows = rows[first]
-        begins = np.maximum(self.end_ns[row[rows] - 1], start_ns[rows])
-        return rows, begins, np.maximum(self.start_ns[row[rows]], begins)
+        begins = np.maximum(self.end_ns[gap[rows]], start_ns[rows])
+        return rows, begins, np.maximum(self.start_ns[gap[rows] + 1], begins)
 
     def gap_around(self, start_ns: I64, end_ns: I64) -> I64:
         """Per interval, the idle time since its start in the gap around its end (`gaps_around`)."""

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies and memsets: how much, how fast, from and to which kind of memory, and from which lines."""
+"""Copies and memsets: how much, how fast, from and to which kind of memory, and from which lines.
+
+The driver moves pageable memory in pieces, through a pinned buffer of its own, while the call blocks. Some
+recordings have only the last of these pieces: the copy seems faster than its link. Such a record says nothing
+about the bandwidth, so it does not count there; the time in the call is the whole of it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from profiling_lab.analysis.places import Place, covered, operation_places
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, MemoryKind, OperationKind, Operations, combined
+from profiling_lab.trace.cuda_calls import CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.trace import Trace
 
@@ -45,10 +51,14 @@ class CopyRow:
     """of the time of all copies and sets"""
     pageable: bool
     """the host's side is pageable memory: the driver copies it once more, and the call blocks"""
+    calls_ns: int | None
+    """how long the calls took that made them; None where a call is not known"""
     large: int
     """copies of LARGE_BYTES or more"""
+    partial: int
+    """pageable ones of these that seem faster than their link: the record has only a part of the copy"""
     bytes_per_s: int | None
-    """over the large ones, None without"""
+    """over the other large ones, None without"""
     peak: Peak | None
     """what the link could do at most; None where it is not known, or where rows mix links"""
     places: tuple[Place, ...]
@@ -116,17 +126,21 @@ def copies(
     # A copy that the window cuts has all its bytes but not all its time.
     whole_ns = trace.whole.operations.duration_ns[trace.operation_rows]
     is_large = (operations.size_bytes >= LARGE_BYTES) & (operations.duration_ns == whole_ns)
-    large_key = np.where(is_large, key, -1).astype(np.int32)
-    large_ns, large = _analysis.sum_by_key(large_key, operations.duration_ns, len(distinct))
-    large_bytes, _ = _analysis.sum_by_key(large_key, operations.size_bytes, len(distinct))
+    peaks, link_bytes_per_s = _peaks(trace, key, len(distinct), peak_bytes_per_s)
     pageable = _pageable(operations)
+    needs_ns = operations.size_bytes * 1e9 / link_bytes_per_s
+    is_partial = is_large & pageable & (operations.duration_ns < needs_ns)
+    measured = np.where(is_large & ~is_partial, key, -1).astype(np.int32)
+    measured_ns, number_measured = _analysis.sum_by_key(measured, operations.duration_ns, len(distinct))
+    measured_bytes, _ = _analysis.sum_by_key(measured, operations.size_bytes, len(distinct))
+    partial = np.bincount(key[is_partial], minlength=len(distinct))
     is_pageable = np.zeros(len(distinct), dtype=bool)
     is_pageable[key[pageable]] = True
     labels = [_label(operations, columns) for columns in distinct]
     ranked = times.ranked([" ".join(label) + f"{i:09}" for i, label in enumerate(labels)])
     shown = ranked[:limit]
     places = placed.by_key(key, operations.duration_ns, shown)
-    peaks = _peaks(trace, key, len(distinct), peak_bytes_per_s)
+    calls_ns = _calls_ns(trace, key, len(distinct))
     total_ns = int(times.total.sum())
     out = []
     for i in shown:
@@ -142,8 +156,12 @@ def copies(
                 sizes=sizes[i],
                 share_frac=int(times.total[i]) / total_ns if total_ns else 0.0,
                 pageable=bool(is_pageable[i]),
-                large=int(large[i]),
-                bytes_per_s=int(large_bytes[i]) * 1_000_000_000 // int(large_ns[i]) if large_ns[i] else None,
+                calls_ns=calls_ns[i],
+                large=int(number_measured[i] + partial[i]),
+                partial=int(partial[i]),
+                bytes_per_s=int(measured_bytes[i]) * 1_000_000_000 // int(measured_ns[i])
+                if measured_ns[i]
+                else None,
                 peak=peaks[i],
                 places=places[i],
             )
@@ -170,6 +188,21 @@ def _pageable(operations: Operations) -> npt.NDArray[np.bool_]:
     return np.asarray(either & (operations.kind == OperationKind.COPY))
 
 
+def _calls_ns(trace: Trace, key: I32, keys: int) -> list[int | None]:
+    """Per key the time in the calls that made its copies and sets, each call once. A call that makes several
+    operations, such as the launch of a graph, is not one of them.
+    """
+    call, calls = trace.attribution.call, trace.calls
+    rows = np.flatnonzero(key >= 0)
+    makes = are_any(calls, (CudaCall.COPY, CudaCall.BLOCKING_COPY, CudaCall.SET, CudaCall.PREFETCH))
+    known = (call[rows] >= 0) & np.append(makes, False)[call[rows]]
+    both, index = np.unique(np.stack([key[rows[known]], call[rows[known]]]), axis=1), key[rows[~known]]
+    took_ns = (calls.end_ns - calls.start_ns)[both[1]]
+    total, _ = _analysis.sum_by_key(both[0].astype(np.int32), took_ns, keys)
+    unknown = np.bincount(index, minlength=keys)
+    return [None if unknown[i] else int(total[i]) for i in range(keys)]
+
+
 def _label(operations: Operations, columns: tuple[int, ...]) -> tuple[str, str, str]:
     direction = operations.names[columns[0]]
     if len(columns) == 1:
@@ -178,8 +211,12 @@ def _label(operations: Operations, columns: tuple[int, ...]) -> tuple[str, str, 
     return (direction, "", target) if direction == "memset" else (direction, source, target)
 
 
-def _peaks(trace: Trace, key: I32, keys: int, link_bytes_per_s: int | None) -> list[Peak | None]:
-    """Per key what its copies could reach; None where it is not known or not the same for all."""
+def _peaks(
+    trace: Trace, key: I32, keys: int, link_bytes_per_s: int | None
+) -> tuple[list[Peak | None], npt.NDArray[np.float64]]:
+    """Per key what its copies could reach, None where it is not known or not the same for all; and per
+    operation what its link to the host carries in a second, infinite where that is not known.
+    """
     operations = trace.operations
     known = trace.devices
     track, numbers = device_tracks(operations)
@@ -189,8 +226,9 @@ def _peaks(trace: Trace, key: I32, keys: int, link_bytes_per_s: int | None) -> l
     kind = np.where(host | _crosses(operations), 1, 0)
     kind = np.where(names[operations.name] == 2, 2, kind)
     rows = np.flatnonzero(key >= 0)
-    _, distinct = combined(key[rows], track[rows], kind[rows])
+    of_row, distinct = combined(key[rows], track[rows], kind[rows])
     found: list[set[Peak | None]] = [set() for _ in range(keys)]
+    limits = []
     for number, device, what in distinct:
         gpu = known.get(numbers[device])
         peak: Peak | None = None
@@ -202,7 +240,10 @@ def _peaks(trace: Trace, key: I32, keys: int, link_bytes_per_s: int | None) -> l
             # Within a device every byte is read and written.
             peak = Peak(gpu.memory_bytes_per_s // 2, "half of the memory's bandwidth, vendor figure")
         found[number].add(peak)
-    return [next(iter(peaks)) if len(peaks) == 1 else None for peaks in found]
+        limits.append(float(peak.bytes_per_s) if peak and what == 1 else np.inf)
+    carried = np.full(len(operations), np.inf)
+    carried[rows] = np.array(limits)[of_row]
+    return [next(iter(peaks)) if len(peaks) == 1 else None for peaks in found], carried
 
 
 def _crosses(operations: Operations) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.hooks import Reduction, reductions
 from profiling_lab.trace.attribution import Match, Phase, Reason
-from profiling_lab.trace.call_stacks import FUNCTION_LINES
+from profiling_lab.trace.call_stacks import FUNCTION_LINES, HLO_LINES
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, OperationKind, dense
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
@@ -178,6 +178,8 @@ def _recorder_notes(facts: dict[str, str]) -> list[str]:
     skipped = facts.get("unreadable_bytes", "")
     if skipped.isdecimal() and int(skipped):
         notes.append(f"{int(skipped):,} bytes of the capture could not be read and were skipped")
+    if step := facts.get("work_step", ""):
+        notes.append(f"step {step} was counted for roofline: the host needed longer for it, the GPU did not")
     if facts.get("finished", "yes") != "yes":
         notes.append("the recording was cut off before its end")
     return notes
@@ -199,7 +201,7 @@ def notes(trace: Trace) -> tuple[str, ...]:
         out.append(f"{found.without_call} Python stacks have no call in the file")
     if found.form == FUNCTION_LINES:
         out.append("the line of a frame is where its function begins: torch.profiler notes no other")
-    if not link and np.any(trace.attribution.phase == Phase.BACKWARD):
+    if not link and found.form != HLO_LINES and np.any(trace.attribution.phase == Phase.BACKWARD):
         how = ": record with --pytorch=autograd-nvtx, or with profiling-lab record"
         how = how if trace.recorder == "nsys" else ""
         out.append(f"backward cannot be joined with its forward lines, the file has no sequence numbers{how}")
@@ -213,7 +215,7 @@ def notes(trace: Trace) -> tuple[str, ...]:
 def file_notes(trace: Trace) -> tuple[str, ...]:
     """Those of `notes` that take neither calls nor stacks."""
     out = _recorder_notes(trace.recorder_facts)
-    if pauses := len(np.unique(trace.pauses.spans.start_ns)):
+    if pauses := len(set(trace.pauses.spans.start_ns.tolist())):
         often = "once" if pauses == 1 else f"{pauses} times"
         out.append(f"the recording paused {often}: nothing is known of that time, it is not idle")
     return (*out, *(f"{count} {what}" for what, count in trace.repairs.items()))

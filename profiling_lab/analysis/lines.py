@@ -21,7 +21,7 @@ from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES, LinePhase
-from profiling_lab.trace.platform import is_rocm
+from profiling_lab.trace.platform import in_words_of, is_rocm
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
 
@@ -188,7 +188,7 @@ def _how_to_record_stacks(trace: Trace) -> str:
     if trace.is_ours:
         state = trace.recorder_facts.get("stacks_state", "on")
         return f"the recorder says: {state}" if state != "on" else "no CUDA call was made from Python"
-    return f"record with `profiling-lab record`, or give nsys {NSYS_STACK_FLAGS}"
+    return in_words_of(trace, f"record with `profiling-lab record`, or give nsys {NSYS_STACK_FLAGS}")
 
 
 def _rows(

@@ -11,6 +11,7 @@ import numpy as np
 from profiling_lab.analysis.lines_layers import OUTSIDE, holds_layers, layer_path
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.trace.columns import I32, dense, full
+from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.stacks import Frame, Stacks
 from profiling_lab.trace.trace import Trace
 
@@ -62,7 +63,7 @@ def groups(trace: Trace, by: By, own_row: I32, depth: int = 1) -> Groups:
         return _named(trace.operations.name, trace.operations.names)
     if by == "range":
         if not len(trace.ranges):
-            raise NotEnoughDataError(f"{trace.path} holds no NVTX ranges")
+            raise NotEnoughDataError(f"{trace.path} holds {in_words_of(trace, 'no NVTX ranges')}")
         row = trace.attribution.range
         name = np.where(row >= 0, trace.ranges.name[row], -1).astype(np.int32)
         return _named(name, trace.ranges.names)
@@ -117,8 +118,13 @@ def _label(frames: tuple[Frame, ...], by: By, depth: int) -> Label:
     if by == "function":
         key = " < ".join(f"{f.file}:{f.function}" for f in (frame, *callers))
         return Label(key, function=frame.function, file=frame.file, callers=callers)
-    key = " < ".join(f"{f.file}:{f.line}" for f in (frame, *callers))
+    key = " < ".join(map(_place, (frame, *callers)))
     return Label(key, function=frame.function, file=frame.file, line=frame.line, callers=callers)
+
+
+def _place(frame: Frame) -> str:
+    """Instructions that Python itself adds have no line; functions of one file are not one row for that."""
+    return f"{frame.file}:{frame.line or frame.function}"
 
 
 def _module(frames: tuple[Frame, ...]) -> Label:

@@ -20,6 +20,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, rows_of
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.spans import Window
 from profiling_lab.trace.stacks import Frame, StackBuilder, Stacks
 from profiling_lab.trace.trace import Trace
@@ -112,7 +113,7 @@ def host_lines(
         raise NotEnoughDataError(f"the samples of {trace.path} show no nn.Module: try --by module")
     own_row = stacks.own_rows(ownership)
     grouped = stack_groups(stack, stacks, by, own_row, depth or 1)
-    period_ns, is_measured = _period(trace)
+    period_ns, is_measured = _period(trace, ownership)
     threads = _thread_names(trace, samples)
     rows = [
         row
@@ -154,7 +155,7 @@ def host_stacks(
     """
     ownership = Ownership(own or ())
     _, samples = _python_samples(trace, ownership)
-    period_ns, _ = _period(trace)
+    period_ns, _ = _period(trace, ownership)
     if period_ns is None:
         raise NotEnoughDataError(f"{trace.path} does not say how often it was sampled")
     stack, stacks = _tree(samples)
@@ -191,7 +192,7 @@ def _why_none(trace: Trace) -> str:
         found = [what.missing for what in info(trace.whole).recorded if what.key == "python_samples"]
         unread = next((text for text in found if "exported" in text), "")
         how = unread or f"{ours}, or give nsys --python-sampling=true"
-    return f"{trace.path} holds no samples of Python stacks: {how}"
+    return f"{trace.path} holds no samples of Python stacks: {in_words_of(trace, how)}"
 
 
 def _tree(samples: HostSamples) -> tuple[I32, Stacks]:
@@ -203,13 +204,13 @@ def _tree(samples: HostSamples) -> tuple[I32, Stacks]:
     return row[samples.stack], builder.build()
 
 
-def _period(trace: Trace) -> tuple[int | None, bool]:
+def _period(trace: Trace, ownership: Ownership) -> tuple[int | None, bool]:
     """The time from one moment of sampling to the next, and whether it had to be measured."""
     facts = (trace.recorder_facts, *trace.process_facts.values())
     rates = {text for each in facts if (text := each.get("samples_per_second", "")).isdecimal() and int(text)}
     if len(rates) == 1:
         return round(1e9 / int(rates.pop())), False
-    samples = trace.whole.samples(Ownership())
+    samples = trace.whole.samples(ownership)
     between = []
     for thread in np.unique(samples.thread).tolist():
         mine = (samples.thread == thread) & (samples.stack >= 0)

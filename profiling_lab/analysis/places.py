@@ -144,10 +144,22 @@ def launched_at(
     return places, number.astype(np.int32)
 
 
+def call_stacks(trace: Trace) -> I32:
+    """Per call the stack it is attributed to: in backward that of the forward line, if it launched
+    something.
+    """
+    stack = trace.calls.stack.copy()
+    if len(trace.operations):
+        found = trace.attribution
+        known = (found.call >= 0) & (found.stack > 0)
+        stack[found.call[known]] = found.stack[known]
+    return stack
+
+
 def call_places(trace: Trace, own_row: I32) -> Placed:
     """Per API call the line it was made from; in backward that of forward, where its operation has it."""
     calls = trace.calls
-    stack = calls.stack.copy()
+    stack = call_stacks(trace)
     backward = (calls.traits & Trait.IS_BACKWARD) > 0
     phase = np.where(backward, Phase.BACKWARD, Phase.FORWARD).astype(np.uint8)
     why = full(len(calls), Reason.NO_STACK, np.int32)
@@ -156,7 +168,6 @@ def call_places(trace: Trace, own_row: I32) -> Placed:
         launched = np.flatnonzero(found.call >= 0)
         of = found.call[launched]
         phase[of], why[of] = found.phase[launched], why_no_line(trace, own_row)[launched]
-        stack[of] = np.where(found.stack[launched] > 0, found.stack[launched], stack[of])
     # Those that launched nothing, and have frames, have only a library's.
     why[(stack > 0) & (why == Reason.NO_STACK)] = len(Reason)
     return _placed(trace, own_row, stack, phase, why, None)
@@ -261,7 +272,8 @@ class LineNumbers:
 
     @cached_property
     def call_place(self) -> I32:
-        return self.place_of_stack(self.trace.calls.stack)
+        """Per call the number of the line it was made from, in backward that of forward; -1 without one."""
+        return self.place_of_stack(call_stacks(self.trace))
 
     @cached_property
     def range_place(self) -> I32:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time steps of a running program, such as training steps, and the overhead of a context around them."""
+"""Time steps of a running program, such as training steps, and the overhead of a context around them.
+
+A step of JAX must return what it computes: its arrays are waited for, and nothing else of JAX can be.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,21 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from profiling_lab.errors import UsageError
-from profiling_lab.measure.calls import synchronizer
+from profiling_lab.measure.calls import InFlight, synchronizer, wait_for
 from profiling_lab.measure.timing import Timing
 
 
 def _run(step: Callable[[], object], count: int, synchronize: Callable[[], None]) -> int:
     """Nanoseconds per step of `count` steps. Synchronises with the GPU only at both ends, like a training
-    loop.
+    loop, and waits only at the end for JAX arrays.
     """
     synchronize()
+    results = InFlight()
     start = time.perf_counter_ns()
     for _ in range(count):
-        step()
+        results.add(step())
     synchronize()
+    results.wait()
     return (time.perf_counter_ns() - start) // count
 
 
@@ -39,7 +44,7 @@ def step_time(
     _check(steps_per_block, blocks)
     synchronize = synchronizer(device)
     for _ in range(warmup):
-        step()
+        wait_for(step())
     return Timing(name, tuple(_run(step, steps_per_block, synchronize) for _ in range(blocks)))
 
 
@@ -95,7 +100,7 @@ def _interleave(
             step, context = programs[name]
             with context():
                 for _ in range(warmup):
-                    step()
+                    wait_for(step())
                 samples[name].append(_run(step, steps_per_block, synchronize))
     return {name: Timing(name, tuple(times)) for name, times in samples.items()}
 

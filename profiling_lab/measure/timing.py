@@ -12,10 +12,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from profiling_lab.errors import UsageError
+from profiling_lab.measure.calls import InFlight, jax_arrays, wait_for
 
 Call = Callable[[], object]
 Mode = Literal["events", "graph", "stream", "host"]
@@ -54,28 +56,41 @@ class Timing:
         return self.iqr_ns / self.median_ns if self.median_ns else 0.0
 
 
-def ratio(numerator: Timing, denominator: Timing) -> float:
+def ratio(numerator: Timing, denominator: Timing, *, of_means: bool = False) -> float:
     """How many times longer the first takes: the median over rounds of the ratio of the samples of a round.
 
     Samples of one round share the clock and the temperature; the ratio of two medians would not use that.
+    of_means: the ratio of the means, which sees a cost that only a few samples have.
     """
-    pairs = zip(numerator.samples_ns, denominator.samples_ns, strict=True)
-    return statistics.median(a / b for a, b in pairs)
+    return _ratio(_rounds(numerator, denominator), of_means)
 
 
 def ratio_interval(
-    numerator: Timing, denominator: Timing, *, confidence: float = 0.95, resamples: int = 2000
+    numerator: Timing,
+    denominator: Timing,
+    *,
+    of_means: bool = False,
+    confidence: float = 0.95,
+    resamples: int = 2000,
 ) -> tuple[float, float]:
     """Between which values `ratio` lies: the bootstrap interval over rounds, the same for the same samples.
 
-    Resolves what an interquartile range cannot: how far the median itself may be off.
+    Resolves what an interquartile range cannot: how far the ratio itself may be off.
     """
-    pairs = zip(numerator.samples_ns, denominator.samples_ns, strict=True)
-    ratios = [a / b for a, b in pairs]
-    draw = random.Random(0).choices
-    medians = sorted(statistics.median(draw(ratios, k=len(ratios))) for _ in range(resamples))
+    rounds, draw = _rounds(numerator, denominator), random.Random(0).choices
+    ratios = sorted(_ratio(draw(rounds, k=len(rounds)), of_means) for _ in range(resamples))
     tail = (1 - confidence) / 2
-    return medians[int(tail * resamples)], medians[int((1 - tail) * resamples) - 1]
+    return ratios[int(tail * resamples)], ratios[int((1 - tail) * resamples) - 1]
+
+
+def _rounds(numerator: Timing, denominator: Timing) -> list[tuple[int, int]]:
+    return list(zip(numerator.samples_ns, denominator.samples_ns, strict=True))
+
+
+def _ratio(rounds: list[tuple[int, int]], of_means: bool) -> float:
+    if of_means:
+        return sum(a for a, _ in rounds) / sum(b for _, b in rounds)
+    return statistics.median(a / b for a, b in rounds)
 
 
 def compare(
@@ -91,25 +106,24 @@ def compare(
     """Time the variants against each other and return one Timing per name; a sample is the time of one call.
 
     A variant is a function without arguments, or several that do the same work on different buffers and take
-    turns.
+    turns. device: "cpu", or the CUDA device of the calls, such as "cuda:1"; it is current during the calls.
 
     mode  "events"  GPU time of each call between two CUDA events (the default on CUDA). The calls of a round
-    are queued
-                    behind work that keeps the GPU busy, so that short kernels are not timed by the CPU's
-                    launches.
+                    are queued behind work that keeps the GPU busy: otherwise a short kernel would be as long
+                    as its launch.
           "graph"   GPU time of `calls_per_sample` calls captured in one CUDA graph, divided by their number:
-          for
-                    kernels of a few microseconds, whose launch takes longer than they do. Calls must be
+                    for kernels of a few microseconds, whose launch takes longer than they do. Calls must be
                     capturable.
-          "stream"  `calls_per_sample` calls in a row between two events, divided by their number: what a
-          loop in
-                    Python gets, the launches included where they are slower than the kernels.
-          "host"    the wall clock around each call, for work on the CPU (the default there).
+          "stream"  `calls_per_sample` calls in a row between two events, divided by their number: the time
+                    in a Python loop, with the launches where they are slower than the kernels.
+          "host"    the wall clock around each call, for work on the CPU (the default there), and for JAX on
+                    any device: give device="cpu", and return the arrays, which are waited for.
     cold  read a buffer of several times the L2 cache before each sample, so that no input waits in the
-    cache. It is
-          read, not written: what a flush leaves dirty would be written back at the sample's expense.
+          cache. It is read, not written: what a flush leaves dirty would be written back at the sample's
+          expense.
 
-    warmup_s is per variant and contains at least two calls. Raises UsageError for an empty comparison.
+    warmup_s is per variant and contains at least two calls. Raises UsageError for an empty comparison, and
+    for JAX arrays in any mode but "host".
     """
     if not variants:
         raise UsageError("compare expected at least one variant, got none")
@@ -121,15 +135,28 @@ def compare(
     if not on_cuda and mode != "host":
         raise UsageError(f"compare: mode {mode!r} times CUDA work, but device is {device!r}")
     calls = {name: [v] if callable(v) else list(v) for name, v in variants.items()}
-    for name, turns in calls.items():
-        if not turns:
-            raise UsageError(f"compare: variant {name!r} has no function to call")
-        _warm_up(turns, warmup_s, _synchronize if on_cuda else None)
-    if mode == "host":
-        samples = _on_host(calls, rounds, calls_per_sample, _synchronize if on_cuda else None)
-    else:
-        samples = _on_cuda(calls, mode, rounds, calls_per_sample, cold)
+    if empty := [name for name, turns in calls.items() if not turns]:
+        raise UsageError(f"compare: variant {empty[0]!r} has no function to call")
+    with _on_device(device) if on_cuda else nullcontext():
+        for name, turns in calls.items():
+            uses_jax = _warm_up(turns, warmup_s, _synchronize if on_cuda else None)
+            if uses_jax and mode != "host":
+                raise UsageError(
+                    f"compare: variant {name!r} returns JAX arrays, which mode {mode!r} cannot time: its "
+                    'events are on a stream of torch. With device="cpu" arrays of JAX are waited for, on '
+                    "whatever device they are"
+                )
+        if mode == "host":
+            samples = _on_host(calls, rounds, calls_per_sample, _synchronize if on_cuda else None)
+        else:
+            samples = _on_cuda(calls, mode, rounds, calls_per_sample, cold)
     return {name: Timing(name, tuple(times)) for name, times in samples.items()}
+
+
+def _on_device(device: str) -> AbstractContextManager[None]:
+    import torch
+
+    return torch.cuda.device(device)  # type: ignore[no-any-return]
 
 
 def _synchronize() -> None:
@@ -138,17 +165,21 @@ def _synchronize() -> None:
     torch.cuda.synchronize()
 
 
-def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> None:
+def _warm_up(turns: list[Call], seconds: float, synchronize: Call | None) -> bool:
     """By time, not by number: compilation, caches and clocks all stabilise with time. Every buffer is
-    touched.
+    touched. Returns whether the results hold JAX arrays.
     """
+    uses_jax = False
     end = time.perf_counter() + seconds
     done = 0
     while done < max(2, len(turns)) or time.perf_counter() < end:
-        turns[done % len(turns)]()
+        arrays = jax_arrays(turns[done % len(turns)]())
+        uses_jax |= bool(arrays)
+        wait_for(arrays)
         done += 1
         if synchronize is not None:
             synchronize()
+    return uses_jax
 
 
 def _order(names: list[str], round_number: int) -> list[str]:
@@ -169,11 +200,13 @@ def _on_host(
             turns = calls[name]
             if synchronize is not None:
                 synchronize()
+            results = InFlight()
             start = time.perf_counter_ns()
             for i in range(per_sample):
-                turns[(number * per_sample + i) % len(turns)]()
+                results.add(turns[(number * per_sample + i) % len(turns)]())
             if synchronize is not None:
                 synchronize()
+            results.wait()
             samples[name].append((time.perf_counter_ns() - start) // per_sample)
     return samples
 

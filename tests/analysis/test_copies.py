@@ -77,6 +77,42 @@ def test_rows_can_be_grouped_by_less(builder: TraceBuilder, tmp_path: Path) -> N
     ]
 
 
+def test_a_part_of_a_pageable_copy_is_no_bandwidth(tmp_path: Path) -> None:
+    """Of pageable memory some recordings have the last piece alone: 380 GB/s over PCIe."""
+    out = TraceBuilder().row("TARGET_INFO_GPU", vmId=0, id=0, name="NVIDIA H200")
+    for kind, gpu_ns, source, target, call_ns in (
+        ("HtoD", 22_000, PAGEABLE, DEVICE, 1_400_000),
+        ("HtoD", 22_000, PINNED, DEVICE, 5_000),
+        ("DtoH", 45_000, DEVICE, PAGEABLE, 3_000_000),
+        ("DtoH", 838_860, DEVICE, PAGEABLE, 900_000),
+    ):
+        out.copy(kind, gpu_ns, size_bytes=8_388_608, source=source, target=target, call_ns=call_ns)
+        out.gap(call_ns)
+    rows = {row.key: row for row in copies_of(out, tmp_path, by="memory").rows}
+    up, down = rows["memcpy HtoD/pageable/device"], rows["memcpy DtoH/device/pageable"]
+    assert (up.large, up.partial, up.bytes_per_s, up.of_peak_frac) == (1, 1, None, None)
+    assert up.calls_ns == 1_400_000 and up.times.total == 22_000
+    assert (down.large, down.partial, down.calls_ns) == (2, 1, 3_900_000)
+    assert down.bytes_per_s == pytest.approx(10e9, rel=1e-3), "over the one that is whole"
+    pinned = rows["memcpy HtoD/pinned/device"]
+    assert pinned.partial == 0 and pinned.bytes_per_s > 300e9, "the driver stages no piece of it"
+
+
+def test_a_link_that_is_not_known_makes_no_copy_a_part(tmp_path: Path) -> None:
+    out = TraceBuilder().copy("HtoD", 22_000, size_bytes=8_388_608, source=PAGEABLE, target=DEVICE)
+    out.copy("HtoD", 0, size_bytes=8_388_608, source=PAGEABLE, target=DEVICE)
+    (row,) = copies_of(out, tmp_path).rows
+    assert row.partial == 0 and row.bytes_per_s is not None
+
+
+def test_time_in_calls_is_unknown_where_a_call_is(tmp_path: Path) -> None:
+    out = TraceBuilder().copy("HtoD", 100, source=PINNED, target=DEVICE, call_ns=7_000).gap(9_000)
+    out.copy("DtoH", 100, source=DEVICE, target=PINNED, call_ns=7_000)
+    out.copy("DtoH", 100, source=DEVICE, target=PINNED, recorded=False)
+    rows = copies_of(out, tmp_path, by="direction").rows
+    assert {row.key: row.calls_ns for row in rows} == {"memcpy HtoD": 7_000, "memcpy DtoH": None}
+
+
 def test_peaks_say_whose_figures_they_are(builder: TraceBuilder, tmp_path: Path) -> None:
     builder.row("TARGET_INFO_GPU", vmId=0, id=0, name="NVIDIA H200", memoryBandwidth=4_800_000_000_000)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:

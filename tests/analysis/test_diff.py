@@ -96,7 +96,7 @@ def rows(result: DiffResult) -> dict[str, DiffRow]:
 def test_same_file_twice_is_no_change(write: Write) -> None:
     path = write(NET)
     result = compare(path, path, gate="0%")
-    assert result.state == "same" and result.change_ns == 0 and result.interval == Interval(0, 0)
+    assert result.state == "within the noise" and result.change_ns == 0 and result.interval == Interval(0, 0)
     assert all(row.change_ns == 0 and row.state == "equal" for row in result.rows)
     assert result.gate is not None and result.gate.outcome == "pass"
 
@@ -104,7 +104,7 @@ def test_same_file_twice_is_no_change(write: Write) -> None:
 def test_same_file_twice_without_steps_is_no_change_either(tmp_path: Path) -> None:
     path = TraceBuilder().launch("gemm", 1000, stack="/app/a.py:1 f").write(tmp_path / "run.sqlite")
     result = compare(path, path, gate="3%")
-    assert not result.enough_steps and result.state == "same"
+    assert not result.enough_steps and result.state == "within the noise"
     assert result.gate is not None and result.gate.outcome == "pass"
 
 
@@ -135,7 +135,7 @@ def test_change_inside_the_noise_gets_no_verdict(write: Write) -> None:
     other = [n * MS // 2 for n in (1, 11, 3, 9, 6, 8)]
     result = compare(write(NET, wait_ns=noisy), write(NET, wait_ns=other), gate="3%")
     assert result.change_ns > 0.03 * result.before.median_ns, "the median alone would call it a regression"
-    assert result.state == "same" and result.interval is not None and result.interval.contains(0)
+    assert result.state == "within the noise" and result.interval is not None and result.interval.contains(0)
     assert result.gate is not None and result.gate.outcome == "undecided"
 
 
@@ -158,7 +158,7 @@ def test_runs_that_differ_widen_the_interval(write: Write) -> None:
     quiet = [write(NET, wait_ns=(wait,) * 6) for wait in (0, 4 * MS)]
     one = compare(quiet[0], quiet[1])
     both = compare(quiet, [quiet[1], quiet[0]])
-    assert one.state == "slower" and both.state == "same"
+    assert one.state == "slower" and both.state == "within the noise"
     assert both.interval is not None and both.interval.low_ns < 0 < both.interval.high_ns
 
 
@@ -192,7 +192,7 @@ def test_a_removed_line_is_not_the_line_that_took_its_number(write: Write) -> No
 
 def test_folders_may_differ(write: Write) -> None:
     result = compare(write(NET, folder="/ci/main"), write(NET, folder="/ci/pull/7"))
-    assert result.state == "same" and {row.state for row in result.rows} == {"equal"}
+    assert result.state == "within the noise" and {row.state for row in result.rows} == {"equal"}
     assert result.rows[0].file == "/ci/pull/7/model.py", "the file after the change is the one to open"
 
 
@@ -397,7 +397,7 @@ def test_the_fixed_heavy_layer(tmp_path: Path, culprit: str) -> None:
 def test_any_recording_equals_itself(captures: Path, name: str, by: str) -> None:
     path = captures / f"{name}.sqlite"
     result = compare(path, path, by=by)
-    assert result.comparable and result.state == "same"
+    assert result.comparable and result.state == "within the noise"
     assert all(row.change_ns == 0 for row in result.rows)
     capture = result.captures_before[0]
     assert (capture.part_ns.sum(axis=1) + capture.twice_ns == capture.whole_ns).all()
@@ -435,7 +435,7 @@ def test_recordings_of_the_exercise(repo: Path) -> None:
     folder = repo / "profiling_lab/exercises/e17_python_backtrace/recorded"
     ours, theirs = folder / "demo_h200.sqlite", folder / "nsys_h200.sqlite"
     result = compare(ours, ours)
-    assert result.rows[0].key == "model.py:87 forward" and result.state == "same"
+    assert result.rows[0].key == "model.py:87 forward" and result.state == "within the noise"
     assert not compare(theirs, ours).comparable, "two methods of recording"
     mixed = rows(compare(theirs, ours, allow=["method"]))
     assert mixed["model.py:87 forward"].before_ns == pytest.approx(9.7 * MS, rel=0.01)

@@ -85,7 +85,7 @@ def test_no_baseline_is_half_written(recording: Path, tmp_path: Path) -> None:
     assert [child.name for child in tmp_path.iterdir()] == ["kept.json"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 1 << 30), changes=st.integers(1, 4))
 def test_damage_is_said_or_harmless(seed: int, changes: int, damaged: tuple[Path, bytes]) -> None:
     path, content = damaged

@@ -81,7 +81,7 @@ def check_tree(tree: CallTree) -> None:
         assert (root.inclusive_ns, attributed) == (tree.coverage.gpu_ns, tree.coverage.attributed_ns)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=list(HealthCheck), max_examples=60)
 @given(launches)
 def test_sums_are_those_of_the_single_operations(tmp_path: Path, rows: list[tuple[str, int, str]]) -> None:
     path = tmp_path / "t.sqlite"

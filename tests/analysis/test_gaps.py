@@ -280,7 +280,7 @@ _call = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     timeline=st.lists(_call, min_size=2, max_size=12),
     loading=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), max_size=2),

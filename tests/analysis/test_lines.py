@@ -228,7 +228,7 @@ launches = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=list(HealthCheck), max_examples=40)
 @given(launches)
 def test_not_a_nanosecond_is_lost(
     tmp_path: Path, rows: list[tuple[str, int, int | None, int | None, bool]]

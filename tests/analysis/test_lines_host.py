@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from builders import TraceBuilder
 
 from profiling_lab.analysis.flame import call_tree
 from profiling_lab.analysis.lines import lines
-from profiling_lab.analysis.lines_host import HostLinesResult, ThreadSamples, host_lines
+from profiling_lab.analysis.lines_host import HostLinesResult, ThreadSamples, host_lines, host_stacks
 from profiling_lab.analysis.own_files import check_own
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.report.lines.host import host_lines_report
+from profiling_lab.report.table import write
 from profiling_lab.trace import Trace
 from profiling_lab.trace.window import WindowSelection
 
@@ -160,3 +163,30 @@ def test_what_says_how_to_get_there(tmp_path: Path, captures: Path) -> None:
         told(captures / "python_backtrace_h200.sqlite")
     with pytest.raises(NotEnoughDataError, match=r"with `profiling-lab record --sample-python`$"):
         told(captures / "resnet50_num_workers_0.pt.trace.json.gz")
+
+
+def test_functions_without_a_line_are_rows_of_their_own(tmp_path: Path) -> None:
+    """Python adds instructions that have no line; `data.py:0` was one row for all functions of a file."""
+    builder = TraceBuilder()
+    for moment, function in enumerate(("load", "decode", "decode"), 1):
+        builder.sample(moment * MS, f"{MAIN} > /app/data.py:0 {function}")
+    with Trace.open(builder.write(tmp_path / "t.sqlite")) as trace:
+        result = host_lines(trace)
+        assert counts(result) == {"/app/data.py:decode": (2, 2), "/app/data.py:load": (1, 1)}
+        shown = io.StringIO()
+        write(host_lines_report(trace, result), "table", shown)
+    assert "data.py (decode, no line)" in shown.getvalue() and ":0" not in shown.getvalue()
+
+
+@pytest.mark.parametrize("own", [(), ("data.py",)])
+def test_samples_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]) -> None:
+    """Reading them takes longer than counting them."""
+    path = sampled().write(tmp_path / "t.sqlite")
+    with Trace.open(path) as trace:
+        read = trace.source.samples
+        asked: list[object] = []
+        monkeypatch.setattr(trace.source, "samples", lambda own: asked.append(own) or read(own))
+        part = trace.windowed(WindowSelection(range="0ms:5ms"))
+        assert sum(stack.ns for stack in host_stacks(trace, own)) == 20 * MS
+        assert host_lines(part, own=own).samples < host_lines(trace, own=own).samples == 20
+    assert len([each for each in asked if each.paths == own]) == 1

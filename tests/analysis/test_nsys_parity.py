@@ -201,7 +201,10 @@ def test_cuda_gpu_mem_size_sum(trace: Trace, oracle: Oracle) -> None:
 
 
 def range_rows(oracle: Oracle) -> None:
-    """A table of ranges with an end: name, style, thread, start, end, and whether it ends where it began."""
+    """A table of ranges with an end: name, style, thread, start, end, and whether it ends where it began.
+
+    Unlike nsys it has no range inside of another of its name: its time is part of that of the other.
+    """
     oracle.file.execute("PRAGMA temp_store = memory")
     oracle.file.execute(
         f"CREATE TEMP TABLE ranges AS SELECT rowid id, {NAME} name, domain, style, tid, s, e, stays FROM"
@@ -210,6 +213,12 @@ def range_rows(oracle: Oracle) -> None:
         " n.end e, IFNULL(n.endGlobalTid, n.globalTid) = n.globalTid stays"
         " FROM NVTX_EVENTS n LEFT JOIN StringIds x ON x.id = n.textId"
         " WHERE n.eventType IN (59, 60) AND n.end IS NOT NULL)"
+    )
+    oracle.file.execute("CREATE INDEX temp.named ON ranges(name, tid, s)")
+    oracle.file.execute(
+        "DELETE FROM ranges WHERE style = 'push/pop' AND id IN (SELECT i.id FROM ranges i JOIN ranges o"
+        " ON o.name = i.name AND o.tid = i.tid AND o.domain = i.domain AND o.style = i.style"
+        " AND o.s <= i.s AND o.e >= i.e AND (o.s < i.s OR o.e > i.e OR o.id < i.id))"
     )
 
 

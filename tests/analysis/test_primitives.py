@@ -188,6 +188,19 @@ def test_nearest_marked_walks_up_and_survives_circles(nodes: list[tuple[int, boo
         assert answer == (node if marked else -1)
 
 
+@given(st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)))
+def test_numbers_are_in_order_of_appearance(values: list[int]) -> None:
+    number, distinct = _analysis.numbering(np.array(values, dtype=np.int64))
+    assert distinct.tolist() == list(dict.fromkeys(values))
+    assert distinct[number].tolist() == values
+
+
+def test_numbers_of_more_values_than_the_first_table_holds() -> None:
+    values = np.repeat(np.arange(100_000, dtype=np.int64) << 32, 2)
+    number, distinct = _analysis.numbering(values)
+    assert (number == np.arange(200_000) // 2).all() and (distinct == values[::2]).all()
+
+
 def test_columns_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         _analysis.merged(i64([1]), i64([]))
@@ -196,3 +209,50 @@ def test_columns_of_different_length_are_refused() -> None:
 def test_keys_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="not in"):
         _analysis.sum_by_key(i32([3]), i64([1]), 3)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
+    """Per moment its dependencies: (an earlier moment, how long after it)."""
+    return [
+        draw(st.lists(st.tuples(st.integers(0, m - 1), st.integers(-3, 9)), max_size=3)) if m else []
+        for m in range(draw(st.integers(1, 9)))
+    ]
+
+
+@given(graphs(), st.integers(0, 4), st.integers(0, 30))
+def test_a_moment_comes_when_the_last_that_it_depends_on_lets_it(
+    graph: list[list[tuple[int, int]]], late: int, until: int
+) -> None:
+    size = len(graph)
+    first = i64(np.cumsum([0, *map(len, graph)]))
+    rows = [edge for edges in graph for edge in edges]
+    source, after = i32([s for s, _ in rows]), i64([a for _, a in rows])
+    time_ns, decided_by = _analysis.schedule(
+        first, source, after, i64([late] * size), i64(range(10, 10 + size))
+    )
+    for moment, edges in enumerate(graph):
+        ready = [int(time_ns[s]) + a for s, a in edges]
+        assert time_ns[moment] == (max(ready) + late if edges else 10 + moment)
+        row = int(decided_by[moment]) - int(first[moment])
+        if not edges:
+            assert decided_by[moment] == -1
+            continue
+        deciding = [i for i, at in enumerate(ready) if at == max(ready)]
+        assert row == max(deciding, key=lambda i: (time_ns[edges[i][0]], -i))
+    chain = _analysis.deciding_chain(source, time_ns, decided_by, size - 1, until)
+    at = size - 1
+    for row in chain.tolist():
+        assert row == decided_by[at] and time_ns[at] > until
+        at = int(source[row])
+    assert time_ns[at] <= until or decided_by[at] == -1
+
+
+@pytest.mark.parametrize(
+    ("first", "source", "said"),
+    [([0, 1], [0], "behind it"), ([0, 0, 2], [0], "not all rows"), ([0, 0, 1, 0, 1], [0], "not in order")],
+)
+def test_a_graph_with_a_circle_or_a_hole_is_refused(first: list[int], source: list[int], said: str) -> None:
+    moments = i64([0] * (len(first) - 1))
+    with pytest.raises(ValueError, match=said):
+        _analysis.schedule(i64(first), i32(source), i64([0] * len(source)), moments, moments)

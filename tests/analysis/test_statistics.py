@@ -40,7 +40,7 @@ def test_the_definitions_of_nsys(values: list[int], median: float, deviation: fl
     assert found_deviation == pytest.approx(deviation, abs=0.06)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-(1 << 55), 1 << 55)), max_size=40))
 def test_statistics_against_the_standard_library(rows: list[tuple[int, int]]) -> None:
     key = np.array([k for k, _ in rows], dtype=np.int32)
@@ -66,7 +66,7 @@ def test_wrong_keys_are_refused() -> None:
 _INTERVAL = st.tuples(st.integers(0, 30), st.integers(0, 12))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(_INTERVAL, st.integers(0, 1)), max_size=8),
     st.lists(st.tuples(_INTERVAL, st.integers(0, 1), _INTERVAL), max_size=10),

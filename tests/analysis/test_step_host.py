@@ -62,7 +62,7 @@ def build(things: list[tuple[str, int, int]]) -> TraceBuilder:
     return builder.range("epoch", 1000, 1400)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(THING, max_size=15))
 def test_every_nanosecond_is_in_one_part(things: list[tuple[str, int, int]]) -> None:
     busy: dict[int, set[str]] = {}

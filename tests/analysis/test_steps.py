@@ -106,6 +106,26 @@ def test_period_of_the_launches(tmp_path: Path) -> None:
     assert {row.compute_ns for row in result.rows} == {10_000}, "the step, not the layer in it"
 
 
+def test_sizes_that_grow_repeat_lines_but_not_kernels(tmp_path: Path) -> None:
+    """A cache that grows needs other kernels in each step, and some steps need one more."""
+    builder = TraceBuilder()
+    for step in range(6):
+        builder.launch(f"embed_{step}", 1000, stack="/app/run.py:3 main")
+        for _ in range(2):
+            for part in range(1 + step % 3):
+                builder.launch(f"gemm_{step}_{part}", 2000, stack="/app/run.py:5 main > /app/net.py:7 f")
+            builder.launch(f"cat_{step}", 1000, stack="/app/run.py:5 main > /app/net.py:8 f")
+    result = steps_of(builder, tmp_path)
+    assert (result.sign, result.steps) == ("period", 6)
+
+
+def test_without_lines_other_kernels_are_no_steps(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for step in range(6):
+        builder.launch(f"embed_{step}", 1000).launch(f"gemm_{step}", 2000)
+    assert steps_of(builder, tmp_path).sign == "window"
+
+
 def test_without_any_sign_the_window_is_one_step(tmp_path: Path) -> None:
     result = steps_of(TraceBuilder().launch("gemm", 1000).launch("relu", 1000), tmp_path)
     assert result.sign == "window" and "the whole window" in result.how and len(result.rows) == 1

@@ -206,7 +206,7 @@ def test_idle_time_outside_of_the_window_costs_nothing(tmp_path: Path) -> None:
         assert syncs(part).idle_ns == 0 and syncs(part).waits == 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=5),

@@ -33,7 +33,7 @@ from profiling_lab.trace.columns import I64
 from profiling_lab.trace.trace import Trace
 
 Kind: TypeAlias = Literal["line", "function", "operator", "kernel", "idle", "twice", "rest"]
-RowState: TypeAlias = Literal["new", "removed", "faster", "slower", "same", "small", "equal", "undecided"]
+RowState: TypeAlias = State | Literal["new", "removed", "small", "equal"]
 
 GROUPINGS: tuple[By, ...] = get_args(By)
 SMALL_FRAC = 0.001
@@ -125,6 +125,14 @@ class DiffResult:
     def is_identical(self) -> bool:
         """Both sides took exactly the same times."""
         return self.interval == Interval(0, 0) and not any(row.change_ns for row in self.rows)
+
+    @property
+    def common_frac(self) -> float | None:
+        """The share of the GPU time of both sides that is in rows which both have; None if nothing ran."""
+        rows = [row for row in self.rows if row.kind not in ("idle", "twice", "rest")]
+        whole_ns = sum(row.before_ns + row.after_ns for row in rows)
+        common_ns = sum(row.before_ns + row.after_ns for row in rows if row.before_ns and row.after_ns)
+        return common_ns / whole_ns if whole_ns else None
 
     @property
     def enough_steps(self) -> bool:

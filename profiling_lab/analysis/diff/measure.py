@@ -110,12 +110,14 @@ def base_name(short_name: str) -> str:
     return _TEMPLATE.sub("", short_name) or short_name
 
 
-def measure(trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> Capture:
-    """Cut a trace into steps. `own` and `steps_by`: as for Ownership and step_windows.
+def measure(
+    trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None, *, whole: bool = False
+) -> Capture:
+    """Cut a trace into steps. `own`, `steps_by` and `whole`: as for Ownership and step_windows.
 
     Raises NotEnoughDataError in a trace without GPU operations, or without a range that `steps_by` matches.
     """
-    windows = step_windows(trace, steps_by)
+    windows = step_windows(trace, steps_by, whole=whole)
     operations = trace.operations
     own_row = trace.stacks.own_rows(Ownership(own))
     places, place = _places(trace, own_row)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from profiling_lab.analysis.diff.noise import Interval
 from profiling_lab.errors import UsageError
 
-State: TypeAlias = Literal["faster", "slower", "same", "undecided"]
+State: TypeAlias = Literal["faster", "slower", "within the noise", "undecided"]
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -95,7 +95,7 @@ def state_of(change: Interval | None) -> State:
         return "faster"
     if change.low_ns > 0:
         return "slower"
-    return "same"
+    return "within the noise"
 
 
 def outcome_of(found: Interval | None, limit_ns: int) -> Outcome:

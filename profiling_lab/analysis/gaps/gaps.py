@@ -86,7 +86,7 @@ def gaps(
     has_steps = found.sign != "window"
     steps = sum(int((found.process == process).sum()) for process, _ in spans.devices) if has_steps else 0
     inside_ns = _inside(found, pieces) if has_steps else None
-    samples = trace.source.samples(Ownership(own or ()))
+    samples = trace.whole.samples(Ownership(own or ()))
     rows = gap_rows(trace, pieces, own_row, inside_ns, steps, samples)
     idle_ns = int((pieces.end_ns - pieces.start_ns).sum())
     parts = tuple(part_times(trace, spans.start_ns, spans.end_ns, spans.number).sum(axis=0).tolist())

@@ -7,7 +7,9 @@ nothing, only samples show it. Gaps between the same two lines are alike: their 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,16 +39,33 @@ class HostLine:
     """the line at which another thread ran Python all the while"""
 
 
+_WAITING = re.compile(
+    r"\bsleep\(|\.(wait|acquire|recv|select|poll|result)\w*\(|\bwith [\w.]*(lock|mutex|condition)\w*\b|"
+    r"queue\w*\.(get|put)\(|\b(de)?compress\w*\(",
+    re.IGNORECASE,
+)
+"""what a line says that calls something which waits or works without the GIL"""
+
+
 def host_lines(
-    pieces: GapPieces, groups: dict[int, npt.NDArray[np.intp]], samples: HostSamples, ownership: Ownership
+    pieces: GapPieces,
+    groups: dict[int, npt.NDArray[np.intp]],
+    samples: HostSamples,
+    ownership: Ownership,
+    texts: Mapping[tuple[str, int], str],
 ) -> dict[int, HostLine]:
-    """Per group of pieces where samples found the host; groups with too few samples are left out."""
+    """Per group of pieces where samples found the host; groups with too few samples are left out. texts: the
+    source of the lines, as far as it is known.
+    """
     if not len(samples) or not samples.stacks:
         return {}
     piece_of = sampled_pieces(samples, pieces)
     own = [_own_frame(stack, ownership) for stack in samples.stacks]
     loads = [_calls_loader(stack, ownership) for stack in samples.stacks]
-    runs = [bool(stack) and ownership.is_own(stack[0].file) for stack in samples.stacks]
+    runs = [
+        bool(stack) and ownership.is_own(stack[0].file) and not _waits(stack[0], texts)
+        for stack in samples.stacks
+    ]
     by_piece: dict[int, list[int]] = {}
     for row in np.flatnonzero(piece_of >= 0).tolist():
         by_piece.setdefault(int(piece_of[row]), []).append(row)
@@ -76,8 +95,13 @@ def host_lines(
         )
         rival = rivals.most_common(1)
         held = bool(rival) and sum(rivals.values()) >= _OTHER_THREADS_FRAC * len(mine)
+        held = held and not (best[0][0] and _waits(best[0][0], texts))
         found[group] = HostLine(best[0][0], in_loader, rival[0][0] if held else None)
     return found
+
+
+def _waits(frame: Frame, texts: Mapping[tuple[str, int], str]) -> bool:
+    return _WAITING.search(texts.get((frame.file, frame.line), "")) is not None
 
 
 def _own_frame(stack: tuple[Frame, ...], ownership: Ownership) -> Frame | None:

@@ -13,6 +13,7 @@ from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.gaps.causes import LATENCY_NS, Cause
 from profiling_lab.analysis.gaps.cut import Cut, cut_gaps
 from profiling_lab.analysis.host.activity import ActivityKind, HostActivity, host_activity
+from profiling_lab.analysis.places import call_stacks
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.cuda_calls import COPIES, CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks
@@ -101,7 +102,7 @@ def _whole(trace: Trace, host: HostActivity) -> GapPieces:
         stack=stack,
         exact=exact,
         after=after,
-        until=np.append(_call_stacks(trace), np.int32(0))[cut.launch],
+        until=np.append(call_stacks(trace), np.int32(0))[cut.launch],
         thread=cut.thread,
         names=(*host.names, ""),
         queue_full_ns=_queue_full_ns(trace, host, None),
@@ -197,7 +198,7 @@ def _neighbour_calls(trace: Trace) -> tuple[I32, I32]:
 def _stacks(trace: Trace, host: HostActivity, cut: Cut, cause: I32) -> tuple[I32, npt.NDArray[np.bool_], I32]:
     """The stack at each piece, whether the host was in it, and the stack of the call before."""
     calls, none, empty = trace.calls, np.int32(-1), np.int32(0)
-    stack_of = np.append(_call_stacks(trace), empty)
+    stack_of = np.append(call_stacks(trace), empty)
     call, range_row = np.append(host.call, none)[cut.who], np.append(host.range, none)[cut.who]
     stack = np.where(call >= 0, stack_of[call], np.append(trace.ranges.stack, empty)[range_row])
     stack = np.where(stack > 0, stack, np.append(host.stack, empty)[cut.who])
@@ -217,12 +218,3 @@ def _stacks(trace: Trace, host: HostActivity, cut: Cut, cause: I32) -> tuple[I32
     # After the launch the operation's own line is what the GPU was waiting for.
     stack = np.where(cut.thread >= 0, stack, stack_of[cut.launch])
     return stack.astype(np.int32), exact | (cut.thread < 0), after
-
-
-def _call_stacks(trace: Trace) -> I32:
-    """Per call the stack it is attributed to: in backward that of the forward line."""
-    found = trace.attribution
-    stack = trace.calls.stack.copy()
-    known = (found.call >= 0) & (found.stack > 0)
-    stack[found.call[known]] = found.stack[known]
-    return stack

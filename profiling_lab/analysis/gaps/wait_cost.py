@@ -1,82 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the GPU idled because threads of the host were held."""
+"""The GPU's idle time because the host waited instead of queueing work.
+
+Without a wait the host runs ahead of the GPU by as long as it had waited, until the next wait. So a wait
+costs at most its own length, and at most the idle time that the host leaves between its begin and the begin
+of the next wait. What the host is too slow for anyway remains: a step takes as long as the host without its
+waits, or as the GPU, whichever is longer.
+
+Pauses between operations that were queued in time, and waits of a stream for an event, are no such idle
+time, nor is what the host did meanwhile for other reasons (_OTHERS).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.analysis.host.activity import ActivityKind, host_activity
-from profiling_lab.analysis.stats import grouped
-from profiling_lab.trace.columns import I32, I64
-from profiling_lab.trace.trace import Trace
+from profiling_lab.analysis.gaps.causes import Cause
+from profiling_lab.analysis.gaps.pieces import GapPieces
+from profiling_lab.trace.columns import I64
 
+F64: TypeAlias = npt.NDArray[np.float64]
 _OTHERS = (
-    ActivityKind.DATA_LOADING,
-    ActivityKind.GIL_WAIT,
-    ActivityKind.GARBAGE_COLLECTION,
-    ActivityKind.ALLOCATOR,
-    ActivityKind.START_UP,
-    ActivityKind.CODE_LOADING,
-    ActivityKind.COMPILATION,
-    ActivityKind.PROFILER,
+    Cause.DATA_LOADING,
+    Cause.GIL_WAIT,
+    Cause.GARBAGE_COLLECTION,
+    Cause.ALLOCATOR,
+    Cause.START_UP,
+    Cause.CODE_LOADING,
+    Cause.COMPILATION,
+    Cause.PROFILER,
 )
 """what the host does behind a wait for reasons of its own, of which other rules have findings"""
+_QUEUED = (Cause.BETWEEN, Cause.EVENT_WAIT, Cause.LATE_START, Cause.NOT_RECORDED)
+"""the host had done its part, or nothing is known of it"""
 
 
-def idle_by_waits(
-    busy: Busy,
-    others: Mapping[int, Busy],
-    thread: I32,
-    start_ns: I64,
-    end_ns: I64,
-    *,
-    from_the_start: bool = False,
-) -> tuple[I64, int]:
-    """GPU idle time of a process because these intervals blocked its threads: each, and together.
-    `busy`: when they worked; `others`: from others_by_thread.
-
-    It is the gap around the end of an interval: until the host is free again and has launched something.
-    Without the interval the host would have launched earlier by its length, so that is the most it costs.
-    What the host does meanwhile for other reasons (_OTHERS) does not count. `from_the_start`: all idle time
-    inside of the intervals counts too.
+def late_idle(pieces: GapPieces, process: int, busy: Busy) -> Busy:
+    """When all GPUs of a process were idle, and the host could have launched earlier. `busy`: when they
+    worked.
     """
-    rows, begins, until = busy.gaps_around(start_ns, end_ns)
-    first, last = end_ns.copy(), end_ns.copy()
-    first[rows], last[rows] = begins, until
-    if from_the_start:
-        first = start_ns
-    each_ns = np.zeros(len(thread), dtype=np.int64)
-    all_first, all_last = [], []
-    for number, mine in grouped(np.arange(len(thread)), thread):
-        counted = _joined(busy, others[number]) if number in others else busy
-        idle_ns = counted.idle_within(first[mine], last[mine])
-        each_ns[mine] = np.minimum(idle_ns, end_ns[mine] - start_ns[mine])
-        all_first.append(first[mine])
-        all_last.append(last[mine])
-    if not all_first:
-        return each_ns, 0
-    together = Busy.of(np.concatenate(all_first), np.concatenate(all_last))
-    idle = int(busy.idle_within(together.start_ns, together.end_ns).sum())
-    return each_ns, min(int(each_ns.sum()), idle)
+    late = (pieces.process == process) & ~np.isin(pieces.cause, (*_OTHERS, *_QUEUED))
+    return Busy.of(pieces.start_ns[late], pieces.end_ns[late]).without(busy)
 
 
-def _joined(busy: Busy, others: Busy) -> Busy:
-    """The GPU's work and the intervals of `others` between its begin and its end."""
-    if not len(busy.start_ns):
-        return busy
-    edges = busy.start_ns[0], busy.end_ns[-1]
-    starts, ends = others.start_ns.clip(*edges), others.end_ns.clip(*edges)
-    return Busy.of(np.concatenate([busy.start_ns, starts]), np.concatenate([busy.end_ns, ends]))
+@dataclass(frozen=True, slots=True)
+class WaitCosts:
+    """The waits of one process and what they cost."""
+
+    each_ns: I64
+    """per interval given"""
+    begin_ns: I64
+    """in order; the time until the next begin belongs to this wait"""
+    left_frac: F64
+    """of the late idle time from there to the next begin: what would remain without the wait"""
+
+    def left_at(self, time_ns: I64) -> F64:
+        """Per moment, the fraction of the late idle time there that would remain without the waits."""
+        at = np.searchsorted(self.begin_ns, time_ns, "right")  # 0: before the first wait
+        return np.asarray(np.append(1.0, self.left_frac)[at])
 
 
-def others_by_thread(trace: Trace) -> dict[int, Busy]:
-    """Per thread what it did for reasons of its own (_OTHERS)."""
-    host = host_activity(trace)
-    rows = np.flatnonzero(np.isin(host.doing, _OTHERS) & (host.end_ns > host.start_ns))
-    return {
-        thread: Busy.of(host.start_ns[mine], host.end_ns[mine])
-        for thread, mine in grouped(rows, host.thread[rows])
-    }
+def wait_costs(busy: Busy, late: Busy, start_ns: I64, end_ns: I64) -> WaitCosts:
+    """`busy`: when the GPUs worked; `late`: from late_idle. Intervals of several threads may overlap: no idle
+    time counts twice. Waits that end in the same gap of the GPUs are one: only the first of them waits for
+    work, so the others cost their own length, and the first one the rest. Before the first and after the last
+    operation there is no time to lose.
+    """
+    each_ns = np.zeros(len(start_ns), dtype=np.int64)
+    if not len(start_ns) or not len(busy.start_ns):
+        return WaitCosts(each_ns, each_ns[:0], np.zeros(0))
+    end_ns = end_ns.clip(busy.start_ns[0], busy.end_ns[-1])
+    start_ns = np.minimum(start_ns.clip(busy.start_ns[0], busy.end_ns[-1]), end_ns)
+    rows = np.argsort(start_ns, kind="stable")
+    gap = busy.gap_at(end_ns[rows])
+    first = np.flatnonzero(np.append(True, (gap[1:] != gap[:-1]) | (gap[1:] < 0)))
+    begin_ns = start_ns[rows[first]]
+    until_ns = np.append(begin_ns[1:], np.append(late.end_ns, begin_ns).max())
+    waited_ns = np.add.reduceat(end_ns[rows] - start_ns[rows], first)
+    idle_ns = late.busy_within(begin_ns, until_ns)
+    cost_ns = np.minimum(idle_ns, waited_ns)
+    length_ns = (end_ns - start_ns)[rows]
+    others_ns = length_ns.copy()
+    others_ns[first] = 0
+    scale = cost_ns / np.maximum(np.maximum(np.add.reduceat(others_ns, first), cost_ns), 1)
+    of_wait = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))
+    shares_ns = (others_ns * scale[of_wait]).astype(np.int64)
+    each_ns[rows] = shares_ns
+    each_ns[rows[first]] = cost_ns - np.add.reduceat(shares_ns, first)
+    return WaitCosts(each_ns, begin_ns, 1 - cost_ns / np.maximum(idle_ns, 1))

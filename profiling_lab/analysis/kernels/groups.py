@@ -14,7 +14,7 @@ from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.columns import I32, OperationKind, combined
 from profiling_lab.trace.extras import LaunchShapes
 from profiling_lab.trace.kernel_names import base_name
-from profiling_lab.trace.platform import is_rocm
+from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.trace import Trace
 
 GroupBy: TypeAlias = Literal["name", "short", "grid", "line", "shape"]
@@ -97,10 +97,10 @@ def _input_shapes(trace: Trace) -> tuple[I32, list[str]]:
     """The operator around the launch, in backward that of forward, with the shapes of its inputs."""
     found = trace.input_shapes
     if found is None:
-        how = "torch.profiler with record_shapes=True"
-        if not is_rocm(trace):
-            how = f"nsys and --pytorch=autograd-shapes-nvtx, or {how}"
-        raise NotEnoughDataError(f"{trace.path} holds no shapes of operators' inputs: record with {how}")
+        how = "record with nsys and --pytorch=autograd-shapes-nvtx, or torch.profiler with record_shapes=True"
+        raise NotEnoughDataError(
+            f"{trace.path} holds no shapes of operators' inputs: {in_words_of(trace, how)}"
+        )
     around = trace.attribution.range
     operator = np.append(trace.ranges.name, np.int32(-1))[around]
     shape = np.append(found.number, np.int32(-1))[around]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
@@ -45,6 +46,9 @@ class RangeRow:
     """of the time from start to end on the host, ns; ranges without an end are left out"""
     host_self_ns: int | None
     """the same total without the ranges right below it; in a tree only"""
+    nested: int
+    """ranges inside of another of this row (an operator that calls its own overload, recursion): their time
+    is in that of the outer one, and counts once"""
     unfinished: int
     """ranges that had no end when the recording stopped"""
     projected: Stats
@@ -73,6 +77,8 @@ class RangesResult:
     coverage: Coverage
     tree: bool
     ranges: int
+    nested: int
+    """inside of another range of their row"""
     unfinished: int
     across_threads: int
     """ranges that end on another thread: which launches are inside is unknown"""
@@ -120,7 +126,11 @@ def ranges(
     names = [_Label(trace.ranges.domains, found.names, *values) for values in labels]
     everything = Paths(label, (-1,) * len(labels), tuple(range(len(labels))))
     group = paths(label, nesting.parent) if tree else everything
-    sums = _sums(found, group)
+    # In a tree the inner range has a path, thus a row of its own. Ranges that are started and ended need not
+    # be calls: one inside of another is another piece of work.
+    calls = np.isin(found.style, (Style.PUSH_POP, Style.OPERATOR))
+    nested = np.zeros(len(rows), dtype=bool) if tree else calls & nesting.inside_its_own(label, found.closed)
+    sums = _sums(found, group, nested)
     titles = [names[number].title for number in group.label]
     if tree:
         weight = group.at_least_below(sums.host.total)
@@ -132,7 +142,8 @@ def ranges(
             key=lambda i: (-int(sums.projected.total[i]), -int(sums.host.total[i]), titles[i]),
         )
         shown = ranked[:limit]
-    places = _places(trace, own_row, found, nesting, group.number, shown)
+    outermost = np.where(nested, np.int32(-1), group.number)
+    places = _places(trace, own_row, found, nesting, outermost, shown)
     below = group.sum_below(sums.host.total)
     out = tuple(
         RangeRow(
@@ -142,7 +153,8 @@ def ranges(
             parents=tuple(titles[above] for above in group.of(i)[:-1]),
             host=sums.host[i],
             host_self_ns=max(int(sums.host.total[i] - below[i]), 0) if tree else None,
-            unfinished=int(sums.ranges[i] - sums.host.count[i]),
+            nested=int(sums.nested[i]),
+            unfinished=int(sums.ranges[i] - sums.nested[i] - sums.host.count[i]),
             projected=sums.projected[i],
             busy_ns=int(sums.busy[i]),
             operations=int(sums.operations[i]),
@@ -156,6 +168,7 @@ def ranges(
         coverage=coverage,
         tree=tree,
         ranges=len(rows),
+        nested=int(nested.sum()),
         unfinished=int((~found.closed).sum()),
         across_threads=int((found.style == Style.ACROSS_THREADS).sum()),
         not_nested=nesting.dropped,
@@ -181,6 +194,7 @@ class _Sums:
     """Columns with a row per group."""
 
     ranges: I64
+    nested: I64
     host: StatsByKey
     projected: StatsByKey
     busy: I64
@@ -188,10 +202,11 @@ class _Sums:
     threads: I64
 
 
-def _sums(found: OpenRanges, group: Paths) -> _Sums:
+def _sums(found: OpenRanges, group: Paths, nested: npt.NDArray[np.bool_]) -> _Sums:
+    """`nested`: ranges whose time is in that of another range of their group."""
     key, size = group.number, len(group)
     # A range that ends elsewhere, or never, has no inside.
-    inside = np.flatnonzero(found.closed & (found.style != Style.ACROSS_THREADS))
+    inside = np.flatnonzero(found.closed & (found.style != Style.ACROSS_THREADS) & ~nested)
     launched = found.launched
     first, last, busy, count = _analysis.project(
         found.start_ns[inside],
@@ -207,7 +222,8 @@ def _sums(found: OpenRanges, group: Paths) -> _Sums:
     _, pairs = combined(key, found.thread)
     return _Sums(
         ranges=np.bincount(key, minlength=size),
-        host=StatsByKey.of(np.where(found.closed, key, -1), host_ns, size),
+        nested=np.bincount(key[nested], minlength=size),
+        host=StatsByKey.of(np.where(found.closed & ~nested, key, -1), host_ns, size),
         projected=StatsByKey.of(np.where(count > 0, key[inside], -1), last - first, size),
         busy=_analysis.sum_by_key(key[inside], busy, size)[0],
         operations=_analysis.sum_by_key(key[inside], count, size)[0],
@@ -244,5 +260,7 @@ def _why_none(trace: Trace) -> str:
     reasons = {
         "nsys": "the program makes none, or nsys ran without --trace=nvtx",
         "torch.profiler": "ProfilerActivity.CPU was not among the activities",
+        "XLA": "jax.profiler ran with host_tracer_level=0",
+        "rocprofv3": "the program makes none, or rocprofv3 ran without --marker-trace",
     }
     return reasons.get(trace.recorder, "the program made none while it was recorded")

@@ -24,6 +24,17 @@ class Nesting:
     dropped: int
     """ranges that did not nest"""
 
+    def inside_its_own(self, label: I32, counts: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Per range, whether one of those around it that count has the same label."""
+        out = np.zeros(len(label), dtype=bool)
+        rows, around = np.arange(len(label)), self.parent
+        while len(rows):
+            rows, around = rows[around >= 0], around[around >= 0]
+            found = (label[around] == label[rows]) & counts[around]
+            out[rows[found]] = True
+            rows, around = rows[~found], self.parent[around[~found]]
+        return out
+
 
 def nest(
     start_ns: I64, end_ns: I64, thread: I32, domain: I64, style: U8, time_ns: I64, time_thread: I32

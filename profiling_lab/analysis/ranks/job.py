@@ -149,7 +149,7 @@ def joined(
     with_steps = sum(facts.steps > 0 for file in chosen for facts in file)
     common = totals.walls.keys[totals.walls.ranks == with_steps].astype(np.int64)
     comparison = RankComparison(present, common, clocks.accuracy_ns or 0, clocks.comparable)
-    notes = (*assignments.notes, *note, *_unnamed(totals))
+    notes = (*assignments.notes, *note, *_unnamed(totals, chosen[0][0].communicators))
     return Joined(handles, chosen, assignments, clocks, totals, comparison, failures, notes)
 
 
@@ -254,12 +254,12 @@ def _how(all_facts: Sequence[Sequence[RankFacts]]) -> str:
     return f"{first} ({count} ranks; others: {others[0][0]})" if others else first
 
 
-def _unnamed(totals: Totals) -> tuple[str, ...]:
+def _unnamed(totals: Totals, how: str) -> tuple[str, ...]:
     if totals.ranks == 2 or all(series.group for series in totals.starts if series.is_together):
         return ()
     return (
         "no communicator is named: collectives of a kind are matched over all ranks, as if all were in one "
-        "group (nsys names them with --trace=cuda,nvtx, exported with --include-blobs=true)",
+        f"group ({how})",
     )
 
 

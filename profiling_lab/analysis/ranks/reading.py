@@ -54,6 +54,10 @@ def read_file(path: str, options: Options) -> FileSummary:
         return FileSummary(path, (), Failure(path, sentence, UnreadableInputError.exit_code))
 
 
+PACKED = ".sqlite.gz"
+"""of a folder read only where nothing else is there: most likely the same recordings once more"""
+
+
 def files_of(paths: list[str]) -> list[str]:
     """The files meant: those given, and of a folder the traces in it, in the order of their numbers.
 
@@ -75,13 +79,19 @@ def _files_at(given: str) -> list[str]:
         raise UnreadableInputError(f"{given}: there is no such file or folder")
     if not path.is_dir() or is_trace_name(path):
         return [given]
-    inside = [child for child in path.iterdir() if is_trace_name(child)]
+    inside = [child for child in path.iterdir() if is_trace_name(child) and not _is_no_rank(child)]
+    inside = [child for child in inside if not child.name.endswith(PACKED)] or inside
     if not inside:
         reports = sum(child.suffix == ".nsys-rep" for child in path.iterdir())
         convert = f": convert its {reports} nsys reports first (nsys export --type=sqlite)"
         convert = convert if reports else ""
         raise NotEnoughDataError(f"{given} holds no trace (expected {', '.join(ENDINGS)}){convert}")
     return [str(child) for child in sorted(inside, key=_natural)]
+
+
+def _is_no_rank(path: Path) -> bool:
+    """A memory snapshot of torch has no GPU operations, so it is not a rank of a job that lies next to it."""
+    return path.name.endswith((".pickle", ".pickle.gz"))
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -19,6 +19,7 @@ from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, full
 from profiling_lab.trace.operation_classes import COPIES, OperationClass, device_tracks, operation_classes
 from profiling_lab.trace.ownership import Ownership
+from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 PARTS = ("compute_ns", "exposed_ns", "copy_ns", "idle_ns", "communication_ns")
@@ -57,6 +58,11 @@ class RankFacts:
     steps: int
     collectives: int
     notes: tuple[str, ...]
+    communicators: str
+    """how to record the communicators and message sizes of collectives"""
+
+
+COMMUNICATORS = "nsys has them with --trace=cuda,nvtx, exported with --include-blobs=true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,7 @@ def _rank(
         steps=len(steps),
         collectives=sum(len(occurrences.number) for occurrences in found.series.values()),
         notes=(_unit_notes(unit) if options.each_collective else _notes(unit, len(steps), found, lines)),
+        communicators=in_words_of(trace, COMMUNICATORS),
     )
     parts_ns = _parts(trace, rows, steps.start_ns, steps.end_ns)
     summary = RankSummary(facts, number, steps.start_ns, steps.end_ns, parts_ns, found, lines)

@@ -37,7 +37,7 @@ SPANS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(SPANS, min_size=1, max_size=2))
 def test_exposed_and_hidden_time_by_brute_force(
     tmp_path: Path, gpus: list[list[tuple[int, int, int, int]]]

@@ -69,7 +69,7 @@ def test_streams_of_two_devices_have_nothing_to_do_with_each_other(tmp_path: Pat
     assert all(row.shared_ns == 0 for row in result.streams) and len(result.classes) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(
@@ -164,7 +164,7 @@ def test_the_demo() -> None:
     assert len(device.level_ns) == 2 and sum(row.busy_ns for row in result.classes) == device.level_ns[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 60), st.integers(0, 40), st.sampled_from("abc"), st.integers(1, 3)),

@@ -79,7 +79,7 @@ def test_what_emit_nvtx_appends_is_no_name(tmp_path: Path) -> None:
 def test_numbers_can_be_merged(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("a", 10)
     for i in range(3):
-        builder.range(f"layer 1{i} of 4", builder.now_ns, builder.now_ns + 5)
+        builder.range(f"layer 1{i} of 4", builder.now_ns + 10 * i, builder.now_ns + 10 * i + 5)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         assert len(ranges(trace).rows) == 3
         (row,) = ranges(trace, merge_numbers=True).rows
@@ -98,6 +98,31 @@ def test_domains_are_kept_separate(tmp_path: Path) -> None:
         ("", "reduce", 1),
         ("NCCL", "NCCL:reduce", 1),
     }
+
+
+def test_a_range_inside_of_its_own_name_counts_once(tmp_path: Path) -> None:
+    """An operator that calls its own overload: its time, its operations and its lines were counted twice."""
+    builder = TraceBuilder()
+    begin = builder.now_ns
+    builder.launch("a", 1000, stack="train.py:3 main")
+    middle = builder.now_ns
+    builder.launch("b", 4000, stack="model.py:5 forward")
+    inner_end = builder.now_ns - 1
+    builder.range("aten::to", middle + 1, inner_end - 1).range("aten::copy_", middle, inner_end)
+    builder.gap(1000).range("aten::to", begin, builder.now_ns)
+    length_ns = builder.now_ns - begin
+    builder.gap(1000)
+    again = builder.now_ns
+    builder.launch("c", 100).range("aten::to", again, builder.now_ns)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        result, in_tree = ranges(trace), ranges(trace, tree=True)
+    rows = {row.name: row for row in result.rows}
+    outer, between = rows["aten::to"], rows["aten::copy_"]
+    assert (outer.host.count, outer.host.total) == (2, length_ns + builder.now_ns - again)
+    assert (outer.operations, outer.busy_ns, between.operations) == (3, 5100, 1)
+    assert (outer.nested, outer.unfinished, between.nested, result.nested) == (1, 0, 0, 1)
+    assert [(p.key, p.count) for p in outer.places if p.frame] == [("model.py:5", 1), ("train.py:3", 1)]
+    assert [row.host.count for row in in_tree.rows] == [2, 1, 1] and in_tree.nested == 0
 
 
 def test_started_ranges_may_overlap_and_change_threads(tmp_path: Path) -> None:
@@ -174,7 +199,7 @@ def test_ranges_where_nothing_ran_on_the_gpu(tmp_path: Path) -> None:
     assert "holds no GPU operation" in result.coverage.notes[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(-1, 8), st.integers(0, 2)), max_size=9))
 def test_paths_against_an_oracle(rows: list[tuple[int, int]]) -> None:
     """Each range lies in one that comes before it, or in none."""

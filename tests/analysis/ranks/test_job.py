@@ -72,7 +72,7 @@ def test_waiting_that_compute_hides_costs_nothing(tmp_path: Path) -> None:
     assert (result.verdict.kind, result.verdict.rank) == ("balanced", None)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     ranks_=st.integers(2, 4),
     extra=st.dictionaries(

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling_lab.analysis.memory.replay import replay
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import NO_SEQUENCE, dense
+from profiling_lab.trace.memory_history import MemoryHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,19 @@ class MemoryPeak:
     """what the device has; None where the file does not say"""
 
 
+def _of_history(history: MemoryHistory) -> MemoryPeak:
+    replayed = replay(history)
+    above = len(history) and int(replayed.reserved.max()) > replayed.reserved_before
+    at = int(replayed.reserved.argmax()) if above else 0
+    return MemoryPeak(
+        process=history.process,
+        device=history.device,
+        peak_bytes=replayed.reserved_peak_bytes,
+        at_ns=int(history.time_ns[at]) if len(history) else 0,
+        total_bytes=history.total_bytes,
+    )
+
+
 def memory_peaks(trace: Trace) -> tuple[MemoryPeak, ...] | None:
     """The peak of each process on each device; None where the trace holds no allocations.
 
@@ -31,7 +46,7 @@ def memory_peaks(trace: Trace) -> tuple[MemoryPeak, ...] | None:
     """
     events = trace.source.memory()
     if events is None:
-        return None
+        return tuple(map(_of_history, trace.source.memory_history())) or None
     process, device, time_ns = events.process, events.device, events.time_ns
     track, _ = dense(process.astype(np.int64) << 32 | (device & 0xFFFFFFFF))
     sizes = {gpu.memory_bytes for gpu in trace.source.gpus()}
