@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores `profiling-lab check` on recordings of the diagnosis benchmark.
 
-    python benchmarks/diagnosis/score.py RECORDED [--half open|held] [--format json]
+    python benchmarks/diagnosis/score.py RECORDED [--half open|held] [--format json] [-o results.jsonl]
 
 RECORDED is a folder with NAME.sqlite and times.jsonl, as run.py writes them. A program counts as diagnosed if
 the first finding names one of its planted causes (cause) on one of its planted lines (line). Where
 times.jsonl has its step as it is and mended, the predicted gain counts as right within a factor of 1.5.
-A healthy program should have no finding of high severity among its steady steps.
+A healthy program should have no finding of high severity among its steady steps. A program whose mending
+saves less than a quarter of its step is marked with * and not counted: its defect may not cost most.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ else:
 
 HERE = Path(__file__).parent
 RIGHT_WITHIN = 1.5
+LARGE_FRAC = 0.25
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ class Scored:
     said: str
     predicted_ms: float | None
     measured_ms: float | None
+    saves_frac: float | None
+    """of the step, by mending"""
+
+    @property
+    def counts(self) -> bool:
+        return self.saves_frac is None or self.saves_frac >= LARGE_FRAC
 
 
 def main() -> int:
@@ -50,6 +58,7 @@ def main() -> int:
     parser.add_argument("recorded", type=Path, help="folder with the recordings and times.jsonl")
     parser.add_argument("--half", choices=("open", "held"), help="one half of the programs (default: both)")
     parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("-o", "--output", type=Path, help="append JSON lines here, too")
     args = parser.parse_args()
     truth = tomllib.loads((HERE / "truth.toml").read_text())
     times = _step_times(args.recorded / "times.jsonl")
@@ -58,6 +67,8 @@ def main() -> int:
     if not any(path.is_file() for path in found):
         parser.error(f"{args.recorded} holds no recording of the benchmark: expected NAME.sqlite from run.py")
     rows = [_score(path, truth[path.stem], times.get(path.stem)) for path in found if path.is_file()]
+    if args.output:
+        _keep(rows, args.recorded / "times.jsonl", args.output)
     if args.format == "json":
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
@@ -79,7 +90,7 @@ def _score(recording: Path, truth: dict[str, Any], times: tuple[float, float] | 
     )
     if not truth["causes"]:
         alarm = any(finding["severity"] == "high" for finding in findings)
-        return Scored(name, truth["half"], None, None, None, alarm, said, predicted, None)
+        return Scored(name, truth["half"], None, None, None, alarm, said, predicted, None, None)
     source = (HERE / "programs" / f"{name}.py").read_text().splitlines()
     lines = {number for number, text in enumerate(source, 1) if text.strip() in truth["lines"]}
     cause = first is not None and bool({first["rule"], first.get("cause")} & set(truth["causes"]))
@@ -87,7 +98,8 @@ def _score(recording: Path, truth: dict[str, Any], times: tuple[float, float] | 
     gain = None
     if predicted is not None and measured is not None and measured > 0:
         gain = 1 / RIGHT_WITHIN <= predicted / measured <= RIGHT_WITHIN
-    return Scored(name, truth["half"], cause, line, gain, None, said, predicted, measured)
+    saves = measured / times[0] if measured is not None and times else None
+    return Scored(name, truth["half"], cause, line, gain, None, said, predicted, measured, saves)
 
 
 def _check(recording: Path) -> list[dict[str, Any]]:
@@ -110,6 +122,21 @@ def _step_times(path: Path) -> dict[str, tuple[float, float]]:
     return {name: (each["as it is"], each["mended"]) for name, each in ms.items() if len(each) == 2}
 
 
+def _keep(rows: list[Scored], times: Path, output: Path) -> None:
+    """One line per answer: 1 is yes. The machine and the date are those of the recordings."""
+    from profiling_lab.measure.device import Machine, machine
+    from profiling_lab.measure.results import ResultsFile
+
+    recorded = json.loads(times.read_text().splitlines()[0])
+    facts = {field.name: recorded[field.name] for field in fields(Machine)}
+    results = ResultsFile(output, Machine(**facts | {"git": machine("cpu").git}))
+    for row in rows:
+        case = {"program": row.program, "half": row.half, "counts": row.counts}
+        for metric in ("cause", "line", "gain", "false_alarm"):
+            if (value := getattr(row, metric)) is not None:
+                results.add("diagnosis", case, "profiling-lab check", metric, float(value), "bool")
+
+
 def _print(rows: list[Scored]) -> None:
     print(
         f"{'program':24} {'half':5} {'cause':6} {'line':5} {'gain':5} {'predicted':>10} {'measured':>9}  "
@@ -120,12 +147,13 @@ def _print(rows: list[Scored]) -> None:
         if row.false_alarm is not None:
             marks = ["alarm" if row.false_alarm else "quiet", "", ""]
         print(
-            f"{row.program:24} {row.half:5} {marks[0]:6} {marks[1]:5} {marks[2]:5} "
+            f"{row.program + ' *' * (not row.counts):24} {row.half:5} {marks[0]:6} {marks[1]:5} {marks[2]:5} "
             f"{_ms(row.predicted_ms):>10} {_ms(row.measured_ms):>9}  {row.said}"
         )
     for half in sorted({row.half for row in rows}):
         mine = [row for row in rows if row.half == half]
-        planted, healthy = [r for r in mine if r.cause is not None], [r for r in mine if r.cause is None]
+        planted = [r for r in mine if r.cause is not None and r.counts]
+        healthy = [r for r in mine if r.cause is None]
         both = sum(bool(row.cause and row.line) for row in planted)
         gains = [row.gain for row in planted if row.gain is not None]
         print(

@@ -32,6 +32,7 @@ from profiling_lab.rules import (
     dominant_kernel,
     dominant_line,
     double_precision,
+    dtype_casts,
     exposed_allreduce,
     gap_cause,
     gpu_gaps,
@@ -40,7 +41,11 @@ from profiling_lab.rules import (
     layout_copies,
     low_utilisation,
     memory_bound,
+    memory_fragmented,
     memory_full,
+    memory_gradients,
+    memory_growth,
+    memory_workspace,
     pageable_copy,
     profiler_overhead,
     queue_full,
@@ -55,6 +60,7 @@ from profiling_lab.rules import (
     sync_memset,
     tensor_cores,
     tiny_kernels,
+    unfused_attention,
 )
 from profiling_lab.rules.finding import Abstain, Event, Finding, Threshold
 from profiling_lab.rules.load import load_rules
@@ -82,7 +88,9 @@ RULES: tuple[Rule, ...] = (
     double_precision.RULE,
     slow_convolution.RULE,
     memory_bound.RULE,
+    unfused_attention.RULE,
     layout_copies.RULE,
+    dtype_casts.RULE,
     tiny_kernels.RULE,
     short_runs.RULE,
     kernel_variability.RULE,
@@ -95,6 +103,10 @@ RULES: tuple[Rule, ...] = (
     ddp_backend.RULE,
     allocation_churn.RULE,
     memory_full.RULE,
+    memory_growth.RULE,
+    memory_fragmented.RULE,
+    memory_gradients.RULE,
+    memory_workspace.RULE,
     profiler_overhead.RULE,
 )
 

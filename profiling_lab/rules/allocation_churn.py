@@ -2,9 +2,12 @@
 """Does the program allocate and free GPU memory in every step? cudaMalloc and cudaFree are slow, and cudaFree
 synchronises with the GPU. After warm-up, torch's caching allocator needs neither.
 
-The rule counts calls that allocate or free after the first third of the kernels, by line. Calls that use a
-memory pool (cudaMallocAsync) are cheap and not counted. The cost is the host time in the calls. The GPU loses
-time only if it runs out of queued work meanwhile; `gaps` shows that.
+The rule counts calls that allocate or free after the first third of the kernels, for memory of the GPU and
+for pinned memory. One cause makes many lines allocate: what empty_cache() frees, other lines allocate again,
+and near the memory limit the allocator frees its cache whenever it needs a larger block. So all lines are one
+finding, at the line that costs most. Calls that use a memory pool (cudaMallocAsync) are cheap and not
+counted. The cost is the host time in the calls. The GPU loses time only if it runs out of queued work
+meanwhile; `gaps` shows that.
 """
 
 from __future__ import annotations
@@ -44,16 +47,20 @@ def check(view: View) -> RuleResult:
     warm = starts[int(min(view[WARM_UP] * len(starts), len(starts) - 1))]
     rows = np.flatnonzero(allocates & (calls.start_ns > warm))
     findings = []
-    for number, mine in grouped(rows, view.call_place[rows]):
+    pinned = view.calls_of(CudaCall.PINNED_MEMORY)
+    for _, mine in grouped(rows, 2 * calls.process[rows] + pinned[rows]):
         blocked = host_blocked(view, mine)
         if len(mine) < view[MANY] or blocked.total_ns < view[WORTH] * view.span_ns:
             continue
+        place = view.call_place[blocked.calls]
+        in_line = np.bincount(place + 1, weights=blocked.each_ns)
+        where = f" at {np.count_nonzero(in_line)} lines" if np.count_nonzero(in_line) > 1 else ""
         findings.append(
             view.finding(
-                what=f"{len(mine)} allocations and frees after warm-up took {ms(blocked.total_ns)}",
+                what=f"{len(mine)} allocations and frees{where} after warm-up took {ms(blocked.total_ns)}",
                 cost_ns=blocked.total_ns,
                 cost_of="host blocked in the calls",
-                place=view.place(number),
+                place=view.place(int(in_line.argmax()) - 1),
                 table="calls",
                 rows=blocked.calls,
                 weight=blocked.each_ns,
@@ -70,4 +77,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.IDLE,
+    all_lines=True,
 )

@@ -2,8 +2,8 @@
 """The cost of copies that block the host: the time that the GPU loses because of them.
 
 The GPU loses the time in which only these copies run, because other work could overlap with them. It also
-loses the idle time while the host is blocked, and after that until it has work again: without the blocking
-call the host would have launched that work earlier, by at most the duration of the call. The wait for
+loses idle time until the next wait of the host: without the blocking call the host would have launched
+earlier. Both together are at most the duration of the call, unless the copies alone take longer. The wait for
 earlier GPU work is not counted.
 """
 
@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.analysis.gaps.wait_cost import idle_by_waits
 from profiling_lab.rules.finding import ms
-from profiling_lab.rules.host_waits import waits_at_once
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
@@ -46,7 +44,7 @@ class CopyCost:
 
 def copy_cost(view: View, rows: I64) -> CopyCost:
     """`rows` are operations whose calls were recorded."""
-    operations, calls, call = view.operations, view.calls, view.attribution.call
+    operations, call = view.operations, view.attribution.call
     each_ns, most = np.zeros(len(rows), dtype=np.int64), (0, 0)
     counts = np.zeros(len(operations), dtype=bool)
     counts[rows] = True
@@ -60,17 +58,16 @@ def copy_cost(view: View, rows: I64) -> CopyCost:
         each_ns[mine] = end_ns - start_ns - other_work.busy_within(start_ns, end_ns)
         # Several operations of one call (a CUDA graph) block the host once.
         of, first = np.unique(call[rows[mine]], return_index=True)
-        wait = waits_at_once(view, of)
-        released = np.maximum(calls.end_ns[of], np.where(wait >= 0, np.append(calls.end_ns, 0)[wait], 0))
-        began = np.minimum(calls.start_ns[of], released)
-        idle_ns, all_idle_ns = idle_by_waits(
-            view.processes[process],
-            view.host_others,
-            calls.thread[of],
-            began,
-            released,
-            from_the_start=True,
-        )
+        wait = view.waits_at_once(of)
+        waits, costs = view.wait_costs(process, of)
+        idle_ns = np.zeros(len(view.calls), dtype=np.int64)
+        idle_ns[waits] = costs.each_ns
+        released = np.where(wait >= 0, wait, of)
+        # Without the call the host would be earlier by its length, whatever the GPU did meanwhile.
+        blocked_ns = view.calls.end_ns[released] - view.calls.start_ns[of]
+        of_alone_ns = np.bincount(np.searchsorted(of, call[rows[mine]]), weights=each_ns[mine])
+        idle_ns = np.minimum(idle_ns[released], np.maximum(blocked_ns - of_alone_ns.astype(np.int64), 0))
         each_ns[mine[first]] += idle_ns
+        all_idle_ns = int(idle_ns.sum())
         most = max(most, (alone_ns, all_idle_ns), key=sum)
     return CopyCost(*most, each_ns)

@@ -13,13 +13,9 @@ import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, percent
-from profiling_lab.rules.kernel_families import (
-    FUSED_ATTENTION,
-    MEMORY_BOUND,
-    NO_TENSOR_CORES,
-    TENSOR_CORES,
-)
+from profiling_lab.rules.kernel_families import FUSED_ATTENTION, MEMORY_BOUND, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule, Time
+from profiling_lab.rules.small_grids import FILLED, MORE_BLOCKS, small_grids
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
@@ -34,12 +30,12 @@ OF_COMMUNICATION = (
     "straggler, find the late rank: `profiling-lab ranks` over the traces of all ranks"
 )
 # The first family whose names match decides.
+_FUSED = (
+    "it is fused and uses tensor cores already: reduce the work (causal or sliding masks, shorter or packed "
+    "sequences), or use a newer backend (cuDNN, FlashAttention-3)"
+)
 OF_FAMILIES = (
-    (
-        FUSED_ATTENTION,
-        "it is fused and uses tensor cores already: reduce the work (causal or sliding masks, shorter or "
-        "packed sequences), or use a newer backend (cuDNN, FlashAttention-3)",
-    ),
+    (FUSED_ATTENTION, _FUSED),
     (NO_TENSOR_CORES, "use tensor cores (see tensor_cores): bf16, fp16 or TF32"),
     (
         TENSOR_CORES,
@@ -85,13 +81,14 @@ def _remedy(view: View, row: int) -> str:
     if view.classes[row] == OperationClass.COMMUNICATION:
         return OF_COMMUNICATION
     name = view.operations.names[view.operations.name[row]]
-    return next((remedy for family, remedy in OF_FAMILIES if re.search(family, name)), OTHERWISE)
+    of_family = next((remedy for family, remedy in OF_FAMILIES if re.search(family, name)), OTHERWISE)
+    return MORE_BLOCKS if small_grids(view)[row] else of_family
 
 
 RULE = Rule(
     "dominant_kernel",
     "Does one kernel dominate the GPU's time?",
-    (SHARE, HOT, ENOUGH),
+    (SHARE, HOT, ENOUGH, FILLED),
     check,
     __doc__ or "",
     time=Time.BUSY,

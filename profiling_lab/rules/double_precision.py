@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are matrix multiplications computed in double precision? A tensor made from a NumPy array is float64 by
-default.
+"""Which functions compute in double precision? A tensor made from a NumPy array is float64 by default, and
+what is computed with it becomes float64, too.
 
-They are recognised by kernel name (`f64`, `dgemm`, `d884`). GPUs for machine learning compute float64 at a
-fraction of the rate of bfloat16, and it takes four times the memory. If the program needs double precision,
-as a simulation may, skip this rule.
+Matrix multiplications (`f64`, `dgemm`, `d884`), Fourier transforms of cuFFT and torch's elementwise kernels
+are recognised by the `double` in their name. GPUs for machine learning compute float64 at a fraction of the
+rate of bfloat16. A matrix multiplication in another precision saves nearly all of its time. The other kernels
+are limited by memory, and half as many bytes save half of it: the cost is their time, for all but matrix
+multiplications half of it. Lines of one function are one finding, at the line that costs most. If the program
+needs double precision, as a simulation may, skip this rule.
 """
 
 from __future__ import annotations
@@ -12,31 +15,45 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
+from profiling_lab.trace.attribution import Phase
 
-SHARE = Threshold("share", "float64 matrix multiplications", 0.02, "of the GPU time, from", "ours")
-DOUBLE = r"f64f64|(?i:dgemm|_d884|d16816)|gem[mv]\w*<[^>]*\bdouble\b"
+SHARE = Threshold("share", "kernels in float64", 0.02, "of the GPU time, from", "ours")
+PRODUCTS = r"f64f64|(?i:dgemm|_d884|d16816)|gem[mv]\w*<[^>]*\bdouble\b"
+# Many kernels in float32 have parameters in double: only the type of their elements counts.
+OTHERS = (
+    r"fft\w*<.*\bdouble2?\b|[dDzZ]2[zZdD]_kernel|"
+    r"(Functor\w*|Op|Ops|kernel|forward|backward)<(c10::complex<)?double\b|lambda\((c10::complex<)?double\b"
+)
 REMEDY = "convert to float32 where the tensor is made (torch.from_numpy(a).float(), dtype=torch.float32)"
 
 
 def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
-    double = np.flatnonzero(view.kernels_named(DOUBLE))
+    products = view.kernels_named(PRODUCTS)
+    double = np.flatnonzero(products | view.kernels_named(OTHERS))
     findings = []
-    for number, mine in grouped(double, view.operation_place[double]):
+    for _, mine in grouped(double, view.function_of_line[view.operation_place[double]]):
         total_ns = int(duration[mine].sum())
         if total_ns < view[SHARE] * view.gpu_ns:
             continue
+        of_products = mine[products[mine]]
+        lines = len(np.unique(view.operation_place[mine]))
+        backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
+        products_ns = gpu_time(view, of_products) if len(of_products) else 0
         findings.append(
             view.finding(
-                f"{len(mine):,} matrix multiplications in float64 take {ms(total_ns)}, "
-                f"{percent(total_ns / view.gpu_ns)} of the GPU time, forward and backward",
-                cost_ns=total_ns,
-                cost_of="GPU time of the matrix multiplications",
-                place=view.place(number),
+                f"{len(mine):,} kernels in float64, {len(of_products):,} of them matrix multiplications"
+                f"{f', at {lines} lines of one function' if lines > 1 else ''}, take {ms(total_ns)}, "
+                f"{percent(total_ns / view.gpu_ns)} of the GPU time"
+                f"{', forward and backward' if backward else ''}",
+                cost_ns=(gpu_time(view, mine) + products_ns) // 2,
+                cost_of="GPU time of the matrix multiplications, and half of that of the other kernels",
+                place=view.hottest_line(mine, duration[mine]),
                 rows=mine,
                 weight=duration[mine],
                 remedy=REMEDY,
@@ -47,7 +64,7 @@ def check(view: View) -> RuleResult:
 
 RULE = Rule(
     "double_precision",
-    "Are matrix multiplications in double precision?",
+    "Which functions compute in double precision?",
     (SHARE, KNOWN),
     check,
     __doc__ or "",

@@ -74,6 +74,8 @@ class Finding:
     """the expected saving: a fraction of the cost (Rule.wins_frac)"""
     gain_per_step_ns: int | None = None
     """the expected saving per step"""
+    once: bool = False
+    """all of the cost is in one of many steps"""
     effects: tuple[Finding, ...] = ()
     """the findings that this one explains"""
     gpu_ns_by_line: tuple[tuple[int, int], ...] = ()

@@ -4,8 +4,9 @@
 A rule says whether its cost is idle or busy time of the GPU, and whether it names a cause or only describes
 a symptom. A symptom is folded into the causes of its kind of time if they explain enough of it. Two causes
 of one kind at one line are folded into the one with the larger saving, but never a specific cause into a
-generic one (Rule.generic). Of several symptoms of one kind that no cause explains, only the most specific
-one is listed.
+generic one (Rule.generic), except for host code that is little compared with it. A cause that makes many
+lines slow (Rule.all_lines) explains their idle time wherever it is. Of several symptoms of one
+kind that no cause explains, only the most specific one is listed.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.rules.finding import Finding
+from profiling_lab.rules.gap_words import WORDS
 from profiling_lab.rules.rule import Rule, Time
 
 EXPLAINED_FRAC = 0.4
 """a symptom is explained if its causes would save at least this fraction of its cost"""
+HOST_WORK = WORDS[Cause.HOST_CODE]
 
 
 def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
@@ -42,11 +46,11 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
     told = [
         replace(cause, effects=(*cause.effects, *effects.get(i, ()))) for i, cause in enumerate(causes)
     ] + _most_specific(alone, rules)
-    # Symptoms come after the causes that save something.
+    # Symptoms, and what happened once, come after the causes that save something.
     return sorted(
         told,
         key=lambda finding: (
-            rules[finding.rule].symptom or finding.severity == "low",
+            rules[finding.rule].symptom or finding.severity == "low" or finding.once,
             -finding.gain_ns,
             finding.rule,
         ),
@@ -62,7 +66,9 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
                 for i, other in enumerate(kept)
                 if rules[other.rule].time == rules[cause.rule].time
                 and other.rule != cause.rule
-                and _at_one_line(other, cause)
+                and (
+                    _at_one_line(other, cause) or (rules[other.rule].all_lines and cause.cause == other.rule)
+                )
             ),
             None,
         )
@@ -70,6 +76,10 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
             kept.append(cause)
         else:
             one = kept[first]
+            little = one.cause == HOST_WORK and one.gain_ns < EXPLAINED_FRAC * cause.gain_ns
+            if rules[cause.rule].generic and little:  # the host code between the launches, at one in many
+                kept[first] = replace(cause, effects=(*cause.effects, one))
+                continue
             more = max(one, cause, key=lambda finding: finding.gain_ns)
             kept[first] = replace(
                 one,

@@ -48,7 +48,7 @@ def check(view: View) -> RuleResult:
     groups = dict(grouped(np.flatnonzero(told), groups_by_line(pieces, line_before, line_after)[told]))
     least_ns = 0.1 * view[SHARE] * view.span_ns
     worth = {key: rows for key, rows in groups.items() if idle_ns[rows].sum() >= least_ns}
-    seen = host_lines(pieces, worth, view.samples, view.ownership)
+    seen = host_lines(pieces, worth, view.samples, view.ownership, view.trace.source_texts)
     sums: dict[CauseAtLine, list[npt.NDArray[np.intp]]] = {}
     for key, rows in worth.items():
         found = cause_at_line(pieces, rows, seen.get(key), view.place(int(line_after[rows[0]])))
@@ -80,9 +80,10 @@ def _finding(
         at_line = "while another thread runs Python at this line"
     where = f", {at_line}" if frame else ""
     mostly = f" (mostly {pieces.mostly(rows)})" if cause == Cause.CUDA_CALL else ""
+    once = cause in ENDED_BY_A_LAUNCH and view.in_one_step(pieces.start_ns[rows], idle_ns[rows])
     return view.finding(
         f"the GPU idled {ms(cost_ns)}, {percent(cost_ns / view.span_ns)} of the recording: "
-        f"{CAUSES[cause]}{mostly}{where}",
+        f"{CAUSES[cause]}{mostly}{where}" + ", all of it in one step" * once,
         cost_ns=cost_ns,
         cost_of="GPU idle",
         place=frame,
@@ -91,6 +92,7 @@ def _finding(
         remedy=REMEDIES[cause],
         confidence="high" if exact and cause != Cause.GIL_WAIT else "medium",
         cause=WORDS.get(cause, ""),
+        once=once,
     )
 
 

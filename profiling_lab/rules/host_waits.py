@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 
-from profiling_lab.analysis.host.waits import AT_ONCE_NS, VALUE_BYTES
+from profiling_lab.analysis.host.waits import VALUE_BYTES
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.cuda_calls import SYNCS
-from profiling_lab.trace.operation_classes import OperationClass
 
 IDLE = Threshold(
     "idle", "GPU idle after the waits", 0.01, "of the recording, at least", "ours: less is within the noise"
@@ -36,19 +34,8 @@ def reads_of_a_value(view: View) -> tuple[I64, I64]:
     call = view.attribution.call
     small = view.named("memcpy DtoH") & (view.operations.size_bytes <= view[TINY_COPY]) & view.has_call
     rows = np.flatnonzero(small)
-    after = waits_at_once(view, call[rows])
+    after = view.waits_at_once(call[rows])
     return rows[after >= 0], after[after >= 0]
-
-
-def waits_at_once(view: View, calls: npt.NDArray[np.integer]) -> I64:
-    """Per call the wait that its thread made right after it, -1 if the thread did something else first.
-
-    A profiler may delay the wait. If both have the same stack they belong together, however late it comes.
-    """
-    after, stack = view.next_call[calls], view.calls.stack
-    soon = view.calls.start_ns[after] - view.calls.end_ns[calls] <= AT_ONCE_NS
-    soon |= (stack[after] > 0) & (stack[after] == stack[calls])
-    return np.where(view.calls_of(*SYNCS)[after] & soon, after, -1)
 
 
 def other_waits(view: View) -> I64:
@@ -58,20 +45,10 @@ def other_waits(view: View) -> I64:
     return np.flatnonzero(waits)
 
 
-def ends_a_copy(view: View) -> Mask:
-    """Per call, whether the previous call of its thread was a copy from or to the host. Such a wait is the
-    second half of a blocking copy, as made by `.to(device)` and `.cpu()`.
-    """
-    host_side = np.isin(view.classes, (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
-    ends = np.zeros(len(view.calls) + 1, dtype=bool)  # the last entry is for copies without such a wait
-    ends[waits_at_once(view, view.attribution.call[host_side & view.has_call])] = True
-    return ends[:-1]
-
-
 def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Finding]:
     """One finding per line whose waits cost enough. `calls` are rows of waiting calls."""
     findings = []
-    for number, mine in grouped(calls, view.call_place[calls]):
+    for number, mine in grouped(calls, view.wait_place(calls)):
         waited_ns = _within_the_recording(view, mine)
         idle_ns = view.host_wait_idle[mine]
         # Several threads wait at the same time: the one that waited longest counts.

@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from profiling_lab.analysis.operators import innermost_is
 from profiling_lab.rules.finding import OPERATORS, Abstain, Threshold, percent
-from profiling_lab.rules.view import View
+from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.operation_classes import OperationClass
 
 MATRIX = (
     r"(?i)gemm|nvjet|xmma_(fprop|dgrad|wgrad)|wgrad|dgrad|convolve|conv\w*_?(fprop|forward|backward)|"
-    r"[his]\d*cudnn|cudnn_?conv|implicit_gemm|winograd|cutlass_\d+_(tensorop|simt|wmma)|\bfmha|flash_(fwd|bwd|attn)"
+    r"[his]\d*cudnn|cudnn_?conv|implicit_gemm|winograd|pointwise_mult_and_sum_complex|fft2d_[rc]2[rc]_|cutlass_\d+_(tensorop|simt|wmma)|\bfmha|flash_(fwd|bwd|attn)"
 )
 """matrix multiplications, convolutions and attention: the work for tensor cores"""
 
 CONVOLUTION = (
     r"(?i)convolve|conv\w*(fprop|dgrad|wgrad|2d|3d|_engine)|[his]\d*cudnn|cudnn_?conv|winograd|wgrad|dgrad|fprop|"
-    r"implicit_gemm|depthwise"
+    r"implicit_gemm|depthwise|pointwise_mult_and_sum_complex|fft2d_[rc]2[rc]_"
 )
 
 FUSED_ATTENTION = (
@@ -30,7 +33,7 @@ TENSOR_CORES = (
 
 NO_TENSOR_CORES = (
     r"(?i)ffma|simt|(?<![a-z])[sdc]gemm(?!.*tensorop)|scudnn|convolve_sgemm|(wgrad_alg0|dgrad)_engine|"
-    r"winograd"
+    r"winograd|pointwise_mult_and_sum_complex|fft2d_[rc]2[rc]_"
 )
 
 MEMORY_BOUND = (
@@ -48,9 +51,27 @@ REARRANGING = (
 CASTING = r"(?i)(Load|Store)WithCast|float\d+\w*_copy_kernel|half_copy_kernel"
 """converts elements to another dtype"""
 
+CONVERTING = r"(?i)nchwToNhwc|nhwcToNchw"
+"""converts between the layouts of a convolution, inside of cuDNN"""
+
+COPYING = r"^aten::(_to_copy|clone|contiguous|cat|stack|pad|_reshape_copy)$"
+
 KNOWN = Threshold(
     "known", "kernels whose name tells their family", 0.5, "of the GPU time, from", "ours: most"
 )
+
+
+def rearranging(view: View) -> tuple[Mask, Mask]:
+    """Per operation, whether it only moves elements or casts them; and whether it is a kernel that casts: by
+    its name, or because the innermost copying operator of torch around its launch is a cast.
+    """
+    moves = view.kernels_named(REARRANGING) | view.named("memcpy DtoD")
+    casts = view.kernels_named(CASTING)
+    inside = innermost_is(view.trace, COPYING, "aten::_to_copy")
+    if inside is not None:
+        # `_to_copy` with equal dtypes changes the layout; its kernel's name shows that it does not cast.
+        casts = np.asarray(casts | (view.kernels & inside & ~view.kernels_named("nocast")))
+    return moves, moves & casts
 
 
 def names_tell_little(view: View) -> Abstain | None:

@@ -76,3 +76,20 @@ def fullest_queue(view: View, kernels: I64) -> int:
         waiting = np.arange(1, len(launches) + 1) - np.searchsorted(begins, launches, "right")
         fullest = max(fullest, int(waiting.max()))
     return fullest
+
+
+def waits_between(view: View, launches: I64) -> tuple[int, int]:
+    """The line of most waits of the host between these launches, -1 unknown; and into how many pieces the
+    waits cut them, 0 for none.
+    """
+    if not len(launches):
+        return -1, 0
+    calls, waits = view.calls, view.waits
+    waits = waits[calls.process[waits] == calls.process[launches[0]]]
+    waits = waits[np.argsort(calls.end_ns[waits], kind="stable")]
+    piece = np.unique(np.searchsorted(calls.end_ns[waits], calls.start_ns[launches], "right"))
+    between = waits[piece[piece > 0] - 1]
+    if not len(between):
+        return -1, 0
+    places = view.wait_place(between)
+    return int(np.bincount(places + 1).argmax()) - 1, len(piece)

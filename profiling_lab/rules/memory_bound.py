@@ -3,8 +3,10 @@
 
 Elementwise operations, activations, normalisations, softmax, reductions, dropout and copies do a few
 operations per element. Memory bandwidth limits them on every GPU, and each one reads what the one before
-wrote. They are recognised by name. The cost is all of their time; fusion saves a good part of it, but not
-all.
+wrote. They are recognised by name. A kernel with blocks for a few SMs only is not one of them: so few cannot
+use the bandwidth, and fusing it would leave its grid as small. Kernels that only change a layout or a dtype
+are left to `layout_copies` and `dtype_casts`. The cost is all of their time; fusion saves a good part of it,
+but not all. Every network has such kernels, so the severity is at most medium.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import numpy as np
 
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
-from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, names_tell_little
+from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, REARRANGING, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
+from profiling_lab.rules.small_grids import FILLED, small_grids
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "memory-bound kernels", 0.3, "of the GPU time, from", "ours: worth fusing")
@@ -23,7 +26,8 @@ REMEDY = "fuse them: torch.compile, or a fused op (layer_norm_gelu, a fused opti
 
 def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
-    memory = view.kernels_named(MEMORY_BOUND) & ~view.kernels_named(MATRIX)
+    memory = view.kernels_named(MEMORY_BOUND) & ~view.kernels_named(MATRIX) & ~view.kernels_named(REARRANGING)
+    memory &= ~small_grids(view)
     total_ns = int(duration[memory].sum())
     rows = np.flatnonzero(memory)
     if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
@@ -47,9 +51,10 @@ def check(view: View) -> RuleResult:
 RULE = Rule(
     "memory_bound",
     "How much time do memory-bound kernels take?",
-    (SHARE, KNOWN),
+    (SHARE, FILLED, KNOWN),
     check,
     __doc__ or "",
     time=Time.BUSY,
+    severity_at_most="medium",
     wins_frac=0.3,
 )

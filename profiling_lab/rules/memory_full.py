@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.memory import memory_peaks
+from profiling_lab.analysis.memory.peaks import memory_peaks
 from profiling_lab.rules.costs import host_blocked
 from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, percent, where
 from profiling_lab.rules.rule import Rule
@@ -28,7 +28,8 @@ def check(view: View) -> RuleResult:
     if peaks is None:
         return Abstain(
             "the trace has no allocations",
-            "`nsys profile --cuda-memory-usage=true`, or torch.profiler with profile_memory=True",
+            "`profiling-lab record --memory`, `nsys profile --cuda-memory-usage=true`, or torch.profiler "
+            "with profile_memory=True",
         )
     if peaks and not any(peak.total_bytes for peak in peaks):
         return Abstain(
@@ -45,7 +46,6 @@ def check(view: View) -> RuleResult:
         last = np.searchsorted(view.calls.start_ns[rows], peak.at_ns, "right") - 1
         place = view.place(int(view.call_place[rows[last]])) if last >= 0 else None
         # Without calls in the trace, the operation that ran at the peak is the evidence.
-        at = np.argmin(np.abs(view.operations.start_ns.astype(np.float64) - peak.at_ns))
         findings.append(
             view.finding(
                 f"device {peak.device}{view.of_process(peak.process)} held {peak.peak_bytes:,} bytes at its "
@@ -55,7 +55,7 @@ def check(view: View) -> RuleResult:
                 cost_of="host blocked in allocations and frees",
                 place=place,
                 table="calls" if len(rows) else "operations",
-                rows=blocked.calls if len(rows) else np.array([at]),
+                rows=blocked.calls if len(rows) else view.near(peak.at_ns),
                 weight=blocked.each_ns if len(rows) else np.ones(1, dtype=np.int64),
                 remedy=REMEDY,
             )

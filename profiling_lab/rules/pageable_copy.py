@@ -24,7 +24,8 @@ REMEDY = (
 
 def check(view: View) -> RuleResult:
     operations = view.operations
-    known = (operations.source_memory != MemoryKind.UNKNOWN) | (
+    # Of a copy between host and GPU the kind of the host's memory is needed.
+    known = (operations.source_memory != MemoryKind.UNKNOWN) & (
         operations.target_memory != MemoryKind.UNKNOWN
     )
     if not view.copies.any():

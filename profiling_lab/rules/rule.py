@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from profiling_lab.rules.finding import RuleResult, Threshold
+from profiling_lab.rules.finding import RuleResult, Severity, Threshold
 from profiling_lab.rules.view import View
 
 
@@ -35,5 +35,11 @@ class Rule:
     """the rule describes what is slow, and other rules say why (see fold.py)"""
     generic: bool = False
     """other causes at the same line are more specific"""
+    all_lines: bool = False
+    """a finding of it covers all lines, so it explains the idle time of this cause at any of them"""
+    severity_at_least: Severity = "low"
+    """what the rule finds costs no time, but something else"""
+    severity_at_most: Severity = "high"
+    """what the rule finds is in healthy programs, too"""
     wins_frac: float = 1.0
     """the fraction of the cost that the remedy usually saves"""

@@ -67,8 +67,7 @@ def run(
             result: RuleResult = rule.check(view)
         except NotEnoughDataError as error:
             result = Abstain(str(error), LONGER)
-        if view.is_rocm:
-            result = in_words_of_the_platform(result)
+        result = in_words_of_the_platform(trace, result)
         if isinstance(result, Abstain):
             abstained.append((rule.name, result))
         elif result:
@@ -87,15 +86,24 @@ def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
         cause=finding.cause or rule.name,
         gain_ns=gain_ns,
         gain_per_step_ns=None if finding.per_step_ns is None else round(rule.wins_frac * finding.per_step_ns),
-        severity=_most(_severity(gain_ns, span_ns), rule),
+        severity=_lower(
+            min(_severity(gain_ns, span_ns), rule.severity_at_least, key=list(SEVERITIES).index),
+            _most(rule, finding.once),
+        ),
     )
 
 
-def _most(severity: Severity, rule: Rule) -> Severity:
-    """A symptom alone is not of high severity: every program has a hottest line and a slowest step."""
-    if not rule.symptom or severity == "low":
-        return severity
-    return "low" if rule.time == Time.BUSY else "medium"
+def _most(rule: Rule, once: bool) -> Severity:
+    """A symptom alone is not of high severity: every program has a hottest line and a slowest step. Nor is
+    what happened in one step only: a first evaluation or a checkpoint.
+    """
+    if rule.symptom:
+        return "low" if rule.time == Time.BUSY else "medium"
+    return _lower("medium", rule.severity_at_most) if once else rule.severity_at_most
+
+
+def _lower(one: Severity, other: Severity) -> Severity:
+    return max(one, other, key=list(SEVERITIES).index)
 
 
 def _severity(gain_ns: int, span_ns: int) -> Severity:

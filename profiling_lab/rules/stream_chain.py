@@ -15,6 +15,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import CALLS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.cuda_calls import CudaCall
 
@@ -53,7 +54,7 @@ def check(view: View) -> RuleResult:
                 f"an event; at most {ms(together_ns - busiest_ns)} could be hidden",
                 cost_ns=together_ns - busiest_ns,
                 cost_of="kernels that could overlap with the busiest stream",
-                place=view.hottest_line(waited, view.operations.duration_ns[waited]),
+                place=_line_of_waits(view) or view.hottest_line(waited, view.operations.duration_ns[waited]),
                 rows=waited,
                 weight=view.operations.duration_ns[waited],
                 remedy=REMEDY,
@@ -63,6 +64,13 @@ def check(view: View) -> RuleResult:
     if serial and not findings and not view.calls_of(CudaCall.STREAM_WAIT_EVENT).any():
         return Abstain("streams run one after the other, and no cudaStreamWaitEvent was recorded", CALLS)
     return findings
+
+
+def _line_of_waits(view: View) -> Frame | None:
+    """The line that makes most of the calls of cudaStreamWaitEvent."""
+    places = view.call_place[view.calls_of(CudaCall.STREAM_WAIT_EVENT)]
+    numbers, counts = np.unique(places[places >= 0], return_counts=True)
+    return view.place(int(numbers[counts.argmax()])) if len(numbers) else None
 
 
 def _launched_after_wait(view: View) -> Mask:

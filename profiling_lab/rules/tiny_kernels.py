@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lines launch many tiny kernels? A fused kernel or a CUDA graph needs fewer launches.
 
-A line is charged for its launches in forward and in backward. All kernels of a CUDA graph are one launch. The
+A line is charged for its launches in forward and in backward; lines of one function are one finding, at the
+line that costs most. All kernels of a CUDA graph are one launch. The
 cost is the GPU time of these kernels plus the GPU's short idle times before them; fusion saves most of that.
-Calls that take long load code or wait for room in the launch queue, so their idle time is not counted.
+Calls that take long load code or wait for room in the launch queue, so their idle time is not counted. Nor
+is the idle time that a wait of the host costs: see `sync_calls` and `implicit_sync`. If the host waits after
+every few of these launches, the line is that of most waits, because neither a fused kernel nor a CUDA graph
+reaches over a wait.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
+from profiling_lab.rules.launch_queue import waits_between
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
@@ -23,6 +28,7 @@ MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
 SLOW_CALL = Threshold(
     "slow_call", "calls that do more than launch take", 100_000, "ns, from", "HTA: 50-100 µs"
 )
+FEW = Threshold("few", "launches between two waits of the host", 4, "on average, less than", "ours")
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
 
@@ -33,25 +39,37 @@ def check(view: View) -> RuleResult:
     candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))
     rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
     findings = []
-    for number, mine in grouped(rows, view.operation_place[rows]):
+    for _, mine in grouped(rows, view.function_of_line[view.operation_place[rows]]):
         duration, launches = operations.duration_ns[mine], _launches(view, mine)
+        lines = np.unique(view.operation_place[mine])
         # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
         quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
         gpu_ns, launch_ns = int(duration.sum()), host_blocked(view, quick).total_ns
-        idle_ns = int(view.launching_idle_by_line[number]) if number >= 0 else 0
+        idle_ns = int(view.launching_idle_by_line[lines[lines >= 0]].sum())
         cost_ns = min(gpu_time(view, mine) + idle_ns, view.span_ns)
         unknown = int((view.attribution.call[mine] < 0).sum())
         if len(launches) + unknown < view[MANY] or cost_ns < view[SHARE] * view.span_ns:
             continue
         backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
+        of_line = view.operation_place[mine]
+        line_idle_ns = (
+            np.append(view.launching_idle_by_line, 0)[of_line] // np.bincount(of_line + 1)[of_line + 1]
+        )
+        place = view.hottest_line(mine, duration + line_idle_ns)
+        cutting, pieces = waits_between(view, launches)
+        cut = ""
+        if len(launches) < view[FEW] * pieces:
+            place = view.place(cutting)
+            cut = f"; the host waits after every {len(launches) / pieces:.1f} of them, mostly at this line"
         findings.append(
             view.finding(
                 what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
+                f"{f' at {len(lines)} lines of one function' if len(lines) > 1 else ''}"
                 f"{', forward and backward' if backward else ''}: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} "
-                f"to launch them; the GPU idled {ms(idle_ns)} before them",
+                f"to launch them; the GPU idled {ms(idle_ns)} before them{cut}",
                 cost_ns=cost_ns,
                 cost_of="GPU time, and idle time before their launches",
-                place=view.place(number),
+                place=place,
                 rows=mine,
                 weight=duration,
                 remedy=REMEDY,
@@ -69,7 +87,7 @@ def _launches(view: View, kernels: I64) -> I64:
 RULE = Rule(
     "tiny_kernels",
     "Which lines launch many tiny kernels?",
-    (SHORT, MANY, SLOW_CALL, SHARE),
+    (SHORT, MANY, SLOW_CALL, FEW, SHARE),
     check,
     __doc__ or "",
     time=Time.IDLE,

@@ -19,7 +19,9 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
-from profiling_lab.analysis.gaps.wait_cost import idle_by_waits, others_by_thread
+from profiling_lab.analysis.gaps.wait_cost import WaitCosts, late_idle, wait_costs
+from profiling_lab.analysis.host.waits import AT_ONCE_NS, VALUE_BYTES, host_waits
+from profiling_lab.analysis.memory.devices import DeviceMemory
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import (
@@ -47,8 +49,7 @@ from profiling_lab.trace.columns import (
 )
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, are_any
 from profiling_lab.trace.extras import HostSamples
-from profiling_lab.trace.operation_classes import device_tracks, operation_classes
-from profiling_lab.trace.platform import is_rocm
+from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
@@ -56,6 +57,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 LONG_LAUNCH_NS = 500_000
 _LAUNCHING = (Cause.HOST_CODE, Cause.CUDA_CALL, Cause.LATENCY, Cause.BETWEEN)
+MANY_STEPS, ALL_FRAC = 8, 0.95
 ENOUGH_FRAC = 0.5  # with more than half unknown, "nothing found" would not be reliable
 
 
@@ -129,11 +131,6 @@ class View(LineNumbers):
         of = {int(p): np.flatnonzero(operations.process == p) for p in np.unique(operations.process)}
         return {p: self.busy(rows).filled(self.unknown(p)) for p, rows in of.items()}
 
-    @cached_property
-    def is_rocm(self) -> bool:
-        """Whether the GPUs are AMD's."""
-        return is_rocm(self.trace)
-
     def unknown(self, process: int) -> Spans:
         """Intervals of a process that do not count as idle, because nothing was recorded: pauses of the
         recording, and the time between the parts of a window.
@@ -151,21 +148,96 @@ class View(LineNumbers):
         return Spans.of(number[row], start_ns, end_ns)
 
     @cached_property
+    def memories(self) -> tuple[DeviceMemory, ...] | Abstain:
+        """What torch's allocator did on each GPU, in the whole recording."""
+        found = self.trace.whole.source.memory_history()
+        if not found:
+            return Abstain(
+                "the recording has no history of torch's allocator", "`profiling-lab record --memory`"
+            )
+        return tuple(DeviceMemory(self.trace.whole, each, self.ownership.paths) for each in found)
+
+    def near(self, time_ns: int) -> npt.NDArray[np.intp]:
+        """The operation that began nearest to a time: the evidence for what happened in memory."""
+        return np.array([np.argmin(np.abs(self.operations.start_ns.astype(np.float64) - time_ns))])
+
+    @cached_property
+    def late_idle(self) -> dict[int, Busy]:
+        """Per process, the idle time of its GPUs in which the host could have launched earlier."""
+        return {p: late_idle(self.gap_pieces, p, busy) for p, busy in self.processes.items()}
+
+    @cached_property
     def host_wait_idle(self) -> I64:
         """Per call, the GPU idle time that it caused; 0 for calls that do not wait for the GPU."""
-        calls, waits = self.calls, self.calls_of(*SYNCS)
-        cost = np.zeros(len(calls), dtype=np.int64)
-        for process, busy in self.processes.items():
-            rows = np.flatnonzero(waits & (calls.process == process))
-            cost[rows], _ = idle_by_waits(
-                busy, self.host_others, calls.thread[rows], calls.start_ns[rows], calls.end_ns[rows]
-            )
+        cost = np.zeros(len(self.calls), dtype=np.int64)
+        for rows, costs in self._waits.values():
+            cost[rows] = costs.each_ns
         return cost
 
     @cached_property
-    def host_others(self) -> dict[int, Busy]:
-        """Per thread, host work that other rules report, such as data loading."""
-        return others_by_thread(self.trace)
+    def _waits(self) -> dict[int, tuple[npt.NDArray[np.intp], WaitCosts]]:
+        reads = self.named("memcpy DtoH") & (self.operations.size_bytes <= VALUE_BYTES) & self.has_call
+        copies = np.unique(self.attribution.call[reads])
+        copies = copies[self.waits_at_once(copies) >= 0]
+        return {process: self.wait_costs(process, copies) for process in self.processes}
+
+    def wait_costs(
+        self, process: int, copies: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.intp], WaitCosts]:
+        """The calls of a process that wait for the GPU, and what each costs. `copies`: calls that count as
+        waits from their begin until the wait that ends them.
+        """
+        calls, after = self.calls, self.waits_at_once(copies)
+        waits, start_ns = self._holds.copy(), calls.start_ns.copy()
+        waits[copies] = after < 0
+        ends_one = after >= 0
+        waits[after[ends_one]] = True
+        start_ns[after[ends_one]] = calls.start_ns[copies[ends_one]]
+        rows = np.flatnonzero(waits & (calls.process == process))
+        busy, late = self.processes[process], self.late_idle[process]
+        return rows, wait_costs(busy, late, start_ns[rows], calls.end_ns[rows])
+
+    @cached_property
+    def waits(self) -> npt.NDArray[np.intp]:
+        """The calls that held their thread until the GPU had got somewhere."""
+        return np.flatnonzero(self._holds)
+
+    def wait_place(self, waits: npt.NDArray[np.integer]) -> I32:
+        """Per waiting call the number of its line. In backward only what launches something has a line, so
+        there it is that of the copy that the wait ends.
+        """
+        place, of_copy = self.call_place[waits], np.append(self.call_place, -1)[self.copy_before[waits]]
+        return np.asarray(np.where(place >= 0, place, of_copy), dtype=np.int32)
+
+    @cached_property
+    def _holds(self) -> Mask:
+        """Per call, whether it held its thread until the GPU had got somewhere."""
+        waits = host_waits(self.trace, self.trace.syncs).call
+        holds = np.zeros(len(self.calls), dtype=bool)
+        holds[waits[waits >= 0]] = True
+        return holds
+
+    @cached_property
+    def copy_before(self) -> I64:
+        """Per call the copy from or to the host that it waits for, as made by `.to(device)`, `.cpu()` and
+        `.item()`: the call right before it on its thread; -1 none.
+        """
+        host_side = np.isin(self.classes, (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
+        copies = np.unique(self.attribution.call[host_side & self.has_call])
+        after, before = self.waits_at_once(copies), np.full(len(self.calls), -1, dtype=np.int64)
+        before[after[after >= 0]] = copies[after >= 0]
+        return before
+
+    def waits_at_once(self, calls: npt.NDArray[np.integer]) -> I64:
+        """Per call the wait that its thread made right after it, -1 if the thread did something else first.
+
+        A profiler may delay the wait. If both have the same stack they belong together, however late it
+        comes.
+        """
+        after, stack = self.next_call[calls], self.calls.stack
+        soon = self.calls.start_ns[after] - self.calls.end_ns[calls] <= AT_ONCE_NS
+        soon |= (stack[after] > 0) & (stack[after] == stack[calls])
+        return np.where(self.calls_of(*SYNCS)[after] & soon, after, -1)
 
     @cached_property
     def next_call(self) -> I64:
@@ -184,6 +256,11 @@ class View(LineNumbers):
         return None if found.sign == "window" else found
 
     @cached_property
+    def whole_steps(self) -> StepWindows:
+        """The steps of the whole recording, also of its start-up."""
+        return step_windows(self.trace.whole, self._steps_by)
+
+    @cached_property
     def gap_pieces(self) -> GapPieces:
         """The idle time of the GPUs, split by host activity."""
         return gap_pieces(self.trace)
@@ -191,18 +268,38 @@ class View(LineNumbers):
     @cached_property
     def samples(self) -> HostSamples:
         """The samples of the host's Python threads."""
-        return self.trace.source.samples(self.ownership)
+        return self.trace.whole.samples(self.ownership)
 
     @cached_property
     def launching_idle_by_line(self) -> I64:
-        """The GPU's idle time in short pauses between launches, by the line number of the next launch."""
+        """The GPU's idle time in short pauses between launches, by the line number of the next launch. What a
+        wait of the host cost is not part of it.
+        """
         pieces = self.gap_pieces
         idle_ns = pieces.end_ns - pieces.start_ns
         short = np.isin(pieces.cause, _LAUNCHING) & (idle_ns < LONG_LAUNCH_NS) & (pieces.stack > 0)
         place = np.where(short, self.place_of_stack(pieces.stack), -1)
-        return np.bincount(place[place >= 0], weights=idle_ns[place >= 0], minlength=self.lines).astype(
+        left_ns = idle_ns * self._left_without_waits(pieces)
+        return np.bincount(place[place >= 0], weights=left_ns[place >= 0], minlength=self.lines).astype(
             np.int64
         )
+
+    def _left_without_waits(self, pieces: GapPieces) -> npt.NDArray[np.float64]:
+        """Per piece of idle time the fraction of it that would remain if the host waited for nothing."""
+        left = np.ones(len(pieces.start_ns))
+        for process, (_, costs) in self._waits.items():
+            mine = pieces.process == process
+            left[mine] = costs.left_at(pieces.start_ns[mine])
+        left[pieces.cause == Cause.BETWEEN] = 1.0
+        return left
+
+    @cached_property
+    def function_of_line(self) -> I32:
+        """Per line number that of its function; -1 last, for operations without a line."""
+        frames = (self.place(line) for line in range(self.lines))
+        names = [(frame.file, frame.function) if frame else ("", "") for frame in frames]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return np.array([*(numbers[name] for name in names), -1], dtype=np.int32)
 
     @cached_property
     def knows_python(self) -> bool:
@@ -296,6 +393,7 @@ class View(LineNumbers):
         table: str = "operations",
         confidence: Confidence = "high",
         cause: str = "",
+        once: bool = False,
     ) -> Finding:
         """A finding whose events are `rows` of a table of the trace, with the `weight` of each."""
         return Finding(
@@ -308,6 +406,7 @@ class View(LineNumbers):
             remedy=remedy,
             confidence=confidence,
             cause=cause,
+            once=once,
             per_step_ns=self._per_step_ns(cost_ns, table, rows, weight),
             gpu_ns_by_line=self._gpu_ns_by_line(rows) if table == "operations" else (),
         )
@@ -341,6 +440,15 @@ class View(LineNumbers):
             inside += float(share[mine][within].sum())
             number += len(its)
         return min(round(cost_ns * inside / number), self._longest_step_ns) if number else None
+
+    def in_one_step(self, start_ns: I64, weight: I64) -> bool:
+        """Whether one of many steps has all of the weight of events that start at these times."""
+        steps = self.steps
+        if steps is None or len(steps) < MANY_STEPS or len(np.unique(steps.process)) > 1:
+            return False
+        step = np.searchsorted(steps.start_ns, start_ns, "right")  # 0: before the first
+        in_step = np.bincount(step, weights=weight, minlength=2)[1:]
+        return bool(in_step.max() >= ALL_FRAC * weight.sum())
 
     @cached_property
     def _longest_step_ns(self) -> int:

@@ -44,3 +44,18 @@ def test_abstains_where_calls_are_missing_or_the_recording_is_short(judge: Judge
     assert isinstance(verdict, Abstain) and "too few" in verdict.reason
     verdict = judge(RULE, TraceBuilder(form="nsys").launch("k", 5_000, recorded=False))
     assert isinstance(verdict, Abstain) and "no CUDA API call" in verdict.reason
+
+
+def test_all_lines_are_one_finding(judge: Judge) -> None:
+    """What empty_cache() frees, other lines allocate again."""
+    builder = training(6, api="cudaFree_v3020")
+    for line in (7, 8):
+        builder.call("cudaMalloc_v3020", call_ns=50_000, stack=f"/app/model.py:{line} f").gap(50_000)
+    (finding,) = judge(RULE, builder.launch("k", 5_000))
+    assert finding.events == 8 and finding.cost_ns == 700_000
+    assert finding.place.line == 5 and "8 allocations and frees at 3 lines" in finding.what
+    builder.call("cudaHostAlloc_v3020", call_ns=50_000, stack="/app/data.py:3 load").gap(50_000)
+    for _ in range(4):
+        builder.call("cudaHostAlloc_v3020", call_ns=50_000, stack="/app/data.py:3 load").gap(50_000)
+    device, pinned = judge(RULE, builder.launch("k", 5_000))
+    assert (device.events, pinned.events, pinned.place.line) == (8, 5, 3), "pinned memory has another remedy"

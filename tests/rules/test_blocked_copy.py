@@ -28,7 +28,7 @@ def step(source: int, call_ns: int, *, waits: bool = False, size_bytes: int = 1 
 
 def test_fires_where_nothing_waits_afterwards(judge: Judge) -> None:
     (finding,) = judge(RULE, step(PAGEABLE, 45_000))
-    assert finding.cost_ns == 40_000 + 13_000 and finding.place.line == 7
+    assert finding.cost_ns == 45_000 and finding.place.line == 7, "40 µs alone; the host is 45 µs later"
     assert str(finding.evidence[0]) == "operations[2]" and "non_blocking" in finding.remedy
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import TraceBuilder
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling_lab.rules import RULES, run
@@ -62,7 +62,7 @@ def build(ops: list, api: list, over: list, nvtx: list, memory: list) -> TraceBu
     return builder
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(
     st.lists(operations, min_size=1, max_size=70),
     st.lists(calls, max_size=12),

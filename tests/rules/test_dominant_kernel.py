@@ -36,6 +36,13 @@ def test_abstains_on_a_handful_of_kernels(judge: Judge) -> None:
     assert isinstance(verdict, Abstain) and "5 kernels are too few" in verdict.reason
 
 
+@pytest.mark.parametrize(("blocks", "says"), [(4, "on streams of their own"), (4096, "it is memory-bound")])
+def test_the_remedy_of_a_small_grid_is_another_one(judge: Judge, blocks: int, says: str) -> None:
+    builder = kernels(7_000).row("TARGET_INFO_GPU", vmId=0, id=0, name="NVIDIA H200", smCount=132)
+    (finding,) = judge(RULE, builder.launch("vectorized_layer_norm_kernel", 100_000, blocks=blocks))
+    assert says in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("kernel", "says", "not_this"),
     [

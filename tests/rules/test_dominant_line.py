@@ -26,6 +26,19 @@ def test_fires_on_the_sum_of_short_kernels_forward_and_backward(judge: Judge) ->
     assert str(finding.evidence[0]) == "operations[37]"
 
 
+def test_products_on_tensor_cores_are_no_cost_of_the_line(judge: Judge) -> None:
+    """The head of a model is one large product; a sort at another line can be replaced."""
+    builder = TraceBuilder()
+    for _ in range(20):
+        builder.launch("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_TNT", 60_000, stack="/app/model.py:7 f")
+        builder.launch("flash_fwd_kernel", 5_000, stack="/app/model.py:7 f")
+        builder.launch("add", 1_000, stack="/app/model.py:7 f")
+        builder.launch("radixSortKVInPlace", 40_000, stack="/app/model.py:9 f")
+    head, sort = judge(RULE, builder)
+    assert (head.place.line, head.cost_ns) == (7, 20 * 1_000) and "62.3 %" in head.what
+    assert (sort.place.line, sort.cost_ns) == (9, 20 * 40_000)
+
+
 def test_silent_where_none_leads(judge: Judge) -> None:
     assert judge(RULE, lines(2)) == ()
 

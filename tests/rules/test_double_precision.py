@@ -32,10 +32,42 @@ def test_fires_for_each_name(judge: Judge, kernel: str) -> None:
     assert "33.3 % of the GPU time" in finding.what and "float32" in finding.remedy
 
 
-def test_fires_once_for_each_line(judge: Judge) -> None:
+def test_fires_once_for_each_function(judge: Judge) -> None:
     builder = products(DOUBLE[0], DOUBLE[0]).launch(DOUBLE[0], 10_000, stack="/app/model.py:9 f")
+    builder.launch(DOUBLE[0], 60_000, stack="/app/model.py:8 Net.forward")
     found = {finding.place.line: finding.cost_ns for finding in judge(RULE, builder)}
-    assert found == {7: 100_000, 9: 10_000}
+    assert found == {7: 160_000, 9: 10_000}
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "void vector_fft_r2c<1024u, EPT<16u>, 1u, (padding_t)70, unsigned int, double>(args)",
+        "void regular_fft<64u, EPT<8u>, 8u, 1u, unsigned int, double2>(args)",
+        "vectorized_elementwise_kernel<2, at::native::AUnaryFunctor<double, double, double> >",
+        "vectorized_elementwise_kernel<2, at::native::CUDAFunctor_add<double>, std::array<char*, 3ul> >(int)",
+        "vectorized_elementwise_kernel<2, at::native::CUDAFunctorOnSelf_add<double>, A<char*> >",
+        "void at::native::elementwise_kernel<128, 4, at::native::BinaryFunctor<c10::complex<double>, int> >",
+        "void at::native::vectorized_elementwise_kernel<2, GeluCUDAKernelImpl(T&)::{lambda(double)#1}>(int)",
+    ],
+)
+def test_half_of_what_memory_limits_can_be_saved(judge: Judge, kernel: str) -> None:
+    """A filter with a window from NumPy: transforms and elementwise kernels in float64."""
+    (finding,) = judge(RULE, products(kernel, SINGLE, DOUBLE[0]))
+    assert finding.cost_ns == 25_000 + 50_000 and finding.events == 2
+    assert "2 kernels in float64, 1 of them matrix multiplications" in finding.what
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>, float const*, double, double, bool>",
+        "void vector_fft_r2c<1024u, EPT<16u>, 1u, (padding_t)70, unsigned int, float>(args)",
+        "vectorized_elementwise_kernel<4, pow_tensor_scalar_kernel_impl<float, double>::{lambda(float)#1}>",
+    ],
+)
+def test_a_parameter_in_double_does_not_make_it_so(judge: Judge, kernel: str) -> None:
+    assert judge(RULE, products(kernel, SINGLE)) == ()
 
 
 def test_silent_without_and_with_little_of_it(judge: Judge) -> None:

@@ -88,6 +88,14 @@ def test_a_generic_cause_yields_at_one_line() -> None:
     assert told(found("tiny", 90, 4), found("waits", 60, 3)) == [("tiny", []), ("waits", [])]
 
 
+def test_a_generic_cause_stays_where_it_is_more_than_the_host_code_between() -> None:
+    assert told(found("tiny", 100, 3), found("waits", 40, 3, cause="host_work")) == [("waits", ["tiny"])]
+    assert told(found("tiny", 100, 3), found("waits", 39, 3, cause="host_work")) == [("tiny", ["waits"])]
+    assert told(found("tiny", 100, 3), found("waits", 5, 3)) == [("waits", ["tiny"])], (
+        "a wait empties the queue"
+    )
+
+
 def test_idle_time_that_is_another_rules_matter_yields_to_any_rule_at_that_line() -> None:
     idle = found("slow_math", 90, 3, cause="waits")  # of the same time as `layout`
     assert told(idle, found("layout", 50, 3)) == [("layout", ["slow_math"])]
@@ -120,3 +128,19 @@ def test_causes_worth_something_come_first_by_what_they_win() -> None:
         found("layout", 70, 6, gpu_ns_by_line=((2, 70),)),
     ]
     assert [finding.rule for finding in folded(findings, RULES)] == ["layout", "slow_math", "line", "waits"]
+
+
+def test_what_happened_once_comes_after_what_recurs() -> None:
+    once = found("waits", 900, 4, once=True)
+    assert [finding.rule for finding in folded([once, found("layout", 70, 6)], RULES)] == ["layout", "waits"]
+
+
+def test_a_cause_of_all_lines_explains_their_idle_time_wherever_it_is() -> None:
+    rules = RULES | {each.name: each for each in (
+        rule("churn", Time.IDLE, all_lines=True), rule("gap", Time.IDLE)
+    )}  # fmt: skip
+    churn, here = found("churn", 50, 3), found("gap", 80, 9, cause="churn")
+    other = found("gap", 20, 4, cause="host_work")
+    one, two = folded([churn, here, other], rules)
+    assert (one.rule, one.gain_ns, [effect.rule for effect in one.effects]) == ("churn", 80, ["gap"])
+    assert two.cause == "host_work"

@@ -154,6 +154,49 @@ def test_a_thread_that_runs_python_all_the_while_holds_the_lock(judge: Judge) ->
     assert finding.cause == "host_work", "a thread that waits holds nothing"
 
 
+@pytest.mark.parametrize(
+    ("mine", "others", "cause"),
+    [
+        ("total += table[key]", "count += 1", "gil_wait"),
+        ("total += table[key]", "time.sleep(0.01)", "host_work"),
+        ("time.sleep(POLL_S)", "count += 1", "host_work"),
+        ("with self.lock:", "count += 1", "host_work"),
+        ("item = self.event.wait()", "count += 1", "host_work"),
+        ("total += table[key]", "self.packed = zlib.compress(data, 6)", "host_work"),
+    ],
+)
+def test_a_line_that_waits_neither_holds_the_lock_nor_wants_it(
+    judge: Judge, mine: str, others: str, cause: str
+) -> None:
+    builder = pausing(TOKENIZE, other_thread="/app/watch.py:7 run > /app/watch.py:12 count")
+    for file, line, text in (("/app/text.py", 31, mine), ("/app/watch.py", 12, others)):
+        builder.source(file, line, text)
+    (finding,) = judge(RULE, builder)
+    assert finding.cause == cause
+
+
+def in_steps(*pauses_ns: int) -> TraceBuilder:
+    builder = TraceBuilder()
+    for number, pause_ns in enumerate(pauses_ns):
+        start_ns = builder.now_ns
+        builder.launch("k", 100_000, stack=STEP).gap(200_000).launch("k", 100_000, stack=STEP).gap(pause_ns)
+        builder.launch("k", 100_000, stack="/app/train.py:12 evaluate").gap(200_000)
+        builder.range(f"ProfilerStep#{number}", start_ns, builder.now_ns)
+    return builder
+
+
+def test_what_happened_in_one_step_only_is_told(judge: Judge) -> None:
+    quick, slow = 600_000, 90_000_000
+    (finding,) = [f for f in judge(RULE, in_steps(*[0] * 6, slow, *[0] * 6)) if f.place.line == 12]
+    assert finding.once and finding.what.endswith("before this line, all of it in one step")
+    (finding,) = [f for f in judge(RULE, in_steps(*[slow] * 2, *[0] * 9)) if f.place.line == 12]
+    assert not finding.once, "in two steps"
+    (finding,) = [f for f in judge(RULE, in_steps(*[0] * 3, slow)) if f.place.line == 12]
+    assert not finding.once, "of few steps one says nothing"
+    (finding,) = [f for f in judge(RULE, in_steps(*[quick] * 12)) if f.place.line == 12]
+    assert not finding.once
+
+
 def test_one_sample_names_nothing(judge: Judge) -> None:
     builder = TraceBuilder().launch("k", 100_000, stack=STEP)
     builder.sample(builder.now_ns + 5_000_000, TOKENIZE).gap(10_000_000)

@@ -46,7 +46,8 @@ def test_our_recording_of_the_demo(repo: Path) -> None:
     (products,) = found["tensor_cores"]
     assert products.cost_ns == pytest.approx(38.2e6, rel=0.01), "fp32 without TF32"
     assert line.per_step_ns == pytest.approx(9.95e6, rel=0.01) and result.steps == 4
-    assert set(abstained) == {"dataloader", "slow_steps", "memory_full"}
+    of_memory = {f"memory_{what}" for what in ("full", "growth", "fragmented", "gradients", "workspace")}
+    assert set(abstained) == {"dataloader", "slow_steps"} | of_memory
     assert "profiler_overhead" in result.silent, "0.3 µs for each of 1,099 calls"
 
 
@@ -128,7 +129,7 @@ def test_the_dataloader_before_and_not_after(captures: Path) -> None:
         (products,), (passing,) = result[1]["tensor_cores"], result[1]["memory_bound"]
         assert "matrix multiplications and convolutions without tensor cores, 1,596 kernels" in products.what
         assert "float16" in products.remedy, "a V100 has tensor cores for neither bfloat16 nor TF32"
-        assert passing.cost_ns == pytest.approx(192e6, rel=0.01)
+        assert passing.cost_ns == pytest.approx(188e6, rel=0.01), "192 with those on a few SMs"
     # Copies of pageable memory are named in both, with the line that makes them.
     for result in (before, after):
         assert [(f.events, f.place.line) for f in result[1]["pageable_copy"]] == [(12, 44)]

@@ -46,3 +46,25 @@ def test_the_last_call_of_a_thread_is_followed_by_none(judge: Judge) -> None:
 def test_abstains_without_the_calls_of_the_copies(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().copy("DtoH", 1_000, size_bytes=4, recorded=False))
     assert isinstance(verdict, Abstain) and "not recorded" in verdict.reason
+
+
+def test_a_read_begins_with_its_copy(judge: Judge) -> None:
+    """The host spends its time in both calls, and a slow one could use it to queue work."""
+    builder = TraceBuilder()
+    for _ in range(20):
+        builder.launch("k", 1_000, stack=LINE).gap(10_000)
+        builder.copy("DtoH", 1_000, size_bytes=4, stack=LINE).call(WAIT, call_ns=2_000, stack=LINE)
+    (finding,) = judge(RULE, builder.launch("k", 50_000))
+    assert finding.cost_ns == 20 * 7_000, "5 µs to the wait, and 2 µs in it"
+
+
+def test_a_read_in_backward_is_that_of_the_forward_line(judge: Judge) -> None:
+    """A mask as an index counts its rows again in backward, on autograd's thread, which has no stack."""
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.launch("index", 5_000, stack=LINE, peek=step)
+        builder.launch("count", 5_000, node=step, node_name="IndexBackward0", thread=2, peek=0)
+        builder.copy("DtoH", 1_000, size_bytes=4, node=step, node_name="IndexBackward0", thread=2, peek=0)
+        builder.call(WAIT, call_ns=20_000, thread=2).gap(30_000)
+    (finding,) = judge(RULE, builder.launch("k", 50_000))
+    assert finding.place is not None and finding.place.line == 59

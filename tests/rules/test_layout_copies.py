@@ -53,23 +53,27 @@ CAST = (
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::T&)::"
     "{lambda()#3}, std::array<char*, 2ul>, 4, at::native::memory::LoadWithCast<1>>"
 )
-UNNAMED = COPY.replace("_nocast", "")
 
 
-def test_casts_are_distinguished(judge: Judge) -> None:
-    (finding,) = judge(RULE, program(CAST, 25_000))
-    assert "5 kernels only cast to another dtype" in finding.what and "backward" not in finding.what
-    assert "type" in finding.remedy and "channels_last" not in finding.remedy
+def test_casts_are_left_to_their_own_rule(judge: Judge) -> None:
+    assert judge(RULE, program(CAST, 25_000)) == ()
 
 
-@pytest.mark.parametrize(("operator", "cast"), [("aten::_to_copy", True), ("aten::clone", False)])
-def test_an_operator_says_what_its_kernel_does_not(judge: Judge, operator: str, cast: bool) -> None:
-    builder = TraceBuilder()
+def test_lines_of_one_function_are_one_finding(judge: Judge) -> None:
+    """Keys and values of a cache grow at two lines, for one reason."""
+    builder = program(CAT, 25_000)
     for _ in range(5):
-        builder.launch(GEMM, 100_000, stack="/app/model.py:1 f")
-        began_ns = builder.now_ns
-        builder.launch(UNNAMED, 25_000, stack="/app/model.py:2 f")
-        builder.range(operator, began_ns - 200, builder.now_ns)
-        builder.range("aten::copy_", began_ns - 100, builder.now_ns - 100)
-    (finding,) = judge(RULE, builder)
-    assert ("cast to" in finding.what) == cast == ("channels_last" not in finding.remedy)
+        builder.launch(CAT, 30_000, stack="/app/model.py:3 f").launch(CAT, 40_000, stack="/app/model.py:9 g")
+    one, other = judge(RULE, builder)
+    assert (one.cost_ns, one.events, one.place.line) == (5 * 55_000, 10, 3)
+    assert "at 2 lines of one function" in one.what
+    assert (other.cost_ns, other.place.line) == (5 * 40_000, 9) and "lines" not in other.what
+
+
+def test_conversions_of_cudnn_have_another_remedy(judge: Judge) -> None:
+    builder = program(COPY, 25_000)
+    for _ in range(5):
+        builder.launch(LAYOUT, 60_000, stack="/app/model.py:1 f")
+    copies, conversions = judge(RULE, builder)
+    assert (copies.place.line, conversions.place.line) == (2, 1), "of one function, but not of one cause"
+    assert "contiguous" in copies.remedy and "convert layouts for cuDNN" in conversions.what

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
@@ -24,6 +25,33 @@ def test_fires_and_names_the_hottest_line(judge: Judge) -> None:
     (finding,) = judge(RULE, kernels((GEMM, 50_000), (ADD, 30_000), (NORM, 20_000)))
     assert finding.cost_ns == 50_000 and finding.events == 2 and finding.place.line == 2
     assert "50.0 % of the GPU time, are spent in 2 memory-bound kernels" in finding.what
+
+
+def test_copies_of_a_layout_are_left_to_their_own_rule(judge: Judge) -> None:
+    copy = (
+        "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda(T&)::{lambda()#3}>"
+    )
+    (finding,) = judge(RULE, kernels((GEMM, 20_000), (ADD, 30_000), (copy, 40_000)))
+    assert finding.cost_ns == 30_000 and finding.events == 1 and finding.place.line == 2
+
+
+def norms(blocks: int | None, sms: int | None = 132) -> TraceBuilder:
+    builder = TraceBuilder().launch(GEMM, 20_000, blocks=128).launch(NORM, 80_000, blocks=blocks)
+    return builder.row("TARGET_INFO_GPU", vmId=0, id=0, name="NVIDIA H200", smCount=sms)
+
+
+@pytest.mark.parametrize("blocks", [4, 32])
+def test_silent_on_a_kernel_that_leaves_most_sms_free(judge: Judge, blocks: int) -> None:
+    """Four of 132 SMs cannot use the bandwidth of the memory, and fusing does not give it more blocks."""
+    assert judge(RULE, norms(blocks)) == ()
+
+
+@pytest.mark.parametrize(("blocks", "sms"), [(33, 132), (4096, 132), (None, 132), (4, None)])
+def test_fires_on_a_grid_that_is_large_or_not_known(
+    judge: Judge, blocks: int | None, sms: int | None
+) -> None:
+    (finding,) = judge(RULE, norms(blocks, sms))
+    assert finding.cost_ns == 80_000 and finding.events == 1
 
 
 def test_silent_where_products_take_the_time(judge: Judge) -> None:

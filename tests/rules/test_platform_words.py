@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.rules import RULES, Checked, run
 from profiling_lab.rules.finding import with_effects
 from profiling_lab.trace import Trace
-from profiling_lab.trace.platform import in_words_of_rocm
+from profiling_lab.trace.platform import in_words_of_jax, in_words_of_rocm
 
 NVIDIA = re.compile(
     r"(?i:cupti|nsys|\bncu\b|nsight|profiling-lab record|tensor core)|cuDNN|\bNCCL\b|CUDA graph|CUDA call|"
     r"CUDA_MODULE"
+)
+TORCH = re.compile(
+    r"(?i:torch|nsys)|non_blocking|num_workers|pin_memory|DataLoader|\bDDP|FSDP|no_sync|profiling-lab record"
 )
 
 
@@ -69,14 +73,23 @@ def test_an_nvidia_trace_hears_of_its_own(tmp_path: Path) -> None:
         assert "CUPTI" in info(trace).method and "nsys" in text
 
 
-def test_remedies_have_words_for_both(repo: Path) -> None:
-    """A new remedy in the words of CUDA needs those of ROCm in trace/platform.py."""
-    left = {}
+def sentences(repo: Path) -> Iterator[tuple[str, str]]:
+    """The constants of the rules that are said: name of the file, and text."""
     for path in sorted((repo / "profiling_lab/rules").glob("*.py")):
         module = importlib.import_module(f"profiling_lab.rules.{path.stem}")
         texts = [value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)]
         texts += getattr(module, "REMEDIES", {}).values()
-        for text in texts:
-            if " " in text and not text.startswith("(?i)") and NVIDIA.search(in_words_of_rocm(text)):
-                left[path.name] = in_words_of_rocm(text)
-    assert not left
+        yield from ((path.name, t) for t in texts if " " in t and not t.startswith("(?i)"))
+
+
+def test_remedies_have_words_for_both(repo: Path) -> None:
+    """A new remedy in the words of CUDA needs those of ROCm in trace/platform_words.py."""
+    told = [(name, in_words_of_rocm(text)) for name, text in sentences(repo)]
+    assert not [(name, text) for name, text in told if NVIDIA.search(text)]
+
+
+def test_remedies_have_words_for_jax(repo: Path) -> None:
+    """A remedy that names torch needs a line too, unless its rule looks for code of torch."""
+    of_torch = ("data_parallel.py", "ddp_backend.py", "memory_fragmented.py", "memory_workspace.py")
+    told = [(name, in_words_of_jax(text)) for name, text in sentences(repo) if name not in of_torch]
+    assert told and not [(name, text) for name, text in told if TORCH.search(text)]

@@ -41,7 +41,7 @@ def test_every_threshold_can_be_set_and_is_used(rule: Rule) -> None:
     names = [threshold.name for threshold in rule.thresholds]
     assert len(set(names)) == len(names) and all(re.fullmatch(r"[a-z_]+", name) for name in names)
     folder = Path(__import__("profiling_lab.rules", fromlist=["rules"]).__file__ or "").parent
-    parts = [folder / f"{name}.py" for name in (rule.name, "host_waits", "kernel_families")]
+    parts = [folder / f"{name}.py" for name in (rule.name, "host_waits", "kernel_families", "small_grids")]
     used = "".join(part.read_text() for part in parts)
     for name in names:
         assert f"view[{name.upper()}]" in used or f"view[FIRST_{name.upper()}]" in used, name

@@ -76,6 +76,16 @@ def test_severity_is_the_share_of_the_recording(path: Path) -> None:
     }
 
 
+def test_what_healthy_programs_have_too_or_happened_once_is_not_high(path: Path) -> None:
+    usual = Rule("usual", "?", (), lambda view: [finding(900), finding(60)], severity_at_most="medium")
+    rare = Rule("rare", "?", (), lambda view: [replace(finding(cost), once=True) for cost in (900, 60, 9)])
+    with Trace.open(path) as trace:
+        assert [f.severity for f in run(trace, [usual]).findings] == ["medium", "medium"]
+        assert [f.severity for f in run(trace, [rare]).findings] == ["medium", "medium", "low"]
+        trifle = Rule("trifle", "?", (), lambda view: [finding(900), finding(60)], severity_at_most="low")
+        assert [f.severity for f in run(trace, [trifle]).findings] == ["low", "low"]
+
+
 def test_cost_per_step_counts_what_lies_in_steps(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("before", 8_000)
     for number in range(4):

@@ -29,6 +29,16 @@ def test_fires_and_counts_changes_of_layout(judge: Judge) -> None:
     assert finding.cost_ns == 140_000 and "0.070 ms of it for layout conversion" in finding.what
 
 
+FAST = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
+
+
+def test_silent_where_tensor_cores_compute_them_without_conversions(judge: Judge) -> None:
+    builder = TraceBuilder().launch(FAST, 80_000, stack="/app/model.py:3 Net.forward")
+    assert judge(RULE, builder.launch(ADD, 20_000, stack="/app/model.py:4 Net.forward")) == ()
+    (finding,) = judge(RULE, builder.launch(LAYOUT, 30_000, stack="/app/model.py:5 Net.forward"))
+    assert (finding.cost_ns, finding.place.line) == (30_000, 5), "what the conversions take"
+
+
 def test_silent_where_they_do_not_dominate(judge: Judge) -> None:
     assert judge(RULE, network(50_000)) == ()
 

@@ -34,6 +34,18 @@ def test_fires_where_waits_put_streams_in_a_row(judge: Judge) -> None:
     assert "only 0.0 % of what could overlap does" in finding.what
 
 
+def test_the_line_is_the_one_that_waits(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for i in range(20):
+        for stream, line in ((7, 3), (13, 4)):
+            builder.call("cudaStreamWaitEvent_v3020", stack=f"/app/model.py:{line - 1 + i % 2 * line} f")
+            at = 2_000_000 + i * 100_000 + (stream == 13) * 50_000
+            builder.launch("gemm", 50_000, stream=stream, start_ns=at, stack=f"/app/model.py:{stream} f")
+    builder.call("cudaStreamWaitEvent_v3020", stack="/app/model.py:3 f")
+    (finding,) = judge(RULE, builder)
+    assert finding.place.line == 3
+
+
 def test_silent_where_streams_overlap(judge: Judge) -> None:
     assert judge(RULE, chain(wait=True, overlapping=True)) == []
 

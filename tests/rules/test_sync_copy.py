@@ -20,9 +20,10 @@ def test_fires_and_adds_up_what_the_gpu_loses(judge: Judge) -> None:
     builder.copy("HtoD", 9_000, api="cuMemcpyHtoD_v2", size_bytes=65_537, call_ns=12_000).gap(10_000)
     builder.launch("k", 1_000)
     finding, driver = judge(RULE, builder)[::-1]
-    assert (finding.cost_ns, finding.events, finding.place.line) == (2 * (5_000 + 9_000), 2, 3)
+    # The last 3 µs before the driver's copy are the latency of its own call.
+    assert (finding.cost_ns, finding.events, finding.place.line) == (5_000 + 9_000 + 5_000 + 6_000, 2, 3)
     assert "2 synchronous copies blocked the host for 0.210 ms" in finding.what
-    assert (driver.cost_ns, driver.place) == (9_000 + 9_000, None)
+    assert (driver.cost_ns, driver.place) == (12_000, None), "at most its call"
 
 
 def test_silent_on_small_uploads_asynchronous_calls_and_copies_on_the_gpu(judge: Judge) -> None:

@@ -53,3 +53,53 @@ def test_launches_that_load_code_are_no_cost_of_launching(judge: Judge) -> None:
     assert judge(RULE, builder) == ()
     (finding,) = judge(RULE, launches(200, 2_000).launch("gemm", 9_000, stack=LINE, call_ns=130_000_000))
     assert "0.797 ms to launch them" in finding.what and "backward" not in finding.what
+
+
+def test_lines_of_one_function_are_one_finding(judge: Judge) -> None:
+    """An optimizer written out is five lines of tiny kernels: together more than the model's one line."""
+    builder = TraceBuilder()
+    for _ in range(150):
+        for line in (3, 4, 5):
+            builder.launch("mul", 2_000, stack=f"/app/train.py:9 main > /app/adam.py:{line} Adam.update")
+        builder.launch("add", 2_000, stack="/app/adam.py:4 Adam.update")
+        builder.launch("gelu", 3_000, stack="/app/train.py:9 main > /app/model.py:7 Net.forward")
+    one, other = sorted(judge(RULE, builder), key=lambda finding: -finding.cost_ns)
+    assert (one.place.file, one.place.line, one.events) == ("/app/adam.py", 4, 600), "most launches are here"
+    assert "at 3 lines of one function" in one.what and one.cost_ns > 2 * other.cost_ns
+    assert other.place.line == 7 and "lines" not in other.what
+
+
+def test_idle_time_that_a_wait_costs_is_not_claimed(judge: Judge) -> None:
+    """Without the wait the host would be 500 µs ahead: no pause between the short kernels would remain."""
+
+    def rounds(api: str) -> TraceBuilder:
+        builder = TraceBuilder()
+        for _ in range(20):
+            builder.launch("long", 500_000).call(api, call_ns=500_000, stack="/app/train.py:9 main")
+            builder.gap(500_000)
+            for _ in range(10):
+                builder.launch("add", 1_000, stack=LINE, call_ns=4_000)
+        return builder
+
+    (waiting,) = judge(RULE, rounds("cudaDeviceSynchronize_v3020"))
+    (computing,) = judge(RULE, rounds("cudaGetDevice_v3020"))
+    assert waiting.cost_ns == 200 * 1_000, "what they run"
+    assert computing.cost_ns > 200 * 1_000 + 20 * 9 * 3_000
+
+
+def test_waits_after_every_few_launches_are_the_line_to_look_at(judge: Judge) -> None:
+    """A timer around every layer: no graph and no fused kernel reaches over its waits."""
+
+    def layers(kernels: int) -> TraceBuilder:
+        builder = TraceBuilder()
+        for _ in range(200):
+            for _ in range(kernels):
+                builder.launch("add", 2_000, stack=LINE, call_ns=4_000)
+            builder.call("cudaEventSynchronize_v3020", call_ns=4_000, stack="/app/timer.py:44 after")
+        return builder
+
+    (cut,) = judge(RULE, layers(2))
+    assert (cut.place.file, cut.place.line) == ("/app/timer.py", 44)
+    assert "the host waits after every 2.0 of them, mostly at this line" in cut.what
+    (whole,) = judge(RULE, layers(4))
+    assert whole.place.line == 14 and "waits" not in whole.what

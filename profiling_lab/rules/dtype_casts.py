@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions only cast to another dtype?
+
+Casts are recognised by the kernel's name, or by the operator `aten::_to_copy` around its launch. Under
+torch.autocast each step casts the weights: every program in mixed precision has casts, so the severity is at
+most medium. Lines of one function are one finding, at the line that costs most. The cost is all of their
+time. A remedy saves about half of it: some casts remain, and a fused one still reads and writes.
+"""
+
+from __future__ import annotations
+
+from profiling_lab.rules.finding import RuleResult, Threshold
+from profiling_lab.rules.kernel_families import KNOWN, names_tell_little, rearranging
+from profiling_lab.rules.layout_copies import by_function
+from profiling_lab.rules.rule import Rule, Time
+from profiling_lab.rules.view import View
+
+SHARE = Threshold("share", "casts in one function", 0.03, "of the GPU time, from", "ours: as layout_copies")
+REMEDY = (
+    "keep one dtype throughout: cast weights and inputs once before the loop, create tensors with the "
+    "dtype that is needed, and let torch.autocast cover whole blocks instead of single operations"
+)
+
+
+def check(view: View) -> RuleResult:
+    _, casts = rearranging(view)
+    found = by_function(view, casts, view[SHARE], "kernels only cast to another dtype", REMEDY)
+    return found or names_tell_little(view) or ()
+
+
+RULE = Rule(
+    "dtype_casts",
+    "Which functions only cast to another dtype?",
+    (SHARE, KNOWN),
+    check,
+    __doc__ or "",
+    time=Time.BUSY,
+    severity_at_most="medium",
+    wins_frac=0.5,
+)

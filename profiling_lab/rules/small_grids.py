@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels whose grid leaves most of the GPU free: what limits them is neither its memory nor its compute."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.rules.finding import Threshold
+from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace.operation_classes import device_tracks
+
+FILLED = Threshold(
+    "filled", "kernels that fill", 0.25, "of the SMs, at least", "ours: fewer cannot use the bandwidth"
+)
+MORE_BLOCKS = (
+    "its grid leaves most SMs free: give it more blocks (larger batches, or one call for several of them), "
+    "or run it at once with other kernels, on streams of their own"
+)
+
+
+def small_grids(view: View) -> Mask:
+    """Per operation, whether it is a kernel with blocks for too few SMs. False where the trace does not say
+    how many blocks or SMs there are.
+    """
+    shapes = view.trace.launch_shapes
+    if shapes is None:
+        return np.zeros(len(view.operations), dtype=bool)
+    blocks = np.array([*(float(shape.blocks) for shape in shapes.shapes), np.inf])[shapes.number]
+    track, numbers = device_tracks(view.operations)
+    devices = view.trace.devices
+    sms = np.array([(gpu.sm_count or 0) if (gpu := devices.get(each)) else 0 for each in numbers])
+    return np.asarray(view.kernels & (blocks < view[FILLED] * sms[track]))

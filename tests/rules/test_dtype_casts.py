@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Casts to another dtype"""
+
+from __future__ import annotations
+
+import pytest
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules import Abstain
+from profiling_lab.rules.dtype_casts import RULE
+
+CAST = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::T&)::"
+    "{lambda()#3}, std::array<char*, 2ul>, 4, at::native::memory::LoadWithCast<1>>"
+)
+UNNAMED = (
+    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}> >"
+)
+GEMM = "volta_sgemm_64x64_nt"
+
+
+def program(kernel: str, ns: int, rest: str = GEMM) -> TraceBuilder:
+    builder = TraceBuilder()
+    for _ in range(5):
+        builder.launch(rest, 100_000, stack="/app/model.py:1 f")
+        builder.launch(kernel, ns, stack="/app/model.py:2 f")
+    return builder
+
+
+def test_fires_with_the_remedy_for_casts(judge: Judge) -> None:
+    (finding,) = judge(RULE, program(CAST, 25_000))
+    assert finding.cost_ns == 5 * 25_000 and finding.place.line == 2 and finding.events == 5
+    assert "5 kernels only cast to another dtype" in finding.what and "backward" not in finding.what
+    assert "type" in finding.remedy and "channels_last" not in finding.remedy
+    assert RULE.severity_at_most == "medium", "every program in mixed precision casts its weights"
+
+
+@pytest.mark.parametrize(("operator", "cast"), [("aten::_to_copy", True), ("aten::clone", False)])
+def test_an_operator_says_what_its_kernel_does_not(judge: Judge, operator: str, cast: bool) -> None:
+    builder = TraceBuilder()
+    for _ in range(5):
+        builder.launch(GEMM, 100_000, stack="/app/model.py:1 f")
+        began_ns = builder.now_ns
+        builder.launch(UNNAMED, 25_000, stack="/app/model.py:2 f")
+        builder.range(operator, began_ns - 200, builder.now_ns)
+        builder.range("aten::copy_", began_ns - 100, builder.now_ns - 100)
+    assert bool(judge(RULE, builder)) == cast
+
+
+def test_silent_where_little_is_cast(judge: Judge) -> None:
+    assert judge(RULE, program(CAST, 2_000)) == ()
+
+
+def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
+    assert isinstance(judge(RULE, program("mine", 25_000, rest="other")), Abstain)
