@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,13 @@ class Row(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
+
+    @property
+    def place(self) -> str:
+        """The file's name and the line, `model.py:87`, for a label; '' where the row has none."""
+        name = os.path.basename(self._values.get("file") or "")
+        line = self._values.get("line")
+        return f"{name}:{line}" if name and line else name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

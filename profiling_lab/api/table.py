@@ -12,8 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-import msgspec
-
 from profiling_lab.api.row import Row
 from profiling_lab.errors import LabError, UsageError
 from profiling_lab.report.html_table import html_table
@@ -92,6 +90,8 @@ class Table(Generic[Result]):
 
     @cached_property
     def _records(self) -> tuple[dict[str, Any], ...]:
+        import msgspec  # the command line needs no rows
+
         # By way of JSON, so that no value can differ from the command's.
         return msgspec.json.decode(encode(self.report.table.data or ()), type=tuple[dict[str, Any], ...])
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.apis import ApisResult
     from profiling_lab.analysis.copies import By as CopiesBy
     from profiling_lab.analysis.copies import CopiesResult
+    from profiling_lab.analysis.critical_path.critical_path import CriticalPath, PathChain, Predictions
     from profiling_lab.analysis.flame import CallTree
     from profiling_lab.analysis.gaps.gaps import GapsResult
     from profiling_lab.analysis.gaps.longest import GapList
@@ -44,9 +45,16 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.lines import LinesResult, PhaseFilter, Sort
     from profiling_lab.analysis.lines_groups import By as LinesBy
     from profiling_lab.analysis.lines_host import HostLinesResult, HostSort
+    from profiling_lab.analysis.memory.compare import ComparedResult
+    from profiling_lab.analysis.memory.growth import GrowthResult
+    from profiling_lab.analysis.memory.memory import By as MemoryBy
+    from profiling_lab.analysis.memory.memory import MemoryResult
+    from profiling_lab.analysis.memory.timeline import TimelineResult
     from profiling_lab.analysis.overlap.overlap import OverlapResult
     from profiling_lab.analysis.overlap.streams import StreamsResult
     from profiling_lab.analysis.ranges.ranges import RangesResult
+    from profiling_lab.analysis.roofline.roofline import By as RoofBy
+    from profiling_lab.analysis.roofline.roofline import RooflineResult
     from profiling_lab.analysis.steps import StepsResult
     from profiling_lab.analysis.syncs import SyncsResult
     from profiling_lab.rules import Checked, Rule
@@ -66,7 +74,8 @@ def open(
     device: Numbers | None = None,
     steps_by: str | None = None,
 ) -> TraceTables:
-    """Open a recording, an nsys export (SQLite or a folder of Parquet files), or torch.profiler's JSON.
+    """Open a recording, an nsys export (SQLite or a folder of Parquet files), torch.profiler's JSON, an
+    XPlane file of JAX, or a database (rocpd) or JSON of rocprofv3.
 
     own: files and folders that are your code (default: everything outside site-packages, the standard library
     and torch). steps_by: a regular expression for the ranges that are steps. range, step, nvtx, rank, device:
@@ -155,7 +164,7 @@ class TraceTables:
         depth: group by this many of the innermost own frames.
         """
         from profiling_lab.analysis.lines import lines
-        from profiling_lab.report.lines import lines_report
+        from profiling_lab.report.lines.lines import lines_report
 
         result = lines(self.trace, by, phase, self.own, depth, rows_of(limit), sort)
         return Table(lines_report(self.trace, result), result)
@@ -173,7 +182,7 @@ class TraceTables:
         depth: the most levels. min_share: leaves out calls with less than this fraction of the GPU time.
         """
         from profiling_lab.analysis.flame import call_tree
-        from profiling_lab.report.lines_tree import tree_report
+        from profiling_lab.report.lines.tree import tree_report
 
         result = call_tree(self.trace, phase, self.own, depth, rows_of(limit), min_share)
         return Table(tree_report(self.trace, result), result)
@@ -191,7 +200,7 @@ class TraceTables:
         The recording needs samples (`record --sample-python`) and no GPU operation.
         """
         from profiling_lab.analysis.lines_host import host_lines
-        from profiling_lab.report.lines_host import host_lines_report
+        from profiling_lab.report.lines.host import host_lines_report
 
         result = host_lines(self.trace, by, self.own, depth, rows_of(limit), sort)
         return Table(host_lines_report(self.trace, result), result)
@@ -258,6 +267,72 @@ class TraceTables:
         result = copies(self.trace, by, self.own, rows_of(limit), bytes_per_s)
         return Table(copies_report(self.trace, result, lines), result)
 
+    def memory(
+        self, by: MemoryBy = "line", *, at: str = "peak", lines: int = 2, limit: int | None = None
+    ) -> Table[MemoryResult]:
+        """What held GPU memory: allocations alive at one moment, by line or by kind.
+
+        The file is a recording with `record --memory` or a memory snapshot of torch. at: "peak", "end", or a
+        time after the first event, such as "1.5s". lines: shown below each row.
+        """
+        from profiling_lab.analysis.memory.memory import memory
+        from profiling_lab.report.memory import memory_report
+        from profiling_lab.trace.window import moment
+
+        when = at if at in ("peak", "end") else moment(at)
+        result = memory(self.trace, by, when, self.own, rows_of(limit))  # type: ignore[arg-type]
+        return Table(memory_report(self.trace, result, lines), result)
+
+    def memory_growth(self, *, limit: int | None = None) -> Table[GrowthResult]:
+        """What lines hold in GPU memory after each step, the most grown first: `memory --growth`."""
+        from profiling_lab.analysis.memory.growth import growth
+        from profiling_lab.report.memory import growth_report
+
+        result = growth(self.trace, self.own, self.steps_by, rows_of(limit))
+        return Table(growth_report(self.trace, result), result)
+
+    def memory_against(
+        self, before: StrPath | TraceTables, *, limit: int | None = None
+    ) -> Table[ComparedResult]:
+        """The peak against that of another recording, by function: `memory --against`."""
+        from profiling_lab.analysis.memory.compare import compare
+        from profiling_lab.report.memory import compared_report
+
+        most = rows_of(limit)
+        if not isinstance(before, TraceTables):
+            with open(before) as opened:
+                return self.memory_against(opened, limit=limit)
+        result = compare(before.trace, self.trace, self.own, most)
+        return Table(compared_report(before.trace, self.trace, result), result)
+
+    def memory_timeline(self, intervals: int = 40) -> Table[TimelineResult]:
+        """Allocated and reserved GPU memory over time: `memory --timeline`."""
+        from profiling_lab.analysis.memory.timeline import timeline
+        from profiling_lab.report.memory import timeline_report
+
+        result = timeline(self.trace, intervals)
+        return Table(timeline_report(self.trace, result), result)
+
+    def roofline(
+        self,
+        by: RoofBy = "line",
+        *,
+        peaks: StrPath | None = None,
+        limit: int | None = None,
+    ) -> Table[RooflineResult]:
+        """FLOPs, bytes and rates against what the GPU could do, of the step whose work was counted.
+
+        peaks: a file that `profiling-lab peaks -o` wrote (default: what was measured on this machine for the
+        same GPU, else the vendor's figures).
+        """
+        from profiling_lab.analysis.roofline.peaks import peaks_of
+        from profiling_lab.analysis.roofline.roofline import gpu_name, roofline
+        from profiling_lab.report.roofline.table import roofline_report
+
+        rates = peaks_of(gpu_name(self.trace), peaks)
+        result = roofline(self.trace, rates, by, self.own, rows_of(limit))
+        return Table(roofline_report(self.trace, result), result)
+
     def syncs(self, *, limit: int | None = None) -> Table[SyncsResult]:
         """Where the host waits for the GPU, by line, and the GPU's idle time afterwards."""
         from profiling_lab.analysis.syncs import syncs
@@ -300,6 +375,32 @@ class TraceTables:
 
         result = steps(self.trace, self.steps_by, rows_of(limit), host)
         return Table(steps_report(self.trace, result), result)
+
+    def critical_path(
+        self, *, segments: bool = False, what_if: Names = (), limit: int | None = None
+    ) -> Table[CriticalPath | PathChain | Predictions]:
+        """What sets the length of the median step, by line, with what a step would gain without each of them.
+
+        segments: the path in order of time instead. what_if: instead, the step with changes, such as
+        "model.py:87=0.5", "gemm=0" for kernels of this name, "copy=0" for a kind, or "all".
+        """
+        from profiling_lab.analysis.critical_path.critical_path import PathOfStep
+        from profiling_lab.report.critical_path import chain_report, path_report, what_if_report
+
+        changes = [what_if] if isinstance(what_if, str) else list(what_if)
+        if segments and changes:
+            raise UsageError("expected segments or what_if, not both")
+        found = PathOfStep(self.trace, self.steps_by, self.own)
+        most = rows_of(limit)
+        if changes:
+            predictions = found.what_if(changes, most)
+            result = found.by_line(None, gains=False)
+            return Table(what_if_report(self.trace, result, predictions), predictions)
+        if segments:
+            chain = found.chain(most)
+            return Table(chain_report(self.trace, found.by_line(None, gains=False), chain), chain)
+        result = found.by_line(most)
+        return Table(path_report(self.trace, result), result)
 
     def gaps(self, by: GapsBy = "cause", *, limit: int | None = None) -> Table[GapsResult | GapList]:
         """Why the GPU was idle: a row per cause and line, or per gap. `result` is a GapList for by="gap"."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
@@ -19,23 +20,29 @@ from profiling_lab.cli._parser import Parser
 
 GROUPS = (
     ("learn", ("demo", "exercise")),
-    ("record", ("doctor", "record", "attach", "detach", "status", "recover", "merge")),
-    ("read a recording: your code", ("lines", "ranges", "steps", "report", "info")),
-    ("read a recording: the GPU", ("kernels", "copies", "streams", "overlap", "gaps")),
+    ("record", ("doctor", "peaks", "record", "attach", "detach", "status", "recover", "merge")),
+    ("read a recording: your code", ("lines", "ranges", "steps", "critical-path", "report", "info")),
+    ("read a recording: the GPU", ("kernels", "roofline", "copies", "streams", "overlap", "gaps", "memory")),
     ("read a recording: the CPU", ("apis", "syncs")),
     ("find problems", ("check", "rules")),
-    ("compare", ("diff", "ranks", "collectives")),
-    ("other tools", ("export",)),
+    ("compare", ("ab", "diff", "ranks", "collectives")),
+    ("other tools", ("export", "mcp")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
 
 
-def build_parser() -> Parser:
+def module_of(command: str) -> str:
+    """`critical_path` of `critical-path`."""
+    return command.replace("-", "_")
+
+
+def build_parser(wanted: Sequence[str] = COMMANDS) -> Parser:
+    """The command line. `wanted`: the commands it has; each takes a few milliseconds to build."""
     parser = Parser(
         prog="profiling-lab",
         description="Find the Python line that costs GPU time, forward and backward, and the reason; "
         "check whether a change helped.",
-        formatter_class=partial(argparse.HelpFormatter, max_help_position=16),  # type: ignore[arg-type]
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=18),  # type: ignore[arg-type]
         epilog="exit codes: 0 ok, 1 a finding or regression over its limit, 2 usage, "
         "3 not comparable or not enough data, 4 unreadable input",
     )
@@ -48,8 +55,8 @@ def build_parser() -> Parser:
     )
     parser.groups = GROUPS
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name in COMMANDS:
-        module = import_module(f"profiling_lab.cli.{name}")
+    for name in wanted:
+        module = import_module(f"profiling_lab.cli.{module_of(name)}")
         command = commands.add_parser(
             name,
             help=module.HELP,
@@ -75,7 +82,8 @@ def main(argv: list[str] | None = None) -> int:
 
         # Started with standard output closed: writing must fail, and no other file may get descriptor 1.
         sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115
-    parser = build_parser()
+    first = (sys.argv[1:] if argv is None else argv)[:1]
+    parser = build_parser(first if first and first[0] in COMMANDS else COMMANDS)
     args = parser.parse_args(argv)
     if args.version:
         import profiling_lab

@@ -16,9 +16,8 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace",
         metavar="FILE",
-        help="a recording of profiling-lab, an nsys export (SQLite or a folder of Parquet files), or "
-        "torch.profiler's "
-        "JSON",
+        help="a recording of profiling-lab, an nsys export (SQLite or a folder of Parquet files), "
+        "torch.profiler's JSON, an XPlane file of JAX, or a database (rocpd) or JSON of rocprofv3",
     )
 
 

@@ -23,6 +23,7 @@ EXAMPLES = """\
   profiling-lab diff --before b1.sqlite b2.sqlite --after a1.sqlite a2.sqlite    several recordings of each
   profiling-lab diff b1.sqlite,b2.sqlite a1.sqlite,a2.sqlite          the same, shorter
   profiling-lab diff --save main.json run.sqlite                      a small baseline file for CI
+  profiling-lab diff main.json run.sqlite --save main.json --overwrite    and the next one
   profiling-lab diff main.json pr.sqlite --gate 3% --format junit > diff.xml
   profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'gaps<5%'
   profiling-lab diff main.sqlite pr.sqlite --format md --annotate > comment.md
@@ -53,6 +54,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.json",
         help="save the data of the side after as a baseline for later comparisons; needs only one side",
     )
+    parser.add_argument("--overwrite", action="store_true", help="with --save: replace the file if it exists")
+    add_judging(parser)
+    shared.add_steps_by(parser)
+    parser.add_argument(
+        "--annotate",
+        action="store_true",
+        help="also write the annotations of --format github (`::warning file=,line=::` for slower lines) on "
+        "standard error, so that CI shows them and the comment of --format md does not contain them",
+    )
+    shared.add_own(parser)
+    shared.add_window(parser)
+    shared.add_limit(parser, 20)
+    shared.add_format(parser, "github", "junit")
+
+
+def add_judging(parser: argparse.ArgumentParser) -> None:
+    """Limits, what may differ, and what a row is."""
     parser.add_argument(
         "--gate",
         metavar="LIMIT",
@@ -84,17 +102,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="line",
         help="what a row is (default: line)",
     )
-    shared.add_steps_by(parser)
-    parser.add_argument(
-        "--annotate",
-        action="store_true",
-        help="also write the annotations of --format github (`::warning file=,line=::` for slower lines) on "
-        "standard error, so that CI shows them and the comment of --format md does not contain them",
-    )
-    shared.add_own(parser)
-    shared.add_window(parser)
-    shared.add_limit(parser, 20)
-    shared.add_format(parser, "github", "junit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.trace import Trace
 
     before, after = _sides(args)
+    if args.save:
+        _refuse_to_replace(args, (*before, *after))
     with ExitStack() as opened:
         sides = [_opened(args, before, opened), _opened(args, after, opened)]
         traces = [side for side in (*sides[0], *sides[1]) if isinstance(side, Trace)]
@@ -136,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         if args.annotate:
             for line in workflow_warnings(result):
                 print(line, file=sys.stderr)
-    return _exit_code(result, args.lenient)
+    return exit_code(result, args.lenient)
 
 
 def _opened(args: argparse.Namespace, names: list[str], opened: ExitStack) -> list[Trace | Capture]:
@@ -152,6 +161,18 @@ def _opened(args: argparse.Namespace, names: list[str], opened: ExitStack) -> li
         else:
             side.append(opened.enter_context(shared.open_trace(args, name)))
     return side
+
+
+def _refuse_to_replace(args: argparse.Namespace, names: Sequence[str]) -> None:
+    """An existing file is replaced only with --overwrite, and a recording that is compared never."""
+    from pathlib import Path
+
+    from profiling_lab.analysis.diff.baseline import is_baseline
+    from profiling_lab.export.output import refuse
+
+    recordings = [Path(name) for name in names if not is_baseline(Path(name))]
+    for source in (*recordings, None):
+        refuse(Path(args.save), overwrite=args.overwrite, source=source)
 
 
 def _save(args: argparse.Namespace, side: Sequence[Trace | Capture]) -> int:
@@ -209,7 +230,7 @@ def _split(names: list[str]) -> list[str]:
     return [name for listed in parts for name in listed if name]
 
 
-def _exit_code(result: DiffResult, lenient: bool) -> int:
+def exit_code(result: DiffResult, lenient: bool) -> int:
     """0 ok, 1 over a limit, 3 undecided: not comparable, too few steps, or a limit within the noise. The
     last one does not pass, because noise may hide a regression of twice the gate.
     """

@@ -100,6 +100,8 @@ def _start(args: argparse.Namespace) -> int:
     from profiling_lab.exercises import answers, find, progress, workspace
 
     exercise = find(args.name)
+    if args.recorded and not exercise.recording:
+        raise NotEnoughDataError(f"{exercise.label} needs no recording: start it without --recorded")
     if args.recorded and not (exercise.folder / exercise.recording).is_file():
         raise NotEnoughDataError(
             f"{exercise.label} has no recording yet: start it without --recorded, on a GPU"
@@ -138,22 +140,34 @@ def _hint(args: argparse.Namespace) -> int:
 
 
 def _profile(args: argparse.Namespace) -> int:
-    from profiling_lab.errors import NotEnoughDataError
-    from profiling_lab.exercises import progress, workspace
+    from profiling_lab.errors import NotEnoughDataError, UsageError
+    from profiling_lab.exercises import answers, progress, workspace
     from profiling_lab.exercises.exercise import Need
 
     folder = progress.copy_for(args.copy)
     exercise, _ = workspace.read(folder)
-    if missing := Need.GPU.missing():
+    if not exercise.program:
+        raise UsageError(
+            f"{exercise.label} has no program to record: it works on recordings that exist. Put the path of "
+            f"one of yours into {answers.FILE}, or use those that come with it"
+        )
+    if not exercise.recording:
+        raise UsageError(f"{exercise.label} needs no recording: README.md in {folder} says what to run")
+    for_ncu = (Need.NCU, Need.NVCC) if exercise.counters else ()
+    to_run = [need for need in (Need.GPU, Need.JAX, *for_ncu) if need in exercise.needs]
+    if missing := next(filter(None, (need.missing() for need in to_run)), ""):
         raise NotEnoughDataError(
             f"{missing}, so there is nothing to record: `profiling-lab exercise start {exercise.slug} "
             "--recorded --to FOLDER` uses the recording that comes with it"
         )
     command = workspace.record_command(exercise, folder)
-    print("profiling-lab", *command, flush=True)
-    status, recording = workspace.record(command, folder)
+    print(*command, flush=True)
+    status, recording = workspace.record(exercise, command, folder)
     if recording is not None:
-        print(f"answer.toml now names {recording.name}. Look at it with: profiling-lab lines {recording}")
+        print(f"answer.toml now names {recording.name}. Look at it with:")
+        look = "python -m profiling_lab.exercises.ncu_table" if exercise.counters else exercise.look
+        program = "" if look.startswith("python ") else "profiling-lab "
+        print(f"  {program}{look} {recording}")
     return status
 
 
@@ -170,11 +184,16 @@ def _repair(args: argparse.Namespace) -> int:
 
 
 def _graded(args: argparse.Namespace, grade: Callable[[Path], tuple[Exercise, Grading]]) -> int:
+    from profiling_lab.errors import UsageError
     from profiling_lab.exercises import progress
     from profiling_lab.report.table import write
 
     folder = progress.copy_for(args.copy)
     exercise, grading = grade(folder)
+    if not grading.checks:
+        raise UsageError(
+            f"{exercise.label} has no program to repair: `profiling-lab exercise check` grades all of it"
+        )
     if args.action == "check":
         copy = progress.load(folder).copies.get(exercise.slug)
         tries = (copy.checks if copy else 0) + 1

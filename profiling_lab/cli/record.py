@@ -27,6 +27,7 @@ EXAMPLES = """\
   profiling-lab record --steps 10:15 train.py                 five steps, as counted by optimizer.step()
   profiling-lab record --active 2 --every 500 train.py       two of every 500 steps, no overhead in between
   profiling-lab record --sample-python train.py              sample Python stacks more often
+  profiling-lab record --memory train.py                     every allocation: then profiling-lab memory
   profiling-lab record --delay 60 --duration 5 serve.py      by time
   profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
   profiling-lab record -o run.sqlite torchrun --nproc-per-node 2 train.py
@@ -84,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="record each kernel of a CUDA graph, with the line that captured it; adds overhead to each "
         "replay",
     )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="record every allocation of torch's caching allocator, with its line; of the whole run, "
+        "whatever the windows",
+    )
+    _add_work(parser)
     add_sampling(parser)
     _add_schedule(parser)
     add_live_arguments(parser)
@@ -111,6 +119,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "arguments", metavar="...", nargs=argparse.REMAINDER, help="the script's own arguments"
+    )
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--work",
+        action="store_true",
+        help="count the FLOPs and bytes of the operators of one step, for `roofline`: the first recorded "
+        "step that is not the script's first; the host needs longer for that step",
+    )
+    parser.add_argument(
+        "--work-step", metavar="N", type=int, help="count step N instead, the first is 0; implies --work"
     )
 
 
@@ -226,6 +246,9 @@ def _run_script(args: argparse.Namespace) -> int:
         script=script.name,
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
+        memory=args.memory,
+        work=args.work,
+        work_step=args.work_step,
         sample_hz=sample_hz(args),
         source=not args.no_source,
         most_bytes=args.max_size or most_bytes_of_budget(args),
@@ -297,6 +320,9 @@ def _plan(args: argparse.Namespace) -> Plan | None:
         stacks=not args.no_stacks,
         nvtx=not args.no_nvtx,
         graph_nodes=args.graph_nodes,
+        memory=args.memory,
+        work=args.work,
+        work_step=args.work_step,
         sample_hz=sample_hz(args),
         source=not args.no_source,
         most_bytes=args.max_size,

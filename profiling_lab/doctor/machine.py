@@ -8,12 +8,16 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
+from profiling_lab.analysis.roofline.peaks import cache_file, load
 from profiling_lab.doctor.check import HealthCheck, absent, ok
 from profiling_lab.doctor.nvml import Driver, read_driver
+from profiling_lab.report.roofline.peaks import peaks_text
 
 _OLDEST_ARCHITECTURE = (8, 0)
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 _CAP_SYS_ADMIN = 21
+_PERF_LEVEL = Path("/proc/sys/kernel/perf_event_paranoid")
+_PERF_LEVEL_AT_MOST = 2  # Nsight Systems' installation guide: its CPU samples need 2 or less
 
 
 @lru_cache(maxsize=1)
@@ -51,6 +55,31 @@ def check_gpus() -> HealthCheck:
     return ok("gpu", text, advice)
 
 
+def check_peaks() -> HealthCheck:
+    """What `roofline` compares with."""
+    name = "peaks"
+    found = driver()
+    if isinstance(found, str) or not found.gpus:
+        return absent(name, "no GPU to measure", "")
+    texts = []
+    for gpu in dict.fromkeys(gpu.name for gpu in found.gpus):
+        file = cache_file(gpu)
+        if not file.is_file():
+            advice = (
+                "profiling-lab peaks measures them, in some seconds; without it roofline uses the vendor's"
+            )
+            return absent(name, f"the rates of {gpu} were not measured on this machine", advice)
+        peaks = load(file)
+        if peaks.driver and peaks.driver != found.version:
+            return absent(
+                name,
+                f"the rates of {gpu} were measured with driver {peaks.driver}",
+                "profiling-lab peaks measures them again",
+            )
+        texts.append(f"{gpu}, {peaks.source}: {peaks_text(peaks)}")
+    return ok(name, "; ".join(texts))
+
+
 def check_counters(parameters: Path = _DRIVER_PARAMETERS) -> HealthCheck:
     """ncu and metrics need hardware counters; recording does not."""
     name = "counters"
@@ -68,6 +97,27 @@ def check_counters(parameters: Path = _DRIVER_PARAMETERS) -> HealthCheck:
         "run ncu as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; "
         "recording does not need them",
     )
+
+
+def check_cpu_samples(level: Path = _PERF_LEVEL) -> HealthCheck:
+    """nsys records Python backtraces of CUDA calls only where it may sample the CPU; we do not need it."""
+    name = "cpu samples"
+    without = "nsys records no Python backtraces without them; profiling-lab record does not need them"
+    try:
+        text = level.read_text().strip()
+    except OSError as error:
+        return absent(name, f"{level} cannot be read: {error.strerror}", without)
+    try:
+        number = int(text)
+    except ValueError:
+        return absent(name, f"{level} is {text!r}, not a number", without)
+    found = f"{level.name} is {number}"
+    if number <= _PERF_LEVEL_AT_MOST:
+        return ok(name, f"{found}: nsys may take them")
+    if _may_administrate():
+        return ok(name, f"{found}, and this process is an administrator: nsys may take them")
+    advice = f"`sysctl kernel.perf_event_paranoid={_PERF_LEVEL_AT_MOST}` as root; {without}"
+    return absent(name, f"{found}: nsys may not take them", advice)
 
 
 def _may_administrate() -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.analysis.lines import LinesResult, Sort, lines
-from profiling_lab.report.lines import lines_report
+from profiling_lab.report.lines.lines import lines_report
 from profiling_lab.report.table import write
 from profiling_lab.trace import Trace
 

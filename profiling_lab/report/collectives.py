@@ -120,7 +120,7 @@ def _header(result: CollectivesResult) -> tuple[str, ...]:
     if unsized or ungrouped:
         lines.append(
             f"  no bandwidth where the file has no message size ({unsized:,} of {calls}) or no group size "
-            f"({ungrouped:,}): nsys has them with --trace=cuda,nvtx, exported with --include-blobs=true"
+            f"({ungrouped:,}): {result.ranks[0].communicators}"
         )
     if any(row.rates.measured for row in result.rows):
         lines.append(

@@ -20,7 +20,8 @@ def copies_report(trace: Trace, result: CopiesResult, lines: int = 2) -> Report:
     memory = "" if result.by == "direction" else "memory"
     table = table_of(
         _fields(),
-        f"direction {memory} total_ns share_frac count median_ns size_total_bytes bytes_per_s of_peak_frac",
+        f"direction {memory} total_ns calls_ns share_frac count median_ns size_total_bytes bytes_per_s"
+        " of_peak_frac",
         result.rows,
         result.total_matched,
         (_lines(row, result.by, lines) for row in result.rows),
@@ -52,7 +53,9 @@ def _fields() -> tuple[Field, ...]:
         *stats_fields("times", total="total", count="count"),
         *sizes,
         Field("share_frac", "of all", Unit.FRAC, priority=ALWAYS),
+        Field("calls_ns", "in calls", Unit.NS),
         Field("large_count", value="large"),
+        Field("partial_count", value="partial"),
         Field("bytes_per_s", "bandwidth", Unit.RATE),
         Field("peak_bytes_per_s", value="peak.bytes_per_s"),
         Field("peak_source", value=lambda row: row.peak.source if row.peak else ""),
@@ -70,6 +73,11 @@ def _header(result: CopiesResult) -> tuple[str, ...]:
     ]
     if any(row.bytes_per_s is not None for row in result.rows):
         lines.append(f"  bandwidth: over copies of {LARGE_BYTES // 1_000_000} MB or more")
+    if partial := sum(row.partial for row in result.rows):
+        lines.append(
+            f"  {partial:,} of pageable memory seem faster than the link: the recording has only a part of "
+            "each; the time in their calls is the whole"
+        )
     sources = sorted({f"{numbers.rate(r.peak.bytes_per_s)} ({r.peak.source})" for r in result.rows if r.peak})
     if sources and any(row.of_peak_frac is not None for row in result.rows):
         lines.append(f"  peak: {'; '.join(sources)}; --peak gives another for host and GPU")

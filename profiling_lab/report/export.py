@@ -11,7 +11,7 @@ from profiling_lab.analysis.lines_host import host_lines
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.lines_host import host_coverage, host_header
+from profiling_lab.report.lines.host import host_coverage, host_header
 from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership

@@ -12,7 +12,7 @@ from profiling_lab.analysis.steps import PARTS
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
-from profiling_lab.report.lines import frame_data, shown_place
+from profiling_lab.report.lines.lines import frame_data, shown_place
 from profiling_lab.report.table import ALWAYS, SPARE, Report, Table, Unit
 from profiling_lab.trace import Frame, Trace
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 
 def encode(data: Any) -> bytes:
     """JSON in which every string is readable()."""
+    import msgspec  # tables as text do not wait for it
+
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:
         return msgspec.json.encode(_with_readable_texts(msgspec.to_builtins(data)))
+
+
+def indented(json: bytes) -> str:
+    """The same JSON for people."""
+    import msgspec
+
+    return msgspec.json.format(json, indent=2).decode()
 
 
 def readable(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 _TIME_UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
 _SIZE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def time_unit(values_ns: Iterable[int]) -> tuple[str, int]:
@@ -39,6 +40,15 @@ def rate(value_bytes_per_s: int) -> str:
     if 0 < value_bytes_per_s < 50_000_000:
         return "< 0.1 GB/s"
     return f"{value_bytes_per_s / 1e9:,.1f} GB/s"
+
+
+def amount(value: float | None, unit: str) -> str | None:
+    """`1.23 TFLOP/s`"""
+    if value is None:
+        return None
+    prefix, size = next(((p, s) for p, s in _PREFIXES if value >= s), ("", 1.0))
+    shown = f"{value / size:.3g}" if value < 999.5 * size else f"{value / size:,.0f}"
+    return f"{shown} {prefix}{unit}"
 
 
 def share(value_frac: float) -> str:

@@ -17,7 +17,7 @@ _CLASS = (
     Field("class", "class", value="name", priority=ALWAYS),
     Field("operations", "operations", Unit.COUNT, priority=SPARE),
     Field("busy_ns", "busy", Unit.NS, priority=ALWAYS),
-    Field("hidden_ns", "beside compute", Unit.NS),
+    Field("hidden_ns", "overlapped with compute", Unit.NS),
     Field("exposed_ns", "exposed", Unit.NS),
     Field("alone_ns", "alone", Unit.NS),
     Field("with_ns", value=lambda row: dict(row.with_ns)),
@@ -27,18 +27,18 @@ _STREAM = (
     Field("operations", "operations", Unit.COUNT, priority=SPARE),
     Field("kernels", "kernels", Unit.COUNT, priority=SPARE),
     Field("busy_ns", "busy", Unit.NS, priority=ALWAYS),
-    Field("shared_ns", "beside other streams", Unit.NS),
+    Field("shared_ns", "overlapped with other streams", Unit.NS),
 )
 _PAIR = (
     Field("name", "operation", priority=ALWAYS),
-    Field("beside", "beside", value="other", priority=ALWAYS),
+    Field("other", "overlapped with", priority=ALWAYS),
     Field("times", "times", Unit.COUNT, priority=SPARE),
     Field("together_ns", "together", Unit.NS, priority=ALWAYS),
 )
 _TABLES = {
     "class": (_CLASS, "class operations busy_ns busy_frac hidden_ns exposed_ns alone_ns"),
     "stream": (_STREAM, "stream operations kernels busy_ns busy_frac shared_ns"),
-    "pair": (_PAIR, "name beside times together_ns busy_frac"),  # word: quoted
+    "pair": (_PAIR, "name other times together_ns busy_frac"),
 }
 _Row = ClassRow | StreamRow | PairRow
 

@@ -8,7 +8,7 @@ from typing import Any
 from profiling_lab.analysis.places import Place
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, frame_fields
-from profiling_lab.report.lines import shown_place
+from profiling_lab.report.lines.lines import shown_place
 from profiling_lab.report.table import Unit
 
 

@@ -36,6 +36,7 @@ def ranges_report(trace: Trace, result: RangesResult, lines: int = 2, stats: boo
         _header(result),
         table,
         ranges=result.ranges,
+        nested=result.nested,
         unfinished=result.unfinished,
         across_threads=result.across_threads,
         not_nested=result.not_nested,
@@ -64,6 +65,7 @@ def _fields() -> tuple[Field, ...]:
         replace(host_count, cell=lambda row: row.host.count + row.unfinished),
         *host,
         Field("host_self_ns", "itself", Unit.NS),
+        Field("nested"),
         Field("unfinished"),
         projected_count,
         replace(projected_total, cell=lambda row: row.projected.total if row.operations else None),
@@ -83,6 +85,7 @@ def _header(result: RangesResult) -> tuple[str, ...]:
         "of nested ranges contain each other",
     ]
     for count, what in (
+        (result.nested, "inside of another of the same name: part of its time, which counts once"),
         (result.unfinished, "had not ended when the recording stopped: they have no time"),
         (result.across_threads, "ended on another thread: what was launched in them cannot be said"),
         (result.not_nested if result.tree else 0, "overlap others without nesting: they stand at the top"),

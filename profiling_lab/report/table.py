@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
-import msgspec
-
 from profiling_lab.report.cells import (
     ALWAYS,
     FIRST_TO_GO,
@@ -24,7 +22,7 @@ from profiling_lab.report.cells import (
     footer,
     titles_and_cells,
 )
-from profiling_lab.report.json_text import encode
+from profiling_lab.report.json_text import encode, indented
 from profiling_lab.report.screen.encoding import held_by, held_json
 
 SCHEMA = "profiling-lab/1"
@@ -131,5 +129,5 @@ def _write_json(report: Report, stream: TextIO) -> None:
         | ({} if report.summary is None else {"summary": report.summary}),
         "coverage": report.coverage,
     }
-    text = msgspec.json.format(encode(envelope), indent=2).decode()
+    text = indented(encode(envelope))
     stream.write(f"{held_json(stream, text)}\n")

@@ -8,12 +8,12 @@ begin each call with a cold L2 cache. Here the cache is as the previous call lef
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from profiling_lab.errors import UsageError
 from profiling_lab.measure import step_time, time_call
+from profiling_lab.measure.calls import wait_for
 from profiling_lab.utils.devices import chosen_device
 from profiling_lab.utils.result import ProfilingResult
 
@@ -31,25 +31,20 @@ def benchmark_fn(
 
     mode: "latency" waits after each call until its result is complete, "throughput" only after the last, so
     that the launches of a call overlap with the work of the one before. The wait is for the GPU `device`
-    (default: the current one of torch, if it has one) and for JAX arrays in the result.
+    (default: the current one of torch, if it has one) and for the JAX arrays in the result, on whatever
+    device they are: `fn` must return what it computes.
 
     Raises UsageError for counts below these, another mode, and a device that torch does not see.
     """
     _check_counts("benchmark_fn", num_warmup, num_runs)
     if mode not in ("latency", "throughput"):
         raise UsageError(f"benchmark_fn: mode must be latency or throughput, not {mode!r}")
-    jax = sys.modules.get("jax")
-
-    def call() -> None:
-        result = fn(*args)
-        if jax is not None:
-            jax.block_until_ready(result)
-
+    wait_for(args)  # the work that makes them is not part of a call
     for _ in range(num_warmup):  # also decides whether there is a GPU in use
-        call()
+        wait_for(fn(*args))
     per_block = 1 if mode == "latency" else num_runs
     timing = step_time(
-        call,
+        lambda: fn(*args),
         steps_per_block=per_block,
         warmup=0,
         blocks=num_runs // per_block,

@@ -8,6 +8,7 @@ python -m profiling_lab.utils.unified_profiler --mode multi-gpu --gpus 4 train.p
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from profiling_lab.errors import LabError, UsageError
 from profiling_lab.utils import nvtx
 from profiling_lab.utils.training import profile_training
 
-MODES = ("auto", "single", "multi-gpu", "multi-node")
+MODES = ("auto", "single", "multi-gpu", "multi-node", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class ProfilingConfig:
 
     mode: "auto" is "multi-gpu" with more than one of `gpus`, else "single". gpus: processes per machine.
     nodes, node_rank, rendezvous (HOST:PORT): for "multi-node", the same command on each machine with its
-    node_rank. profile_steps: record only as many steps after `warmup_steps`; None: the whole run.
+    node_rank. "deepspeed" is for its launcher, on one machine. profile_steps: record only as many steps
+    after `warmup_steps`; None: the whole run.
     Raises UsageError for values that contradict each other.
     """
 
@@ -71,7 +73,9 @@ class UnifiedProfiler:
             record += ["--warmup", str(config.warmup_steps), "--active", str(config.profile_steps)]
             record += ["--repeat", "1"]
         launcher: list[str] = []
-        if config.mode in ("multi-gpu", "multi-node") or config.gpus > 1:
+        if config.mode == "deepspeed":
+            launcher = ["deepspeed", "--num_gpus", str(config.gpus)]
+        elif config.mode in ("multi-gpu", "multi-node") or config.gpus > 1:
             launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(config.gpus)]
         if config.mode == "multi-node":
             launcher += ["--nnodes", str(config.nodes), "--node-rank", str(config.node_rank)]
@@ -81,10 +85,12 @@ class UnifiedProfiler:
     def profile_script(self, script: str, arguments: Sequence[str] = ()) -> int:
         """Run the script with its arguments and record it; returns its exit code.
 
-        Raises UsageError if there is no such script, and if output_dir cannot be made.
+        Raises UsageError if there is no such script, no deepspeed for its mode, or output_dir cannot be made.
         """
         if not Path(script).is_file():
             raise UsageError(f"expected a Python script, found no file {script}")
+        if self.config.mode == "deepspeed" and shutil.which("deepspeed") is None:
+            raise UsageError("mode deepspeed runs the program deepspeed, which is not on the PATH")
         try:
             Path(self.config.output_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:

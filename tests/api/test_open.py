@@ -25,7 +25,10 @@ DEMO = RECORDED / "demo_h200.sqlite"
 def test_it_says_what_it_is_of() -> None:
     with profiling_lab.open(str(DEMO)) as trace:
         assert repr(trace) == f"<TraceTables of {DEMO}>"
-        assert repr(trace.window(step=2)) == f"<TraceTables of {DEMO}, step 2 of 0 to 3 (training_step #3)>"
+        assert (
+            repr(trace.window(step=2))
+            == f"<TraceTables of {DEMO}, step 2 of 0 to 3 (the program's training_step #3)>"
+        )
         assert isinstance(trace.trace, Trace) and len(trace.trace.operations) == 1086
 
 

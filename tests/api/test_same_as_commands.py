@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 from job_builder import Job
+from memory_model.recordings import MemoryRecording, training
 
 import profiling_lab
 from profiling_lab.api import Table, TraceTables
-from profiling_lab.cli import main
+from profiling_lab.cli import main, module_of
 from profiling_lab.errors import LabError
 
 REPO = Path(__file__).resolve().parents[2]
@@ -59,6 +60,7 @@ OF_A_TRACE: dict[str, Ask] = {
     "copies --peak 55": lambda trace: trace.copies(peak=55, limit=20),
     "copies --by direction --limit 0": lambda trace: trace.copies("direction"),
     "syncs": lambda trace: trace.syncs(limit=20),
+    "roofline --by op": lambda trace: trace.roofline("op", limit=20),
     "ranges": lambda trace: trace.ranges(limit=25),
     "ranges --tree --merge-numbers --stats": lambda trace: trace.ranges(
         tree=True, merge_numbers=True, stats=True, limit=25
@@ -67,6 +69,12 @@ OF_A_TRACE: dict[str, Ask] = {
     "steps": lambda trace: trace.steps(limit=50),
     "steps --host": lambda trace: trace.steps(host=True, limit=50),
     "gaps": lambda trace: trace.gaps(limit=15),
+    "critical-path": lambda trace: trace.critical_path(limit=15),
+    "critical-path --segments": lambda trace: trace.critical_path(segments=True, limit=15),
+    "critical-path --what-if all": lambda trace: trace.critical_path(what_if="all", limit=15),
+    "critical-path --what-if kernel=0.5 --what-if copy=0": lambda trace: trace.critical_path(
+        what_if=["kernel=0.5", "copy=0"], limit=15
+    ),
     "gaps --by gap": lambda trace: trace.gaps("gap", limit=15),
     "overlap": lambda trace: trace.overlap(limit=30),
     "overlap --by stream": lambda trace: trace.overlap("stream", limit=30),
@@ -136,6 +144,26 @@ def test_steps_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
             same(getattr(tables, command.split()[0]), text)
 
 
+def test_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = MemoryRecording()
+    training(recording, 6, keep=3 << 20)
+    path = recording.finish().write(tmp_path / "run.sqlite")
+    asks: dict[str, Ask] = {
+        "memory": lambda trace: trace.memory(limit=20),
+        "memory --by kind --lines 1": lambda trace: trace.memory("kind", lines=1, limit=20),
+        "memory --at end --limit 2": lambda trace: trace.memory(at="end", limit=2),
+        "memory --at 100us --limit 0": lambda trace: trace.memory(at="100us"),
+        "memory --at soon": lambda trace: trace.memory(at="soon"),
+        "memory --growth --limit 0": lambda trace: trace.memory_growth(),
+        "memory --timeline 9": lambda trace: trace.memory_timeline(9),
+        f"memory --against {path}": lambda trace: trace.memory_against(path, limit=20),
+    }
+    for file in (path, TRACES["ours"]):  # and one without a history
+        with profiling_lab.open(file) as trace:
+            for command, ask in asks.items():
+                same(partial(ask, trace), printed(capsys, command, file))
+
+
 @pytest.mark.parametrize(
     ("command", "ask"),
     [
@@ -201,7 +229,7 @@ def test_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def options_of(command: str) -> set[str]:
     parser = argparse.ArgumentParser(add_help=False)
-    import_module(f"profiling_lab.cli.{command}").add_arguments(parser)
+    import_module(f"profiling_lab.cli.{module_of(command)}").add_arguments(parser)
     return {action.dest for action in parser._actions} - {"format", "trace", "traces"}
 
 
@@ -218,8 +246,9 @@ OF_THE_COMMAND = {
     "lines": {"tree", "host"},
     "apis": {"launch"},
     "check": {"fail_on"},
+    "roofline": {"plot"},
     "rules": {"list"},
-    "diff": {"save", "annotate", "lenient"},
+    "diff": {"save", "overwrite", "annotate", "lenient"},
 }
 
 
@@ -228,13 +257,14 @@ OF_THE_COMMAND = {
     [
         *((name, (getattr(TraceTables, name),)) for name in (
             "info", "kernels", "copies", "syncs", "ranges", "streams", "steps", "gaps", "overlap", "check",
-            "rules",
+            "roofline", "rules",
         )),
         ("lines", (TraceTables.lines, TraceTables.call_tree, TraceTables.host_lines)),
         ("apis", (TraceTables.apis, TraceTables.launches)),
         ("diff", (profiling_lab.diff,)),
         ("ranks", (profiling_lab.ranks,)),
         ("collectives", (profiling_lab.collectives,)),
+        ("critical-path", (TraceTables.critical_path,)),
     ],
 )  # fmt: skip
 def test_a_keyword_is_an_option(command: str, calls: tuple[Callable[..., object], ...]) -> None:

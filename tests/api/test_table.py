@@ -275,3 +275,21 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, module: str, cal
         rf"{call}\(\) needs {module}, which cannot be imported \(.*\): pip install {module}",
         str(caught.value),
     )
+
+
+def test_a_row_has_a_place_for_labels() -> None:
+    where = {"file": "/home/me/model.py", "line": 87}
+    assert Row(where).place == "model.py:87"
+    assert Row({"file": "/home/me/model.py"}).place == "model.py", "a row of a whole file"
+    assert Row({"file": "", "line": 0}).place == Row({"file": None}).place == Row({}).place == ""
+    assert "place" in dir(Row(where)) and "place" not in list(Row(where)), "no value of the command's JSON"
+    assert "place" not in {column for name in OF_A_TRACE for column in _columns(name)}, "and hides none"
+
+
+def _columns(name: str) -> tuple[str, ...]:
+    with profiling_lab.open(DEMO) as trace:
+        try:
+            found: Table[object] = getattr(trace, name)()
+        except LabError:
+            return ()
+        return found.columns

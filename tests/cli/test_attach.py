@@ -38,7 +38,11 @@ def test_help_has_examples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [("-o", "x.sqlite"), ("--steps", "1:2"), ("--budget", "1%"), ("--no-nvtx",), ("--no-source",)]
+    "option",
+    [
+        *(("-o", "x.sqlite"), ("--steps", "1:2"), ("--budget", "1%"), ("--no-nvtx",), ("--no-source",)),
+        *(("--memory",), ("--work",), ("--work-step", "3")),
+    ],
 )
 def test_dormant_takes_no_other_plan(tmp_path: Path, option: tuple[str, ...]) -> None:
     write(tmp_path, "print('ran')")

@@ -15,17 +15,21 @@ from job_builder import KERNEL, Job
 
 from profiling_lab.cli import main
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "ddp_h200"
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The job on two H200, with a file per rank."""
+    return unpacked("ddp_h200", tmp_path)
+
+
+def unpacked(name: str, tmp_path: Path) -> Path:
     job = tmp_path / "job"
     job.mkdir()
     for rank in range(2):
-        name = f"run.rank{rank}.sqlite"
-        (job / name).write_bytes(gzip.decompress((DATA / f"{name}.gz").read_bytes()))
+        file = f"run.rank{rank}.sqlite"
+        (job / file).write_bytes(gzip.decompress((DATA / name / f"{file}.gz").read_bytes()))
     return job
 
 
@@ -47,6 +51,31 @@ def test_table_of_one_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     (row,) = (line for line in lines if line.startswith("Broadcast") and "64.0 MiB" in line)
     assert lines[lines.index(row) + 1] == "train_ddp.py:41 main"
     assert "spread" not in out and "clocks" not in out, "one rank shows nothing of others"
+
+
+def test_each_kind_of_collective_has_the_bytes_that_the_program_sends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A recording of two H200; the lines and sizes are those of collectives.py in its folder."""
+    assert run(unpacked("collectives_h200", tmp_path), "--format", "json", "--limit", 0) == 0
+    rows = json.loads(capsys.readouterr().out)["data"]["rows"]
+    assert {(row["kind"], row["line"]): (row["size_median_bytes"], row["count"]) for row in rows} == {
+        ("AllToAll", 11): (16 << 20, 20),
+        ("AllGather", 17): (8 << 20, 20),
+        ("ReduceScatter", 23): (8 << 20, 20),
+        ("SendRecv", 29): (4 << 20, 10),
+        ("SendRecv", 31): (4 << 20, 10),
+        ("SendRecv", 37): (4 << 20, 20),
+        ("Broadcast", 60): (16 << 20, 20),
+        ("Reduce", 61): (8 << 20, 20),
+        ("AllToAll", 63): (8 << 20, 20),
+        ("AllGather", 64): (4 << 20, 20),
+        ("AllReduce", 65): (8 << 20, 20),
+        ("AllReduce", 68): (4, 2),
+    }
+    late = next(row for row in rows if row["line"] == 11)
+    assert late["last_rank"] == 1 and late["spread_ns"] > 100_000, "rank 1 computes longer before it"
+    assert len({row["group"] for row in rows}) == 2, "one all-reduce has a group of its own"
 
 
 def test_table_of_a_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,12 +59,12 @@ def test_story_is_told_in_order(tmp_path: Path) -> None:
     assert -1 not in places and places == sorted(places), dict(zip(parts, places, strict=True))
 
 
-def test_line_table_has_forward_backward_kernels_and_share(tmp_path: Path) -> None:
+def test_line_table_has_the_phases_kernels_and_share(tmp_path: Path) -> None:
     text = told(recorded(tmp_path / "run.sqlite"))
     row = next(
         line for line in text.splitlines() if line.startswith("model.py:") and "HeavyLayer.forward" in line
     )
-    assert row.split()[1:] == ["HeavyLayer.forward", "800.000", "200.000", "4", "44.8", "%"]
+    assert row.split()[1:] == ["HeavyLayer.forward", "800.000", "200.000", "0", "4", "44.8", "%"]
 
 
 def test_what_has_no_line_is_said_with_its_reason(tmp_path: Path) -> None:

@@ -119,6 +119,31 @@ def test_too_few_steps_are_not_enough_data(tmp_path: Path, capsys: pytest.Captur
         assert status == 1 and "median of 4 and 4 steps" in out
 
 
+def test_two_programs_are_not_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They run some kernels of the same names, so nothing refuses them: `ab A ::: B` may be two files."""
+
+    def program(name: str, file: str, *more: str) -> Path:
+        builder = TraceBuilder()
+        for number in range(5):
+            start_ns = builder.now_ns
+            builder.launch("gemm", MS, stack=f"/app/{file}:7 main")
+            for kernel in more:
+                builder.launch(kernel, 20 * MS, stack=f"/app/{file}:9 main")
+            builder.range(f"ProfilerStep#{number}", start_ns, max(builder.gpu_free_ns.values()))
+        return builder.write(tmp_path / name)
+
+    one, same = program("one.sqlite", "train.py"), program("same.sqlite", "train.py")
+    other = program("other.sqlite", "serve.py", "attention")
+    status, out, _ = run(capsys, one, other)
+    assert status == 0 and "note: 0.0 % of the GPU time is in lines that both have: these look" in out
+    assert "; --by kernel compares the kernels that both run" in out
+    assert json.loads(run(capsys, one, other, "--format", "json")[1])["data"]["summary"]["common_frac"] == 0
+    found = run(capsys, one, other, "--by", "kernel")[1]
+    assert "note: 9.1 % of the GPU time is in kernels that both have: these look like two programs" in found
+    assert "--by kernel" not in found
+    assert "that both have" not in run(capsys, one, same)[1]
+
+
 def test_noise_is_no_pass_unless_lenient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def noisy(name: str, times: tuple[int, ...]) -> Path:
         builder = TraceBuilder()
@@ -130,12 +155,16 @@ def test_noise_is_no_pass_unless_lenient(tmp_path: Path, capsys: pytest.CaptureF
 
     files = noisy("a.sqlite", (10, 14, 9, 15, 12, 11)), noisy("b.sqlite", (11, 15, 10, 14, 13, 12))
     status, out, err = run(capsys, *files, "--gate", "3%", "--annotate")
-    assert status == 3 and out.startswith("NO DIFFERENCE beyond the noise")
+    assert status == 3 and out.startswith("WITHIN THE NOISE: ")
     assert "GPU time grew" not in err, "the line's median grew by 8 %, inside of the noise: no warning"
     assert err.count("::warning") == 1 and "title=gate undecided::gate +3%25" in err
     assert "UNDECIDED: the limit lies inside of the noise" in out
     assert run(capsys, *files, "--gate", "3%", "--lenient")[0] == 0
     assert run(capsys, *files)[0] == 0, "without a limit there is nothing to decide"
+    for form in ("table", "csv", "json", "md"):  # one word, whoever reads it
+        assert "within the noise" in run(capsys, *files, "--format", form)[1], form
+    data = json.loads(run(capsys, *files, "--format", "json")[1])["data"]
+    assert data["summary"]["verdict"] == data["rows"][0]["state"] == "within the noise"
 
 
 def test_many_rows_are_many_chances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,6 +333,8 @@ def test_the_side_after_becomes_the_next_baseline(
     status, _, err = run(capsys, before, after, "--save", baseline, "--gate", "3%")
     assert status == 1 and "saved 6 steps" in err
     assert run(capsys, baseline, after)[1].startswith("NO CHANGE")
+    assert run(capsys, baseline, before, "--save", baseline, "--overwrite")[0] == 0
+    assert run(capsys, baseline, before)[1].startswith("NO CHANGE")
 
 
 def test_a_baseline_of_several_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,7 +347,14 @@ def test_a_baseline_of_several_recordings(tmp_path: Path, capsys: pytest.Capture
     ("argv", "status", "says"),
     [
         (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "--gate and --budget need two sides"),
-        (["--save", "{tmp}/no/b.json", "{before}"], 2, "cannot be written"),
+        (["--save", "{tmp}/no/b.json", "{before}"], 2, "no does not exist"),
+        (
+            ["--save", "{tmp}/kept.json", "{before}"],
+            2,
+            "exists already; choose another name or pass --overwrite",
+        ),
+        (["--save", "{before}", "{before}"], 2, "before.sqlite is the trace itself"),
+        (["--save", "{before}", "{tmp}/kept.json", "{before}", "--overwrite"], 2, "is the trace itself"),
         (["{tmp}/kept.json", "{before}", "--own", "model.py"], 2, "without --own and --steps-by"),
         (["{tmp}/cut.json", "{before}"], 4, "is no baseline of this version, or is damaged"),
         (["{tmp}/wrong.json", "{before}"], 4, "do not add up"),

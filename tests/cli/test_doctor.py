@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ NAMES = (
     "python",
     "driver",
     "gpu",
+    "peaks",
     "torch",
     "_analysis",
     "_recorder",
@@ -33,6 +35,7 @@ NAMES = (
     "autograd",
     "other profilers",
     "counters",
+    "cpu samples",
     "nsys",
     "ncu",
     "nvcc",
@@ -154,6 +157,22 @@ def test_gpu_and_driver_are_named() -> None:
     assert machine.check_gpus() == ok("gpu", "1 x NVIDIA H200, compute capability 9.0, 140 GiB")
 
 
+@pytest.mark.usefixtures("with_gpu")
+def test_measured_rates_are_shown_while_the_driver_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from profiling_lab.analysis.roofline.peaks import Peaks, cache_file, save
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "profiling-lab peaks" in machine.check_peaks().advice
+    rates = Peaks("NVIDIA H200", "measured today", 4.2e12, {"bfloat16": 7.5e14}, driver="580.1")
+    save(rates, cache_file("NVIDIA H200"))
+    text = "NVIDIA H200, measured today: memory 4,200.0 GB/s; bfloat16 750 TFLOP/s"
+    assert machine.check_peaks() == ok("peaks", text)
+    save(replace(rates, driver="570.0"), cache_file("NVIDIA H200"))
+    assert "driver 570.0" in machine.check_peaks().found
+
+
 def test_old_gpu_gets_advice_on_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
     old = nvml.InstalledGpu("Tesla V100", (7, 0), 16 << 30)
     monkeypatch.setattr(machine, "driver", lambda: nvml.Driver("535.1", (12, 2), (old, old, H200)))
@@ -228,6 +247,34 @@ def test_counter_permission(
     monkeypatch.setattr(machine, "_may_administrate", lambda: administrator)
     check = machine.check_counters(file)
     assert check.status is status and words in check.found
+
+
+@pytest.mark.parametrize(
+    ("level", "administrator", "status", "words"),
+    [
+        pytest.param("2\n", False, Health.OK, "perf_event_paranoid is 2", id="open"),
+        pytest.param("-1\n", False, Health.OK, "perf_event_paranoid is -1", id="wide-open"),
+        pytest.param("4\n", True, Health.OK, "this process is an administrator", id="root"),
+        pytest.param("4\n", False, Health.ABSENT, "perf_event_paranoid is 4", id="closed"),
+        pytest.param("?\n", False, Health.ABSENT, "not a number", id="unreadable"),
+        pytest.param(None, False, Health.ABSENT, "cannot be read", id="no-perf"),
+    ],
+)
+def test_permission_for_cpu_samples(
+    level: str | None,
+    administrator: bool,
+    status: Health,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "perf_event_paranoid"
+    if level is not None:
+        file.write_text(level)
+    monkeypatch.setattr(machine, "_may_administrate", lambda: administrator)
+    check = machine.check_cpu_samples(file)
+    assert check.name == "cpu samples" and check.status is status and words in check.found
+    assert (status is Health.OK) or "profiling-lab record" in check.advice
 
 
 def make_tool(folder: Path, name: str, script: str) -> None:

@@ -162,7 +162,7 @@ def test_status_shows_the_whole_curriculum(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     for each in entries():
         assert each.label in shown and each.aliases[0] in shown
-    assert "05-scaling-benchmarks: planned, 0 of 3 exercises" in shown
+    assert "05-scaling-benchmarks: partial, 1 of 3 exercises" in shown
     for seed in ("01-nsight-systems/ex01-timeline-basics", "05-advanced-nsight/ex08-expert-systems"):
         assert seed in shown
 
@@ -289,3 +289,11 @@ def test_without_a_home_folder_nothing_is_remembered_and_nothing_fails(
     monkeypatch.chdir(tmp_path)
     assert main(["exercise", "start", "29"]) == 0
     assert main(["exercise", "check", "29"]) == 1
+
+
+def test_an_exercise_without_a_program_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exercise", "start", "20", "--to", str(tmp_path / "copy")]) == 0
+    for action, hint in (("profile", "no program to record"), ("repair", "no program to repair")):
+        assert main(["exercise", action, str(tmp_path / "copy")]) == 2
+        error = capsys.readouterr().err
+        assert hint in error and error.count("\n") == 1

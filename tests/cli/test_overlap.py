@@ -26,6 +26,7 @@ def test_table_by_class(recording: Path, capsys: pytest.CaptureFixture[str]) -> 
     out, err = capsys.readouterr()
     assert "process 100, GPU 0: 2 streams, busy 14.000 µs of 14.000 µs" in out
     assert "several streams at once: 4.000 µs, 28.6 % of the busy time" in out
+    assert "overlapped with compute µs" in out
     lines = [line.split() for line in out.splitlines()]
     assert ["compute", "1", "10.000", "71.4", "%", "-", "-", "6.000"] in lines
     assert ["copy", "HtoD", "1", "8.000", "57.1", "%", "4.000", "4.000", "4.000"] in lines and err == ""
@@ -34,7 +35,7 @@ def test_table_by_class(recording: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_table_by_stream(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["overlap", str(recording), "--by", "stream", "--limit", "1"]) == 0
     out = capsys.readouterr().out
-    assert "1 of 2 rows" in out and "beside other streams" in out
+    assert "1 of 2 rows" in out and "overlapped with other streams" in out
 
 
 def test_pairs(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +44,7 @@ def test_pairs(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ["gemm", "memcpy", "HtoD", "1", "4.000", "28.6", "%"] in lines
     main(["overlap", str(recording), "--by", "pair", "--format", "json"])
     (row,) = json.loads(capsys.readouterr().out)["data"]["rows"]
-    assert (row["name"], row["beside"], row["together_ns"]) == ("gemm", "memcpy HtoD", 4000)
+    assert (row["name"], row["other"], row["together_ns"]) == ("gemm", "memcpy HtoD", 4000)
 
 
 def test_one_stream_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,7 @@ def test_one_word_allows_to_overwrite() -> None:
     has = {name: options(command) for name, command in commands.choices.items()}
     assert not [name for name, known in has.items() if {"--force", "--replace", "-f"} & known]
     assert {name for name, known in has.items() if "--overwrite" in known} == {
-        name for name, known in has.items() if "--output" in known
+        name for name, known in has.items() if {"--output", "--save"} & known
     } - {"demo"}, "the demo's recording never replaces a file"
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
@@ -41,6 +42,24 @@ def test_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split() for line in out.splitlines() if line[:2] in ("0 ", "1 ", "2 ", "3 ")]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"]
     assert rows[3][-3:] == ["50.0", "%", "2.000"] and rows[0][-3:] == ["0.0", "%", "-"]
+
+
+def test_a_folder_of_packed_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in folder.iterdir():
+        (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    assert run(folder) == 0
+    assert "4 ranks in 4 files" in capsys.readouterr().out
+
+
+def test_packed_files_and_snapshots_next_to_recordings(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in list(folder.iterdir()):
+        (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+    (folder / "memory.pickle").write_bytes(b"\x80\x04}.")
+    assert run(folder) == 0
+    assert "4 ranks in 4 files" in capsys.readouterr().out
 
 
 def test_other_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

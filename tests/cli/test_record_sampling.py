@@ -76,6 +76,27 @@ def test_python_is_sampled_unless_not_wanted(
     )
 
 
+def test_collections_of_our_own_are_not_the_programs(tmp_path: Path, fake_cupti: Path) -> None:
+    """The program makes the next collections long and frequent; they come when it has ended."""
+    tests = str(REPO / "tests" / "recorder")
+    many = """
+    import gc
+    left = iter(range(200))
+    def slowly(phase, info):
+        time.sleep(0.0015)
+        if next(left, None) is None: gc.callbacks.remove(slowly); gc.set_threshold(700)
+    gc.callbacks.append(slowly)
+    gc.set_threshold(1)
+    """
+    write(tmp_path, SAMPLED.format(tests=tests, wanted=True) + many)
+    recorded = record(tmp_path, "-o", "run.sqlite", "script.py", cupti=str(fake_cupti))
+    assert recorded.code == 0 and recorded.err == "", recorded.err
+    with sqlite3.connect(tmp_path / "run.sqlite") as connection:
+        files = {value for (value,) in connection.execute("SELECT value FROM StringIds")}
+    assert any("script.py" in file for file in files)
+    assert not {file for file in files if file.endswith("profiling_lab/cli/record.py")}
+
+
 def test_samples_that_contradict_each_other(tmp_path: Path) -> None:
     write(tmp_path, "print('never')")
     recorded = record(tmp_path, "--no-samples", "--sample-hz", "9", "script.py")

@@ -35,19 +35,14 @@ SCREENS = {
         ["diff", BEFORE, AFTER],
         ["/model.py:87", "-8.639", "0.2 %", "faster", "GPU idle", "68.4 %", "slower", "FASTER: "],
     ),
-    "check": (["check", BEFORE], ["model.py:87", "43.626", "8.724"]),
+    "check": (["check", BEFORE], ["model.py:87", "43.465", "8.692"]),
     "kernels": (["kernels", NSYS], ["model.py:forward() line 87", "38.791", "44.2 %"]),
     "steps": (["steps", BEFORE], ["step 2", "13.220", "3.9 %"]),
     "gaps": (["gaps", BEFORE], ["/transformer.py:65", "323.226", "7.1 %"]),
     "gap": (["gaps", BEFORE, "--by", "gap"], []),
 }
 
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
+pytestmark = pytest.mark.usefixtures("terminal")
 
 
 PIPED: dict[tuple[str, ...], str] = {}
@@ -186,13 +181,29 @@ for words in json.loads(sys.argv[1]):
 sys.stderr.write("\\n".join(failed))
 sys.exit(len(failed))
 """
-READS = ("lines", "kernels", "apis", "copies", "syncs", "ranges", "streams", "steps", "gaps", "overlap")
+READS = (
+    "lines",
+    "kernels",
+    "apis",
+    "copies",
+    "syncs",
+    "ranges",
+    "streams",
+    "steps",
+    "gaps",
+    "overlap",
+    "memory",
+)
 IN_ASCII = [
     *([name, BEFORE] for name in (*READS, "check", "info")),
     ["diff", BEFORE, AFTER],
     ["ranks", BEFORE, AFTER],
     ["collectives", BEFORE, AFTER],
+    ["critical-path", BEFORE],
+    ["roofline", BEFORE],
+    ["peaks", "--cached"],
     ["report", BEFORE, "-o", "page.html"],
+    ["mcp", "--root", "no_such_folder"],
     ["export", BEFORE, "--to", "perfetto", "-o", "out.json"],
     ["merge", BEFORE, AFTER, "-o", "merged.sqlite"],
     ["rules"],
@@ -211,6 +222,7 @@ IN_ASCII = [
     ["attach", "1"],
     ["detach", "1"],
     ["record", "no_such_script.py"],
+    ["ab", "--", "no_such_script.py", ":::", "no_such_script.py"],
     *([name, "--help"] for name in COMMANDS),
 ]
 

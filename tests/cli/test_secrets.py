@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ FORMATS = ("table", "json", "csv", "md")
 WITHOUT_A_TRACE = {
     "demo",
     "record",
+    "ab",
+    "mcp",
     "recover",
     "merge",
+    "peaks",
     "rules",
     "doctor",
     "exercise",
@@ -37,9 +41,12 @@ IN_EVERY_FORMAT = (
     "steps",
     "gaps",
     "overlap",
+    "roofline",
+    "memory",
     "check",
     "ranks",
     "collectives",
+    "critical-path",
     "info",
 )
 # Each writes what OUT stands for.
@@ -66,6 +73,7 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         builder.launch("gemm", 9000, stack="/app/train.py:7 main", peek=1).copy("HtoD", 1000)
         builder.launch("gemm", 9000, stack="/app/train.py:7 main", pid=200, device=1)
         builder.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 900, stack="/app/train.py:8 main")
+        builder.operator("aten::mul", 1000, read=512, written=256, stack="/app/train.py:9 main")
         builder.call("cudaDeviceSynchronize").gap(90_000)
         for pid in (100, 200):
             builder.range("training_step", begin, builder.now_ns, globalTid=builder.tid(1, pid))
@@ -81,6 +89,9 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         builder.row(
             "TARGET_INFO_SYSTEM_ENV", globalVid=1, devStateName="X", name=name, nameEnum=1, value=texts[1]
         )
+    memory = {"globalPid": builder.tid(1) & ~0xFFFFFF, "deviceId": 0}
+    builder.row("PYREC_MEMORY_DEVICE", settings=json.dumps({SECRET: texts[1]}), **memory)
+    builder.row("PYREC_MEMORY_EVENT", start=1, action=0, address=512, bytes=100, stackId=0, **memory)
     return builder.write(tmp_path / "run.sqlite")
 
 

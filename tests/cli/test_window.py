@@ -42,7 +42,10 @@ def test_header_and_json_say_which_part_it_is(
     recording: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert main([command, str(recording), "--step", "1"]) in (0, 1)
-    assert "window: step 1 of 0 to 4 (training_step #2); on the GPU from " in capsys.readouterr().out
+    assert (
+        "window: step 1 of 0 to 4 (the program's training_step #2); on the GPU from "
+        in capsys.readouterr().out
+    )
     main([command, str(recording), "--step", "1", "--device", "0", "--format", "json"])
     envelope = json.loads(capsys.readouterr().out)
     window = envelope["coverage"]["window"]
@@ -114,9 +117,13 @@ def test_diff_takes_the_part_of_both_sides(recording: Path, capsys: pytest.Captu
     for side in ("before", "after"):
         assert envelope["data"]["summary"][side]["count"] == 3
         window = envelope["coverage"][side][0]["window"]
-        assert window["text"] == "step 1:4 of 0 to 4 (training_step #2 to training_step #4)"
+        assert window["text"] == "step 1:4 of 0 to 4 (the program's training_step #2 to training_step #4)"
     assert main(["diff", str(recording), str(recording), "--step", "7"]) == 2
     assert "--step 7: the trace has 5 steps" in capsys.readouterr().err
+
+
+# Of a moment (--at) in the whole history.
+WITHOUT_PARTS = {"memory"}
 
 
 def test_every_command_with_a_trace_has_the_options() -> None:
@@ -128,4 +135,5 @@ def test_every_command_with_a_trace_has_the_options() -> None:
     for name, command in dict(commands).items():
         options = {option for action in command._actions for option in action.option_strings}
         if "--format" in options and any(action.dest == "trace" for action in command._actions):
-            assert {"--range", "--step", "--nvtx", "--rank", "--device"} <= options, name
+            part = {"--range", "--step", "--nvtx", "--rank", "--device"} <= options
+            assert part == (name not in WITHOUT_PARTS), name

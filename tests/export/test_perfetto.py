@@ -170,7 +170,7 @@ operations = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=list(HealthCheck), max_examples=60)
 @given(ranges, operations)
 @example([(0, 10, 1), (5, 10, 1), (10, 0, 1), (10, 5, 1), (0, 10, 1)], [(0, 5, 7), (0, 5, 7), (4, 2, 7)])
 def test_whatever_overlaps_nests_and_none_is_lost(

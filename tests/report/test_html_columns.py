@@ -41,7 +41,7 @@ def test_small_numbers_take_one_byte_and_a_cut_body_is_noticed() -> None:
 events = st.lists(st.tuples(st.integers(0, 50_000), st.integers(0, 9_000)), min_size=1, max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(events)
 def test_levels_against_a_count_by_hand(pairs: list[tuple[int, int]]) -> None:
     pairs = sorted((start, min(start + length, 60_000)) for start, length in pairs)
@@ -66,7 +66,7 @@ def test_levels_against_a_count_by_hand(pairs: list[tuple[int, int]]) -> None:
         assert level.busy.min() >= 1 and level.busy.max() <= FULL, "what happened is seen"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 900)), min_size=1, max_size=80))
 def test_no_level_loses_busy_time(steps: list[tuple[int, int]]) -> None:
     moment, pairs = 0, []

@@ -248,7 +248,7 @@ def test_a_trace_with_nothing_at_all(tmp_path: Path) -> None:
 def test_what_the_file_does_not_hold_is_listed(recorded: tuple[Path, PageReader]) -> None:
     path, page = recorded
     missing = "\n".join(page.data["missing"])
-    assert "roofline: the file holds neither the shapes" in missing
+    assert "roofline: the file holds neither counted work nor the shapes" in missing
     assert ("--pytorch=autograd-nvtx" in missing) == (path == NSYS)
 
 
@@ -324,7 +324,7 @@ def test_what_has_no_room_is_reported(tmp_path: Path) -> None:
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         page = PageReader(build_page(trace).html)
     assert page.data["notes"] == [
-        "17 threads with the fewest events are not shown: 17 calls and ranges",
+        "17 threads with the fewest events are not shown: 17 calls, ranges and samples",
         "4 ranges nested deeper than 16 levels are not shown",
     ]
     assert len(page.of_kind("ranges")) == 16 and len(page.of_kind("calls")) == 64

@@ -16,9 +16,10 @@ from page_reader import PageReader
 from profiling_lab.analysis.lines import lines
 from profiling_lab.cli import main
 from profiling_lab.report.html import build_page
-from profiling_lab.report.lines import lines_report
+from profiling_lab.report.lines.lines import lines_report
 from profiling_lab.report.table import write
 from profiling_lab.trace import Trace
+from profiling_lab.trace.window import WindowSelection
 
 MS = 1_000_000
 HOSTILE = '</script><script>window.stolen=1</script><img src=x onerror=window.stolen=1> & "quotes" [bold]|`'
@@ -116,6 +117,18 @@ def test_a_terminal_shows_what_there_is_room_for(
     assert len(at(120)) == len(at(500)), "one line each"
     assert not any(text[:5] in line for line in at(40)), "no room"
     assert any(line.endswith(text) for line in at(500))
+
+
+def test_a_part_of_a_trace_reads_no_texts_of_its_own(tmp_path: Path) -> None:
+    """`check` looks at the steady steps and shows lines of the whole: the table is read once."""
+    builder = TraceBuilder()
+    for _ in range(3):
+        builder.launch("k", 1_000, stack="/app/a.py:3 f")
+    builder.source("/app/a.py", 3, "y = f(x)")
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        part = trace.windowed(WindowSelection(range="0s:1s"))
+        assert part is not trace and part.source_texts is trace.source_texts
+        assert part.source_texts == {("/app/a.py", 3): "y = f(x)"}
 
 
 def test_findings_show_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,13 +30,6 @@ def test_mean_seconds_after_the_warm_up(ns: list[int], mode: str) -> None:
 
     assert benchmark_fn(fn, (1, 2), mode=mode) == pytest.approx(3e-3)  # type: ignore[arg-type]
     assert calls == [(1, 2)] * 105, "5 to warm up, 100 runs"
-
-
-def test_jax_results_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[object] = []
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(block_until_ready=waited.append))
-    benchmark_fn(lambda: {"a": 1}, (), num_warmup=1, num_runs=2)
-    assert waited == [{"a": 1}] * 3
 
 
 def test_bad_arguments_of_benchmark_fn() -> None:

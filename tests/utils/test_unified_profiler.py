@@ -48,7 +48,7 @@ def test_wrong_arguments_are_one_sentence(tmp_path: Path) -> None:
     done = run("none.py", folder=tmp_path)
     assert done.returncode == 2 and "expected a Python script, found no file none.py" in done.stderr
     for wrong, message in (
-        ({"mode": "fast"}, "mode must be one of auto, single, multi-gpu, multi-node, not 'fast'"),
+        ({"mode": "fast"}, "mode must be one of auto, single, multi-gpu, multi-node, deepspeed, not 'fast'"),
         ({"gpus": 0}, "at least 1, not 0 and 1"),
         ({"mode": "single", "gpus": 2}, "mode single is for one GPU, not 2"),
         ({"mode": "multi-node", "nodes": 2}, "expects rendezvous HOST:PORT"),
@@ -56,6 +56,20 @@ def test_wrong_arguments_are_one_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             ProfilingConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_deepspeed_starts_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(5)\n")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    done = run("--mode", "deepspeed", "--gpus", "2", "train.py", folder=tmp_path)
+    assert done.returncode == 2 and "deepspeed, which is not on the PATH" in done.stderr
+    launcher = tmp_path / "deepspeed"
+    launcher.write_text(f'#!/bin/sh\necho "launched with $1 $2"\nshift 2\nexec "{sys.executable}" "$@"\n')
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    done = run("--mode", "deepspeed", "--gpus", "2", "train.py", "--zero", "3", folder=tmp_path)
+    assert done.returncode == 5 and "launched with --num_gpus 2" in done.stdout
+    assert "['--zero', '3']" in done.stdout
 
 
 def command(**config: Any) -> str:
@@ -72,6 +86,9 @@ def test_commands() -> None:
     assert command(gpus=4) == command(mode="multi-gpu", gpus=4)
     assert command(profile_steps=3, warmup_steps=2).startswith(
         "-o profiles/train.sqlite --warmup 2 --active 3 --repeat 1 train.py"
+    )
+    assert command(mode="deepspeed", gpus=4) == (
+        "-o profiles/train.sqlite deepspeed --num_gpus 4 train.py --lr 1"
     )
     many = command(mode="multi-node", gpus=8, nodes=2, node_rank=1, rendezvous="first:29400")
     assert "--nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint first:29400 train.py" in many

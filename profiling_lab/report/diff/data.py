@@ -21,6 +21,7 @@ def summary(result: DiffResult) -> dict[str, Any]:
     return {
         "verdict": result.state if result.comparable else "not comparable",
         "sentence": verdict(result),
+        "common_frac": result.common_frac,
         "change_ns": result.change_ns,
         "interval": asdict(result.interval) if result.interval else None,
         "before": asdict(result.before),

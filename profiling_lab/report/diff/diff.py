@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import PurePath
 from typing import Any
@@ -24,7 +25,7 @@ from profiling_lab.report.diff.text import (
     verdict,
 )
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.lines import shown_path
+from profiling_lab.report.lines.lines import shown_path
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 
 _SPECIAL = {
@@ -34,11 +35,20 @@ _SPECIAL = {
 }
 _MANY_ROWS = 20
 """from here on one row is expected outside of its interval by chance"""
-_STATES = {"same": "within the noise", "small": "", "equal": "", "undecided": ""}
+_UNSAID = ("small", "equal", "undecided")
+"""states that say nothing more than the numbers of the row"""
 
 
-def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) -> Report:
-    """`limit`: the most rows, the others summed in one; `parts`: kernels or causes under each."""
+def diff_report(
+    result: DiffResult,
+    limit: int | None = None,
+    parts: int = 2,
+    about: Sequence[str] = (),
+    every_capture: bool = True,
+) -> Report:
+    """`limit`: the most rows, the others summed in one; `parts`: kernels or causes under each; `about`: lines
+    about what was compared. Without `every_capture` the header tells the coverage of one recording a side.
+    """
     shown = result.rows[:limit]
     if len(result.rows) - len(shown) < 3:  # what is left would take as many lines as its sum
         shown = result.rows
@@ -51,7 +61,7 @@ def diff_report(result: DiffResult, limit: int | None = None, parts: int = 2) ->
             "before": [_named(capture) for capture in result.captures_before],
             "after": [_named(capture) for capture in result.captures_after],
         },
-        header=_header(result),
+        header=_header(result, about, every_capture),
         # Sums are for people: programs can add up the rows.
         table=replace(table, data=(table.data or ())[: len(shown)]),
         coverage={
@@ -101,7 +111,7 @@ def _fields(result: DiffResult) -> tuple[Field, ...]:
             value=lambda r: share_of(r.after_ns, result.after),
             priority=ALWAYS,
         ),
-        Field("state", "", cell=lambda row: _STATES.get(row.state, row.state), priority=ALWAYS),
+        Field("state", "", cell=lambda row: "" if row.state in _UNSAID else row.state, priority=ALWAYS),
         Field("parts", value=lambda row: [asdict(part) for part in row.parts]),
         *((Field("source"), Field("source_before")) if has_source else ()),
     )
@@ -131,8 +141,8 @@ def _named(capture: Capture) -> str:
     return capture.origin.saved or capture.origin.path
 
 
-def _header(result: DiffResult) -> tuple[str, ...]:
-    lines = [verdict(result), *step_lines(result)]
+def _header(result: DiffResult, about: Sequence[str], every_capture: bool) -> tuple[str, ...]:
+    lines = [verdict(result), *step_lines(result), *(f"  {line}" for line in about)]
     if result.comparable:
         lines += [limit_line("gate", result.gate)] if result.gate else []
         lines += [limit_line("budget", budget) for budget in result.budgets]
@@ -149,9 +159,11 @@ def _header(result: DiffResult) -> tuple[str, ...]:
     if unknown := [CHECK_NAMES[check.name] for check in result.checks if check.state == "unknown"]:
         lines.append(f"  note: not told by the files, so not compared: {', '.join(unknown)}")
     for side, captures in (("before", result.captures_before), ("after", result.captures_after)):
-        for capture in captures:
+        worst = min(captures, key=lambda capture: capture.origin.coverage.attributed_frac)
+        for capture in captures if every_capture else (worst,):
             origin = capture.origin
             name = PurePath(origin.path).name + (f" in {PurePath(origin.saved).name}" if origin.saved else "")
+            name += "" if every_capture or len(captures) == 1 else f", of {len(captures)} the least covered"
             first, *rest = coverage_lines(name, origin.coverage)
             rest = [f"window: {origin.window}", *rest] if origin.window else rest
             lines += [f"{side}: {first}", *(f"  {line.strip()}" for line in rest)]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from profiling_lab.analysis.diff.diff import DiffResult
 from profiling_lab.analysis.diff.verdict import LimitResult
 from profiling_lab.report.diff.text import limit_line, verdict
-from profiling_lab.report.lines import shown_path
+from profiling_lab.report.lines.lines import shown_path
 
 
 def junit(result: DiffResult, lenient: bool = False) -> str:

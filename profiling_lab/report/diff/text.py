@@ -18,6 +18,8 @@ CHECK_NAMES = {
     "shapes": "shapes",
     "overhead": "cost of recording",
 }
+LITTLE_FRAC = 0.1
+"""of the GPU time in rows that both sides have: with less, they hardly run the same program"""
 _OUTCOMES = {"pass": "passed", "fail": "FAILED", "undecided": "UNDECIDED"}
 
 
@@ -40,10 +42,8 @@ def verdict(result: DiffResult) -> str:
             f"NO VERDICT: {times}, {change}, but {numbers.counted(count, unit)} on a side cannot "
             f"tell the noise; it takes {MIN_STEPS} steps, from one recording or several"
         )
-    if result.state == "same":
-        if result.change_ns == 0 and found == Interval(0, 0):
-            return f"NO CHANGE: {times}"
-        return f"NO DIFFERENCE beyond the noise: {times}, {change}, 95 % interval {interval_text(found)}"
+    if result.change_ns == 0 and found == Interval(0, 0):
+        return f"NO CHANGE: {times}"
     return f"{result.state.upper()}: {times}, {change}, 95 % interval {interval_text(found)}"
 
 
@@ -58,6 +58,13 @@ def step_lines(result: DiffResult) -> list[str]:
     mean = f"mean {numbers.time(before.mean_ns)} -> {numbers.time(after.mean_ns)}"
     how = " and ".join(dict.fromkeys(c.origin.how for c in (*result.captures_before, *result.captures_after)))
     lines = [f"  median of {before.count} and {after.count} {unit_of(result)}s ({how}); {mean}"]
+    if result.comparable and result.common_frac is not None and result.common_frac < LITTLE_FRAC:
+        instead = "" if result.by == "kernel" else "; --by kernel compares the kernels that both run"
+        share = numbers.share(result.common_frac)
+        lines.append(
+            f"  note: {share} of the GPU time is in {result.by}s that both have: these look like two "
+            f"programs, not like one before and after a change{instead}"
+        )
     if max(len(result.captures_before), len(result.captures_after)) == 1 and not result.is_identical:
         lines.append("  note: one recording a side: how much runs differ is not in the interval; record more")
     if result.change_ns * (after.mean_ns - before.mean_ns) < 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page says: the tables of `lines`, `check`, `gaps`, `copies` and `steps` as the verbs give them."""
+"""What the page says: the tables of `lines`, `check`, `kernels` and other verbs, as these give them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from profiling_lab.analysis.copies import CopiesResult, copies
 from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.gaps.gaps import GapsResult, gaps
 from profiling_lab.analysis.info import TraceInfo, info
+from profiling_lab.analysis.kernels.kernels import KernelsResult, top_kernels
 from profiling_lab.analysis.lines import LinesResult, lines
+from profiling_lab.analysis.lines_host import HostLinesResult, host_lines
+from profiling_lab.analysis.ranges.ranges import RangesResult, ranges
 from profiling_lab.analysis.steps import PARTS, StepsResult, steps
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.report import numbers
@@ -20,8 +23,11 @@ from profiling_lab.report.check import check_report
 from profiling_lab.report.copies import copies_report
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.gaps import gaps_report
-from profiling_lab.report.html.verdict import verdict
-from profiling_lab.report.lines import lines_report
+from profiling_lab.report.html.verdict import host_verdict, verdict
+from profiling_lab.report.kernels.kernels import kernels_report
+from profiling_lab.report.lines.host import host_lines_report
+from profiling_lab.report.lines.lines import lines_report
+from profiling_lab.report.ranges import ranges_report
 from profiling_lab.report.steps import steps_report
 from profiling_lab.report.table import Report
 from profiling_lab.rules import RULES, Checked
@@ -33,16 +39,22 @@ T = TypeVar("T")
 Json = dict[str, Any]
 Progress = Callable[[str], None]
 
-ROWS_AT_MOST = {"lines": 1000, "findings": 200, "gaps": 300, "steps": 2000, "copies": 300}
+ROWS_AT_MOST = {
+    "lines": 1000, "findings": 200, "gaps": 300, "steps": 2000, "copies": 300, "kernels": 500, "ranges": 500,
+    "host": 500,
+}  # fmt: skip
 """the most rows in a table of the page, which says how many there are"""
 NO_ROOFLINE = (
-    "roofline: the file holds neither the shapes of the operators nor counters of the hardware, so neither "
-    "FLOPs nor bytes of a kernel are known"
+    "roofline: the file holds neither counted work nor the shapes of the operators, so neither FLOPs nor "
+    "bytes of a kernel are known; record with profiling-lab record --work"
 )
 SHAPES_ALONE = (
     "roofline: the file has shapes of inputs, but no counters of the hardware; what a kernel really computed "
     "and moved is not known"
 )
+# What the page's script reads of a row besides its cells; of other tables it may read everything.
+_USED = {"kernels": ("name",), "ranges": ("name",), "host": ("file", "line", "source")}
+_KERNEL_STACKS, _KERNEL_FRAMES = 2, 1
 _NOTHING = {"copies": "nothing was copied or set"}
 # Of what our recorder noted about itself, what may be shown: never arguments or the environment.
 _VERSIONS = {"torch_version": "torch", "python_version": "Python", "cupti_version": "CUPTI"}
@@ -60,6 +72,11 @@ class AnalysisResults:
     info: TraceInfo
     coverage: Coverage | None
     lines: LinesResult | None
+    by_range: LinesResult | None
+    """GPU time by NVTX range or operator, where no line is known"""
+    kernels: KernelsResult | None
+    ranges: RangesResult | None
+    host: HostLinesResult | None
     checked: Checked | None
     gaps: GapsResult | None
     copies: CopiesResult | None
@@ -82,17 +99,27 @@ def run_analyses(
             return None
 
     own_row = trace.stacks.own_rows(Ownership(own))
-    most = ROWS_AT_MOST["copies"]
+    most = ROWS_AT_MOST
+    by_line = answer("lines", lambda: lines(trace, own=own, limit=most["lines"]))
     return AnalysisResults(
         info=info(trace),
         coverage=answer("coverage", lambda: coverage(_with_operations(trace), own_row)),
-        lines=answer("lines", lambda: lines(trace, own=own, limit=ROWS_AT_MOST["lines"])),
+        lines=by_line,
+        by_range=None if by_line and by_line.rows else answer("ranges", lambda: _by_range(trace, own)),
+        kernels=answer("kernels", lambda: top_kernels(_with_operations(trace), most["kernels"], own)),
+        ranges=answer("ranges", lambda: ranges(trace, own=own, limit=most["ranges"])),
+        host=answer("host", lambda: host_lines(trace, own=own, limit=most["host"])),
         checked=answer("findings", lambda: apply_rules(trace, RULES, own)),
         gaps=answer("gaps", lambda: gaps(_with_operations(trace), steps_by, own)),
-        copies=answer("copies", lambda: copies(_with_operations(trace), own=own, limit=most)),
-        steps=answer("steps", lambda: steps(trace, steps_by, ROWS_AT_MOST["steps"])),
+        copies=answer("copies", lambda: copies(_with_operations(trace), own=own, limit=most["copies"])),
+        steps=answer("steps", lambda: steps(trace, steps_by, most["steps"])),
         absent=absent,
     )
+
+
+def _by_range(trace: Trace, own: tuple[str, ...]) -> LinesResult | None:
+    found = lines(_with_operations(trace), "range", own=own, limit=ROWS_AT_MOST["lines"])
+    return found if found.rows else None
 
 
 def without_folder(trace: Trace, text: str) -> str:
@@ -114,16 +141,23 @@ def page_data(trace: Trace, answers: AnalysisResults, origin_ns: int, title: str
         "findings": check_report(trace, found.checked, found.coverage, ROWS_AT_MOST["findings"])
         if found.checked and found.coverage
         else None,
+        "kernels": kernels_report(trace, found.kernels, _KERNEL_STACKS, _KERNEL_FRAMES)
+        if found.kernels
+        else None,
         "gaps": gaps_report(trace, found.gaps) if found.gaps else None,
         "copies": copies_report(trace, found.copies) if found.copies and found.copies.rows else None,
         "steps": steps_report(trace, found.steps) if found.steps else None,
+        "ranges": ranges_report(trace, found.ranges) if found.ranges else None,
+        "host": host_lines_report(trace, found.host) if found.host else None,
     }
     sections: Json = {
         name: {"absent": found.absent.get(name, _NOTHING.get(name, ""))}
         if report is None
-        else table_json(report, name)
+        else table_json(trace, report, name)
         for name, report in reports.items()
     }
+    if found.by_range:
+        sections["lines"]["instead"] = table_json(trace, lines_report(trace, found.by_range), "lines")
     if (checks := reports["findings"]) is not None:
         sections["findings"] |= {key: checks.coverage[key] for key in ("silent", "abstained")}
     if found.steps:
@@ -135,7 +169,7 @@ def page_data(trace: Trace, answers: AnalysisResults, origin_ns: int, title: str
             "at": [[row.start_ns - origin_ns, row.end_ns - origin_ns] for row in found.steps.rows],
         }
     of = "this part of the recording" if trace.window else "the recording"
-    empty = f"{without_folder(trace, trace.why_empty())}."
+    empty = host_verdict(without_folder(trace, trace.why_empty()), found.host)
     return {
         "title": title,
         "file": trace.path.name,
@@ -147,13 +181,13 @@ def page_data(trace: Trace, answers: AnalysisResults, origin_ns: int, title: str
         "parts": dict(zip(PARTS, found.gaps.parts_ns, strict=True)) if found.gaps else {},
         "coverage": coverage_data(found.coverage) if found.coverage else {},
         "coverage_text": list(coverage_header(trace, found.coverage)) if found.coverage else [],
-        "missing": [*_missing(found.info), SHAPES_ALONE if trace.input_shapes else NO_ROOFLINE],
+        "missing": [*_missing(found.info), *_no_roofline(trace)],
         **sections,
     }
 
 
-def table_json(report: Report, name: str) -> Json:
-    """A table as people see it (`rows`, by column) and as `--format json` has it (`data`)."""
+def table_json(trace: Trace, report: Report, name: str) -> Json:
+    """A table as people see it (`rows`, by column) and what `--format json` has (`data`)."""
     table, most = report.table, ROWS_AT_MOST[name]
     shown = [i for i, column in enumerate(table.columns) if column.name != "source"]  # is below the line
     return {
@@ -163,10 +197,14 @@ def table_json(report: Report, name: str) -> Json:
         ],
         "rows": [[row[i] for i in shown] for row in table.rows[:most]],
         "details": [list(lines) for lines in table.details[:most]],
-        "data": list(table.data[:most]) if table.data is not None else [],
+        "data": [_used(row, name) for row in table.data[:most]] if table.data is not None else [],
         "total_matched": table.total_matched,
-        "header": [line for line in report.header],
+        "header": [without_folder(trace, line) for line in report.header],
     }
+
+
+def _used(row: Json, table: str) -> Json:
+    return {name: row[name] for name in _USED[table] if name in row} if table in _USED else row
 
 
 def _window(trace: Trace) -> str:
@@ -221,6 +259,9 @@ def _tiles(found: AnalysisResults) -> list[Json]:
     if found.coverage:
         share = numbers.share(found.coverage.attributed_frac)
         out.append(_tile("has a line", share, "of the GPU time"))
+    if found.host:
+        noun = numbers.counted(len(found.host.threads), "thread")
+        out.append(_tile("host samples", numbers.count(found.host.samples), f"of Python stacks, {noun}"))
     if found.checked:
         abstained = numbers.counted(len(found.checked.abstained), "rule")
         count = numbers.count(len(found.checked.findings))
@@ -230,6 +271,12 @@ def _tiles(found: AnalysisResults) -> list[Json]:
 
 def _tile(what: str, value: str, note: str) -> Json:
     return {"what": what, "value": value, "note": note}
+
+
+def _no_roofline(trace: Trace) -> list[str]:
+    if trace.work is not None:
+        return []
+    return [SHAPES_ALONE if trace.input_shapes else NO_ROOFLINE]
 
 
 def _missing(facts: TraceInfo) -> list[str]:

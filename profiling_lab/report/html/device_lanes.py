@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lanes of each GPU: why it was idle, and its streams."""
+"""The lanes of each GPU: why it was idle, its memory, and its streams."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from profiling_lab.analysis.gaps.causes import CAUSES, LATENCY_NS, UNKNOWN, Caus
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.report import numbers
 from profiling_lab.report.html.lane import Lanes, SliceKind
+from profiling_lab.report.html.memory_lanes import add_memory_lane
 from profiling_lab.report.kernels.names import readable
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full
@@ -39,6 +40,7 @@ def add_device_lanes(trace: Trace, own_row: I32, out: Lanes) -> None:
         pid = f" · pid {trace.pids[process]}" if several else ""
         out.groups.append(f"GPU {ordinal}{pid}")
         _add_idle(trace, pieces, number, out)
+        add_memory_lane(trace, process, ordinal, out)
         here = np.flatnonzero(device == number)
         stream, ids = dense(operations.stream[here])
         for i in np.argsort(ids).tolist():

@@ -41,7 +41,7 @@ class Lane:
 
     group: int
     kind: str
-    """'idle', 'stream', 'line', 'calls' or 'ranges'"""
+    """'idle', 'memory', 'stream', 'line', 'samples', 'calls' or 'ranges'"""
     label: str
     start_ns: I64
     end_ns: I64

@@ -21,9 +21,9 @@ from profiling_lab.report.html.lane import Lanes
 from profiling_lab.report.html.lanes import lanes_of
 from profiling_lab.report.html.timeline import TimelinePacker, choose, windows_by_interest
 from profiling_lab.report.json_text import encode, readable
+from profiling_lab.report.roofline.plot import section
 from profiling_lab.trace import Trace
 from profiling_lab.trace.operation_classes import device_tracks
-from profiling_lab.trace.ownership import Ownership
 
 MOST_BYTES = 10_000_000
 EVENTS_AT_MOST = 1_200_000
@@ -43,11 +43,14 @@ SCRIPTS = (
     "timeline.js",
     "controls.js",
     "details.js",
+    "interval.js",
     "search.js",
     "flame.js",
+    "sorting.js",
     "tables.js",
     "summary.js",
     "steps.js",
+    "place.js",
     "main.js",
 )
 
@@ -77,22 +80,22 @@ def build_page(
     """
     answers = run_analyses(trace, own, steps_by, progress)
     progress("timeline")
-    own_row = trace.stacks.own_rows(Ownership(own))
-    lanes = lanes_of(trace, own_row)
+    lanes = lanes_of(trace, own)
     data = page_data(trace, answers, lanes.origin_ns, title or trace.path.name)
     events = sum(map(len, lanes.lanes))
     worst = _worst_gap(trace, lanes)
     wanted = _windows(answers, lanes, worst)
     data["open"] = _opens_at(answers, lanes, worst)
+    roof = section(trace, own)
     while True:
         kept = choose(lanes, wanted, events_at_most)
-        packer = TimelinePacker(trace, own_row, lanes, kept)
+        packer = TimelinePacker(trace, own, lanes, kept)
         head = packer.head()
         evidence = [finding.evidence for finding in answers.checked.findings] if answers.checked else []
         data["evidence"] = packer.places(evidence)
         data["notes"] = [*lanes.notes, *_told(events, kept.events, events - kept.events)]
         progress("page")
-        page = _assemble(data, packer.packer.pack(head))
+        page = _assemble(data, packer.packer.pack(head), roof)
         if len(page) <= MOST_BYTES or kept.events < 10_000:
             return Page(page, events, kept.events)
         events_at_most = min(kept.events, events_at_most) * 2 // 3
@@ -148,7 +151,7 @@ def _opens_at(answers: AnalysisResults, lanes: Lanes, worst: TimeRange | None) -
     return {"from": 0, "to": span_ns, "why": "the whole recording"}
 
 
-def _assemble(data: dict[str, Any], payload: str) -> bytes:
+def _assemble(data: dict[str, Any], payload: str, roof: str) -> bytes:
     script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();"
     style = _asset("style.css")
     policy = (
@@ -162,6 +165,8 @@ def _assemble(data: dict[str, Any], payload: str) -> bytes:
         "VERDICT": html.escape(_UNIT.sub("\u00a0", data["verdict"])),
         "STYLE": style,
         "DATA": _json(data),
+        "ROOFLINE_LINK": '<a href="#roofline">Roofline</a>' if roof else "",
+        "ROOFLINE": roof,
         "TIMELINE": payload,
         "SCRIPT": script,
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lanes of each thread of the host: lines of Python, calls, ranges."""
+"""The lanes of each thread of the host: lines of Python, samples, calls, ranges."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import numpy.typing as npt
 from profiling_lab.analysis.host.activity import ActivityKind, call_kinds
 from profiling_lab.analysis.ranges.nesting import depths
 from profiling_lab.report.html.lane import Lanes, SliceKind
-from profiling_lab.report.lines import shown_place
+from profiling_lab.report.lines.lines import shown_place
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I32, U8, dense
+from profiling_lab.trace.columns import I32, U8, dense, rows_of
+from profiling_lab.trace.extras import HostSamples
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import Phase
 
 THREADS_AT_MOST = 64
@@ -22,15 +24,19 @@ DEPTH_AT_MOST = 16
 
 
 class ThreadLanes:
-    """Adds them to `out`. `own_row`: see Stacks.own_rows."""
+    """Adds them to `out`. `own`: see Ownership. `samples`: with Python stacks."""
 
-    def __init__(self, trace: Trace, own_row: I32, out: Lanes) -> None:
-        self.trace, self.own_row, self.out = trace, own_row, out
+    def __init__(self, trace: Trace, own: tuple[str, ...], samples: HostSamples, out: Lanes) -> None:
+        self.trace, self.out = trace, out
+        self.own_row = trace.stacks.own_rows(Ownership(own))
+        low, time_ns = out.origin_ns, samples.time_ns
+        self._samples = rows_of(samples, (time_ns >= low) & (time_ns <= low + out.span_ns))
 
     def add(self) -> None:
-        trace, calls, ranges = self.trace, self.trace.calls, self.trace.ranges
-        thread = np.concatenate([calls.thread, ranges.thread])
-        process = np.concatenate([calls.process, ranges.process])
+        trace = self.trace
+        tables = (trace.calls, trace.ranges, self._samples)
+        thread = np.concatenate([table.thread for table in tables])
+        process = np.concatenate([table.process for table in tables])
         if not len(thread):
             return
         count = np.bincount(thread)
@@ -44,7 +50,7 @@ class ThreadLanes:
             left = int(count[busiest[THREADS_AT_MOST:]].sum())
             self.out.notes.append(
                 f"{len(busiest) - THREADS_AT_MOST} threads with the fewest events are not shown: "
-                f"{left:,} calls and ranges"
+                f"{left:,} calls, ranges and samples"
             )
         several = len(np.unique(process)) > 1
         deep = 0
@@ -53,10 +59,45 @@ class ThreadLanes:
             of = f" · pid {pid}" if several else ""
             self.out.groups.append(f"thread {tid}{' (main)' if tid == pid else ''}{of}")
             self._line_lane(number)
+            self._sample_lane(number)
             self._call_lanes(number)
             deep += self._range_lanes(number)
         if deep:
             self.out.notes.append(f"{deep:,} ranges nested deeper than {DEPTH_AT_MOST} levels are not shown")
+
+    @cached_property
+    def _sample_places(self) -> I32:
+        """Per sample its place, as a number of the page's names."""
+        samples = self._samples
+        return self.out.names.add_all(samples.places)[samples.place]
+
+    def _sample_lane(self, thread: int) -> None:
+        """Runs of samples at one place. Each stands for the usual time to the next one and no longer: where
+        no sample was taken, nothing is known.
+        """
+        samples = self._samples
+        rows = np.flatnonzero(samples.thread == thread)
+        if not len(rows):
+            return
+        rows = rows[np.argsort(samples.time_ns[rows], kind="stable")]
+        time_ns, name = samples.time_ns[rows], self._sample_places[rows]
+        between = np.diff(time_ns)
+        usual_ns = max(1, int(np.median(between))) if len(between) else 1
+        last = time_ns + np.minimum(usual_ns, np.append(between, usual_ns))
+        new = (name[1:] != name[:-1]) | (between > 2 * usual_ns)
+        starts = np.flatnonzero(np.append(True, new))
+        ends = np.append(starts[1:], len(rows)) - 1
+        self.out.add(
+            "samples",
+            "samples of Python",
+            np.arange(len(starts)),
+            time_ns[starts],
+            last[ends],
+            name[starts],
+            np.full(len(starts), SliceKind.LINE, dtype=np.uint8),
+            np.zeros(len(starts), dtype=np.int32),
+            samples=ends - starts + 1,
+        )
 
     def _call_lanes(self, thread: int) -> None:
         calls = self.trace.calls

@@ -13,10 +13,12 @@ from profiling_lab.analysis.coverage import reason_text, why_no_line
 from profiling_lab.report.html.keep import KeptEvents, Mask, TimeRange, keep
 from profiling_lab.report.html.lane import Lane, Lanes
 from profiling_lab.report.html.packing import Packer
+from profiling_lab.report.html.stack_columns import host_stack_columns, stack_columns
 from profiling_lab.report.html.timeline_levels import COARSEST, Level, buckets_for, levels
 from profiling_lab.rules import Event
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 
 _TABLES = {"stream": "operations", "calls": "calls", "ranges": "ranges"}
@@ -25,8 +27,9 @@ _TABLES = {"stream": "operations", "calls": "calls", "ranges": "ranges"}
 class TimelinePacker:
     """Writes lanes, stacks and evidence into one payload."""
 
-    def __init__(self, trace: Trace, own_row: I32, lanes: Lanes, kept: KeptEvents) -> None:
-        self.trace, self.own_row, self.lanes, self.kept = trace, own_row, lanes, kept
+    def __init__(self, trace: Trace, own: tuple[str, ...], lanes: Lanes, kept: KeptEvents) -> None:
+        self.trace, self.own, self.lanes, self.kept = trace, own, lanes, kept
+        self.own_row = trace.stacks.own_rows(Ownership(own))
         self.packer = Packer()
         self._made = [self._make_levels(lane) for lane in lanes.lanes]
         # Calls are numbered over all lanes, so that an operation can name its own.
@@ -56,6 +59,7 @@ class TimelinePacker:
             "lanes": lanes,
             "windows": self.kept.windows,
             "stacks": self._stacks(used, number),
+            "host_stacks": host_stack_columns(self.packer, self.trace, self.own),
             "shapes": self.lanes.shapes,
             "names": shown,
             "whole_names": whole,
@@ -138,29 +142,10 @@ class TimelinePacker:
 
     def _stacks(self, used: npt.NDArray[np.intp], number: I32) -> dict[str, Any]:
         """The tree of stacks with the GPU time of each by phase: the flame graph sums them up."""
-        trace, column = self.trace, self.packer.column
-        stacks = trace.stacks
-        frames, frame_number = np.unique(stacks.frame[used[1:]], return_inverse=True)
-        shown = [stacks.frames[i] for i in frames.tolist()]
-        functions, files = (
-            _Strings([f.function for f in shown]),
-            _Strings([f.file for f in shown]),
-        )
         times, without_line = self._times(number, len(used))
-        return {
-            "parent": column(number[stacks.parent[used]]),
-            "frame": column(np.concatenate([[0], frame_number])),
-            "own": column(self.own_row[used] == used),
-            "self_ns": {name: column(times[:, i]) for i, name in enumerate(LINE_PHASES)},
-            "without_line": without_line,
-            "frames": {
-                "function": column(functions.number),
-                "file": column(files.number),
-                "line": column([max(0, f.line) for f in shown]),
-            },
-            "functions": functions.distinct,
-            "files": files.distinct,
-        }
+        self_ns = {name: times[:, i] for i, name in enumerate(LINE_PHASES)}
+        columns = stack_columns(self.packer, self.trace.stacks, used, self.own_row, self_ns)
+        return columns | {"without_line": without_line}
 
     def _times(self, number: I32, stacks: int) -> tuple[I64, list[dict[str, Any]]]:
         """[stacks, phases]: GPU time by stack where user code launched it; the rest by reason."""
@@ -197,13 +182,6 @@ class TimelinePacker:
                 row = int(rows[at])
                 found[table, row] = {"table": table, "row": row, "lane": number, "i": at}
         return [[found[e.table, e.row] for e in each if (e.table, e.row) in found] for each in events]
-
-
-class _Strings:
-    def __init__(self, values: list[str]) -> None:
-        numbers = {value: i for i, value in enumerate(dict.fromkeys(values))}
-        self.distinct = list(numbers)
-        self.number = [numbers[value] for value in values]
 
 
 def windows_by_interest(

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.gaps.gaps import GapRow, GapsResult
 from profiling_lab.analysis.lines import LineRow, LinesResult
+from profiling_lab.analysis.lines_host import HostLinesResult
 from profiling_lab.report import numbers
 from profiling_lab.trace import Frame
 
@@ -28,6 +29,18 @@ def verdict(gaps: GapsResult, lines: LinesResult | None, of: str = "the recordin
     elif lines is None:
         parts.append("which lines cost it cannot be told, since the file holds no Python stacks")
     return "; ".join(parts) + "."
+
+
+def host_verdict(why: str, host: HostLinesResult | None) -> str:
+    """Of a trace without GPU work: why there is none, or the line of most samples of the host."""
+    if host is None or not host.rows:
+        return f"{why}."
+    row = host.rows[0]
+    at = f"{PurePath(row.file).name}:{row.line}"
+    return (
+        f"No GPU operation was recorded; {at} {row.function} holds {numbers.share(row.share_frac)} of the "
+        f"{numbers.counted(host.samples, 'sample')} of Python stacks."
+    )
 
 
 def _bound(gaps: GapsResult, of: str) -> str:

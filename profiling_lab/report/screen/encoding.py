@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 from typing import TextIO
 
 from profiling_lab.report.json_text import readable
@@ -49,4 +48,8 @@ def held_by(stream: TextIO, text: str) -> str:
 
 def held_json(stream: TextIO, text: str) -> str:
     """The same for JSON, which has escapes of its own."""
-    return text if can_hold(stream, text) else json.dumps(json.loads(text), indent=2)
+    if can_hold(stream, text):
+        return text
+    import json  # only an ASCII terminal waits for it
+
+    return json.dumps(json.loads(text), indent=2)

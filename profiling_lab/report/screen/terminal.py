@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 EMPHASIS = (
-    (r"^(?:Conclusion: |FASTER: |NO CHANGE: |NO DIFFERENCE ).*", "bold green"),
+    (r"^(?:Conclusion: |FASTER: |NO CHANGE: |WITHIN THE NOISE: ).*", "bold green"),
     (r"^(?:SLOWER: |NOT COMPARABLE: |NO VERDICT: ).*", "bold red"),
     (r"(?:[\w.@+-]*/)*[\w.]+\.py:[\w.()]+(?: line \d+)?", "cyan"),
     (r"\b\d+\.\d+ %", "bold yellow"),

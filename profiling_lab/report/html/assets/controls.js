@@ -5,8 +5,10 @@ const SLACK = 3, FINGER = 9;  // pixels around a pointer in which an event is hi
 const AFTER_SCROLL_MS = 350;  // a wheel that was scrolling the page goes on doing so over the timeline
 
 class Controls {
-  constructor(timeline) {
+  constructor(timeline, interval) {
     this.timeline = timeline;
+    this.interval = interval;
+    this.marking = null;  // where the interval begins that a hand is choosing
     this.pointers = new Map();
     this.moved = 0;
     this.scrolled = -AFTER_SCROLL_MS;
@@ -54,8 +56,11 @@ class Controls {
   }
 
   down(event) {
-    this.pointers.set(event.pointerId, this.place(event));
+    const place = this.place(event);
+    this.pointers.set(event.pointerId, place);
     this.moved = 0;
+    const marks = (event.shiftKey || place.y < RULER) && place.x >= this.timeline.gutter && event.pointerType !== 'touch';
+    this.marking = marks ? this.timeline.view.time(place.x) : null;
     this.timeline.canvas.setPointerCapture(event.pointerId);
     byId('tip').hidden = true;
   }
@@ -73,13 +78,22 @@ class Controls {
       const [other] = others;
       const was = Math.max(12, Math.abs(before.x - other.x)), is = Math.max(12, Math.abs(now.x - other.x));
       timeline.zoom(was / is, timeline.view.time((now.x + other.x) / 2));
+    } else if (this.marking !== null && this.moved > 3) {
+      const at = timeline.view.time(now.x);
+      timeline.interval = [Math.min(this.marking, at), Math.max(this.marking, at)];
+      timeline.draw();
     } else if (others.length === 0 && this.moved > 3) {
       timeline.pan((before.x - now.x) / Math.max(1, timeline.width - timeline.gutter));
     }
   }
 
   up(event) {
-    const started = this.pointers.delete(event.pointerId);
+    const started = this.pointers.delete(event.pointerId), marked = this.marking;
+    this.marking = null;
+    if (started && marked !== null && this.moved > 5) {
+      this.interval.choose(...this.timeline.interval);
+      return;
+    }
     if (started && event.type === 'pointerup' && this.moved <= 5 && !this.pointers.size) {
       this.click(this.place(event), event.pointerType === 'touch' ? FINGER : SLACK);
     }
@@ -114,6 +128,7 @@ class Controls {
 
   hover(event, place) {
     const tip = byId('tip'), found = event.pointerType === 'mouse' ? this.under(place, SLACK) : null;
+    this.timeline.canvas.style.cursor = place.y < RULER || event.shiftKey ? 'crosshair' : '';
     tip.hidden = !found || found.i < 0;
     if (tip.hidden) return;
     const {lane, i} = found;
@@ -185,7 +200,8 @@ class Controls {
       s: () => timeline.zoom(1 / 0.7), '-': () => timeline.zoom(1 / 0.7),
       j: () => this.row(1), k: () => this.row(-1), n: () => this.step(1), p: () => this.step(-1),
       Enter: () => this.zoomToSelection(), g: () => this.nextGap(), 0: () => timeline.show(0, timeline.span),
-      Escape: () => timeline.select(null),
+      m: () => this.interval.chooseSight(),
+      Escape: () => { timeline.select(null); this.interval.choose(); },
     }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!does) return;
     event.preventDefault();

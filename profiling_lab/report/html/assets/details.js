@@ -152,5 +152,5 @@ function showBucket(lane, bucket) {
   box.replaceChildren(
     element('h3', {text: `${counted(bucket.count, 'event')} in ${time(bucket.to - bucket.from)}`}),
     element('p', {class: 'note', text: `${lane.label}, busy for ${share(bucket.busy)}, most of it ${names.shown[bucket.name]}. `
-      + 'The events of this stretch are counted in the tables, but are not in this page one by one.'}));
+      + 'The events of this interval are counted in the tables, but are not in this page one by one.'}));
 }

@@ -54,6 +54,10 @@ class View {
 }
 
 function drawLane(ctx, lane, view, y, height, palette, windows) {
+  if (lane.kind === 'memory') {
+    drawMemory(ctx, lane, view, y, height, palette);
+    return;
+  }
   const level = lane.levelFor(view.nsPerPixel);
   const faint = lane.matches !== null;
   if (level) drawLevel(ctx, level, view, y, height, palette, faint, null);
@@ -64,6 +68,23 @@ function drawLane(ctx, lane, view, y, height, palette, windows) {
     drawEvents(ctx, lane, view, y, height, palette, faint);
   }
   if (faint) drawMatches(ctx, lane, view, y, height, palette);
+}
+
+// Reserved memory as a pale area, allocated memory in front of it; the lane is as high as the most reserved.
+function drawMemory(ctx, lane, view, y, height, palette) {
+  const {allocated, reserved} = lane.more;
+  lane.most ??= reserved.reduce((most, held) => Math.max(most, held), 1);
+  for (let i = lane.firstAfter(view.from); i < lane.length && lane.start[i] < view.to; i++) {
+    const from = Math.max(view.left, view.x(lane.start[i]));
+    const wide = Math.max(1, Math.min(view.right, view.x(lane.end[i])) - from + 0.5);
+    [[reserved[i], 0.3], [allocated[i], 1]].forEach(([held, alpha]) => {
+      const tall = (height * held) / lane.most;
+      ctx.globalAlpha = alpha;
+      ctx.fillStyle = palette.tints[lane.tint[i]];
+      ctx.fillRect(from, y + height - tall, wide, tall);
+    });
+  }
+  ctx.globalAlpha = 1;
 }
 
 // `windows`: where the events themselves are drawn and buckets are not.
@@ -115,17 +136,19 @@ function drawEvents(ctx, lane, view, y, height, palette, faint) {
   for (const [i, from, to] of labels) drawLabel(ctx, lane, i, from, to, y, height, palette);
 }
 
-function drawLabel(ctx, lane, i, from, to, y, height, palette) {
+// shade: null for that of its name, as neighbours differ in it; given for what a search found.
+function drawLabel(ctx, lane, i, from, to, y, height, palette, shade = null) {
   const letters = Math.floor((to - from - 8) / 6.1);
   const name = names.shown[lane.name[i]];
-  ctx.fillStyle = palette.onTint[lane.tint[i]][lane.name[i] % SHADES];
-  ctx.globalAlpha = lane.matches !== null ? 0.45 : 1;
+  const pale = lane.matches !== null && shade === null;
+  ctx.fillStyle = pale ? palette.text : palette.onTint[lane.tint[i]][shade ?? lane.name[i] % SHADES];
+  ctx.globalAlpha = pale ? 0.55 : 1;
   ctx.fillText(name.length <= letters ? name : `${name.slice(0, Math.max(1, letters - 1))}…`, from + 4, y + height / 2 + 0.5);
   ctx.globalAlpha = 1;
 }
 
 function drawMatches(ctx, lane, view, y, height, palette) {
-  const hits = lane.matches;
+  const hits = lane.matches, labels = [];
   let low = 0;
   // The first hit in sight: hits are in order of start.
   for (let high = hits.length; low < high;) {
@@ -144,7 +167,9 @@ function drawMatches(ctx, lane, view, y, height, palette) {
     ctx.fillRect(from, y, wide, height);
     ctx.fillStyle = palette.accent;
     ctx.fillRect(from, y + height - 2, Math.max(2, wide), 2);
+    if (wide > 26 && height >= 11) labels.push([hits[k], from, from + wide]);
   }
+  for (const [i, from, to] of labels) drawLabel(ctx, lane, i, from, to, y, height, palette, 0);
 }
 
 // Times along the top: steps of 1, 2 or 5, about a hundred pixels apart.

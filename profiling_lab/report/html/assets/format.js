@@ -6,7 +6,8 @@ const TIME_UNITS = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]];
 const SIZE_UNITS = [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10], ['B', 1]];
 
 function fixed(value, digits) {
-  return value.toLocaleString('en-US', {minimumFractionDigits: digits, maximumFractionDigits: digits});
+  const text = value.toLocaleString('en-US', {minimumFractionDigits: digits, maximumFractionDigits: digits});
+  return /^-[0.]+$/.test(text) ? text.slice(1) : text;  // what rounds to zero has no sign
 }
 
 function inUnit(value, size) {

@@ -23,31 +23,58 @@ function bodyOf(id) {
 function fill(id, section, show) {
   const box = bodyOf(id);
   box.replaceChildren();
-  if (!section || section.absent !== undefined) absent(box, section?.absent || 'the trace has nothing for it');
-  else show(box, section);
+  if (section && section.absent === undefined) return show(box, section);
+  absent(box, section?.absent || 'the trace has nothing for it');
+  box.parentElement.classList.add('none');
+  return null;
 }
 
 function showTables(data, state) {
   const onLine = (file, line) => search?.byLine(file, line);
   const lineAction = (row) => (row.file ? {text: 'Show', run: () => onLine(row.file, row.line)} : null);
-  fill('lines', data.lines, (box, section) => showTable(box, section, {bars: true, code: true, action: lineAction, class: 'cards'}));
+  const found = (name) => ({text: 'Show', run: () => search?.byName(name)});
+  const onSort = () => state.place?.changed();
+  const put = (name, box, section, options) => {
+    state.tables[name] = showTable(box, section, {class: 'cards', onSort, ...options});
+  };
+  const below = (box, section) => header(box, section.header.slice(data.coverage_text.length));
+  fill('lines', data.lines, (box, section) => put('lines', box, section, {bars: true, code: true, action: lineAction}));
+  if (data.lines.instead) {
+    const box = bodyOf('lines');
+    box.parentElement.classList.remove('none');
+    box.append(element('h3', {class: 'instead', text: 'GPU time by range, since no line is known'}));
+    put('lines', box, data.lines.instead, {bars: true, action: (row) => found(row.key)});
+  }
   fill('findings', data.findings, (box, section) => showFindings(box, section, onLine, (k, event) => state.showEvidence(k, event)));
+  fill('kernels', data.kernels, (box, section) => put('kernels', box, section, {
+    title: (row) => row.name, action: (row) => found(row.name)}));
   fill('gaps', data.gaps, (box, section) => {
-    header(box, section.header.slice(data.coverage_text.length));
-    showTable(box, section, {class: 'cards', action: (row) => ({text: 'Show', run: () => state.showGap(row)})});
+    below(box, section);
+    put('gaps', box, section, {action: (row) => ({text: 'Show', run: () => state.showGap(row)})});
   });
   fill('copies', data.copies, (box, section) => {
-    header(box, section.header.slice(data.coverage_text.length));
-    showTable(box, section, {class: 'cards', action: lineAction});
+    below(box, section);
+    put('copies', box, section, {action: lineAction});
   });
   fill('steps', data.steps, (box, section) => {
-    header(box, section.header.slice(data.coverage_text.length));
+    below(box, section);
     if (section.sign !== 'window') state.chart = new StepsChart(box, section, null);
-    showTable(box, section, {class: 'cards', action: (_, i) => ({text: 'Show', run: () => {
+    put('steps', box, section, {action: (_, i) => ({text: 'Show', run: () => {
       state.timeline?.show(...section.at[i]);
       bringIntoSight('timeline');
     }})});
   });
+  fill('ranges', data.ranges, (box, section) => {
+    below(box, section);
+    put('ranges', box, section, {action: (row) => found(row.name)});
+  });
+  fill('host', data.host, (box, section) => {
+    header(box, section.header);
+    box.append(element('div', {class: 'host-flame'}));
+    put('host', box, section, {code: true});
+  });
+  // A program without GPU work is about the host.
+  if (!data.coverage.gpu_ns && state.tables.host) document.querySelector('main').prepend(byId('host'));
   showMissing(bodyOf('missing'), data);
 }
 
@@ -70,7 +97,7 @@ const around = (at, room) => [at - room, at + room];
 
 async function start() {
   const data = JSON.parse(byId('data').textContent);
-  const state = {timeline: null, chart: null, flame: null, showGap: () => {}, showEvidence: () => {}};
+  const state = {timeline: null, chart: null, flame: null, hostFlame: null, place: null, tables: {}, showGap: () => {}, showEvidence: () => {}};
   setUpTheme(() => {
     state.timeline?.palette.read();
     state.timeline?.paint();
@@ -83,7 +110,8 @@ async function start() {
   const {head, body} = await readPayload(byId('payload').textContent);
   Object.assign(names, {shown: head.names, whole: head.whole_names});
   const timeline = new Timeline(head, body, data);
-  Object.assign(state, {timeline, details: new Details(timeline, data), controls: new Controls(timeline)});
+  const interval = new Interval(timeline);
+  Object.assign(state, {timeline, interval, details: new Details(timeline, data), controls: new Controls(timeline, interval)});
   search = new Search(timeline);
   if (state.chart) state.chart.timeline = timeline;
   state.showGap = (row) => {
@@ -105,10 +133,26 @@ async function start() {
   showLegend(timeline);
   const flameBox = bodyOf('flame');
   if (data.coverage.gpu_ns && timeline.stacks.parent.length > 1) {
-    state.flame = new Flame(flameBox, timeline.stacks, data);
-  } else absent(flameBox, data.lines.absent ?? 'the file holds no Python stacks');
-  window.profilingLab = {...state, data, names, search, inflateRaw, fromBase64, readyMs: performance.now()};
+    state.flame = new Flame(flameBox, timeline.stacks, GPU_FLAME);
+  } else {
+    absent(flameBox, data.lines.absent ?? 'the file holds no Python stacks');
+    flameBox.parentElement.classList.add('none');
+  }
+  const hostBox = document.querySelector('.host-flame');
+  if (hostBox && head.host_stacks) state.hostFlame = new Flame(hostBox, new StackTree(head.host_stacks, body), HOST_FLAME);
+  keepPlace(state);
+  window.profilingLab = {...state, data, names, search, sortedRows, fixed, inflateRaw, fromBase64, readyMs: performance.now()};
   document.documentElement.dataset.ready = 'yes';
+}
+
+// The address follows what the reader does, and the page opens as the address says.
+function keepPlace(state) {
+  const {timeline, interval, details} = state;
+  const opened = {from: timeline.from, to: timeline.to};
+  state.place = new Place(placesOf(state, timeline, opened));
+  const changed = () => state.place.changed();
+  Object.assign(timeline, {onView: changed, onSelect: (event) => { details.show(event); changed(); }});
+  for (const one of [interval, search, state.flame, state.hostFlame]) if (one) one.onChange = changed;
 }
 
 start().catch((error) => {

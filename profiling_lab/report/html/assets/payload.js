@@ -59,7 +59,7 @@ class StackTree {
     this.frameFunction = integers(body, head.frames.function);
     this.frameFile = integers(body, head.frames.file);
     this.frameLine = integers(body, head.frames.line);
-    this.withoutLine = head.without_line;
+    this.withoutLine = head.without_line ?? [];
     this.selfNs = {};
     for (const [phase, where] of Object.entries(head.self_ns)) this.selfNs[phase] = numbers(body, where);
   }

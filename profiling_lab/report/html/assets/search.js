@@ -7,6 +7,8 @@ class Search {
   constructor(timeline) {
     this.timeline = timeline;
     this.active = false;
+    this.asked = '';  // a text, or `line /path/of/file.py:12`
+    this.onChange = () => {};
     this.input = byId('search');
     let waiting = 0;
     this.input.addEventListener('input', () => {
@@ -23,12 +25,22 @@ class Search {
   }
 
   clear() {
-    this.input.value = '';
-    this.byText('');
+    this.ask('');
+  }
+
+  // A text as typed, or what `asked` was before.
+  ask(asked) {
+    const [, file, line] = /^line (.*):(\d+)$/.exec(asked) ?? [];
+    if (file) this.showLine(file, Number(line));
+    else {
+      this.input.value = asked;
+      this.byText(asked);
+    }
   }
 
   byText(text) {
-    const wanted = text.trim().toLowerCase();
+    this.asked = text.trim();
+    const wanted = this.asked.toLowerCase();
     if (!wanted) {
       this.apply(null);
       return;
@@ -42,11 +54,16 @@ class Search {
 
   // All that a line answers for: its launches, their kernels, and those of its backward.
   byLine(file, line) {
+    this.showLine(file, line);
+    this.next(1);
+    bringIntoSight('timeline');
+  }
+
+  showLine(file, line) {
+    this.asked = `line ${file}:${line}`;
     const on = this.timeline.stacks.onLine(file, line);
     this.input.value = `${baseName(file)}:${line}`;
     this.apply((lane, i) => on[lane.stack[i]]);
-    this.next(1);
-    bringIntoSight('timeline');
   }
 
   stacksOn(wanted) {
@@ -81,6 +98,14 @@ class Search {
     const onGpu = (entry) => (entry.event.lane.kind === 'stream' ? 1 : 0);
     this.list([...byName.values()].sort((a, b) => onGpu(b) - onGpu(a) || b.ns - a.ns));
     timeline.draw();
+    this.onChange();
+  }
+
+  // Events of one name: those of a kernel of the table.
+  byName(name) {
+    this.ask(name);
+    this.next(1);
+    bringIntoSight('timeline');
   }
 
   list(found) {

@@ -33,28 +33,37 @@ function bar(row, largest) {
     class: `t-${name.slice(0, -3)}`, style: {width: `${(100 * row[name]) / largest}%`}})));
 }
 
-// options: bars (a column of bars), code (the first column is code), action (a button per row: {text, run(data)})
+// options: bars (a column of bars), code (the first column is code), action (a button per row: {text, run(data)}),
+// onSort (called when the order changed). Gives {sort(column, down), sorted}.
 function showTable(box, table, options = {}) {
   const units = unitsOf(table);
   const largest = options.bars ? Math.max(1, ...table.data.map((row) => row.gpu_ns ?? 0)) : 1;
-  const heads = table.columns.map((column) => element('th', {
-    scope: 'col', class: column.unit === 'text' ? null : 'right',
-    text: column.unit === 'ns' ? `${column.title} ${units[column.scale][0]}` : column.title}));
+  const titles = table.columns.map((column) => (
+    column.unit === 'ns' ? `${column.title} ${units[column.scale][0]}` : column.title));
+  const out = {sorted: null, sort: (column, down) => {
+    const at = table.columns.findIndex((one) => one.name === column);
+    out.sorted = at < 0 ? null : {column, down};
+    order = at < 0 ? table.rows.map((_, i) => i) : sortedRows(table.rows, at, down);
+    sortable.show(out.sorted);
+    fillBody();
+    options.onSort?.();
+  }};
+  const sortable = new SortableHeads(table.columns, titles, out.sort);
+  const heads = [...sortable.cells];
   if (options.bars) heads.splice(1, 0, element('th', {scope: 'col', class: 'bars', text: 'GPU time'}));
   if (options.action) heads.push(element('th', {scope: 'col', class: 'do'}, element('span', {class: 'hidden', text: 'Show'})));
   const body = element('tbody');
-  const add = (from, to) => {
-    for (let i = from; i < Math.min(to, table.rows.length); i++) body.append(tableRow(table, i, units, largest, options));
-  };
-  const first = rowsShown();
-  add(0, first);
-  const more = table.rows.length > first ? element('button', {
+  let order = table.rows.map((_, i) => i), shown = rowsShown();
+  const fillBody = () => body.replaceChildren(...order.slice(0, shown).map((i) => tableRow(table, i, units, largest, options)));
+  fillBody();
+  const more = table.rows.length > shown ? element('button', {
     type: 'button', class: 'quiet more', text: `Show all ${count(table.rows.length)} rows`,
-    on: {click: (event) => { add(first, table.rows.length); event.target.remove(); }}}) : null;
+    on: {click: (event) => { shown = table.rows.length; fillBody(); event.target.remove(); }}}) : null;
   const cut = table.total_matched > table.rows.length ? element('p', {class: 'note',
     text: `${count(table.rows.length)} of ${count(table.total_matched)} rows are in this page.`}) : null;
   box.append(element('div', {class: 'scroll'}, element('table', {class: options.class ?? null},
     element('thead', {}, element('tr', {}, ...heads)), body)), ...[more, cut].filter(Boolean));
+  return out;
 }
 
 function tableRow(table, i, units, largest, options) {
@@ -63,7 +72,7 @@ function tableRow(table, i, units, largest, options) {
     const title = column.unit === 'ns' ? `${column.title} ${units[column.scale][0]}` : column.title;
     const cell = element('td', {class: column.unit === 'text' ? (c === 0 ? 'key' : 'text') : 'right', 'data-title': title});
     if (c === 0) {
-      cell.append(element(options.code ? 'code' : 'span', {}, ...breakable(text || '-')));
+      cell.append(element(options.code ? 'code' : 'span', {title: options.title?.(table.data[i])}, ...breakable(text || '-')));
       const source = table.data[i]?.source;
       if (source) cell.append(element('code', {class: 'source', text: source, title: source}));
       for (const line of table.details[i] ?? []) cell.append(element('div', {class: 'detail', text: line}));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timeline: which rows there are, what part of them is in sight, and what is selected.
 
-const HEIGHTS = {idle: 14, stream: 26, line: 20, calls: 18, ranges: 17};
+const HEIGHTS = {idle: 14, memory: 36, stream: 26, line: 20, samples: 18, calls: 18, ranges: 17};
 const RULER = 22, STEPS = 20, GROUP = 24, GAP = 4;
 const NARROW = 640;
 const SHORTEST_VIEW = 40;  // ns
@@ -21,7 +21,9 @@ class Timeline {
     this.palette = new Palette();
     this.selected = null;
     this.chosenRow = 0;
+    this.interval = null;  // what the reader chose to sum up, as [from, to]
     this.onSelect = () => {};
+    this.onView = () => {};
     this.frame = 0;
     this.frameMs = [];
     [this.box, this.canvas, this.spacer] = [byId('tracks'), byId('canvas'), byId('spacer')];
@@ -126,6 +128,7 @@ class Timeline {
     const start = Math.min(Math.max((from + to - length) / 2, -room), this.span + room - length);
     [this.from, this.to] = [start, start + length];
     this.draw();
+    this.onView();
   }
 
   zoom(factor, at = (this.from + this.to) / 2) {
@@ -190,12 +193,14 @@ class Timeline {
       if (row.lane) this.paintLane(row, y, view);
       else this.paintGroup(row, y);
     }
+    this.paintInterval(view);
     this.paintSelection(view, scroll);
     this.paintGutter(scroll);
     ctx.fillStyle = palette.raised;
     ctx.fillRect(0, 0, this.width, this.top);
     this.paintSteps(view, false);
     ctx.font = '11px system-ui, sans-serif';
+    this.paintInterval(view, RULER);
     drawRuler(ctx, view, RULER, palette);
     ctx.fillStyle = palette.rule;
     ctx.fillRect(0, this.top - 1, this.width, 1);
@@ -289,6 +294,18 @@ class Timeline {
     }
   }
 
+  paintInterval(view, height = this.height) {
+    if (!this.interval) return;
+    const {ctx, palette} = this, [low, high] = this.interval;
+    const from = Math.max(view.left, view.x(low)), to = Math.min(view.right, view.x(high));
+    if (to < from) return;
+    ctx.fillStyle = palette.accent;
+    ctx.globalAlpha = 0.14;
+    ctx.fillRect(from, 0, to - from, height);
+    ctx.globalAlpha = 1;
+    for (const [at, x] of [[low, from], [high, to]]) if (at >= view.from && at <= view.to) ctx.fillRect(x - 0.5, 0, 1.5, height);
+  }
+
   // The whole recording: how busy the GPUs were, and which part is in sight.
   paintOverview() {
     const ctx = this.overview.getContext('2d'), {palette, width} = this, tall = 46;
@@ -303,6 +320,10 @@ class Timeline {
     });
     ctx.fillStyle = palette.tints[0];
     this.skyline.forEach((busy, x) => { if (busy) ctx.fillRect(x, tall - 4 - busy * (tall - 10), 1, busy * (tall - 10)); });
+    if (this.interval) {
+      ctx.fillStyle = palette.accent;
+      ctx.fillRect(view.x(this.interval[0]), 0, Math.max(2, view.x(this.interval[1]) - view.x(this.interval[0])), 3);
+    }
     const from = view.x(Math.max(0, this.from)), to = Math.max(from + 3, view.x(Math.min(this.span, this.to)));
     ctx.fillStyle = palette.surface;
     ctx.globalAlpha = 0.6;

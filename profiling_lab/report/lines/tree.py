@@ -8,7 +8,7 @@ from dataclasses import replace
 from profiling_lab.analysis.flame import CallNode, CallTree
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
-from profiling_lab.report.lines import of_phase, shown_phases, shown_place
+from profiling_lab.report.lines.lines import of_phase, shown_phases, shown_place
 from profiling_lab.report.source_text import source_fields, text_of
 from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Trace

@@ -105,7 +105,7 @@ def _details(row: LineRow) -> Iterator[str]:
 def shown_row(row: LineRow | HostLineRow, by: str) -> str:
     """What people read as the first cell of a row."""
     if by == "line":
-        return f"{shown_path(row.file)}:{row.line}"
+        return _shown(row.file, row.line, row.function)
     if by == "file":
         return shown_path(row.file)
     if by in ("function", "module"):
@@ -125,7 +125,12 @@ def _layer(key: str) -> str:
 
 def shown_place(frame: Frame) -> str:
     """`model.py:30`"""
-    return f"{shown_path(frame.file)}:{frame.line}"
+    return _shown(frame.file, frame.line, frame.function)
+
+
+def _shown(file: str, line: int, function: str) -> str:
+    """Instructions that Python itself adds have no line: the function says where they are."""
+    return f"{shown_path(file)}:{line}" if line else f"{shown_path(file)} ({function}, no line)"
 
 
 def shown_path(file: str) -> str:

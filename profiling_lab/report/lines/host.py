@@ -9,7 +9,7 @@ from dataclasses import asdict
 from profiling_lab.analysis.lines_host import HostLineRow, HostLinesResult
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.lines import frame_data, shown_place, shown_row
+from profiling_lab.report.lines.lines import frame_data, shown_place, shown_row
 from profiling_lab.report.source_text import source_fields
 from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Trace
