@@ -9,8 +9,9 @@ A command is in a mark of its own above the block that it fills, with files that
     <!-- prints: lines run.sqlite --limit 3 -->
 
 Nothing is recorded for it: run.sqlite and nsys.sqlite are the H200 recordings that ship with the first
-exercise, the job of four ranks is the one that the tests of `ranks` make up, cpu.sqlite is made up too, ddp
-is a job on two H200, recorded for the tests.
+exercise, demo.sqlite is one of the demo with counted work, the job of four ranks is the one that the tests of
+`ranks` make up, cpu.sqlite is made up too. ddp is a job on two H200, memory.sqlite and failed.sqlite are
+small programs on one: all three were recorded for the tests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-PAGES = sorted((REPO / "docs" / "analysis").glob("*.md"))
+PAGES = [*sorted((REPO / "docs" / "analysis").glob("*.md")), REPO / "docs" / "roofline.md"]
 RECORDED = "exercises/e17_python_backtrace/recorded"
 WIDTH = 140
 _BLOCK = re.compile(r"<!-- prints: (?P<command>.+?) -->\n```text\n.*?\n?```\n", re.DOTALL)
@@ -50,6 +51,9 @@ def examples(folder: Path) -> None:
     recorded = Path(profiling_lab.__file__).parent / RECORDED
     shutil.copy(recorded / "demo_h200.sqlite", folder / "run.sqlite")
     shutil.copy(recorded / "nsys_h200.sqlite", folder / "nsys.sqlite")
+    roofline = REPO / "docs" / "roofline"
+    (folder / "demo.sqlite").write_bytes(gzip.decompress((roofline / "demo_h200.sqlite.gz").read_bytes()))
+    shutil.copy(roofline / "h200.json", folder)
     sys.path.insert(0, str(REPO / "tests"))
     from builders import TraceBuilder
     from job_builder import Job
@@ -68,6 +72,9 @@ def examples(folder: Path) -> None:
     job.clock_error.update({1: 7_000_000, 2: -3_000_000})
     (folder / "job").mkdir()
     job.write(folder / "job", facts=True)
+    for name, recorded in (("memory", "list_of_activations"), ("failed", "out_of_memory")):
+        packed = REPO / "tests" / "data" / "memory_h200" / f"{recorded}.sqlite.gz"
+        (folder / f"{name}.sqlite").write_bytes(gzip.decompress(packed.read_bytes()))
     (folder / "ddp").mkdir()
     for packed in (REPO / "tests" / "data" / "ddp_h200").glob("run.rank*.gz"):
         (folder / "ddp" / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))

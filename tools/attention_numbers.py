@@ -233,6 +233,41 @@ def reached() -> list[str]:
             *table(["case", "wanted", "reached", ""], rows), ""]  # fmt: skip
 
 
+def decode() -> list[str]:
+    """One row in each sequence to cached keys."""
+    lines = lines_of("attention_decode")
+    if not lines:
+        return []
+    lines = newest(lines)
+    times: dict[tuple[int, int, int, int], dict[int, dict[str, float]]] = {}
+    shares: dict[tuple[int, int, int, int], dict[int, float]] = {}
+    for line in lines:
+        case = line["case"]
+        key = (case["head_dim"], case["heads"], case["kv_heads"], case["keys"])
+        if line["metric"] == "time":
+            times.setdefault(key, {}).setdefault(case["sequences"], {})[line["provider"]] = line["value"]
+        if line["metric"] == "share_of_copy" and line["provider"] == "ours":
+            shares.setdefault(key, {})[case["sequences"]] = line["value"]
+    counts = sorted({count for found in times.values() for count in found})
+    rows = []
+    for key, found in times.items():
+        cells = []
+        for count in counts:
+            at = dict(found.get(count, {}))
+            ours = at.pop("ours", None)
+            best = f", {min(at.values()) / ours:.2f}" if ours and at else ""
+            cells.append(f"{ours / 1000:.0f} us ({shares[key][count]:.2f}{best})" if ours else "-")
+        dim, heads, kv_heads, keys = key
+        rows.append([f"d{dim}, heads {heads}/{kv_heads}, {keys} keys", *cells])
+    peers = ", ".join(f"`{p}`" for p in dict.fromkeys(line["provider"] for line in lines) if p != "ours")
+    text = (
+        "Decoding, one row in each sequence, cold L2, bf16: time of `flash` and, in brackets, K and V over "
+        "the time as a share of the copy rate, and the speed as a multiple of the fastest of "
+        f"{peers}. {told(lines, 'attention_decode')}:"
+    )
+    return ["", text, "", *table(["", *(f"{count} sequences" for count in counts)], rows)]
+
+
 def attention() -> list[str]:
     out = [*reached(), *grid()] if lines_of("attention") else []
     runs = {newest(lines_of("attention"))[0]["run"]} if out else set()
@@ -245,6 +280,7 @@ def attention() -> list[str]:
             where = told(lines, "attention_suites")
             out += ["", f"{about}; TFLOP/s, {what}mean over causal or not. {where}:", ""]
             out += by_length(lines, other, label) if other else table(*means(lines, label))
+    out += decode()
     absent = {
         (line["provider"], line["case"]["reason"])
         for line in lines_of("attention") + lines_of("attention_suites")

@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 
 REPO = Path(__file__).resolve().parents[1]
 EXERCISES = "profiling_lab/exercises/e*/README.md"
-GLOBS = ("*.md", "docs/**/*.md", "csrc/**/*.md", "tests/recorder/*.md", EXERCISES)
+GLOBS = ("*.md", "docs/**/*.md", "csrc/**/*.md", "notebooks/*.md", "tests/recorder/*.md", EXERCISES)
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 _CODE = re.compile(r"(?ms)^```.*?^```$|`[^`\n]*`")
 

@@ -26,13 +26,22 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from profiling_lab.exercises import catalogue, workspace
+from profiling_lab.exercises import answers as answers_file
+from profiling_lab.exercises import catalogue, questions, workspace
 from profiling_lab.exercises.clinic import PROGRAM, ClinicExercise, right_answers, truth
+from profiling_lab.exercises.exercise import CheckStatus, Exercise
 
 REPO = Path(__file__).resolve().parents[1]
 SOLUTION = "recorded/solution_h200.sqlite"
 STARTER = "recorded/starter_h200.sqlite"
 LOOKS = (("steps",), ("lines", "--limit", "8"), ("copies",), ("syncs",), ("gaps", "--limit", "6"), ("check",))
+TIMELINE = (
+    ("copies", "--by", "direction"),
+    ("overlap",),
+    ("streams", "--limit", "8"),
+    ("kernels", "--occupancy", "--depth", "0", "--limit", "6"),
+)
+"""for exercises that ask about the timeline"""
 
 
 def main() -> int:
@@ -85,8 +94,10 @@ def _one(exercise: ClinicExercise, out: Path) -> dict[str, object]:
         row["planted"] = f"{answers['finding.file']}:{answers['finding.line']}, {found[0].effect:.1f}"
         row["check names it"] = _named(exercise, out / STARTER, {each.line for each in found})
         row["check on the solution"] = _named(exercise, out / SOLUTION, {each.line for each in found})
+        answers |= questions.right_answers(exercise.questions, out / STARTER)
         _write_answer(exercise, out, answers)
-    for look in LOOKS:
+        row |= _graded(exercise, out)
+    for look in (*LOOKS, *(TIMELINE if exercise.questions else ())):
         console.append(
             f"\n$ profiling-lab {' '.join(look[:1])} {STARTER} {' '.join(look[1:])}".rstrip() + "\n"
         )
@@ -94,7 +105,25 @@ def _one(exercise: ClinicExercise, out: Path) -> dict[str, object]:
     (out / "recorded" / "console.txt").write_text("".join(console))
     row["good"] = bool(row.get("check names it")) and row["solution no longer shows it"] is True
     row["good"] = row["good"] and str(row["speed"]).startswith("passed")
+    row["good"] = row["good"] and not row.get("right answers rejected") and row.get("starter fails", True)
     return row
+
+
+def _graded(exercise: ClinicExercise, out: Path) -> dict[str, object]:
+    """What the grader says of the worked answer, of an empty one, and of the solution's timeline."""
+    worked = answers_file.read(out / workspace.SOLUTIONS).replaced({"trace": str(out / STARTER)})
+    judged = exercise.findings(out, worked)
+    empty = exercise.findings(out, answers_file.read(exercise.folder).replaced({"trace": str(out / STARTER)}))
+    shown = worked.replaced({"fix.after": str(out / SOLUTION)})
+    after = questions.after_checks(exercise.after, out, shown, out / STARTER)
+    return {
+        "answers": {key: value for key, value in worked.values.items() if key.startswith("timeline.")},
+        "right answers rejected": [
+            f"{c.name}: {c.message}" for c in judged if c.status is CheckStatus.FAILED
+        ],
+        "starter fails": any(check.status is CheckStatus.FAILED for check in empty),
+        "after": [f"{check.name} {check.status.value}: {check.message}" for check in after],
+    }
 
 
 def _record(program: Path, target: Path, console: list[str]) -> int:
@@ -119,11 +148,13 @@ def _record(program: Path, target: Path, console: list[str]) -> int:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        size: int = module.reduce(recording, target, (folder, os.path.realpath(folder), str(REPO)))
+        size: int = module.reduce(
+            recording, target, (folder, os.path.realpath(folder), str(REPO)), samples=True
+        )
         return size
 
 
-def _repair(exercise: ClinicExercise, console: list[str]) -> str:
+def repair_text(exercise: Exercise) -> str:
     """What `exercise repair` says of the solution."""
 
     def run() -> int:
@@ -135,10 +166,15 @@ def _repair(exercise: ClinicExercise, console: list[str]) -> str:
                 print(f"{check.name}: {check.status.value}: {check.message}")
         return 0
 
-    _, text = _in_child(run)
+    return _in_child(run)[1]
+
+
+def _repair(exercise: ClinicExercise, console: list[str]) -> str:
+    """The line about the speed."""
+    text = repair_text(exercise)
     console.append(f"\n$ profiling-lab exercise repair {exercise.slug}\n{text}")
-    last = text.strip().splitlines()[-1] if text.strip() else "nothing"
-    return last.removeprefix("speed: ")
+    said = text.strip().splitlines() or ["nothing"]
+    return next((line for line in said if line.startswith("speed: ")), said[-1]).removeprefix("speed: ")
 
 
 def _named(exercise: ClinicExercise, recording: Path, lines: set[int]) -> str:

@@ -24,11 +24,12 @@ Case = tuple[str, str, str, int]
 """Op, direction, mode and n."""
 
 
-def newest() -> list[Line]:
-    """The lines of the last run that timed the GPU machine's calls."""
+def newest() -> dict[str, list[Line]]:
+    """By op the lines of the last run that timed its calls on the GPU machine."""
     lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     lines = [line for line in lines if line["case"]["mode"] != "host"]
-    return [line for line in lines if line["run"] == lines[-1]["run"]]
+    last = {line["case"]["op"]: line["run"] for line in lines}
+    return {op: [n for n in lines if n["case"]["op"] == op and n["run"] == run] for op, run in last.items()}
 
 
 def microseconds(lines: list[Line], metric: str) -> dict[Case, dict[str, float]]:
@@ -42,23 +43,25 @@ def microseconds(lines: list[Line], metric: str) -> dict[Case, dict[str, float]]
 
 
 def figures() -> list[str]:
-    lines = newest()
-    one = lines[0]
-    times, spread = microseconds(lines, "time"), microseconds(lines, "time_iqr")
-    ratios = microseconds(lines, "over_best_peer")
     out = [
-        f"Microseconds a call, median and in brackets the interquartile range; bf16; {one['gpu']}, driver "
-        f"{one['driver']}, torch {one['torch']}, {one['date'][:10]}, commit {one['git'][:7]} "
-        "([lines](../../benchmarks/results/small_calls.jsonl)). In a loop the host decides, in a CUDA graph "
-        "the kernels do. Last column: ours over the quickest peer, the median of the rounds.",
+        "Microseconds a call, median and in brackets the interquartile range; bf16. In a loop the host "
+        "decides, in a CUDA graph the kernels do. Last column: ours over the quickest peer, the median of "
+        "the rounds."
     ]
-    for op in dict.fromkeys(case[0] for case in times):
-        peers = list(dict.fromkeys(who for case, found in times.items() if case[0] == op for who in found))
-        out += ["", "| " + " | ".join([f"`{op}`", *peers, "over best"]) + " |"]
-        out += ["|" + " --- |" * (len(peers) + 2)]
+    for op, lines in newest().items():
+        one = lines[0]
+        times, spread = microseconds(lines, "time"), microseconds(lines, "time_iqr")
+        ratios = microseconds(lines, "over_best_peer")
+        peers = list(dict.fromkeys(who for found in times.values() for who in found))
+        out += [
+            "",
+            f"{one['gpu']}, driver {one['driver']}, torch {one['torch']}, {one['date'][:10]}, commit "
+            f"{one['git'][:7]} ([lines](../../benchmarks/results/small_calls.jsonl)):",
+            "",
+            "| " + " | ".join([f"`{op}`", *peers, "over best"]) + " |",
+            "|" + " --- |" * (len(peers) + 2),
+        ]
         for case, found in times.items():
-            if case[0] != op:
-                continue
             where = {"stream": "in a loop", "graph": "in a graph"}[case[2]]
             cells = [f"{found[who]:.1f} ({spread[case][who]:.1f})" if who in found else "-" for who in peers]
             label = f"n = {case[3]}, {DIRECTIONS[case[1]]}, {where}"

@@ -36,6 +36,14 @@ class Answers:
         value: float | None = self._typed(key, (int, float), "a number")
         return float(value) if value else None
 
+    def texts(self, key: str) -> list[str] | None:
+        given = self._typed(key, list, 'a list of texts: ["...", "..."]') or None
+        if given is not None and not all(isinstance(each, str) for each in given):
+            raise UnreadableInputError(
+                f"{self.source}: {key} must be a list of texts in quotes, not {given!r}"
+            )
+        return given
+
     def replaced(self, changes: Mapping[str, object]) -> Answers:
         """The same answers with `changes` applied."""
         return Answers({**self.values, **changes}, self.source)
@@ -45,6 +53,11 @@ class Answers:
         if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
             raise UnreadableInputError(f"{self.source}: {key} must be {wanted}, not {value!r}")
         return value
+
+
+def is_near(given: float, right: float, slack: float, slack_frac: float) -> bool:
+    """Whether a number is right: `slack` is in its unit, `slack_frac` a fraction of the right one."""
+    return abs(given - right) <= max(slack, slack_frac * abs(right))
 
 
 def read(folder: Path) -> Answers:

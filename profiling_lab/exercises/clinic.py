@@ -9,16 +9,24 @@ only to notice a recording of something else.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import program_repair
-from profiling_lab.exercises.answers import Answers
+from profiling_lab.exercises import program_repair, questions
+from profiling_lab.exercises.answers import Answers, is_near
 from profiling_lab.exercises.entries import Entry, entry
-from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake, failed, not_checked, passed
+from profiling_lab.exercises.exercise import (
+    CheckStatus,
+    Exercise,
+    GradedCheck,
+    Mistake,
+    failed,
+    not_checked,
+    passed,
+)
 from profiling_lab.exercises.program_repair import Goal
+from profiling_lab.exercises.questions import After, TimelineNumber
 from profiling_lab.exercises.suspects import Effect, Find, Suspect
 from profiling_lab.trace import Trace
 
@@ -40,7 +48,7 @@ class Size:
     """the same as a fraction of the true value"""
 
     def fits(self, given: float, truth: float) -> bool:
-        return abs(given - truth) <= max(self.slack, self.slack_frac * abs(truth))
+        return is_near(given, truth, self.slack, self.slack_frac)
 
 
 SHARE = Size(
@@ -48,6 +56,12 @@ SHARE = Size(
 )
 KERNELS = Size("kernels", "kernels of this line, as `profiling-lab lines` counts them", slack_frac=0.02)
 WAITS = Size("waits", "waits of this line, as `profiling-lab syncs` counts them", slack_frac=0.02)
+
+IDLE = Size(
+    "idle",
+    "idle ms per step in the first row of this line, as `profiling-lab gaps` shows them",
+    slack_frac=0.05,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,8 @@ class Defect:
     """the least share of the planted functions in everything that counts"""
     also_frac: float = ALSO_RIGHT_FRAC
     """another line with at least this share of the hottest line is right too"""
+    recording: str = STARTER
+    """the recording that comes with the exercise"""
 
 
 def truth(defect: Defect, path: Path) -> tuple[Suspect, ...] | str:
@@ -82,8 +98,7 @@ def truth(defect: Defect, path: Path) -> tuple[Suspect, ...] | str:
     ):
         return (
             "this recording does not show the problem: was it made after the repair, or with another "
-            "program? "
-            "Record the unchanged train.py"
+            "program? Record the unchanged program"
         )
     return tuple(each for each in found if each.weight >= defect.also_frac * found[0].weight)
 
@@ -97,7 +112,8 @@ def _is_planted(function: str, planted: tuple[str, ...]) -> bool:
 def findings(defect: Defect, entry: Entry, workspace: Path, answers: Answers) -> list[GradedCheck]:
     """The checks "recording", "line", "behind", "size" and "explanation"."""
     given = answers.text("trace")
-    path = workspace / given if given else entry.folder / STARTER
+    came_with_it = entry.folder / defect.recording
+    path = workspace / given if given else came_with_it
     if not given and not path.is_file():
         found: tuple[Suspect, ...] | str = (
             f"{answers.source} has no recording (trace = ...), and none came with the exercise: "
@@ -108,21 +124,16 @@ def findings(defect: Defect, entry: Entry, workspace: Path, answers: Answers) ->
     if isinstance(found, str):
         reason = "there is no usable recording to check it against"
         return [failed("recording", found), *(not_checked(n, reason) for n in ("line", "behind", "size"))]
-    whose = (
-        "your own" if given and path.resolve() != _resolved(entry) else "the one that came with the exercise"
-    )
+    is_own = given and path.resolve() != came_with_it.resolve()
+    whose = "your own" if is_own else "the one that came with the exercise"
     meant = _meant(answers, found)
     return [
         passed("recording", whose),
         _line(answers, found),
         _behind(defect, answers, meant),
         _size(defect.size, answers, meant),
-        _explanation(answers),
+        explanation(answers),
     ]
-
-
-def _resolved(entry: Entry) -> Path:
-    return (entry.folder / STARTER).resolve()
 
 
 def _meant(answers: Answers, found: tuple[Suspect, ...]) -> Suspect:
@@ -153,7 +164,8 @@ def _behind(defect: Defect, answers: Answers, meant: Suspect) -> GradedCheck:
     if sum(map(len, words)) < 5:
         return failed("behind", f"{given!r} matches too many names: write more of the name")
     pattern = re.compile(".*".join(map(re.escape, words)), re.I)
-    matches = [weight for name, weight in meant.names.items() if pattern.search(name)]
+    whole = [weight for name, weight in meant.names.items() if name.lower() == given.strip().lower()]
+    matches = whole or [weight for name, weight in meant.names.items() if pattern.search(name)]
     enough = ALSO_RIGHT_FRAC * max(meant.names.values())
     if not matches:
         return failed("behind", f"no {defect.behind} of this line has {given!r} in its name")
@@ -178,7 +190,8 @@ def _size(size: Size, answers: Answers, meant: Suspect) -> GradedCheck:
     return failed("size", f"this recording has another value: {size.what}")
 
 
-def _explanation(answers: Answers) -> GradedCheck:
+def explanation(answers: Answers) -> GradedCheck:
+    """The check that cause and change are written down."""
     missing = [key for key in ("cause", "change") if answers.text(f"fix.{key}") is None]
     if missing:
         return _unanswered("explanation", f"[fix] {' and '.join(missing)} in your own words")
@@ -190,7 +203,7 @@ def _unanswered(name: str, hint: str) -> GradedCheck:
 
 
 def right_answers(meant: Suspect) -> dict[str, object]:
-    """The right answers for [finding]."""
+    """The right answers for [finding]. Those for [timeline] are `questions.right_answers`."""
     return {
         "finding.file": meant.file,
         "finding.line": meant.line,
@@ -199,12 +212,24 @@ def right_answers(meant: Suspect) -> dict[str, object]:
     }
 
 
+COMMON_MISTAKES = (
+    Mistake("the time of another line", {"finding.line": 1}, "line"),
+    Mistake("the right line of another file", {"finding.file": "model.py"}, "line"),
+    Mistake("a name that does not exist", {"finding.behind": "ampere_sgemm_128x64_tn"}, "behind"),
+    Mistake("a letter that every name contains", {"finding.behind": "e"}, "behind"),
+    Mistake("another size", {"finding.size": 123456.0}, "size"),
+    Mistake("no cause written down", {"fix.cause": ""}, "explanation"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ClinicExercise(Exercise):
     """An exercise with a planted defect and a goal, which the recording script also needs."""
 
     defect: Defect | None = None
     goal: Goal | None = None
+    questions: tuple[TimelineNumber, ...] = ()
+    after: tuple[After, ...] = ()
 
 
 def exercise(
@@ -214,22 +239,28 @@ def exercise(
     goal: Goal,
     rules: tuple[str, ...],
     more_mistakes: tuple[Mistake, ...] = (),
+    asked: tuple[TimelineNumber, ...] = (),
+    after: tuple[After, ...] = (),
 ) -> ClinicExercise:
+    """`asked`: numbers of the timeline that the learner reads as well. `after`: what a recording of the
+    repaired program must show.
+    """
     line = entry(name)
-    mistakes = (
-        Mistake("the time of another line", {"finding.line": 1}, "line"),
-        Mistake("the right line of another file", {"finding.file": "model.py"}, "line"),
-        Mistake("a name that does not exist", {"finding.behind": "ampere_sgemm_128x64_tn"}, "behind"),
-        Mistake("a letter that every name contains", {"finding.behind": "e"}, "behind"),
-        Mistake("another size", {"finding.size": 123456.0}, "size"),
-        Mistake("no cause written down", {"fix.cause": ""}, "explanation"),
-    )
-    judge_findings: Callable[[Path, Answers], list[GradedCheck]] = lambda folder, given: findings(  # noqa: E731
-        defect, line, folder, given
-    )
-    judge_repair: Callable[[Path, Answers], list[GradedCheck]] = lambda folder, _: program_repair.checks(  # noqa: E731
-        line.folder / PROGRAM, folder / PROGRAM, goal
-    )
+
+    def judge_findings(folder: Path, given: Answers) -> list[GradedCheck]:
+        checks = findings(defect, line, folder, given)
+        if not asked:
+            return checks
+        usable = checks[0].status is CheckStatus.PASSED
+        trace = given.text("trace")
+        path = folder / trace if trace else line.folder / defect.recording
+        more = questions.checks(asked, path if usable else None, given)
+        return [*checks[:-1], *more, checks[-1]] if usable else [*checks, *more]
+
+    def judge_repair(folder: Path, given: Answers) -> list[GradedCheck]:
+        checks = program_repair.checks(line.folder / PROGRAM, folder / PROGRAM, goal)
+        return [*checks, *questions.after_checks(after, folder, given, line.folder / defect.recording)]
+
     return ClinicExercise(
         entry=line,
         question=question,
@@ -239,7 +270,9 @@ def exercise(
         program=(PROGRAM,),
         recording=STARTER,
         rules=rules,
-        mistakes=(*mistakes, *more_mistakes),
+        mistakes=(*COMMON_MISTAKES, *more_mistakes),
         defect=defect,
         goal=goal,
+        questions=asked,
+        after=after,
     )

@@ -7,7 +7,7 @@ import enum
 import importlib.util
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiling_lab.exercises.answers import Answers
@@ -22,9 +22,12 @@ class Need(enum.Enum):
     NSYS = "nsys"
     NCU = "ncu"
     NVCC = "nvcc"
+    JAX = "jax"
 
     def missing(self) -> str:
         """Why this machine does not have it; empty if it does. Asking about GPUs imports torch."""
+        if self is Need.JAX:
+            return "" if importlib.util.find_spec("jax") else "JAX is not installed (pip install jax)"
         if self in (Need.NSYS, Need.NCU, Need.NVCC):
             return "" if shutil.which(self.value) else f"{self.value} is not on the PATH"
         wanted = 2 if self is Need.TWO_GPUS else 1
@@ -97,6 +100,8 @@ class Mistake:
     """Wrong answers that replace the right ones, by dotted key of answer.toml."""
     rejected_by: str
     """The name of the check that must fail."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files of the solution that are replaced, with their text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +115,25 @@ class Exercise:
     findings: Callable[[Path, Answers], list[GradedCheck]]
     """Grades the learner's answers about the recording named in answer.toml."""
     repair: Callable[[Path, Answers], list[GradedCheck]]
-    """Grades the learner's changed program."""
+    """Grades the learner's changed program; without one there is nothing to check."""
     program: tuple[str, ...]
-    """The script to record, with its arguments."""
+    """The script to record, with its arguments; empty: the exercise works on recordings that exist."""
     recording: str
-    """A recording from an H200, for learners without a GPU: a file in the folder."""
-    rules: tuple[str, ...]
-    """The rules of `check` that find the planted cause in the starter's recording; one is enough."""
+    """A recording of ours, for learners without what it needs: a file in the folder. Empty: it needs none."""
+    rules: tuple[str, ...] = ()
+    """The rules of `check` that find the planted cause in the starter's recording; one is enough. Empty: no
+    cause is planted."""
     mistakes: tuple[Mistake, ...] = ()
+    record_options: tuple[str, ...] = ()
+    """Options of `record` for this program."""
+    writes: str = ""
+    """The trace that the program itself writes, for exercises without our recorder."""
+    counters: tuple[str, ...] = ()
+    """The hardware counters that ncu collects; with them `profile` runs ncu, and a recording is its CSV."""
+    look: str = "lines"
+    """The command that shows a recording of it first, of profiling-lab or `python ...`."""
+    sources: tuple[str, ...] = ()
+    """Programs in solutions/ that learners must not see before: the worked answer shows them in full."""
 
     @property
     def number(self) -> int:

@@ -103,7 +103,8 @@ def _status(entry: Entry, exercise: Exercise | None) -> _Status:
     head = (entry.label, entry.module, entry.aliases[0])
     if exercise is None:
         return _Status(*head)
-    code = [name for name in exercise.starter if name.endswith((".py", ".cu", ".sh"))]
-    traces = len(list((entry.folder / RECORDED).glob("*.sqlite")))
-    status = "ready" if traces else "recording to come"
+    code = [name for name in exercise.starter if name.endswith((".py", ".cu", ".sh", ".sql"))]
+    recorded = entry.folder / RECORDED
+    traces = sum(len([*recorded.glob(kind)]) for kind in ("*.sqlite", "*.csv", "*.json.gz"))
+    status = "ready" if traces or not exercise.recording else "recording to come"
     return _Status(*head, "README.md", ", ".join(code), str(traces), status)

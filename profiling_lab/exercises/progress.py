@@ -33,7 +33,8 @@ class StartedExercise:
 
     @property
     def state(self) -> str:
-        return "passed" if self.passed else f"checked {self.checks} times" if self.checks else "started"
+        checked = "checked once" if self.checks == 1 else f"checked {self.checks} times"
+        return "passed" if self.passed else checked if self.checks else "started"
 
 
 @dataclass

@@ -14,13 +14,16 @@ from typing import Literal
 
 import numpy as np
 
+from profiling_lab.analysis.gaps.gaps import gaps
 from profiling_lab.analysis.lines import lines
+from profiling_lab.analysis.lines_host import host_lines
 from profiling_lab.analysis.syncs import syncs
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, MemoryKind
 
-Effect = Literal["share", "kernels", "waits"]
+CALLERS = 4  # frames that may be on the same line: a comprehension, a generator, their function
+Effect = Literal["share", "kernels", "waits", "idle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,9 @@ def operations(
         columns = trace.operations
         weight = columns.duration_ns[rows] if weigh == "time" else np.ones(len(rows), dtype=np.int64)
         if names == "memory":
-            texts = [MemoryKind(kind).name.lower() for kind in columns.source_memory[rows].tolist()]
+            source, target = columns.source_memory[rows], columns.target_memory[rows]
+            host_side = np.where(source == MemoryKind.DEVICE, target, source)
+            texts = [MemoryKind(kind).name.lower() for kind in host_side.tolist()]
         else:
             texts = [columns.names[name] for name in columns.name[rows].tolist()]
         table = {
@@ -86,6 +91,52 @@ def waits(trace: Trace) -> list[Suspect]:
             {**before, row.api: before.get(row.api, 0.0) + number},
         )
     return _ranked(list(found.values()))
+
+
+def idle(trace: Trace) -> list[Suspect]:
+    """Candidates by the idle time of the GPU inside of steps. The effect is a column of `gaps`, in ms per
+    step; the names are the causes.
+    """
+    found: dict[tuple[str, int], Suspect] = {}
+    for row in gaps(trace).rows:
+        if row.frame is None or not row.in_steps_ns or row.per_step_ns is None:
+            continue
+        key, old = (row.frame.file, row.frame.line), found.get((row.frame.file, row.frame.line))
+        before = old.names if old else {}
+        found[key] = Suspect(
+            PurePath(row.frame.file).name,
+            row.frame.line,
+            row.frame.function,
+            (old.weight if old else 0.0) + row.in_steps_ns,
+            max(old.effect if old else 0.0, row.per_step_ns / 1e6),
+            {**before, row.cause: before.get(row.cause, 0.0) + row.in_steps_ns},
+        )
+    return _ranked(list(found.values()))
+
+
+def host_samples(trace: Trace) -> list[Suspect]:
+    """Candidates by the samples of Python stacks; the effect is a column of `lines --host`, the names are
+    the functions of the lines that called it.
+    """
+    callers: dict[tuple[str, int], dict[str, float]] = {}
+    for row in host_lines(trace, depth=CALLERS).rows:
+        of_line = callers.setdefault((row.file, row.line), {})
+        outside = [each for each in row.callers if (each.file, each.line) != (row.file, row.line)]
+        name = outside[0].function.partition(".<locals>.<")[0] if outside else "<module>"
+        of_line[name] = of_line.get(name, 0.0) + row.samples
+    return _ranked(
+        [
+            Suspect(
+                PurePath(row.file).name,
+                row.line,
+                row.function,
+                float(row.samples),
+                100 * row.share_frac,
+                callers[row.file, row.line],
+            )
+            for row in host_lines(trace).rows
+        ]
+    )
 
 
 def _suspects(

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from profiling_lab.errors import UsageError
-from profiling_lab.exercises import answers, find
+from profiling_lab.exercises import answers, find, ncu_profile
 from profiling_lab.exercises.exercise import Exercise, Grading
 
 SOLUTIONS = "solutions"
@@ -65,7 +65,7 @@ def solved_files(exercise: Exercise) -> list[Path]:
 
 
 def worked_answer(exercise: Exercise) -> str:
-    """The notes of the solution, and its diff to the starter."""
+    """The notes of the solution, its diff to the starter, and the programs that learners have not seen."""
     parts = [(exercise.folder / SOLUTIONS / NOTES).read_text(encoding="utf-8")]
     for path in solved_files(exercise):
         before, after = (
@@ -75,6 +75,10 @@ def worked_answer(exercise: Exercise) -> str:
         parts.append(
             "".join(difflib.unified_diff(before, after, f"starter/{path.name}", f"solved/{path.name}"))
         )
+    for name in exercise.sources:
+        text = (exercise.folder / SOLUTIONS / name).read_text(encoding="utf-8").splitlines()
+        numbered = (f"{number:4} {line}".rstrip() for number, line in enumerate(text, 1))
+        parts.append("\n".join((f"--- {name}", *numbered)) + "\n")
     return "\n".join(parts)
 
 
@@ -114,25 +118,38 @@ def check_repair(folder: Path) -> tuple[Exercise, Grading]:
 
 
 def record_command(exercise: Exercise, folder: Path) -> tuple[str, ...]:
-    """The arguments of profiling-lab that record the program of the copy. Existing recordings are kept:
-    the new one gets the next number.
+    """The command that records the program of the copy. Existing recordings are kept: the new one gets the
+    next number. A program that writes a trace itself is just run.
     """
+    if exercise.writes:
+        return ("python", *exercise.program)
+    kind = "csv" if exercise.counters else "sqlite"
     number = 1
-    while (folder / f"run{number}.sqlite").exists():
+    while (folder / f"run{number}.{kind}").exists():
         number += 1
-    return ("record", "-o", f"run{number}.sqlite", *exercise.program)
+    if exercise.counters:
+        return ncu_profile.command(exercise.program, exercise.counters, f"run{number}.csv")
+    output = ("-o", f"run{number}.sqlite")
+    return ("profiling-lab", "record", *output, *exercise.record_options, *exercise.program)
 
 
-def record(command: tuple[str, ...], folder: Path) -> tuple[int, Path | None]:
+def record(exercise: Exercise, command: tuple[str, ...], folder: Path) -> tuple[int, Path | None]:
     """Record, and write the recording's name into answer.toml. Returns the program's exit code, and the
     recording if there is one.
     """
+    if exercise.counters:
+        report = folder / command[command.index("--log-file") + 1]
+        status = ncu_profile.run(command, folder, report)
+        if report.is_file():
+            use_trace(folder, report.name)
+        return status, report if report.is_file() else None
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    ours = () if exercise.writes else ("-m", "profiling_lab")
     status = subprocess.run(
-        (sys.executable, "-m", "profiling_lab", *command), cwd=folder, env={**os.environ, "PYTHONPATH": path}
+        (sys.executable, *ours, *command[1:]), cwd=folder, env={**os.environ, "PYTHONPATH": path}
     ).returncode
-    recording = folder / command[2]
-    if not recording.is_file():
+    recording = folder / (exercise.writes or command[command.index("-o") + 1])
+    if not recording.is_file() or (exercise.writes and status):  # the trace of an earlier run
         return status, None
     use_trace(folder, recording.name)
     return status, recording

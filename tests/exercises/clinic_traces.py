@@ -6,7 +6,7 @@ with each the answers that follow from them by hand.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builders import TraceBuilder
@@ -28,6 +28,8 @@ class Made:
     """text of the line to blame"""
     behind: str
     size: float
+    timeline: dict[str, float] = field(default_factory=dict)
+    """the answers for [timeline]"""
 
 
 def transfers(builder: TraceBuilder, at: Callable[..., str]) -> None:
@@ -86,7 +88,87 @@ def unfolded(builder: TraceBuilder, at: Callable[..., str]) -> None:
     builder.launch(ELEMENTWISE.format("ClampFunctor"), 1 * MS, stack=where)
 
 
+def host_work(builder: TraceBuilder, at: Callable[..., str]) -> None:
+    """Five steps of 1 ms of kernels, a wait, 5 ms of the host alone before each of two copies."""
+    log = at("sizes.append(", "weight_sizes")
+    for step in range(5):
+        begin = builder.now_ns
+        builder.launch("sgemm", 1 * MS, stack=at("loss = F.cross_entropy(", "train"))
+        builder.call(
+            "cudaDeviceSynchronize_v3020", stack=at("torch.cuda.synchronize()", "finish"), call_ns=1 * MS
+        )
+        builder.gap(1 * MS)
+        for _ in range(2):
+            builder.gap(5 * MS)
+            builder.copy(
+                "DtoH", 500 * US, stack=log, size_bytes=4_000_000, source=2, target=PAGEABLE, call_ns=500 * US
+            )
+            builder.gap(500 * US)
+        builder.range(f"step {step}", begin, builder.now_ns)
+
+
+def one_stream(builder: TraceBuilder, at: Callable[..., str]) -> None:
+    for _ in range(10):
+        copied = at("x = signal.to(", "Classifier.forward")
+        builder.copy("HtoD", 100 * US, stack=copied, size_bytes=4_000_000, source=PINNED, target=2)
+        builder.launch(
+            ELEMENTWISE.format("MulFunctor"), 10 * US, blocks=1024, stack=at("x = x * gain", "Tower.forward")
+        )
+        builder.launch(
+            "layer_norm_kernel", 380 * US, blocks=4, stack=at("x = F.layer_norm(", "Tower.forward")
+        )
+        builder.launch(
+            ELEMENTWISE.format("GeluFunctor"),
+            10 * US,
+            blocks=1024,
+            stack=at("x = F.gelu(x)", "Tower.forward"),
+        )
+
+
+def both_ways(builder: TraceBuilder, at: Callable[..., str]) -> None:
+    size = {"size_bytes": 8 << 20}
+    for _ in range(5):
+        builder.launch("sgemm", 1 * MS, stack=at("x = F.gelu(layer(x))", "Network.forward"))
+        builder.copy(
+            "DtoH",
+            6 * MS,
+            stack=at("return tensor.cpu()", "Offload.keep"),
+            source=2,
+            target=PAGEABLE,
+            call_ns=8 * MS,
+            **size,
+        )
+        builder.gap(8 * MS)
+        builder.copy(
+            "HtoD",
+            1 * MS,
+            stack=at("return kept.to(", "Offload.fetch"),
+            source=PAGEABLE,
+            target=2,
+            call_ns=2 * MS,
+            **size,
+        )
+        builder.gap(2 * MS)
+
+
 MADE = {
+    "timeline-basics": Made(
+        host_work, "sizes.append(", "host code", 5.0, {"idle": 83.4, "compute_ms": 1.0, "device_waits": 5}
+    ),
+    "kernel-overlap": Made(
+        one_stream,
+        "x = F.layer_norm(",
+        "layer_norm_kernel",
+        76.0,
+        {"blocks": 4, "at_once": 1.0, "copies_alone_ms": 1.0},
+    ),
+    "memory-timeline": Made(
+        both_ways,
+        "return tensor.cpu()",
+        "pageable",
+        75.0,
+        {"to_host_mib": 40.0, "to_host_gb_s": 1.049, "to_device_gb_s": 4.194},
+    ),
     "host-to-device": Made(transfers, "x = x.to(", "pageable", 83.3),
     "many-small-kernels": Made(small_kernels, "part = part * scale", "MulFunctor", 100),
     "memory-bandwidth": Made(passes, "return 0.5 * h", "vectorized_elementwise_kernel<MulFunctor>", 60.0),
@@ -128,4 +210,5 @@ def answers_to(slug: str) -> dict[str, object]:
         "finding.size": made.size,
         "fix.cause": "I saw it",
         "fix.change": "I changed it",
+        **{f"timeline.{key}": value for key, value in made.timeline.items()},
     }

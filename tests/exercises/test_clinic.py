@@ -11,11 +11,12 @@ from builders import TraceBuilder
 from exercises.clinic_traces import MADE, answers_to, line_of, made_trace
 
 from profiling_lab.cli import build_parser, main
-from profiling_lab.exercises import catalogue, find, program_repair, workspace
+from profiling_lab.exercises import catalogue, clinic, find, program_repair, questions, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import ClinicExercise, right_answers, truth
 from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Mistake, Need
 from profiling_lab.exercises.program_repair import Goal, judged
+from profiling_lab.exercises.suspects import Suspect
 from profiling_lab.rules import RULES
 from profiling_lab.rules.run import run
 from profiling_lab.trace import Trace
@@ -43,13 +44,28 @@ def test_what_a_learner_reads_from_the_tables_is_right(exercise: ClinicExercise,
 
 @pytest.mark.parametrize(
     ("exercise", "mistake"),
-    [pytest.param(e, m, id=f"{e.slug}: {m.why}") for e in CLINIC for m in e.mistakes],
+    [
+        pytest.param(e, m, id=f"{e.slug}: {m.why}")
+        for e in CLINIC
+        for m in e.mistakes
+        if "fix.after" not in m.answer  # about the repair
+    ],
 )
 def test_wrong_answers_are_rejected(exercise: ClinicExercise, mistake: Mistake, tmp_path: Path) -> None:
     made_trace(exercise.slug, tmp_path / "run.sqlite")
     given = Answers({**answers_to(exercise.slug), **mistake.answer})
     failed = {c.name for c in exercise.findings(tmp_path, given) if c.status is CheckStatus.FAILED}
     assert failed == {mistake.rejected_by}
+
+
+def test_a_name_that_is_a_part_of_another_one_can_be_given_in_full(tmp_path: Path) -> None:
+    """ "host code" is a cause, and a part of the cause "host code after a wait"."""
+    exercise = find("timeline-basics")
+    assert isinstance(exercise, ClinicExercise) and exercise.defect is not None
+    suspect = Suspect("train.py", 1, "train", 100.0, 1.0, {"host code": 99.0, "host code after a wait": 1.0})
+    for given, status in (("Host code", CheckStatus.PASSED), ("after a wait", CheckStatus.FAILED)):
+        check = clinic._behind(exercise.defect, Answers({"finding.behind": given}), suspect)
+        assert check.status is status, check
 
 
 @every_exercise
@@ -100,6 +116,8 @@ def test_the_answer_key_of_the_recording_script_reads_the_same(
     key, by_hand = right_answers(found[0]), answers_to(exercise.slug)
     for name in ("finding.file", "finding.line", "finding.size"):
         assert key[name] == by_hand[name]
+    timeline = questions.right_answers(exercise.questions, tmp_path / "run.sqlite")
+    assert timeline == pytest.approx({name: by_hand[name] for name in timeline}, rel=1e-3)
 
 
 @every_exercise
@@ -107,7 +125,12 @@ def test_check_names_the_planted_line(exercise: ClinicExercise, tmp_path: Path) 
     with Trace.open(made_trace(exercise.slug, tmp_path / "run.sqlite")) as trace:
         found = run(trace, RULES).findings
     line = line_of(exercise.slug, MADE[exercise.slug].line)
-    named = {f.rule for f in found if f.place and f.place.line == line}
+    named = {
+        f.rule
+        for first in found
+        for f in (first, *first.effects)  # what a finding explains is told with it
+        if f.place and f.place.line == line
+    }
     assert named & set(exercise.rules), [(f.rule, f.place) for f in found]
 
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E14: is this benchmark fair?"""

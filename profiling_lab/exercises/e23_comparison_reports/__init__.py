@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E23: what changed between two recordings, and what is only noise?"""

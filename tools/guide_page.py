@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill the pages in docs/guide from the recordings, programs and results in the repository.
+
+python tools/guide_page.py            # rewrites the marked blocks, and docs/guide/roofline.svg
+python tools/guide_page.py --check    # exit code 1 if one of them is not what the files say today
+
+Three marks, each above the block that it fills: `prints: COMMAND`, what a command prints of the recordings of
+`recordings`; `source: FILE FUNCTION`, code of an exercise; `figures: NAME`, a table of benchmark results.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from os.path import relpath
+from pathlib import Path
+from statistics import median
+
+from analysis_page import with_prints
+from benchmark_tables import BLOCKS, RESULTS, Line, base, every_line, newest_run, table
+
+from profiling_lab.exercises import entries
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO / "benchmarks"))
+
+from svg_charts import Line as Drawn  # noqa: E402
+from svg_charts import Panel, Point, draw_panels  # noqa: E402
+
+PAGES = sorted((REPO / "docs" / "guide").rglob("*.md"))
+PICTURE = REPO / "docs" / "guide" / "roofline.svg"
+EXERCISES = REPO / "profiling_lab" / "exercises"
+CLINIC = [
+    EXERCISES / each.package
+    for each in entries()
+    if each.module == "07-bottleneck-clinic" and (EXERCISES / each.package / "recorded/console.txt").is_file()
+]
+_SOURCE = re.compile(r"<!-- source: (?P<file>\S+) (?P<name>[\w.]+) -->\n```python\n.*?```\n", re.DOTALL)
+_FIGURES = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->\n", re.DOTALL)
+_REPAIR = re.compile(r"speed: passed: ([\d.]+ ms) per step before, ([\d.]+ ms) after: ([\d.]+) times")
+ROWS, D = 8192, 4096
+"""The size at which heavy_layer.py times bare GEMMs long enough to reach the GPU's rate."""
+FLOPS = 2 * D * D * (2 * D + ROWS)
+"""Of its forward: two products of the weights, then one with the rows."""
+
+
+def recordings(folder: Path) -> None:
+    """before.sqlite and after.sqlite of every recorded repair, the demo's run.sqlite, and ddp, a job."""
+    for exercise in CLINIC:
+        (folder / exercise.name[:3]).mkdir()
+        for side, name in (("before", "starter"), ("after", "solution")):
+            recorded = exercise / "recorded" / f"{name}_h200.sqlite"
+            if recorded.is_file():
+                shutil.copy(recorded, folder / exercise.name[:3] / f"{side}.sqlite")
+    recorded = EXERCISES / "e17_python_backtrace" / "recorded"
+    shutil.copy(recorded / "demo_h200.sqlite", folder / "run.sqlite")
+    for side in ("before", "after"):
+        shutil.copy(REPO / "docs" / "fast_ops" / f"{side}_h200.sqlite", folder / f"{side}.sqlite")
+    shutil.copytree(REPO / "tests" / "data" / "ddp_h200", folder / "ddp")
+
+
+def source(file: str, name: str) -> str:
+    """A function, method or class of an exercise's program, as it is written there."""
+    text = (EXERCISES / file).read_text()
+    node: ast.AST = ast.parse(text)
+    for part in name.split("."):
+        (node,) = (each for each in getattr(node, "body", ()) if getattr(each, "name", None) == part)
+    assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return "\n".join(line[node.col_offset :] for line in lines)
+
+
+def clinic(which: str = "") -> list[str]:
+    """What each repair was worth: the judge of the exercise on an H200, original and repair in turns."""
+    rows = []
+    for exercise in (each for each in CLINIC if each.name.startswith(which)):
+        found = _REPAIR.search((exercise / "recorded" / "console.txt").read_text())
+        if found:
+            number, name = exercise.name.split("_", 1)
+            rows.append((f"{number.upper()} `{name.replace('_', '-')}`", *found.groups()))
+    return table(("exercise, on an H200", "step before", "step after", "times as fast"), rows)
+
+
+def selected(lines: list[Line], provider: str, metric: str, **case: object) -> list[Line]:
+    """The lines of a provider and a metric whose case has these values."""
+    return [
+        line
+        for line in lines
+        if (line["provider"], line["metric"]) == (provider, metric) and case.items() <= line["case"].items()
+    ]
+
+
+def _gemm_rates() -> dict[str, Line]:
+    """The last line of the bare GEMMs of heavy_layer for each dtype, with `rate` in TFLOP/s added."""
+    lines = selected(every_line("heavy_layer"), "products", "time", rows=ROWS, d=D, direction="forward")
+    return {line["case"]["dtype"]: line | {"rate": FLOPS / line["value"] * 1e-3} for line in lines}
+
+
+def _copy_tb_per_s() -> float:
+    return median(line["value"] * 1e-3 for line in selected(newest_run("layer_norm_gelu"), "copy", "rate"))
+
+
+def ridge() -> list[str]:
+    """The intensity from which the arithmetic units are the limit, from rates that were measured."""
+    rates, copy = _gemm_rates(), _copy_tb_per_s()
+    rows = [
+        (name, f"{line['rate']:.0f} TFLOP/s", f"{copy:.2f} TB/s", f"{line['rate'] / copy:.0f} FLOP/byte")
+        for name, line in rates.items()
+    ]
+    text = f"GEMMs of {ROWS} x {D} x {D} and a copy in memory. {base(list(rates.values()), 'heavy_layer')}, "
+    text += f"{base(newest_run('layer_norm_gelu'), 'layer_norm_gelu')}:"
+    return [text, "", *table(("dtype", "GEMM", "copy, read + written", "ridge point"), rows)]
+
+
+def roofline() -> str:
+    """Operations of this package under the rates that this GPU reaches in bf16."""
+    peak, copy = float(_gemm_rates()["bfloat16"]["rate"]), _copy_tb_per_s()
+    forward = {"direction": "forward", "dtype": "bfloat16"}
+    norm_gelu, points = newest_run("layer_norm_gelu"), {}
+    for provider, name in (("ours", "fused"), ("eager", "eager")):
+        (line,) = selected(norm_gelu, provider, "rate", d=D, **forward)
+        # 10 FLOP an element, 2 bytes read and 2 written: estimate_arithmetic_intensity's count
+        points[f"layer norm and GELU, {name}"] = Point(2.5, line["value"] * 1e-3 * 2.5)
+    for rows in (512, 16384):
+        (line,) = selected(
+            newest_run("attention"), "flash", "rate", rows=rows, head_dim=128, causal=False, **forward
+        )
+        points[f"flash_attention, {rows} rows"] = Point(rows / 2, line["value"])
+    line = selected(every_line("heavy_layer"), "fast", "time", rows=ROWS, d=D, **forward)[-1]
+    moved_bytes = 2 * (2 * ROWS * D + 3 * D * D)
+    points["heavy_layer"] = Point(round(FLOPS / moved_bytes), FLOPS / line["value"] * 1e-3)
+    right = 2 * max(point.x for point in points.values())
+    roof = tuple(Point(x, min(peak, x * copy)) for x in (1, round(peak / copy), right))
+    lines = [Drawn("rates measured: copy, then GEMM", roof, dots=False)]
+    lines += [Drawn(name, (point,), joined=False) for name, point in points.items()]
+    note = f"{norm_gelu[0]['gpu']}, bf16, forward; bytes: each tensor moved once"
+    panel = Panel("memory-bound on the slope, compute-bound on the flat", tuple(lines))
+    labels = ("FLOP per byte of inputs and outputs", "TFLOP/s")
+    return str(draw_panels("Roofline", note, [[panel]], *labels, log_y=True))
+
+
+def sampling() -> list[str]:
+    """What periodic samples of all Python stacks cost."""
+    lines = [line for line in newest_run("recorder_sampling") if line["metric"] == "overhead"]
+    rows = [(line["provider"], f"{line['value']:.3f} x") for line in lines]
+    text = f"On top of a recording without samples. {base(lines, 'recorder_sampling')}:"
+    return [text, "", *table(("record --sample-python", "step time"), rows)]
+
+
+OWN: dict[str, Callable[[], list[str]]] = {"clinic": clinic, "ridge": ridge, "sampling": sampling}
+OWN |= {exercise.name[:3]: partial(clinic, exercise.name[:3]) for exercise in CLINIC}
+
+
+def filled(page: Path, folder: Path) -> str:
+    def figures(match: re.Match[str]) -> str:
+        name = match["name"]
+        text = "\n".join((OWN | BLOCKS)[name]()).replace("(results:", f"({relpath(RESULTS, page.parent)}/")
+        return f"<!-- figures: {name} -->\n{text}\n<!-- end of figures -->\n"
+
+    def code(match: re.Match[str]) -> str:
+        text = source(match["file"], match["name"])
+        return f"<!-- source: {match['file']} {match['name']} -->\n```python\n{text}\n```\n"
+
+    return with_prints(_SOURCE.sub(code, _FIGURES.sub(figures, page.read_text())), folder)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as name:
+        recordings(Path(name))
+        now = {page: filled(page, Path(name)) for page in PAGES} | {PICTURE: roofline()}
+    stale = [path for path, text in now.items() if not path.is_file() or path.read_text() != text]
+    if "--check" in sys.argv[1:]:
+        sys.stderr.writelines(f"{path.relative_to(REPO)}\n" for path in stale)
+        return int(bool(stale))
+    for path in stale:
+        path.write_text(now[path])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the errors of `roofline` by kind of operator from the results of benchmarks/roofline_accuracy.py.
+
+python tools/roofline_error.py            # writes model_error.json and the table of docs/roofline.md
+python tools/roofline_error.py --check    # exit code 1 if they are not what the results say
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+RESULTS = REPO / "benchmarks" / "results" / "roofline_accuracy.jsonl"
+ERRORS = REPO / "profiling_lab" / "analysis" / "roofline" / "model_error.json"
+PAGE = REPO / "docs" / "roofline.md"
+_BLOCK = re.compile(r"(<!-- roofline error -->\n).*?(<!-- end of roofline error -->)", re.DOTALL)
+MODEL = "model"
+
+Values = dict[str, float]
+
+
+def pairs(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Values]]:
+    """By case the counted and the measured values; of a case that was measured twice the later ones."""
+    found: dict[tuple[str, ...], dict[str, Values]] = {}
+    for line in lines:
+        case = tuple(line["case"][name] for name in ("kind", "op", "shape", "dtype"))
+        found.setdefault(case, {}).setdefault(line["provider"], {})[line["metric"]] = line["value"]
+    return {case: both for case, both in found.items() if {"modelled", "ncu"} <= set(both)}
+
+
+def error(counted: float, measured: float) -> float | None:
+    """None: there is nothing to compare with."""
+    return abs(counted - measured) / measured if measured else None
+
+
+def errors_of(case: dict[str, Values]) -> tuple[float | None, float | None]:
+    """Of the bytes, and of the FLOPs where they are counted."""
+    counted, measured = case["modelled"], case["ncu"]
+    moved = [values["read_bytes"] + values["written_bytes"] for values in (counted, measured)]
+    flops = error(counted["flops"], measured.get("flops", 0.0)) if "flops" in counted else None
+    return error(*moved), flops
+
+
+def by_kind(found: dict[tuple[str, ...], dict[str, Values]]) -> dict[str, list[Any]]:
+    """[pairs, median error of bytes, of FLOPs or None, largest of bytes], the kinds in order."""
+    kinds: dict[str, list[tuple[float, float | None]]] = {}
+    for (kind, *_), case in found.items():
+        of_bytes, of_flops = errors_of(case)
+        if of_bytes is not None:
+            kinds.setdefault(kind, []).append((of_bytes, of_flops))
+    return {kind: summary(values) for kind, values in sorted(kinds.items())}
+
+
+def summary(values: list[tuple[float, float | None]]) -> list[Any]:
+    flops = [of_flops for _, of_flops in values if of_flops is not None]
+    of_bytes = [value for value, _ in values]
+    return [
+        len(values),
+        round(statistics.median(of_bytes), 4),
+        round(statistics.median(flops), 4) if flops else None,
+        round(max(of_bytes), 4),
+    ]
+
+
+def table(kinds: dict[str, list[Any]], everything: list[Any], facts: str) -> str:
+    rows = [
+        "| kind | pairs | bytes, median error | largest | FLOPs, median error |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for kind, (count, of_bytes, of_flops, most) in [*kinds.items(), ("**all operators**", everything)]:
+        flops = "-" if of_flops is None else f"{100 * of_flops:.1f} %"
+        rows.append(f"| {kind} | {count} | {100 * of_bytes:.1f} % | {100 * most:.0f} % | {flops} |")
+    loose = [kind for kind, (_, of_bytes, of_flops, _) in kinds.items() if max(of_bytes, of_flops or 0) > 0.2]
+    named = f"\nOver 20 %: {', '.join(loose)}.\n" if loose else "\nNo kind is over 20 %.\n"
+    return "\n".join([facts, "", *rows]) + "\n" + named
+
+
+def made(lines: list[dict[str, Any]], page: str) -> tuple[str, str]:
+    """model_error.json and the page."""
+    found = pairs(lines)
+    operators = {case: both for case, both in found.items() if case[0] != MODEL}
+    kinds = by_kind(operators)
+    if not kinds:
+        return json.dumps({"kinds": {}}) + "\n", _BLOCK.sub(r"\1Not measured yet.\n\2", page)
+    first = lines[-1]
+    facts = f"{first['gpu']}, driver {first['driver']}, torch {first['torch']}, {first['date'][:10]}, "
+    facts += f"at {first['git']} ([lines](../benchmarks/results/{RESULTS.name})):"
+    all_errors = [errors_of(case) for case in operators.values()]
+    everything = summary([(b, f) for b, f in all_errors if b is not None])
+    text = table(kinds, everything, facts)
+    models = {case: both for case, both in found.items() if case[0] == MODEL}
+    if models:
+        text += "\n" + of_models(models)
+    data = {"kinds": {kind: values[:3] for kind, values in kinds.items()}}
+    return json.dumps(data, indent=1) + "\n", _BLOCK.sub(lambda m: m[1] + text + m[2], page)
+
+
+def of_models(models: dict[tuple[str, ...], dict[str, Values]]) -> str:
+    rows = ["| training step | bytes, counted / measured | FLOPs, counted / measured |", "|---|---:|---:|"]
+    for (_, name, layers, _), case in sorted(models.items()):
+        counted, measured = case["modelled"], case["ncu"]
+        moved = [values["read_bytes"] + values["written_bytes"] for values in (counted, measured)]
+        flops = f"{counted['flops'] / measured['flops']:.3f}" if measured.get("flops") else "-"
+        rows.append(f"| {name}, {layers} | {moved[0] / moved[1]:.3f} | {flops} |")
+    return "Steps of whole models (`benchmarks/roofline_models.py`):\n\n" + "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.is_file() else []
+    data, page = made(lines, PAGE.read_text())
+    if "--check" in sys.argv[1:]:
+        return int(data != ERRORS.read_text() or page != PAGE.read_text())
+    ERRORS.write_text(data)
+    PAGE.write_text(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
