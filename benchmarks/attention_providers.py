@@ -31,7 +31,7 @@ ON_REQUEST += ("sdpa-cudnn-deterministic", "sdpa-flash-deterministic", "torch-va
 """Far slower than the rest, or slow to compile, or about another question: measured only where asked for."""
 
 PORTABLE = os.environ.get("PROFILING_LAB_ATTENTION_PATH") == "sm80"
-"""Whether this process takes flash_attention's portable path on any GPU; csrc/ops/attention/dispatch.cu"""
+"""Whether this process takes the portable path on any GPU; csrc/ops/attention/dispatch_cuda.cpp"""
 
 
 def heads_first(*tensors: Tensor) -> tuple[Tensor, ...]:

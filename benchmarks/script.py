@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from profiling_lab.errors import LabError
+from profiling_lab.recording.other_profilers import held_by
 
 
 def say(text: str) -> None:
@@ -16,7 +17,12 @@ def say(text: str) -> None:
 
 
 def run_script(main: Callable[[], int]) -> NoReturn:
-    """Ends with main's exit code; an error that the user can act on is its sentence and its own code."""
+    """Ends with main's exit code; an error that the user can act on is its sentence and its own code.
+
+    Says so where a profiler is attached: times are then not those of the program.
+    """
+    if reason := held_by():
+        say(f"warning: a profiler is attached to this benchmark: {reason}")
     try:
         code = main()
     except LabError as error:

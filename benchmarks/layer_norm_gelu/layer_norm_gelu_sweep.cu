@@ -2,6 +2,7 @@
 // The kernels of layer_norm_gelu in more configurations than the op uses, as a library for
 // layer_norm_gelu_sweep.py. Compile with -DPLAB_SWEEP_ELEMENT=__nv_bfloat16 (or __half, float); times nothing
 // itself. Needs sm_90.
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Entry {
 };
 
 using portable::fits;
+using portable::kernel_facts;
 using portable::plan_grid;
 
 /// Without a kernel where Config cannot do such rows.
@@ -37,7 +39,7 @@ Plan plan(int64_t rows, int64_t cols, int resident_threads, int waves, bool inte
   const int64_t threads = cols / (Tile::kElements * kBlocks);
   if (Config::Group::kIsWarp ? threads != kLanes : (threads <= 32 || threads > kMaxThreadsPerRow)) return {};
   if (threads * kRows > resident_threads || !fits<Config>(static_cast<int>(threads))) return {};
-  return plan_grid<Config, kKernel>(rows, cols, static_cast<int>(threads), waves, interleaved);
+  return plan_grid(kernel_facts<Config, kKernel>(static_cast<int>(threads)), rows, cols, waves, interleaved);
 }
 
 template <class Config>

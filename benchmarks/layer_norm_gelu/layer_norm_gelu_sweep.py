@@ -44,6 +44,7 @@ def build(dtype: str) -> Path:
         f"-gencode=arch=compute_{arch},code=sm_{arch}", f"-DPLAB_SWEEP_ELEMENT={ELEMENTS[dtype]}",
         "-shared", "-Xcompiler", "-fPIC", "-cudart", "static",
         "-o", str(target), str(HERE / "layer_norm_gelu_sweep.cu"),
+        str(HERE.parents[1] / "csrc" / "cuda" / "launch.cpp"),
     ]  # fmt: skip
     subprocess.run(command, check=True)
     return target

@@ -10,8 +10,9 @@ must not be older than its tracing:
   peers      torch.profiler and emit_nvtx around every other block
   processes  whole programs, each in a process of its own, that take turns: plain, once more plain (what two
              processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if there;
-             --peer leaves some out. Beside each recording: its CUDA calls and kernels in a step, what our
-             callback took for a call, and what both come to in a step
+             --peer leaves some out, and adds "profiling-lab record --budget 1%", whose blocks
+             should be longer than a window and its pause (--steps). Beside each recording: its CUDA calls and
+             kernels in a step, what our callback took for a call, and what both come to in a step
 
 A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
 short and many, since the step of a program bound by launches wanders by several per cent within seconds;
@@ -60,6 +61,9 @@ from script import run_script
 BENCHMARK = "recorder_overhead"
 HERE = Path(__file__).resolve().parent
 PLAIN = "plain"
+DORMANT = "profiling-lab record --dormant"  # no attach
+BUDGET = "profiling-lab record --budget 1%"
+OUTSIDE = "profiling-lab record, outside of its window"
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
 # cupti_stages.cpp's bits; every stage is compared with the first.
@@ -152,14 +156,12 @@ class Run:
                 self.add_ratio(name, timing, timings[base])
         return timings
 
-    def add_ratio(self, name: str, timing: Timing, base: Timing) -> None:
-        low, high = ratio_interval(timing, base)
-        for metric, value in (
-            ("overhead", ratio(timing, base)),
-            ("overhead_low", low),
-            ("overhead_high", high),
-        ):
-            self.results.add(BENCHMARK, self.case, name, metric, value, "ratio")
+    def add_ratio(self, name: str, timing: Timing, base: Timing, *, of_means: bool = False) -> None:
+        """of_means: a median does not see a cost that is in a few blocks only, such as a budget's windows."""
+        low, high = ratio_interval(timing, base, of_means=of_means)
+        metric = "overhead_mean" if of_means else "overhead"
+        for end, value in (("", ratio(timing, base, of_means=of_means)), ("_low", low), ("_high", high)):
+            self.results.add(BENCHMARK, self.case, name, f"{metric}{end}", value, "ratio")
 
 
 @contextmanager
@@ -297,7 +299,7 @@ def child(args: argparse.Namespace) -> int:
             return (time.perf_counter_ns() - begin) // int(args.steps)
 
         take_turns(args.turns, args.name, block)
-        if _recorder.recording() and "outside" not in args.name:
+        if _recorder.recording() and args.name not in (OUTSIDE, BUDGET):
             counts = {what: per_step(step, what) for what in ("calls", "kernels")}
             counts_file(args.turns, args.name).write_text(json.dumps(counts))
     return 0
@@ -323,7 +325,12 @@ def measure_processes(run: Run) -> None:
             )
             for i, name in enumerate(chosen)
         }
-        turns.wait_for(chosen)
+        try:
+            turns.wait_for(chosen, started)
+        except SystemExit:
+            for errors in sorted(folder.glob("*.txt")):
+                sys.stderr.write(errors.read_text())
+            raise
         samples: dict[str, list[int]] = {name: [] for name in chosen}
         end = time.perf_counter() + run.args.seconds
         while time.perf_counter() < end:
@@ -337,6 +344,7 @@ def measure_processes(run: Run) -> None:
             run.results.add_timing(BENCHMARK, run.case, name, timing, "step_time")
             if name != PLAIN:
                 run.add_ratio(name, timing, plain)
+                run.add_ratio(name, timing, plain, of_means=True)
         for process in started.values():  # they write their files
             process.wait(timeout=300)
         for name in chosen:
@@ -392,9 +400,15 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     for name, options in {
         "profiling-lab record": (),
         "profiling-lab record --no-stacks": ("--no-stacks",),
-        "profiling-lab record, outside of its window": never,
+        "profiling-lab record --no-samples": ("--no-samples",),
+        OUTSIDE: never,
     }.items():
         commands[name] = record(name, *options)
+    commands[DORMANT] = [sys.executable, "-m", "profiling_lab", "record", "--dormant", *program(DORMANT)]
+    if BUDGET in (run.args.peer or ()):
+        # A budget is a share of the time that passes, and most of that belongs to the other programs.
+        share = f"{1 / (len(run.args.peer) + 1):.4f}%"
+        commands[BUDGET] = record(BUDGET, "--budget", share)
     if nsys := shutil.which("nsys"):
         profile = [nsys, "profile", "--force-overwrite=true"]
         stacks = ("--trace=cuda,nvtx", "--python-backtrace=cuda", "--cudabacktrace=all:0")

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from subprocess import Popen
 from typing import TextIO
 
 
@@ -33,14 +35,23 @@ class Turns:
         self._socket.listen()
         self._lines: dict[str, TextIO] = {}
 
-    def wait_for(self, names: Iterable[str], seconds: float = 120) -> None:
-        self._socket.settimeout(seconds)
+    def wait_for(
+        self, names: Iterable[str], started: Mapping[str, Popen[bytes]], seconds: float = 120
+    ) -> None:
+        """Until all have connected. Ends this process with a sentence if one of them ends or time is up."""
+        self._socket.settimeout(1)
         waiting = set(names)
+        end = time.monotonic() + seconds
         while waiting:
             try:
                 connection, _ = self._socket.accept()
             except TimeoutError:
-                raise SystemExit(f"these did not begin: {', '.join(sorted(waiting))}") from None
+                for name in waiting:
+                    if (code := started[name].poll()) is not None:
+                        raise SystemExit(f"{name} ended with {code} before its first turn") from None
+                if time.monotonic() > end:
+                    raise SystemExit(f"these did not begin: {', '.join(sorted(waiting))}") from None
+                continue
             connection.settimeout(seconds)
             line = connection.makefile("rw", encoding="utf-8")
             name = line.readline().strip()
