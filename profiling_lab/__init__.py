@@ -53,9 +53,12 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("profiling-lab")
+        try:
+            return version("profiling-lab")
+        except PackageNotFoundError:  # a source tree on PYTHONPATH
+            return "unknown (not installed)"
     raise AttributeError(f"module 'profiling_lab' has no attribute {name!r}")
 
 

@@ -124,6 +124,9 @@ def cut_by_winners(
     and in it the one that started last. Pieces: window, start, end, activity (-1 none).
     """
 
+def numbering(values: _I64) -> tuple[_I32, _I64]:
+    """A number per row, and the distinct values, in order of appearance."""
+
 def statistics(
     key: _I32, value: _I64, keys: int
 ) -> tuple[_I64, _I64, _I64, _I64, _I64, npt.NDArray[np.float64]]:
@@ -143,6 +146,18 @@ def project(
 ) -> tuple[_I64, _I64, _I64, _I64]:
     """Per range of a thread the operations whose whole call lies inside: first start, last end, length of
     their union, and their number. The last five columns are per operation that has a call.
+    """
+
+def schedule(first: _I64, source: _I32, after_ns: _I64, late_ns: _I64, given_ns: _I64) -> tuple[_I64, _I32]:
+    """When each moment of a graph comes, and the dependency that decided (-1: none, it comes at `given_ns`).
+
+    The dependencies of moment m are the rows first[m] to first[m + 1] - 1: it comes `after_ns` after its
+    `source`, which is a moment before it, and `late_ns` (per moment) later than the last of them.
+    """
+
+def deciding_chain(source: _I32, time_ns: _I64, decided_by: _I32, last: int, until_ns: int) -> _I32:
+    """The dependencies that decided, from moment `last` backward to the first source at or before
+    `until_ns`.
     """
 
 class TextCodes:

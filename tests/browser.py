@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+WIDE = (1280, 800)
+PAINTED = "new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(1))))"
 PATIENCE_S = 120  # a slow machine takes long to start a browser; nothing is measured by this
 
 # Descriptors 3 and 4 are what the browser reads from and writes to; the pipes first move out of their way.
@@ -96,9 +98,10 @@ class Browser:
     def never_mind(self, identifier: str) -> None:
         self._call("Page.removeScriptToEvaluateOnNewDocument", identifier=identifier)
 
-    def open(self, page: Path) -> None:
-        """Load a file and wait until it says that it is ready."""
-        self._call("Page.navigate", url=page.resolve().as_uri())
+    def open(self, page: Path, place: str = "") -> None:
+        """Load a file and wait until it says that it is ready. place: what follows, such as `#lines`."""
+        self._call("Page.navigate", url="about:blank")  # a change of the place alone would load nothing
+        self._call("Page.navigate", url=f"{page.resolve().as_uri()}{place}")
         deadline = time.monotonic() + PATIENCE_S
         while self.run("document.documentElement?.dataset.ready ?? ''") == "":
             if time.monotonic() > deadline:
@@ -116,12 +119,19 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+    def drag(self, start: tuple[float, float], end: tuple[float, float], shift: bool = False) -> None:
         middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
         steps = (("mousePressed", start), ("mouseMoved", middle), ("mouseMoved", end), ("mouseReleased", end))
         for kind, (x, y) in steps:
             self._call(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=x,
+                y=y,
+                button="left",
+                buttons=1,
+                clickCount=1,
+                modifiers=8 if shift else 0,
             )
 
     def wheel(self, x: float, y: float, delta: float) -> None:
@@ -132,9 +142,10 @@ class Browser:
         self._call("Input.dispatchTouchEvent", type=kind,
                    touchPoints=[{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)])  # fmt: skip
 
-    def key(self, key: str) -> None:
-        text = {"text": key} if len(key) == 1 else {}
-        self._call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+    def key(self, key: str, text: str = "") -> None:
+        """text: what the key types, where that is not its name."""
+        typed = {"text": text or key} if text or len(key) == 1 else {}
+        self._call("Input.dispatchKeyEvent", type="keyDown", key=key, **typed)
         self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def screenshot(self, path: Path, whole: bool = False) -> None:
@@ -183,3 +194,10 @@ class Browser:
         message, _, self._left = self._left.partition(b"\0")
         answer: dict[str, Any] = json.loads(message)
         return answer
+
+
+def fresh(browser: Browser, page: Path, size: tuple[int, int] = WIDE, mobile: bool = False) -> None:
+    """Open a report page as a reader finds it."""
+    browser.resize(*size, mobile=mobile)
+    browser.open(page)
+    assert browser.run("document.documentElement.dataset.ready") == "yes"

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import os
 import shutil
 import signal
 import sys
@@ -11,6 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+with contextlib.suppress(ImportError):  # where no test of a property can run
+    import hypothesis
+
+    # A loaded machine may take long for an example; faulthandler_timeout ends what hangs.
+    hypothesis.settings.register_profile(
+        "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("any machine")
 
 REPO = Path(__file__).resolve().parents[1]
 CAPTURES = REPO / "tests" / "data" / "captures"
@@ -20,7 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-gpu",
         action="store_true",
-        help="fail, instead of skipping, every test that needs a GPU where there is none",
+        help="fail, instead of skipping, every test that needs a GPU where there is none "
+        "(tests of several GPUs are skipped where there is one)",
     )
 
 
@@ -45,6 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in the background with Ctrl-C ignored, and every child would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Workers that each use all cores wait for one another at the end of every parallel loop.
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     # Tests of a file share what they compiled; each process would compile it for itself.
     if getattr(config.option, "dist", "no") in ("load", "worksteal"):
         config.option.dist = "loadfile"
@@ -57,9 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not any(item.get_closest_marker(name) for item in items for name in wanted):
         return
     count, reason = _gpus()
+    required = 1 if config.getoption("--require-gpu") else 0
     for item in items:
         need = max((n for name, n in wanted.items() if item.get_closest_marker(name)), default=0)
-        if need > count and not config.getoption("--require-gpu"):
+        if need > max(count, required):
             item.add_marker(pytest.mark.skip(reason=reason or f"needs {need} GPUs, found {count}"))
 
 

@@ -13,10 +13,13 @@ from package_root import PACKAGE_ROOT
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 
 
-def assert_current(script: str, folder: Path) -> None:
-    """What tools/<script> writes is what the repository holds; run in a folder that holds nothing of it."""
+def assert_current(script: str, folder: Path, *names: str) -> None:
+    """What tools/<script> writes is what the repository holds; run in a folder that holds nothing of it.
+
+    names: the pages to look at, where the script has several.
+    """
     done = subprocess.run(
-        [sys.executable, str(TOOLS / script), "--check"],
+        [sys.executable, str(TOOLS / script), "--check", *names],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
         capture_output=True,

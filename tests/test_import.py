@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from package_root import PACKAGE_ROOT
 
+REPO = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "numpy", "pyarrow", "rich", "msgspec", "adbc_driver_sqlite")
 
 
@@ -55,6 +56,24 @@ def test_few_modules_are_loaded(statement: str, most: int) -> None:
     assert int(python(program % statement)) <= most
 
 
+def test_a_small_table_does_without_slow_modules() -> None:
+    """Each of them takes longer to import than a small recording to read."""
+    recording = PACKAGE_ROOT / "profiling_lab/exercises/e17_python_backtrace/recorded/demo_h200.sqlite"
+    slow = ("pyarrow.compute", "pyarrow.dataset", "numpy.ma", "torch", "pandas", "msgspec", "json")
+    program = f"import sys; from profiling_lab.cli import main; main(['lines', {str(recording)!r}])"
+    printed = python(f"{program}; print('LOADED', [name for name in {slow!r} if name in sys.modules])")
+    assert printed.partition("LOADED")[2].strip() == "[]"
+
+
+def test_a_command_loads_itself_alone() -> None:
+    program = "import sys; from profiling_lab.cli import main; main(['rules', 'bound'])"
+    printed = python(
+        f"{program}; print('LOADED', [n for n in sys.modules if n.startswith('profiling_lab.cli.')])"
+    )
+    commands = printed.partition("LOADED")[2]
+    assert "cli.rules" in commands and "cli.record" not in commands and "cli.lines" not in commands
+
+
 @pytest.mark.parametrize(
     ("name", "others"),
     [("trace.sqlite", ("kineto.source", "nsys.parquet_folder")), ("trace.json", ("nsys.source",))],
@@ -68,3 +87,16 @@ def test_a_command_loads_the_reader_of_its_file(tmp_path: Path, name: str, other
         "print('LOADED', [name for name in sys.modules if name.startswith('profiling_lab.trace.')])"
     ).partition("LOADED")[2]
     assert "formats" in loaded and not [other for other in others if other in loaded]
+
+
+def test_a_source_tree_has_a_version() -> None:
+    """`profiling-lab --version` of a clone that was never installed answers; -S hides what is installed."""
+    program = "import sys; sys.argv = ['profiling-lab', '--version']; import profiling_lab.cli as c; c.main()"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "profiling-lab unknown (not installed)\n", done.stderr

@@ -168,3 +168,18 @@ def test_cuda_on_without_nvcc_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
     assert done.returncode != 0
     assert "PROFILING_LAB_CUDA=ON, but no nvcc was found" in done.stderr
+
+
+def test_an_nvcc_that_cannot_compile_here_leaves_the_cpu_part(tmp_path: Path) -> None:
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("no cmake on the PATH: pip brings one for its own builds alone")
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho unsupported GNU version >&2\nexit 1\n")
+    nvcc.chmod(0o755)
+    command = [cmake, "-S", str(REPO), "-B", str(tmp_path / "build"), f"-DPROFILING_LAB_NVCC={nvcc}"]
+    command += ["-DPROFILING_LAB_ANALYSIS=OFF", "-DPROFILING_LAB_RECORDER=OFF"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    assert "unsupported GNU version" in done.stdout
+    assert f"_ops ON (CPU only; {nvcc} does not work here)" in done.stdout

@@ -48,7 +48,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_commands_exist() -> None:
-    named = set(re.findall(r"profiling-lab ([a-z]+)", README))
+    named = set(re.findall(r"profiling-lab ([a-z]+(?:-[a-z]+)*)", README))
     assert named <= set(COMMANDS), named - set(COMMANDS)
 
 

@@ -19,7 +19,7 @@ from profiling_lab.report import bottleneck, numbers
 from profiling_lab.report.coverage_text import coverage_data
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.kernels import kernels_report
-from profiling_lab.report.lines import lines_report
+from profiling_lab.report.lines.lines import lines_report
 from profiling_lab.report.screen.encoding import held_json
 from profiling_lab.report.screen.terminal import say
 from profiling_lab.report.table import ALWAYS, SCHEMA, SPARE, Report, Table, Unit, write
@@ -34,6 +34,7 @@ _FIELDS = (
     Field("function", "function", priority=SPARE),
     Field("forward_ns", "forward", Unit.NS),
     Field("backward_ns", "backward", Unit.NS),
+    Field("optimizer_ns", "optimizer", Unit.NS),
     Field("kernels", "kernels", Unit.COUNT, priority=SPARE),
     Field("share_frac", "of GPU time", Unit.FRAC, priority=ALWAYS),
 )
@@ -82,7 +83,8 @@ def _recorded(trace: Trace, found: Bottleneck, cost: Cost | None) -> list[str]:
 
 def _line_table(found: Bottleneck) -> Table:
     shown = found.lines[:LINES]
-    return table_of(_FIELDS, "place function forward_ns backward_ns kernels share_frac", shown, len(shown))
+    columns = "place function forward_ns backward_ns optimizer_ns kernels share_frac"
+    return table_of(_FIELDS, columns, shown, len(shown))
 
 
 def _rest(found: Bottleneck) -> list[str]:

@@ -30,7 +30,7 @@ FOLDER = REPO / "benchmarks" / "diagnosis"
 PROGRAMS = {path.stem: path for path in sorted((FOLDER / "programs").glob("*.py"))}
 TRUTH: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "truth.toml").read_text())
 # Causes that no rule names yet: what a better rule would say.
-NOT_YET = {"unfused_attention", "unfused_optimizer"}
+NOT_YET = {"unfused_optimizer"}
 
 
 @pytest.fixture
@@ -59,6 +59,7 @@ def test_lines_are_in_the_program_and_causes_have_a_name(name: str) -> None:
     assert bool(truth["causes"]) == bool(truth["lines"]) == (not name.startswith("healthy_"))
 
 
+PARTS = 6  # of all programs: a test on a busy machine should end before it counts as hanging
 # Runs every program twice, each in a fork of one process that has imported torch.
 ALL = """
 import json, os, runpy, sys
@@ -79,12 +80,13 @@ for path, *arguments in json.load(sys.stdin):
 """
 
 
-def test_programs_run_without_a_gpu() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_programs_run_without_a_gpu(part: int) -> None:
     """In a small configuration, as they are and mended, and both compute a loss."""
     pytest.importorskip("torch")
     runs = [
-        [str(path), *arguments]
-        for name, path in PROGRAMS.items()
+        [str(PROGRAMS[name]), *arguments]
+        for name in list(PROGRAMS)[part::PARTS]
         for arguments in ([], ["--mended"] if TRUTH[name]["causes"] else [])
     ]
     done = subprocess.run(
@@ -92,7 +94,7 @@ def test_programs_run_without_a_gpu() -> None:
         input=json.dumps(runs),
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=500,
         cwd="/",  # not the source tree, whose package may not be built
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "CUDA_VISIBLE_DEVICES": ""},
     )
@@ -142,6 +144,9 @@ def test_the_score_counts_causes_lines_gains_and_alarms(score: ModuleType, tmp_p
     assert row.predicted_ms == pytest.approx(10, rel=0.15) and row.measured_ms == 10.0
     row = scored("tokenize_in_the_loop", wrong, 30_000_000)
     assert (row.cause, row.line, row.gain) == (True, False, False), "three times what was measured"
+    assert row.saves_frac == pytest.approx(10 / 12) and row.counts
+    step_times["tokenize_in_the_loop"] = (12.0, 9.5)
+    assert not scored("tokenize_in_the_loop", right, 10_000_000).counts, "a fifth of the step"
     row = scored("healthy_logging", 1, 10_000_000)
     assert (row.cause, row.false_alarm) == (None, True)
     row = scored("healthy_logging", 1, 1_000)

@@ -53,6 +53,20 @@ def test_without_a_gpu_a_sentence_and_the_code_for_usage(
         machine("cuda:0")
 
 
+def test_a_profiler_that_is_attached_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_script = import_module("script").run_script
+    with pytest.raises(SystemExit) as end:
+        run_script(lambda: 0)
+    assert end.value.code == 0 and capsys.readouterr().err == ""
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
+    with pytest.raises(SystemExit) as end:
+        run_script(lambda: 3)
+    assert end.value.code == 3
+    assert "a profiler is attached to this benchmark" in capsys.readouterr().err
+
+
 def test_the_analysis_is_drawn_from_its_results(tmp_path: Path) -> None:
     rows = [
         {

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from profiling_lab.cli import module_of
+
 REPO = Path(__file__).resolve().parents[2]
 NOTEBOOK = REPO / "docs" / "notebook"
 LINES_AT_MOST = 150
@@ -62,6 +64,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(to), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_to_elsewhere_are_well_formed(page: Path) -> None:
+    """Of the form only: no test of ours may depend on other people's servers."""
+    for target in re.findall(r"\]\((http[^)]*)\)", prose(page)):
+        assert re.fullmatch(r"https://[a-z0-9.-]+\.[a-z]{2,}(:\d+)?(/[^\s<>\"]*)?", target), target
+        assert not target.endswith((".", ",", ";")), target
+
+
 NAMED_FILE = re.compile(r"`(?!Python\.h`)([\w./-]+\.(?:cpp|h|c|cu|cuh|py|toml|yml|jsonl|sqlite))`")
 ROOTS = ("csrc", "profiling_lab", "tests", "benchmarks", "tools")
 
@@ -86,16 +96,17 @@ def test_files_that_are_named_exist(page: Path) -> None:
             assert any((REPO / "tests").rglob(name)), name
 
 
-SCRIPTS_OWN = {"--epochs", "--lr", "--nproc-per-node"}  # of the programs that are recorded
+SCRIPTS_OWN = {"--epochs", "--lr", "--nproc-per-node", "--num_gpus"}  # of the programs that are recorded
 
 
 def test_options_in_examples_exist() -> None:
     for page in [*MANUAL, REPO / "README.md"]:
-        for name, rest in re.findall(r"(?m)^(?:    |\$ )?profiling-lab ([a-z]+)([^#\n]*)", page.read_text()):
+        for name, rest in re.findall(r"(?m)^(?:    |\$ )?profiling-lab ([a-z-]+)([^#\n]*)", page.read_text()):
             parser = argparse.ArgumentParser()
-            import_module(f"profiling_lab.cli.{name}").add_arguments(parser)
+            import_module(f"profiling_lab.cli.{module_of(name)}").add_arguments(parser)
             known = {option for action in options_of(parser) for option in action.option_strings}
-            named = set(re.findall(r"(?<= )--[a-z][a-z-]*", rest))
+            ours = rest.partition(" -- ")[0]  # behind it stand the program's own options
+            named = set(re.findall(r"(?<= )--[a-z][a-z_-]*", ours))
             assert named <= known | SCRIPTS_OWN, f"{relative(page)}: profiling-lab {name}{rest}"
 
 

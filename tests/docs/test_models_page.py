@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/models.md: its programs run, what it prints is printed, and its lists are those of the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from package_root import PACKAGE_ROOT
+from tiny_models import MODELS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+PROGRAMS = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+(PRINTED,) = re.findall(r"(?ms)^```text\n\$ [^\n]*\n(.*?)^```$", PAGE.read_text())
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=["layout", "lengths", "cache", "transformers", "flops"])
+def test_programs_run_as_they_stand(program: str) -> None:
+    if "transformers" in program and find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_what_is_explained() -> None:
+    (program,) = (p for p in PROGRAMS if "transformers" in p)
+    with_dropout = (
+        program + "\nfor layer in model.model.layers:\n    layer.self_attn.attention_dropout = 0.1\n"
+    )
+    done = run(with_dropout + "model.train()(ids)", PROFILING_LAB_EXPLAIN="1")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("profiling_lab: ")]
+    assert lines == PRINTED.splitlines(), done.stderr
+
+
+def test_the_architectures_are_those_tested() -> None:
+    (listed,) = re.findall(r"(?s)included: (.*?)\s\(`tests/integrations", PAGE.read_text())
+    names = sorted(re.sub(r"\W", "", name).lower() for name in listed.split(","))
+    assert names == sorted(re.sub(r"(For.*|LMHeadModel)$", "", tiny.model).lower() for tiny in MODELS)
