@@ -5,7 +5,12 @@
 # file that includes pybind11 would be compiled again. The headers are copied beside the objects instead, and a copy
 # is only touched where its text differs.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
-find_package(pybind11 CONFIG REQUIRED)
+find_package(pybind11 CONFIG QUIET)
+if(NOT pybind11_FOUND) # pip tells CMake where its packages are; a developer's `cmake --preset dev` has only Python to ask
+  execute_process(COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
+    OUTPUT_VARIABLE pybind11_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  find_package(pybind11 CONFIG REQUIRED)
+endif()
 
 set(_copy "${PROJECT_BINARY_DIR}/pybind11_headers")
 file(GLOB_RECURSE _headers RELATIVE "${pybind11_INCLUDE_DIR}" "${pybind11_INCLUDE_DIR}/pybind11/*.h")
