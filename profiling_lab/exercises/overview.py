@@ -11,7 +11,10 @@ from profiling_lab.exercises.exercise import Exercise
 from profiling_lab.exercises.progress import Progress
 from profiling_lab.exercises.workspace import RECORDED
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, Report, Unit
+from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
+
+MISSING_MARK = "*"
+"""behind a need that this machine lacks"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +32,20 @@ class _Listed:
 
     @property
     def needs(self) -> str:
-        marked = (f"{need} ({'missing' if need in self.missing else 'here'})" for need in self.entry.needs)
+        marked = (f"{need}{MISSING_MARK}" if need in self.missing else need for need in self.entry.needs)
         return ", ".join(marked) or "nothing"
 
 
 _LISTED = (
-    Field("exercise", "exercise", value="entry.label", for_people_only=True),
-    Field("key", value="entry.slug"),
-    Field("number", value="entry.number"),
-    Field("module", "module", value="entry.module"),
+    Field("number", "", value="entry.number", cell=lambda row: f"E{row.entry.number:02d}"),
+    # Marked as a path so that a narrow screen does not fold the names.
+    Field("key", "exercise", value="entry.slug", is_path=True),
+    Field("module", "module", value="entry.module", priority=FIRST_TO_GO),
     Field("title", value="entry.title"),
     Field("stars", "stars", value="entry.stars", cell=lambda row: "*" * row.entry.stars),
     Field("minutes", "min", Unit.COUNT, value="entry.minutes"),
     Field("state", "state", priority=ALWAYS),
-    Field("question", "question", value="exercise.question", priority=FIRST_TO_GO),
+    Field("question", "question", value="exercise.question", priority=SPARE),
     Field("needs", "needs", value=lambda row: list(row.entry.needs), cell=lambda row: row.needs),
     Field(
         "missing",
@@ -79,8 +82,9 @@ def list_report(exercises: tuple[Exercise, ...], missing: dict[str, str], progre
     learner's progress.
     """
     states = {slug: copy.state for slug, copy in progress.copies.items()}
-    rows = [_Listed(each, states.get(each.entry.slug, "new"), missing) for each in exercises]
-    shown = "exercise module stars minutes state needs question"
+    by_module = sorted(exercises, key=lambda each: (each.entry.module, each.entry.number))
+    rows = [_Listed(each, states.get(each.entry.slug, "new"), missing) for each in by_module]
+    shown = "number key module stars minutes state needs question"
     return Report("exercise list", {}, (), table_of(_LISTED, shown, rows, len(rows)), {})
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_list_shows_every_exercise(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["exercise", "list"]) == 0
     shown = capsys.readouterr().out
     for exercise in catalogue():
-        assert f"E{exercise.number:02d} {exercise.slug}" in shown and exercise.question in shown
+        assert f"E{exercise.number:02d}  {exercise.slug}" in shown and exercise.question in shown
 
 
 def test_list_says_which_need_is_missing_and_why(
@@ -38,8 +39,20 @@ def test_list_says_which_need_is_missing_and_why(
     monkeypatch.setattr(Need, "missing", lambda self: "it is not on the PATH" if self is Need.NSYS else "")
     assert main(["exercise", "list"]) == 0
     shown = capsys.readouterr().out
-    assert "gpu (here), nsys (missing)" in shown
-    assert "Missing here: nsys (it is not on the PATH)." in shown
+    assert "gpu, nsys*" in shown
+    assert "* missing here: nsys (it is not on the PATH)." in shown
+
+
+def test_list_fits_in_80_columns_with_whole_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["exercise", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for exercise in catalogue():
+        (line,) = (line for line in lines if f" {exercise.slug} " in line)
+        assert "*" * exercise.entry.stars in line and len(line) <= 80
 
 
 def test_list_as_json_has_stable_keys(capsys: pytest.CaptureFixture[str]) -> None:
