@@ -54,7 +54,8 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
         # Several threads wait at the same time: the one that waited longest counts.
         by_thread = [int(waited_ns[rows].sum()) for _, rows in _by_thread(view, mine)]
         longest, threads = max(by_thread), "the thread that waited longest " if len(by_thread) > 1 else ""
-        if int(idle_ns.sum()) < view[IDLE] * view.span_ns and longest < view[DENSITY] * view.span_ns:
+        dense = len(mine) > 1 and longest >= view[DENSITY] * view.span_ns  # one wait ends what was measured
+        if int(idle_ns.sum()) < view[IDLE] * view.span_ns and not dense:
             continue
         (name, _), *others = Counter(view.calls.name[mine].tolist()).most_common()
         findings.append(

@@ -50,6 +50,18 @@ def test_silent_where_waits_cost_nothing(judge: Judge) -> None:
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == []
 
 
+def test_one_wait_at_the_end_of_what_is_measured_is_no_finding(judge: Judge) -> None:
+    def waits(times: int) -> TraceBuilder:
+        builder = TraceBuilder().launch("k", 900_000).launch("k", 900_000)
+        for _ in range(times):
+            builder.call("cudaDeviceSynchronize_v3020", call_ns=1_700_000 // times, stack=LINE)
+        return builder
+
+    assert judge(RULE, waits(1)) == []
+    (finding,) = judge(RULE, waits(2))
+    assert finding.cost_ns == 0 and "the host waited 1.700 ms" in finding.what
+
+
 def test_waits_outside_of_the_recording_are_no_part_of_it(judge: Judge) -> None:
     """A profiler that sets itself up waits long before the first kernel."""
     builder = (

@@ -43,14 +43,14 @@ KNOWN = {
     ),
     "b": Known(
         "repeated_keys",
-        {"layout_copies": CAUSE, "dominant_kernel": SYMPTOM, "queue_full": SYMPTOM, "sync_calls": ALARM},
+        {"layout_copies": CAUSE, "dominant_kernel": SYMPTOM, "queue_full": SYMPTOM},
         (29, 35),
         9.899,
         2.975,
     ),
     "c": Known(
         "healthy_mlp",
-        {"dtype_casts": ALARM, "dominant_line": ALARM, "tiny_kernels": ALARM, "sync_calls": ALARM},
+        {"dtype_casts": ALARM, "dominant_line": ALARM, "tiny_kernels": ALARM},
         (),
         8.608,
         8.693,
