@@ -12,7 +12,6 @@ SM (H100, H200). Needs nvcc.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import re
 import tempfile
 from collections.abc import Callable
@@ -23,11 +22,13 @@ import torch
 from script import run_script, say
 
 from profiling_lab.exercises import cuda_build, find
-from profiling_lab.exercises.attention_cases import CASES, call
+from profiling_lab.exercises.e33_low_memory_throughput.repair import TASKS as LOW_THROUGHPUT
+from profiling_lab.exercises.e34_low_occupancy.repair import TASKS as LOW_OCCUPANCY
+from profiling_lab.exercises.kernel_repair import launchers
 from profiling_lab.measure import ResultsFile, compare, machine
 
 BENCHMARK = "occupancy_sweep"
-SLUGS = ("low-memory-throughput", "low-occupancy")
+TASKS = {"low-memory-throughput": LOW_THROUGHPUT, "low-occupancy": LOW_OCCUPANCY}
 BLOCKS = (1, 2, 3, 4)
 SHARED_OF_SM, RESERVED, OWN = 228 * 1024, 1024, 8 * 1024
 WARPS_OF_BLOCK, WARPS_OF_SM = 8, 64
@@ -51,25 +52,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     results = ResultsFile(args.output, machine("cuda"))
-    for slug in SLUGS:
+    for slug, tasks in TASKS.items():
         source = (find(slug).folder / "solutions" / "attention.cu").read_text(encoding="utf-8")
-        case = CASES[slug]
-        rows, count = case.full
-        inputs = case.inputs(rows, count, "cuda", 0)
-        outputs = [torch.empty(shape, device="cuda") for shape in case.outputs(rows, count).values()]
-        work = torch.empty(case.work(rows, count), device="cuda")
+        case = tasks[0].make(torch.Generator("cuda").manual_seed(0), -1)
         calls: dict[str, Callable[[], object]] = {}
         with tempfile.TemporaryDirectory() as folder:
             for blocks in BLOCKS:
                 changed = Path(folder) / f"{blocks}.cu"
                 changed.write_text(padded(source, blocks), encoding="utf-8")
-                library = ctypes.CDLL(str(cuda_build.for_gpu(changed, changed.with_suffix(".so"))))
-                calls[str(blocks)] = partial(call, library, inputs, outputs, work)
+                library = cuda_build.for_gpu(changed, changed.with_suffix(".so"))
+                calls[str(blocks)] = partial(launchers(str(library), tasks)["attend"], *case.arguments)
                 if error := calls[str(blocks)]():
                     say(f"{slug} with {blocks} blocks returned the CUDA error {error}")
                     return 1
             timings = compare(calls, rounds=args.rounds)
-        moved = sum(each.numel() * each.element_size() for each in inputs[1:])
+        moved = sum(each.numel() * each.element_size() for each in case.arguments[1:3])  # keys and values
         for blocks in BLOCKS:
             pct = 100 * blocks * WARPS_OF_BLOCK / WARPS_OF_SM
             at = {"exercise": slug, "blocks_per_sm": blocks, "theoretical_occupancy_pct": pct}

@@ -82,7 +82,8 @@ def _list(args: argparse.Namespace) -> int:
     if args.format == "table":
         if missing:
             reasons = "; ".join(f"{name} ({why})" for name, why in missing.items())
-            print(f"\n{overview.MISSING_MARK} missing here: {reasons}. Use the recordings that come with the exercises instead.")
+            print(f"\n{overview.MISSING_MARK} missing here: {reasons}.")
+            print("Use the recordings that come with the exercises instead.")
         print("\nStart with: profiling-lab exercise start NAME")
     return 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from profiling_lab.analysis.kernels.kernels import KernelRow, top_kernels
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import attention_repair
+from profiling_lab.exercises import kernel_repair
 from profiling_lab.exercises.answers import Answers, is_near
 from profiling_lab.exercises.clinic import explanation
 from profiling_lab.exercises.entries import Entry, entry
@@ -242,27 +242,27 @@ def right_answers(parts: tuple[Part, ...], source: Path, files: Files) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class KernelExercise(Exercise):
-    """An exercise whose planted parts and goal the recording script also needs."""
+    """An exercise whose planted parts the recording script also needs."""
 
     parts: tuple[Part, ...] = ()
     """one of them takes most of the time"""
-    faster: float = 1.0
 
 
 def exercise(
     name: str,
     question: str,
     parts: tuple[Part, ...],
-    faster: float,
+    tasks: str,
     mistakes: tuple[Mistake, ...],
 ) -> KernelExercise:
+    """tasks: the module that has the TASKS of its repair."""
     line = entry(name)
 
     def judge_findings(folder: Path, given: Answers) -> list[GradedCheck]:
         return findings(parts, line, folder, given)
 
     def judge_repair(folder: Path, _: Answers) -> list[GradedCheck]:
-        return attention_repair.checks(name, line.folder / SOURCE, folder / SOURCE, faster)
+        return kernel_repair.checks(line.folder / SOURCE, folder / SOURCE, tasks)
 
     return KernelExercise(
         entry=line,
@@ -274,6 +274,5 @@ def exercise(
         recording=TRACE,
         mistakes=(Mistake("no cause written down", {"fix.cause": ""}, "explanation"), *mistakes),
         parts=parts,
-        faster=faster,
         look="kernels",
     )

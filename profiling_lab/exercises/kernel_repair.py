@@ -4,13 +4,14 @@
 The learner's .cu file and the exercise's own are built as shared libraries. Their launchers (extern "C") get
 device pointers from here, so the program that prints times has no part in it. Inputs are new for every call
 and outputs are filled with NaN before, so a hard-coded result, a result of the call before and a deleted
-computation fail. Both libraries take turns on the same data.
+computation fail; so is what lies around them, and must stay so. Both libraries take turns on the same data.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import math
 import re
 import secrets
 import statistics
@@ -30,6 +31,7 @@ ROUNDS = 7
 EPSILON = 2.0**-23
 LATER = "the speed does not matter while the result differs"
 BUSY_CYCLES = 500_000
+GUARD = 256
 Launchers = Mapping[str, Callable[..., int]]
 
 
@@ -42,6 +44,16 @@ class Case:
     """the tensors among the arguments that the call writes"""
     exact: Callable[[], Sequence[Any]]
     """the right outputs in float64"""
+    scratch: tuple[Any, ...] = ()
+    """the tensors among the arguments that the call may write to, with any values"""
+
+
+def guarded(*shape: int, device: Any) -> Any:
+    """Memory for an output in float32, with more around it that a kernel must not write to."""
+    import torch
+
+    size = math.prod(shape)
+    return torch.empty(size + 2 * GUARD, device=device)[GUARD : GUARD + size].view(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +214,15 @@ def _turn(
     Raises WrongResult.
     """
     tensors = [each for each in case.arguments if hasattr(each, "data_ptr")]
-    inputs = [each for each in tensors if all(each is not output for output in case.outputs)]
+    written = (*case.outputs, *case.scratch)
+    inputs = [each for each in tensors if all(each is not one for one in written)]
     kept = [_bits(each).clone() for each in inputs]
     exact = [each.double() for each in case.exact()]
     results: dict[int, list[Any]] = {}
     times = {0: 0.0, 1: 0.0}
     for which in (1, 0) if backwards else (0, 1):
-        for output in case.outputs:
-            output.fill_(float("nan"))
+        for each in written:
+            _whole(each).fill_(float("nan"))
         try:
             times[which] = _timed(pair[which], case, device)
             results[which] = [output.double() for output in case.outputs]
@@ -217,12 +230,24 @@ def _turn(
             raise WrongResult(f"the kernel fails: {str(error).splitlines()[0]}") from None
         if any(not bool((old == _bits(new)).all()) for old, new in zip(kept, inputs, strict=True)):
             raise WrongResult("an input is changed by the call")
+        if not all(map(_untouched_around, written)):
+            raise WrongResult("the kernel writes beyond its memory")
     for right, old, new in zip(exact, results[0], results[1], strict=True):
         bound = 4 * float((old - right).abs().max()) + 16 * EPSILON * float(right.abs().max())
         distance = float((new - right).abs().max())
         if not distance <= bound:  # written so that NaN fails
             raise WrongResult(f"a result differs by {distance:.2g}; rounding explains up to {bound:.2g}")
     return times[0], times[1]
+
+
+def _whole(tensor: Any) -> Any:
+    """The memory that a tensor is a view of."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def _untouched_around(tensor: Any) -> bool:
+    whole, first = _whole(tensor), tensor.storage_offset()
+    return all(bool(part.isnan().all()) for part in (whole[:first], whole[first + tensor.numel() :]))
 
 
 def _bits(tensor: Any) -> Any:

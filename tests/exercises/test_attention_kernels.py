@@ -5,12 +5,12 @@ defect is in the compiled code.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,9 @@ from exercises.attention_files import MADE, REPAIRED, made_report, made_trace
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.kernels.occupancy import theoretical
 from profiling_lab.cli import build_parser, main
-from profiling_lab.exercises import attention_kernels, attention_repair, cuda_build, find, workspace
+from profiling_lab.exercises import attention_kernels, cuda_build, find, kernel_repair, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.answers import read as read_answers
-from profiling_lab.exercises.attention_cases import CASES
 from profiling_lab.exercises.attention_kernels import Files, KernelExercise, right_answers, usable
 from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Mistake, Need
 from profiling_lab.exercises.ncu_consistency import THEORETICAL
@@ -254,19 +253,6 @@ BAD_REPAIRS = {
 }
 
 
-@pytest.fixture(scope="module")
-def starters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The starters, compiled for the CPU when they are asked for first."""
-    folder = tmp_path_factory.mktemp("starters")
-
-    class Compiled(dict[str, Path]):
-        def __missing__(self, slug: str) -> Path:
-            self[slug] = cuda_build.for_cpu(find(slug).folder / SOURCE, folder / f"{slug}.so")
-            return self[slug]
-
-    return Compiled()
-
-
 @needs_compiler
 @pytest.mark.parametrize(
     ("slug", "change"),
@@ -277,14 +263,17 @@ def starters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ],
 )
 def test_a_repair_that_computes_something_else_is_rejected(
-    slug: str, change: tuple[str, str], starters: dict[str, Path], tmp_path: Path
+    slug: str, change: tuple[str, str], tmp_path: Path
 ) -> None:
+    """In this process: a child for each would take longer than the judging."""
     (tmp_path / SOURCE).write_text(solved(slug, change))
-    after = cuda_build.for_cpu(tmp_path / SOURCE, tmp_path / "after.so")
-    programs = [ctypes.CDLL(str(each)) for each in (starters[slug], after)]
-    case = CASES[slug]
-    said = [attention_repair.difference(case, programs, rows, count, "cpu") for rows, count in case.small]
-    assert any(said)
+    tasks = import_module(f"profiling_lab.exercises.{find(slug).folder.name}.repair").TASKS
+    before, after = (
+        kernel_repair.launchers(str(cuda_build.for_cpu(source, tmp_path / f"{name}.so")), tasks)
+        for name, source in (("before", find(slug).folder / SOURCE), ("after", tmp_path / SOURCE))
+    )
+    result, speed = kernel_repair.judged(before, after, tasks, "cpu")
+    assert result.status is CheckStatus.FAILED and speed.status is CheckStatus.NOT_CHECKED, result
 
 
 @needs_compiler
@@ -313,12 +302,6 @@ def test_a_kernel_that_ends_its_process_does_not_end_the_check(tmp_path: Path) -
     text = solved("low-occupancy", (LAST, "out[1 << 30] = 0.0f;\n  " + LAST))
     found = judged("low-occupancy", text, tmp_path)
     assert found["result"].status is CheckStatus.FAILED and "ended with status" in found["result"].message
-
-
-def test_the_median_of_the_rounds_decides() -> None:
-    assert attention_repair.judged([4, 4, 4], [1, 1, 8], 3.0).status is CheckStatus.PASSED
-    check = attention_repair.judged([4, 4, 4], [2, 2, 1], 3.0)
-    assert check.status is CheckStatus.FAILED and "the goal is 3 times" in check.message
 
 
 @every_exercise

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.exercises.attention_kernels import Number, Part, exercise, metric
+from profiling_lab.exercises.e33_low_memory_throughput import repair
 from profiling_lab.exercises.exercise import Mistake
 from profiling_lab.exercises.ncu_consistency import SECTORS_PER_REQUEST
 
@@ -31,7 +32,7 @@ EXERCISE = exercise(
     "low-memory-throughput",
     "Why does a kernel that only reads memory not use its bandwidth?",
     (PART,),
-    faster=2.1,
+    repair.__name__,
     mistakes=(
         Mistake("a kernel that reads as much", {"finding.kernel": "mix_kernel"}, "kernel"),
         Mistake("a kernel that does not exist", {"finding.kernel": "flash_fwd_kernel"}, "kernel"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.exercises.attention_kernels import Number, Part, exercise, metric
+from profiling_lab.exercises.e34_low_occupancy import repair
 from profiling_lab.exercises.exercise import Mistake
 from profiling_lab.exercises.ncu_consistency import ACHIEVED, LIMITS, THEORETICAL
 from profiling_lab.exercises.ncu_report import Launch
@@ -40,7 +41,7 @@ EXERCISE = exercise(
     "low-occupancy",
     "Why are so few warps resident, and does it matter?",
     (PART,),
-    faster=2.4,
+    repair.__name__,
     mistakes=(
         Mistake("a kernel of another library", {"finding.kernel": "flash_fwd_kernel"}, "kernel"),
         Mistake("half of the time", {"finding.share": 50.0}, "share"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.exercises.attention_kernels import Number, Part, exercise, metric
+from profiling_lab.exercises.e35_long_kernel import repair
 from profiling_lab.exercises.exercise import Mistake
 from profiling_lab.exercises.ncu_report import Launch
 
@@ -55,7 +56,7 @@ EXERCISE = exercise(
     "long-kernel",
     "Why does a kernel take ten times as long as its bytes need?",
     PARTS,
-    faster=25.0,
+    repair.__name__,
     mistakes=(
         Mistake("another kernel", {"attend.kernel": "pages_kernel"}, "attend kernel"),
         Mistake("a kernel that does not exist", {"entropy.kernel": "reduce_kernel"}, "entropy kernel"),
