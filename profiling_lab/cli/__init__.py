@@ -25,7 +25,7 @@ GROUPS = (
     ("read a recording: the GPU", ("kernels", "roofline", "copies", "streams", "overlap", "gaps", "memory")),
     ("read a recording: the CPU", ("apis", "syncs")),
     ("find problems", ("check", "rules")),
-    ("compare", ("ab", "diff", "ranks", "collectives")),
+    ("compare", ("ab", "bench", "diff", "ranks", "collectives")),
     ("other tools", ("export", "mcp")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)

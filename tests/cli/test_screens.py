@@ -222,6 +222,7 @@ IN_ASCII = [
     ["attach", "1"],
     ["detach", "1"],
     ["record", "no_such_script.py"],
+    ["bench", "no_such_file.py:f"],
     ["ab", "--", "no_such_script.py", ":::", "no_such_script.py"],
     *([name, "--help"] for name in COMMANDS),
 ]

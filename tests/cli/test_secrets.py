@@ -19,6 +19,7 @@ WITHOUT_A_TRACE = {
     "demo",
     "record",
     "ab",
+    "bench",
     "mcp",
     "recover",
     "merge",
