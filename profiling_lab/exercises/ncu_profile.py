@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiling_lab.analysis.ncu import report as ncu_report
 from profiling_lab.errors import NotEnoughDataError
-from profiling_lab.exercises import ncu_report
 
 MAKEFILE = "Makefile"
 OPTIONS = ("--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none")
@@ -53,5 +53,6 @@ def run(told: Sequence[str], folder: Path, report: Path) -> int:
     try:
         ncu_report.read(report)
     except ncu_report.ReportError as error:
-        raise NotEnoughDataError(f"{error} (ncu ended with {status})") from None
+        without = "; `exercise start --recorded` works without" if ncu_report.PERMISSION in str(error) else ""
+        raise NotEnoughDataError(f"{error}{without} (ncu ended with {status})") from None
     return status
