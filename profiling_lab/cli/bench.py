@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.cli._progress import progress
     from profiling_lab.errors import LabError, NotEnoughDataError
     from profiling_lab.measure.bench_files import UNDECIDED, bench
-    from profiling_lab.report.bench import bench_report
+    from profiling_lab.report.diff.bench import bench_report
     from profiling_lab.report.table import write
 
     limit = _limit(args)

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile a program with ncu: the command, and what to say where it gives no report.
-
-The clocks are left as they are (`--clock-control none`): locking them needs rights that a learner on a shared
-machine does not have. ncu empties the caches before each pass, so every launch starts cold.
-"""
+"""Profile a program with ncu: the command, and what to say where it gives no report."""
 
 from __future__ import annotations
 
@@ -14,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiling_lab.analysis.ncu import report as ncu_report
+from profiling_lab.analysis.ncu.command import OPTIONS
 from profiling_lab.errors import NotEnoughDataError
 
 MAKEFILE = "Makefile"
-OPTIONS = ("--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none")
 LAUNCH = (
     "device__attribute_display_name",
     "launch__grid_size",

@@ -202,6 +202,7 @@ IN_ASCII = [
     ["critical-path", BEFORE],
     ["roofline", BEFORE],
     ["peaks", "--cached"],
+    ["ncu", BEFORE, "--line", "no_such_file.py:1", "--from", "no_such_report.csv"],
     ["report", BEFORE, "-o", "page.html"],
     ["mcp", "--root", "no_such_folder"],
     ["export", BEFORE, "--to", "perfetto", "-o", "out.json"],
