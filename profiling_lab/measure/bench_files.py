@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench`: time functions of the user's own files against the first of them, and say whether they differ.
+"""`bench`: time functions in files of your own against the first of them, and say whether they differ.
 
 The first function takes part twice. Its second self shows what a difference is worth that has no cause: other
 buffers in memory, the place in the round, chance. A function differs from the first only where its interval

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of the user's own files, by name: `a.py:f`, called with what `inputs()` of its file returns."""
+"""Functions in your own files, by name: `a.py:f`, called with what `inputs()` of its file returns."""
 
 from __future__ import annotations
 
