@@ -37,7 +37,7 @@ def agreement(first: object, other: object, rtol: float, atol: float) -> Agreeme
     if left.keys() != right.keys():
         place = next(iter(sorted(left.keys() ^ right.keys())))
         only = "the first" if place in left else "this"
-        return Agreement("differ", f"only {only} has {_at(place)}")
+        return Agreement("differ", f"only {only} has {_at(place) if place else 'a single value'}")
     largest: float | None = None
     for place, value in left.items():
         found = _compared(value, right[place], rtol, atol)

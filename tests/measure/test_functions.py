@@ -161,6 +161,7 @@ def test_where_and_by_how_much() -> None:
     )
     assert agreement(first, other, 0, 1).largest_difference == 1.0
     assert agreement({"a": 1}, {"a": 1, "b": 2}, 0, 0).detail == "only this has result['b']"
+    assert agreement({"a": 1}, 1, 0, 0).detail == "only this has a single value"
     assert agreement("a", "a", 0, 0).largest_difference is None, "there are no numbers"
 
 
