@@ -123,6 +123,8 @@ def test_whose_failure_it_is(tmp_path: Path) -> None:
         (1.0, 1.01, 0.02, 0, "agree"),
         (1.0, 1.03, 0.02, 0, "differ"),
         (1.0, 1.03, 0, 0.05, "agree"),
+        (100.0, 101.0, 0.02, 0, "agree"),
+        (0.1, 0.11, 0.02, 0, "differ"),
         (100, 101, 0, 0, "differ"),
         (torch.ones(3, dtype=torch.bfloat16), np.ones(3), 0, 0, "agree"),
         (torch.ones(3), torch.ones(1, 3), 1, 1, "differ"),
