@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "trace": {"_analysis"},
     "analysis": {"_analysis", "trace"},
     "rules": {"_analysis", "analysis", "trace"},
-    "report": {"analysis", "rules", "trace"},
+    "report": {"analysis", "measure", "rules", "trace"},
     "export": {"_analysis", "analysis", "trace"},
     # what the command line prints, for programs: an analysis and its report in one call
     "api": {"analysis", "report", "rules", "trace"},

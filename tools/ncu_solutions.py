@@ -15,13 +15,14 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from profiling_lab.exercises import answers, ncu_questions, ncu_report, workspace
+from profiling_lab.analysis.ncu import report as ncu_report
+from profiling_lab.analysis.ncu.consistency import LOADS
+from profiling_lab.exercises import answers, ncu_questions, workspace
 from profiling_lab.exercises.e05_memory_metrics import grade as memory
 from profiling_lab.exercises.e06_compute_metrics import grade as compute
 from profiling_lab.exercises.e07_roofline_practice import grade as roofline
 from profiling_lab.exercises.e08_optimization_loop import grade as loop
 from profiling_lab.exercises.e08_optimization_loop import reports as log
-from profiling_lab.exercises.ncu_consistency import LOADS
 
 GRADES = {each.ENTRY.slug: each for each in (memory, compute, roofline)}
 FIGURE = "roofline_h200.svg"

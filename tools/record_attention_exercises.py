@@ -27,7 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
-from profiling_lab.exercises import catalogue, ncu_report, workspace
+from profiling_lab.analysis.ncu import report as ncu_report
+from profiling_lab.exercises import catalogue, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.answers import read as read_answers
 from profiling_lab.exercises.attention_kernels import Files, KernelExercise, Number, right_answers, usable

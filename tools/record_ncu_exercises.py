@@ -25,12 +25,13 @@ from pathlib import Path
 
 import ncu_solutions
 
+from profiling_lab.analysis.ncu import report as ncu_report
+from profiling_lab.analysis.ncu.consistency import contradictions
 from profiling_lab.exercises import (
     answers,
     find,
     ncu_profile,
     ncu_questions,
-    ncu_report,
     workspace,
 )
 from profiling_lab.exercises.e05_memory_metrics import grade as memory
@@ -39,7 +40,6 @@ from profiling_lab.exercises.e07_roofline_practice import grade as roofline
 from profiling_lab.exercises.e08_optimization_loop import grade as loop
 from profiling_lab.exercises.e08_optimization_loop import reports as log
 from profiling_lab.exercises.exercise import Exercise, Need
-from profiling_lab.exercises.ncu_consistency import contradictions
 from profiling_lab.exercises.ncu_table import table
 
 REPO = Path(__file__).resolve().parents[1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from profiling_lab.api.arguments import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.memory.memory import By as MemoryBy
     from profiling_lab.analysis.memory.memory import MemoryResult
     from profiling_lab.analysis.memory.timeline import TimelineResult
+    from profiling_lab.analysis.ncu.join import NcuResult
     from profiling_lab.analysis.overlap.overlap import OverlapResult
     from profiling_lab.analysis.overlap.streams import StreamsResult
     from profiling_lab.analysis.ranges.ranges import RangesResult
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 
 GapsBy = Literal["cause", "gap"]
 OverlapBy = Literal["class", "stream", "pair"]
+NcuPhase = Literal["forward", "backward", "recompute", "optimizer", "all"]
 
 
 def open(
@@ -332,6 +335,23 @@ class TraceTables:
         rates = peaks_of(gpu_name(self.trace), peaks)
         result = roofline(self.trace, rates, by, self.own, rows_of(limit))
         return Table(roofline_report(self.trace, result), result)
+
+    def ncu(
+        self, line: str, report: StrPath, *, phase: NcuPhase = "all", launches: int | None = None
+    ) -> Table[NcuResult]:
+        """What a report of Nsight Compute (its raw page as CSV, or an .ncu-rep where ncu is installed) says
+        of the kernels that a line such as "model.py:87" launched. launches: as for the command.
+        """
+        from profiling_lab.analysis.ncu.join import join
+        from profiling_lab.analysis.ncu.plan import plan
+        from profiling_lab.analysis.ncu.report import read
+        from profiling_lab.report.kernels.ncu import ncu_report
+
+        one_of("phase", phase, NcuPhase)
+        planned = plan(self.trace, line, self.own, phase, launches)
+        found = read(Path(report))
+        result = join(planned, found)
+        return Table(ncu_report(self.trace, result, found.source), result)
 
     def syncs(self, *, limit: int | None = None) -> Table[SyncsResult]:
         """Where the host waits for the GPU, by line, and the GPU's idle time afterwards."""

@@ -22,10 +22,13 @@ GROUPS = (
     ("learn", ("demo", "exercise")),
     ("record", ("doctor", "peaks", "record", "attach", "detach", "status", "recover", "merge")),
     ("read a recording: your code", ("lines", "ranges", "steps", "critical-path", "report", "info")),
-    ("read a recording: the GPU", ("kernels", "roofline", "copies", "streams", "overlap", "gaps", "memory")),
+    (
+        "read a recording: the GPU",
+        ("kernels", "roofline", "ncu", "copies", "streams", "overlap", "gaps", "memory"),
+    ),
     ("read a recording: the CPU", ("apis", "syncs")),
     ("find problems", ("check", "rules")),
-    ("compare", ("ab", "diff", "ranks", "collectives")),
+    ("compare", ("ab", "bench", "diff", "ranks", "collectives")),
     ("other tools", ("export", "mcp")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)

@@ -44,11 +44,13 @@ def run_program(
     command: list[str],
     environment: Mapping[str, str],
     takes_signal: Callable[[int], bool] = lambda number: False,
+    *,
+    stdout: int | None = None,
 ) -> tuple[int, bool]:
     """The exit code, as a shell reports it, and whether Ctrl-C ended it. Raises LabError if it cannot start.
 
     Signals to this process are forwarded to the program, unless `takes_signal` handled them. Ctrl-C is not
-    forwarded: the terminal sends it to both.
+    forwarded: the terminal sends it to both. stdout: the descriptor that the program writes to instead.
     """
     watched = {signal.SIGCHLD, *_PASSED_ON}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, waitpid could not report the exit
@@ -60,6 +62,7 @@ def run_program(
                 program,
                 command,
                 environment,
+                file_actions=() if stdout is None else ((os.POSIX_SPAWN_DUP2, stdout, 1),),
                 setsigmask=before,
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
             )

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 
 class Parser(argparse.ArgumentParser):
     """argparse's own suggestions (suggest_on_error) exist from Python 3.14 on, and not for options."""
+
+    takes_program = False
+    """whether a program follows after --, for a command with options after a file: `program` of the result"""
 
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """titles, and the commands that --help lists below each"""
@@ -18,7 +22,14 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """An unknown argument of a command is an error of that command, whose usage and options help."""
-        found, unknown = super().parse_known_args(args, namespace)
+        words = list(sys.argv[1:] if args is None else args)
+        program: list[str] = []
+        if self.takes_program and "--" in words:
+            at = words.index("--")
+            words, program = words[:at], words[at + 1 :]
+        found, unknown = super().parse_known_args(words, namespace)
+        if self.takes_program:
+            found.program = program
         if unknown:
             named = [word.partition("=")[0] for word in unknown if word.startswith("--")]
             nearest = [near for word in named if (near := _nearest(word, self._option_string_actions))]

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}",
             metavar="X",
-            type=_tolerance,
+            type=tolerance,
             default=0.0,
             help=f"numbers in the output may differ by {what} (default: 0)",
         )
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _tolerance(text: str) -> float:
+def tolerance(text: str) -> float:
     from math import isfinite
 
     try:

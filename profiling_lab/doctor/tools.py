@@ -35,15 +35,19 @@ def check_nvcc() -> HealthCheck:
     return _check_tool("nvcc")
 
 
+def find_tool(name: str) -> tuple[str | None, bool]:
+    """Its path, None if it is not there, and whether it is on PATH."""
+    if path := shutil.which(name):
+        return path, True
+    elsewhere = [
+        *glob(f"/usr/local/cuda*/bin/{name}"),
+        *(p for place in _PLACES[name] for p in glob(place)),
+    ]
+    return (sorted(elsewhere)[-1] if elsewhere else None), False
+
+
 def _check_tool(name: str) -> HealthCheck:
-    path, on_path = shutil.which(name), True
-    if path is None:
-        on_path = False
-        elsewhere = [
-            *glob(f"/usr/local/cuda*/bin/{name}"),
-            *(p for place in _PLACES[name] for p in glob(place)),
-        ]
-        path = sorted(elsewhere)[-1] if elsewhere else None
+    path, on_path = find_tool(name)
     if path is None:
         return absent(name, "not found", _PURPOSE[name])
     try:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.analysis.kernels.kernels import KernelRow, top_kernels
+from profiling_lab.analysis.ncu.consistency import contradictions
+from profiling_lab.analysis.ncu.report import Launch, Report, ReportError, function_name, read
 from profiling_lab.errors import LabError
 from profiling_lab.exercises import kernel_repair
 from profiling_lab.exercises.answers import Answers, is_near
 from profiling_lab.exercises.clinic import explanation
 from profiling_lab.exercises.entries import Entry, entry
 from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake, failed, not_checked, passed
-from profiling_lab.exercises.ncu_consistency import contradictions
-from profiling_lab.exercises.ncu_report import Launch, Report, ReportError, function_name, read
 from profiling_lab.trace import Trace
 
 SOURCE = "attention.cu"

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile a program with ncu: the command, and what to say where it gives no report.
-
-The clocks are left as they are (`--clock-control none`): locking them needs rights that a learner on a shared
-machine does not have. ncu empties the caches before each pass, so every launch starts cold.
-"""
+"""Profile a program with ncu: the command, and what to say where it gives no report."""
 
 from __future__ import annotations
 
@@ -13,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiling_lab.analysis.ncu import report as ncu_report
+from profiling_lab.analysis.ncu.command import OPTIONS
 from profiling_lab.errors import NotEnoughDataError
-from profiling_lab.exercises import ncu_report
 
 MAKEFILE = "Makefile"
-OPTIONS = ("--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none")
 LAUNCH = (
     "device__attribute_display_name",
     "launch__grid_size",
@@ -53,5 +49,6 @@ def run(told: Sequence[str], folder: Path, report: Path) -> int:
     try:
         ncu_report.read(report)
     except ncu_report.ReportError as error:
-        raise NotEnoughDataError(f"{error} (ncu ended with {status})") from None
+        without = "; `exercise start --recorded` works without" if ncu_report.PERMISSION in str(error) else ""
+        raise NotEnoughDataError(f"{error}{without} (ncu ended with {status})") from None
     return status

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from profiling_lab.analysis.ncu.consistency import contradictions
+from profiling_lab.analysis.ncu.report import Report, ReportError, read
 from profiling_lab.exercises.answers import Answers, is_near
 from profiling_lab.exercises.exercise import GradedCheck, Need, failed, not_checked, passed
-from profiling_lab.exercises.ncu_consistency import contradictions
-from profiling_lab.exercises.ncu_report import Report, ReportError, read
 
 STARTER, SOLUTION = "recorded/starter_h200.csv", "recorded/solution_h200.csv"
 _SCALES = {1e-9: "n", 1e-6: "u", 1e-3: "m", 0.01: "%", 100.0: "%", 1e3: "k", 1e6: "M", 1e9: "G", 1e12: "T"}
@@ -64,6 +64,8 @@ class Source:
 
 def opened(source: Source, path: Path, *, unchanged: bool = True) -> Report:
     """A report whose numbers belong to one another. Raises ReportError."""
+    if not path.is_file():
+        raise ReportError(f"there is no report {path.name}: `profiling-lab exercise profile` makes one")
     report = read(path)
     found = contradictions(report, program=source.program, functions=source.functions, needs=source.counters)
     if not found and unchanged and (text := source.planted(report)):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from profiling_lab.exercises.ncu_report import Launch, Report, ReportError, read
+from profiling_lab.analysis.ncu.report import Launch, Report, ReportError, read
 
 MACHINE = ("device__", "c2clink__", "nvlink__", "numa__", "profiler__", "launch__")
 KEPT = (

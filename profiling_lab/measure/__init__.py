@@ -9,6 +9,7 @@ Importing this package does not load torch; measuring on CUDA does.
 
 from __future__ import annotations
 
+from profiling_lab.measure.bench_files import BenchResult, bench
 from profiling_lab.measure.calls import CallTime, time_call
 from profiling_lab.measure.device import Machine, machine
 from profiling_lab.measure.loop import LoopClock, LoopStep
@@ -18,12 +19,14 @@ from profiling_lab.measure.steps import compare_steps, interleaved, step_time
 from profiling_lab.measure.timing import Timing, compare, ratio, ratio_interval
 
 __all__ = [
+    "BenchResult",
     "CallTime",
     "LoopClock",
     "LoopStep",
     "Machine",
     "ResultsFile",
     "Timing",
+    "bench",
     "compare",
     "compare_steps",
     "copy_rate",

@@ -102,6 +102,7 @@ def compare(
     warmup_s: float = 0.1,
     cold: bool = True,
     calls_per_sample: int = 1,
+    after_round: Callable[[int], None] | None = None,
 ) -> dict[str, Timing]:
     """Time the variants against each other and return one Timing per name; a sample is the time of one call.
 
@@ -122,7 +123,8 @@ def compare(
           cache. It is read, not written: what a flush leaves dirty would be written back at the sample's
           expense.
 
-    warmup_s is per variant and contains at least two calls. Raises UsageError for an empty comparison, and
+    warmup_s is per variant and contains at least two calls. after_round is told how many rounds are done,
+    between rounds, where nothing is timed and the GPU is idle. Raises UsageError for an empty comparison, and
     for JAX arrays in any mode but "host".
     """
     if not variants:
@@ -147,10 +149,16 @@ def compare(
                     "whatever device they are"
                 )
         if mode == "host":
-            samples = _on_host(calls, rounds, calls_per_sample, _synchronize if on_cuda else None)
+            samples = _on_host(
+                calls, rounds, calls_per_sample, _synchronize if on_cuda else None, after_round or _ignore
+            )
         else:
-            samples = _on_cuda(calls, mode, rounds, calls_per_sample, cold)
+            samples = _on_cuda(calls, mode, rounds, calls_per_sample, cold, after_round or _ignore)
     return {name: Timing(name, tuple(times)) for name, times in samples.items()}
+
+
+def _ignore(done: int) -> None:
+    pass
 
 
 def _on_device(device: str) -> AbstractContextManager[None]:
@@ -192,7 +200,11 @@ def _order(names: list[str], round_number: int) -> list[str]:
 
 
 def _on_host(
-    calls: dict[str, list[Call]], rounds: int, per_sample: int, synchronize: Call | None
+    calls: dict[str, list[Call]],
+    rounds: int,
+    per_sample: int,
+    synchronize: Call | None,
+    after_round: Callable[[int], None],
 ) -> dict[str, list[int]]:
     samples: dict[str, list[int]] = {name: [] for name in calls}
     for number in range(rounds):
@@ -208,11 +220,17 @@ def _on_host(
                 synchronize()
             results.wait()
             samples[name].append((time.perf_counter_ns() - start) // per_sample)
+        after_round(number + 1)
     return samples
 
 
 def _on_cuda(
-    calls: dict[str, list[Call]], mode: Mode, rounds: int, per_sample: int, cold: bool
+    calls: dict[str, list[Call]],
+    mode: Mode,
+    rounds: int,
+    per_sample: int,
+    cold: bool,
+    after_round: Callable[[int], None],
 ) -> dict[str, list[int]]:
     import torch
 
@@ -246,6 +264,7 @@ def _on_cuda(
         torch.cuda.synchronize()
         for name, (begin, end) in spans.items():
             samples[name].append(round(begin.elapsed_time(end) * 1e6 / per_sample))
+        after_round(number + 1)
     return samples
 
 

@@ -118,7 +118,7 @@ def test_one_word_allows_to_overwrite() -> None:
     assert not [name for name, known in has.items() if {"--force", "--replace", "-f"} & known]
     assert {name for name, known in has.items() if "--overwrite" in known} == {
         name for name, known in has.items() if {"--output", "--save"} & known
-    } - {"demo"}, "the demo's recording never replaces a file"
+    } - {"demo", "bench"}, "the demo's recording never replaces a file, and bench appends"
 
 
 OWN = [["lines"], ["lines", "--tree"], ["kernels"], ["check"], ["gaps"], ["syncs"], ["apis"], ["report"]]

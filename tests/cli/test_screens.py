@@ -202,6 +202,7 @@ IN_ASCII = [
     ["critical-path", BEFORE],
     ["roofline", BEFORE],
     ["peaks", "--cached"],
+    ["ncu", BEFORE, "--line", "no_such_file.py:1", "--from", "no_such_report.csv"],
     ["report", BEFORE, "-o", "page.html"],
     ["mcp", "--root", "no_such_folder"],
     ["export", BEFORE, "--to", "perfetto", "-o", "out.json"],
@@ -222,6 +223,7 @@ IN_ASCII = [
     ["attach", "1"],
     ["detach", "1"],
     ["record", "no_such_script.py"],
+    ["bench", "no_such_file.py:f"],
     ["ab", "--", "no_such_script.py", ":::", "no_such_script.py"],
     *([name, "--help"] for name in COMMANDS),
 ]

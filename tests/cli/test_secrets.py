@@ -19,6 +19,7 @@ WITHOUT_A_TRACE = {
     "demo",
     "record",
     "ab",
+    "bench",
     "mcp",
     "recover",
     "merge",
@@ -132,9 +133,18 @@ def test_nothing_of_it_is_written(
         assert len(text) > 100 and SECRET not in text + out + err, options
 
 
+def test_nothing_of_it_is_in_the_command_line_of_ncu(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ncu", str(recording), "--line", "train.py:9", "--dry-run", "--", "python"]) == 0
+    assert main(["ncu", str(recording), "--line", "train.py:1", "--dry-run", "--", "python"]) == 2
+    out, err = capsys.readouterr()
+    assert "mul_kernel0" in out and "train.py:7" in err and SECRET not in out + err
+
+
 def test_every_command_was_asked() -> None:
     """A new command that reads a trace belongs into the lists above."""
-    assert set(COMMANDS) - {"diff", *IN_EVERY_FORMAT, *THAT_WRITE} == WITHOUT_A_TRACE
+    assert set(COMMANDS) - {"diff", "ncu", *IN_EVERY_FORMAT, *THAT_WRITE} == WITHOUT_A_TRACE
 
 
 def test_errors_do_not_repeat_it(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

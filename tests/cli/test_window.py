@@ -122,8 +122,8 @@ def test_diff_takes_the_part_of_both_sides(recording: Path, capsys: pytest.Captu
     assert "--step 7: the trace has 5 steps" in capsys.readouterr().err
 
 
-# Of a moment (--at) in the whole history.
-WITHOUT_PARTS = {"memory"}
+# Of a moment (--at) in the whole history; of the order of all launches.
+WITHOUT_PARTS = {"memory", "ncu"}
 
 
 def test_every_command_with_a_trace_has_the_options() -> None:

@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parents[2]
 PAGE = (REPO / "docs" / "api.md").read_text()
 TABLE = PAGE.partition("| command |")[2].partition("\n\n")[0]
 WITHOUT_A_TABLE = {"demo", "record", "attach", "detach", "status", "recover", "merge", "report", "export"}
-NOT_OF_A_TRACE = {"doctor", "exercise", "ab", "mcp", "peaks"}
+NOT_OF_A_TRACE = {"doctor", "exercise", "ab", "bench", "mcp", "peaks"}
 
 
 def test_every_example_prints_what_the_page_says(tmp_path: Path) -> None:
@@ -34,4 +34,4 @@ def test_every_call_is_on_the_page() -> None:
         for name, call in inspect.getmembers(TraceTables, callable)
         if not name.startswith("_") and str(inspect.signature(call).return_annotation).startswith("Table[")
     }
-    assert set(re.findall(r"`trace\.(\w+)\(\)`", TABLE)) == makes_table and len(makes_table) == 22
+    assert set(re.findall(r"`trace\.(\w+)\(\)`", TABLE)) == makes_table and len(makes_table) == 23

@@ -18,15 +18,15 @@ from exercises.attention_files import MADE, REPAIRED, made_report, made_trace
 
 from profiling_lab.analysis.kernels.kernels import top_kernels
 from profiling_lab.analysis.kernels.occupancy import theoretical
+from profiling_lab.analysis.ncu.consistency import THEORETICAL
+from profiling_lab.analysis.ncu.report import function_name
+from profiling_lab.analysis.ncu.report import read as read_report
 from profiling_lab.cli import build_parser, main
 from profiling_lab.exercises import attention_kernels, cuda_build, find, kernel_repair, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.answers import read as read_answers
 from profiling_lab.exercises.attention_kernels import Files, KernelExercise, right_answers, usable
 from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Mistake, Need
-from profiling_lab.exercises.ncu_consistency import THEORETICAL
-from profiling_lab.exercises.ncu_report import function_name
-from profiling_lab.exercises.ncu_report import read as read_report
 from profiling_lab.trace import Trace
 
 EXERCISES = [find(slug) for slug in MADE]

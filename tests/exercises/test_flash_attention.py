@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from exercises.attention_files import RUNGS, attention_trace, made_report
 
+from profiling_lab.analysis.ncu.report import read
 from profiling_lab.cli import build_parser, main
 from profiling_lab.exercises import clinic, find, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.answers import read as read_answers
 from profiling_lab.exercises.e32_flash_attention import grade
 from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Mistake
-from profiling_lab.exercises.ncu_report import read
 from profiling_lab.rules import RULES
 from profiling_lab.rules.run import run
 from profiling_lab.trace import Trace

@@ -19,14 +19,14 @@ from exercises.readme_commands import run_all
 from nvidia_tools import needs
 from package_root import PACKAGE_ROOT
 
+from profiling_lab.analysis.ncu.consistency import CYCLES, RATE, READ, contradictions
+from profiling_lab.analysis.ncu.report import DURATION, read
 from profiling_lab.exercises import answers, find, ncu_questions, workspace
 from profiling_lab.exercises.e05_memory_metrics import grade as memory
 from profiling_lab.exercises.e06_compute_metrics import grade as compute
 from profiling_lab.exercises.e07_roofline_practice import grade as roofline
 from profiling_lab.exercises.e08_optimization_loop import grade as loop
 from profiling_lab.exercises.exercise import CheckStatus, Exercise, GradedCheck
-from profiling_lab.exercises.ncu_consistency import CYCLES, RATE, READ, contradictions
-from profiling_lab.exercises.ncu_report import DURATION, read
 from profiling_lab.exercises.ncu_table import main as print_table
 
 GRADES = (memory, compute, roofline)

@@ -201,3 +201,12 @@ def test_flush_makes_reads_cold() -> None:
     read = {"read": lambda: torch.neg(x, out=out)}
     warm = compare(read, cold=False)["read"].median_ns
     assert compare(read, cold=True)["read"].median_ns > 1.05 * warm
+
+
+def test_after_each_round_it_is_told() -> None:
+    told: list[int] = []
+    calls: list[int] = []
+    compare(
+        {"a": lambda: calls.append(len(told))}, device="cpu", rounds=3, warmup_s=0, after_round=told.append
+    )
+    assert told == [1, 2, 3] and calls[-3:] == [0, 1, 2], "between the rounds"

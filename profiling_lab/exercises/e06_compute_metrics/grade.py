@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from profiling_lab.analysis.ncu.consistency import ACHIEVED, LIMITS, LOADS, THEORETICAL, WARPS_OF_SM
+from profiling_lab.analysis.ncu.report import Launch, Report
 from profiling_lab.exercises import kernel_repair, ncu_questions
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import explanation
 from profiling_lab.exercises.e06_compute_metrics import repair as task
 from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake
-from profiling_lab.exercises.ncu_consistency import ACHIEVED, LIMITS, LOADS, THEORETICAL, WARPS_OF_SM
 from profiling_lab.exercises.ncu_questions import Effect, Name, Number, Source
-from profiling_lab.exercises.ncu_report import Launch, Report
 
 ENTRY = entry("compute-metrics")
 PROGRAM = "compute_metrics.cu"

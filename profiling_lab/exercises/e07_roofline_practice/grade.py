@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from profiling_lab.analysis.ncu.consistency import LOADS, RATE, READ, WRITTEN
+from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.exercises import ncu_questions
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import explanation
@@ -19,9 +21,7 @@ from profiling_lab.exercises.e07_roofline_practice.reports import (
 )
 from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake
-from profiling_lab.exercises.ncu_consistency import LOADS, RATE, READ, WRITTEN
 from profiling_lab.exercises.ncu_questions import Name, Number, Question, Source
-from profiling_lab.exercises.ncu_report import Report
 
 ENTRY = entry("roofline-practice")
 PLACED = ("triad", "polynomial_16", "polynomial_512", "table_sums", "chain", "product_rows", "product_tiles")

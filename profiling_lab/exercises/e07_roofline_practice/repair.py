@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from profiling_lab.analysis.ncu.report import parse
 from profiling_lab.exercises.e07_roofline_practice.reports import Point, made, points
 from profiling_lab.exercises.exercise import GradedCheck, failed, not_checked, passed
-from profiling_lab.exercises.ncu_report import parse
 
 FILE = "roofline.py"
 REPORTS = 4

@@ -9,8 +9,8 @@ import math
 import random
 from dataclasses import dataclass
 
-from profiling_lab.exercises.ncu_consistency import CLOCK, CYCLES, RATE, READ, WRITTEN
-from profiling_lab.exercises.ncu_report import DURATION, Launch, Report, ReportError
+from profiling_lab.analysis.ncu.consistency import CLOCK, CYCLES, RATE, READ, WRITTEN
+from profiling_lab.analysis.ncu.report import DURATION, Launch, Report, ReportError
 
 FLOPS = {
     f"smsp__sass_thread_inst_executed_op_{each}_pred_on.sum": count

@@ -9,7 +9,7 @@ import json
 import math
 from pathlib import Path
 
-from profiling_lab.exercises.ncu_report import read
+from profiling_lab.analysis.ncu.report import read
 
 WIDTH, HEIGHT, MARGIN = 760, 480, 60
 X, Y = (1e-2, 1e4), (1e-3, 1e3)  # FLOP per byte, TFLOP/s

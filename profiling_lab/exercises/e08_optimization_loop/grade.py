@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from profiling_lab.analysis.ncu.consistency import LOADS, RATE, READ, WRITTEN
 from profiling_lab.exercises import kernel_repair
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.e08_optimization_loop import repair as task
 from profiling_lab.exercises.e08_optimization_loop import reports
 from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake
-from profiling_lab.exercises.ncu_consistency import LOADS, RATE, READ, WRITTEN
 
 ENTRY = entry("optimization-loop")
 PROGRAM = "optimization_loop.cu"

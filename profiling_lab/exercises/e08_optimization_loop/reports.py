@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiling_lab.analysis.ncu.consistency import CYCLES, READ, WRITTEN, contradictions
+from profiling_lab.analysis.ncu.report import DURATION, Launch, Report, ReportError, read
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.exercise import GradedCheck, failed, not_checked, passed
-from profiling_lab.exercises.ncu_consistency import CYCLES, READ, WRITTEN, contradictions
-from profiling_lab.exercises.ncu_report import DURATION, Launch, Report, ReportError, read
 
 PROGRAM, KERNEL = "optimization_loop", "normalize_rows"
 MATRIX_BYTES = 32768 * 2048 * 4

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiling_lab.analysis.ncu.consistency import READ, WRITTEN, contradictions
+from profiling_lab.analysis.ncu.report import Launch, Report, ReportError, read
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import COMMON_MISTAKES, SHARE, Defect
 from profiling_lab.exercises.clinic import findings as clinic_findings
 from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake, failed, not_checked, passed
-from profiling_lab.exercises.ncu_consistency import READ, WRITTEN, contradictions
-from profiling_lab.exercises.ncu_report import Launch, Report, ReportError, read
 from profiling_lab.exercises.program_repair import Goal
 from profiling_lab.exercises.suspects import operations
 from profiling_lab.rules.view import Mask, View

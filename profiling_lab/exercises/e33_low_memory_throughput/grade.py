@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.ncu.consistency import SECTORS_PER_REQUEST
 from profiling_lab.exercises.attention_kernels import Number, Part, exercise, metric
 from profiling_lab.exercises.e33_low_memory_throughput import repair
 from profiling_lab.exercises.exercise import Mistake
-from profiling_lab.exercises.ncu_consistency import SECTORS_PER_REQUEST
 
 USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
 DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"

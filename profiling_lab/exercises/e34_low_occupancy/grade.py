@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.ncu.consistency import ACHIEVED, LIMITS, THEORETICAL
+from profiling_lab.analysis.ncu.report import Launch
 from profiling_lab.exercises.attention_kernels import Number, Part, exercise, metric
 from profiling_lab.exercises.e34_low_occupancy import repair
 from profiling_lab.exercises.exercise import Mistake
-from profiling_lab.exercises.ncu_consistency import ACHIEVED, LIMITS, THEORETICAL
-from profiling_lab.exercises.ncu_report import Launch
 
 SHARED, BY_SHARED, BY_REGISTERS = (
     "launch__shared_mem_per_block",

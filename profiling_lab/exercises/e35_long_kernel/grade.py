@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from profiling_lab.analysis.ncu.report import Launch
 from profiling_lab.exercises.attention_kernels import Number, Part, exercise, metric
 from profiling_lab.exercises.e35_long_kernel import repair
 from profiling_lab.exercises.exercise import Mistake
-from profiling_lab.exercises.ncu_report import Launch
 
 ACTIVE, ELAPSED = "sm__cycles_active.avg", "sm__cycles_elapsed.avg"
 SMS = "device__attribute_multiprocessor_count"

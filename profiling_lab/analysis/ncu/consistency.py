@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from profiling_lab.exercises.ncu_report import DURATION, Launch, Report
+from profiling_lab.analysis.ncu.report import DURATION, Launch, Report
 
 PASSES_FRAC = 0.15
 """the difference that two passes over the same kernel may have"""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from profiling_lab.exercises import ncu_report
-from profiling_lab.exercises.ncu_consistency import CLOCK, CYCLES, LOADS, RATE, READ, WRITTEN, contradictions
-from profiling_lab.exercises.ncu_report import DURATION, ReportError, function_name, parse, read, scale
+from profiling_lab.analysis.ncu import report as ncu_report
+from profiling_lab.analysis.ncu.consistency import CLOCK, CYCLES, LOADS, RATE, READ, WRITTEN, contradictions
+from profiling_lab.analysis.ncu.report import DURATION, ReportError, function_name, parse, read, scale
 
 FIRST = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream")
 FIRST = (*FIRST, "Block Size", "Grid Size", "Device", "CC")
@@ -131,7 +131,7 @@ def test_bad_input_is_one_sentence(text: str, hint: str, tmp_path: Path) -> None
 
 
 def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ReportError, match="exercise profile"):
+    with pytest.raises(ReportError, match=r"there is no report report\.csv"):
         read(tmp_path / "report.csv")
     (tmp_path / "report.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ReportError, match="no CSV of ncu"):

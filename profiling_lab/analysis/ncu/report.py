@@ -18,8 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from profiling_lab.errors import UnreadableInputError
+
 DURATION = "gpu__time_duration.sum"
 DEVICE_NAME = "device__attribute_display_name"
+PERMISSION = "ERR_NVGPUCTRPERM"
 EXPORT = "ncu --import REPORT.ncu-rep --csv --page raw > report.csv"
 LIMIT_S = 300.0
 
@@ -33,7 +36,7 @@ _PER_SECOND = {time: 1e9 / ns for time, ns in _TIMES_NS.items()}
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-class ReportError(Exception):
+class ReportError(UnreadableInputError):
     """A report that cannot be used: one sentence."""
 
 
@@ -110,7 +113,7 @@ class Report:
 def read(path: Path) -> Report:
     """The report in `path`. Raises ReportError."""
     if not path.is_file():
-        raise ReportError(f"there is no report {path.name}: `profiling-lab exercise profile` makes one")
+        raise ReportError(f"there is no report {path.name}")
     if path.suffix == ".ncu-rep":
         return parse(_exported(path), path.name)
     try:
@@ -165,10 +168,10 @@ def parse(text: str, source: str = "the report") -> Report:
 
 
 def _refusal(lines: Sequence[str]) -> str:
-    if any("ERR_NVGPUCTRPERM" in line for line in lines):
+    if any(PERMISSION in line for line in lines):
         return (
-            "ncu was not allowed to read the hardware counters (ERR_NVGPUCTRPERM): `profiling-lab doctor` "
-            "says how to allow it, and `exercise start --recorded` works without"
+            f"ncu was not allowed to read the hardware counters ({PERMISSION}): `profiling-lab doctor` "
+            "says how to allow it"
         )
     return ""
 
