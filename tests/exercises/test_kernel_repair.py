@@ -122,11 +122,17 @@ def test_results_that_are_cached_hard_coded_or_left_out_fail() -> None:
         scale_grid(values.half().float(), out, *more)
         return 0
 
+    def beyond(values: torch.Tensor, out: torch.Tensor, *more: Any) -> int:
+        scale_grid(values, out, *more)
+        torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel()).fill_(0)
+        return 0
+
     again = Task("run_scale_grid", lambda generator, _: memory.grid(generator, 1), 1.0)
     assert graded(again, scale_grid).status is CheckStatus.PASSED
     wrongs: list[tuple[Call, str]] = [(each, "differs by") for each in (cached, constant, rounded)]
     wrongs += [(half(scale_grid), "differs by"), (lambda *_: 0, "differs by nan")]
     wrongs += [(lambda *_: 700, "CUDA error 700"), (in_place, "an input is changed")]
+    wrongs += [(beyond, "writes beyond its memory")]
     for wrong, hint in wrongs:
         check = graded(again, wrong)
         assert check.status is CheckStatus.FAILED and hint in check.message, (hint, check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling_lab.exercises.kernel_repair import Case, Task
+from profiling_lab.exercises.kernel_repair import Case, Task, guarded
 
 SIZES = ((1, 1), (33, 7), (250, 1031))
 TILES = ((32, 32), (64, 96), (256, 1024))
@@ -17,7 +17,7 @@ def _matrix(generator: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
     import torch
 
     values = torch.rand(shape, generator=generator, device=generator.device)
-    return values, torch.empty_like(values)
+    return values, guarded(*shape, device=values.device)
 
 
 def grid(generator: Any, size: int) -> Case:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling_lab.exercises.kernel_repair import Case, Task
+from profiling_lab.exercises.kernel_repair import Case, Task, guarded
 
 ROW = 32
 SMOOTH_FASTER, GROW_FASTER, WALK_FASTER = 4.5, 3.5, 1.5
@@ -16,7 +16,7 @@ def smooth(generator: Any, size: int) -> Case:
 
     n, radius = (1 << 24, 8) if size < 0 else ((1, 0), (1000, 3), (40_001, 300))[size]
     values = torch.rand(n, generator=generator, device=generator.device) - 0.5
-    out = torch.empty_like(values)
+    out = guarded(n, device=values.device)
 
     def means() -> list[Any]:
         sums = torch.nn.functional.pad(values.double(), (radius + 1, radius)).cumsum(0)
@@ -34,7 +34,7 @@ def grow(generator: Any, size: int) -> Case:
     skewed = torch.rand(n, generator=generator, device=device) ** 8
     steps = (16 + 2000 * skewed).int()
     order = steps.argsort(descending=True).int()
-    out = torch.empty_like(start)
+    out = guarded(n, device=device)
 
     def grown() -> list[Any]:
         x, left = start.double()[order.long()], steps[order.long()]
@@ -58,7 +58,7 @@ def walk(generator: Any, size: int) -> Case:
     following = torch.randperm(nodes, generator=generator, device=device)
     table.view(torch.int32)[:, ROW - 1] = following.int()
     first = torch.randint(nodes, (walkers,), generator=generator, device=device).int()
-    out = torch.empty((walkers, ROW - 1), device=device)
+    out = guarded(walkers, ROW - 1, device=device)
 
     def sums() -> list[Any]:
         node, total = first.long(), torch.zeros((walkers, ROW - 1), dtype=torch.float64, device=device)
