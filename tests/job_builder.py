@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builders import TraceBuilder
+from builders import HOST_NS, TraceBuilder
 
 EPOCH_NS = 1_780_000_000_000_000_000
 TRANSFER_NS = 300_000
@@ -171,8 +171,9 @@ class Job:
             mine = [m for m in moments if m.step == step]
             event("user_annotation", f"ProfilerStep#{step}", mine[0].start_ns - 20_000,
                   mine[-1].end_ns - 20_000, 7, 7)  # fmt: skip
+        ahead = moments[0].start_ns - _HOST_AHEAD_NS
         for i, moment in enumerate(m for m in moments if m.what != "host"):
-            ahead = moment.start_ns - _HOST_AHEAD_NS
+            ahead += HOST_NS if i else 0
             event("cuda_runtime", "cudaLaunchKernel", ahead, ahead + 3000, 7, 7, correlation=i)
             details: dict[str, Any] = {"device": rank, "stream": 7, "correlation": i}
             name, cat = "gemm", "kernel"
@@ -214,18 +215,28 @@ def _shortened(ranks: int) -> str:
 
 
 def _fill(builder: TraceBuilder, moments: list[Moment], rank: int, pid: int, zero_ns: int) -> None:
-    """The rows of one rank. The host launches just before the GPU begins."""
+    """The rows of one rank. The host runs ahead of the GPU, unless it is late."""
     step_began: dict[int, int] = {}
+    is_late = True
     for moment in moments:
-        builder.now_ns = moment.start_ns - zero_ns - _HOST_AHEAD_NS
-        step_began.setdefault(moment.step, builder.now_ns)
+        if is_late:
+            builder.now_ns = moment.start_ns - zero_ns - _HOST_AHEAD_NS
+        is_late = moment.what == "host"
+        if moment.what != "host":
+            step_began.setdefault(moment.step, builder.now_ns)
         how: dict[str, Any] = {"start_ns": moment.start_ns - zero_ns, "pid": pid, "device": rank}
         length = moment.end_ns - moment.start_ns
         if moment.what == "host":
+            # The host had waited for the step before.
+            waits_ns = moment.start_ns - zero_ns + 2_000 - builder.now_ns
+            if waits_ns > 0:
+                builder.call(
+                    "cudaDeviceSynchronize", pid=pid, call_ns=waits_ns, stack="/app/train.py:22 step"
+                )
             continue
         if moment.what == "copy":
-            late = any(m.what == "host" and m.step == moment.step for m in moments)
-            builder.copy("HtoD", length, stack=f"{HOST_LINE if late else '/app/data.py:3'} load", **how)
+            waits = any(m.what == "host" and m.step == moment.step for m in moments)
+            builder.copy("HtoD", length, stack=f"{HOST_LINE if waits else '/app/data.py:3'} load", **how)
         elif moment.what == "collective":
             builder.launch(KERNEL, length, stack="/app/train.py:20 step", **how)
         else:

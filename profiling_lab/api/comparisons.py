@@ -128,11 +128,11 @@ def ranks(
     device: Numbers | None = None,
     limit: int | None = None,
 ) -> Table[JobResult]:
-    """Compare the ranks of a job: the straggler of each collective, what it costs, and the line that is late.
+    """Compare the ranks of a job: which rank and line holds the step up, and what mending that would save.
 
-    traces: the recordings of one job, or a folder of them. jobs: the number of processes that read them; more
-    than one import the main module again, as multiprocessing does, so a script needs its `if __name__ ==
-    "__main__"`. dask: the address of a scheduler, or "local". range ... device: as in `open`.
+    traces: the recordings of one job, or a folder of them. jobs: the number of processes that read them.
+    dask: the address of a scheduler, or "local", for which a script needs its `if __name__ == "__main__"`,
+    because Dask's processes import the main module again. range ... device: as in `open`.
 
     Files that cannot be used are in `result.failures`, the table is about the others. Raises
     UnreadableInputError where there are none, UsageError, and NotEnoughDataError for fewer than two ranks.

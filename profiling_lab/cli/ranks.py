@@ -8,12 +8,11 @@ import argparse
 from profiling_lab.cli import _job as job
 from profiling_lab.cli import _trace_arguments as shared
 
-HELP = (
-    "compare the ranks of a job: the straggler of each collective, what it costs, and the line that is late"
-)
+HELP = "compare the ranks of a job: which rank and line holds the step up, and what mending that would save"
 EXAMPLES = """\
   profiling-lab ranks recordings/                             a folder with a file per rank
   profiling-lab ranks run.rank*.sqlite --by collective        the last rank, waiting and transfer time
+  profiling-lab ranks recordings/ --by path                   what sets the step, by rank and line
   profiling-lab ranks node.sqlite --by line                   one nsys export with several processes
   profiling-lab ranks recordings/ --rank 0 --rank 7 --step 2:
   profiling-lab ranks recordings/ --dask local                on a Dask cluster; or --dask tcp://head:8786
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_files(parser)
     parser.add_argument(
         "--by",
-        choices=("rank", "collective", "step", "line"),
+        choices=("rank", "collective", "step", "line", "path"),
         default="rank",
         help="group by (default: rank)",
     )

@@ -3,21 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, Literal
 
+from profiling_lab.analysis.critical_path.kinds import GROUPS
 from profiling_lab.analysis.ranks.job import JobResult
+from profiling_lab.analysis.ranks.joint_path import PathShare
 from profiling_lab.analysis.ranks.tables import CollectiveRow, LateOne, RankLineRow, RankStepRow
 from profiling_lab.analysis.ranks.totals import RankRow
 from profiling_lab.analysis.ranks.verdict import own_ns
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.job_header import clocks_line, job_coverage, job_lines
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.ranks_verdict import shown_line, verdict_lines
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 
-By = Literal["rank", "collective", "step", "line"]
+By = Literal["rank", "collective", "step", "line", "path"]
 _LAST_SHOWN = 3
 
 
@@ -48,6 +51,7 @@ def _rows(result: JobResult, by: By) -> tuple[Any, ...]:
         "collective": result.collectives,
         "step": result.steps,
         "line": result.lines,
+        "path": result.path.shares if result.path is not None else (),
     }
     return tables[by]
 
@@ -68,65 +72,12 @@ def _header(result: JobResult, by: By) -> tuple[str, ...]:
     ]
     mean = numbers.time(result.step_ns)
     steps = f"steps: {result.how}; {result.common_steps:,} on all ranks, {mean} on average"
-    lines.append(f"  {steps}; times are per step" if by in ("rank", "line") else f"  {steps}")
+    lines.append(f"  {steps}; times are per step" if by in ("rank", "line", "path") else f"  {steps}")
     lines += [f"  note: {note}" for note in result.notes]
-    return (*lines, *_verdict(result))
+    return (*lines, *verdict_lines(result))
 
 
-def _verdict(result: JobResult) -> tuple[str, ...]:
-    found = result.verdict
-    cost = f"{numbers.time(found.cost_ns)} per step, {numbers.share(_of_step(result))} of it"
-    balance = f"compute: the most loaded rank has {found.imbalance:.2f} times the mean"
-    if found.kind == "straggler":
-        row = next(row for row in result.rows if row.rank == found.rank)
-        first = (
-            f"rank {found.rank} is a straggler: last to {numbers.share(row.late_frac or 0)} of "
-            f"{numbers.counted(row.compared, 'collective')}, in {row.late_steps:,} of "
-            f"{numbers.counted(row.facts.steps, 'step')}, {numbers.time(row.behind_ns)} behind the others on "
-            f"the median; being in time would save {cost}"
-        )
-    elif found.kind == "waiting":
-        often = sorted(result.rows, key=lambda row: (-row.late, row.rank))[:_LAST_SHOWN]
-        last = ", ".join(f"rank {row.rank} {numbers.share(row.late_frac or 0)}" for row in often)
-        first = f"no straggler, but ranks wait for each other: {cost}, on average; last: {last}"
-    elif found.kind == "uneven":
-        first = (
-            f"rank {found.rank} takes {cost}, longer than the others outside of communication: "
-            "it will come last to what they share"
-        )
-    elif found.kind == "balanced" and not found.by_durations:
-        first = f"no straggler: ranks wait for each other {cost}, on average"
-    elif found.kind == "balanced":
-        first = "no rank takes noticeably longer than the others; no collective could be compared"
-    else:
-        first = "cannot tell: fewer than two ranks have steps to compare"
-    return (first, *_excess(result), f"  {balance}")
-
-
-def _of_step(result: JobResult) -> float:
-    return result.verdict.cost_ns / result.step_ns if result.step_ns else 0.0
-
-
-def _excess(result: JobResult) -> tuple[str, ...]:
-    more = result.verdict.excess
-    if more is None:
-        return ()
-    if 2 * more.part_ns < result.verdict.cost_ns:
-        return ("  nothing in its own steps takes as much longer: the recordings do not say why it is late",)
-    part = {"compute": "computes", "copy": "copies", "idle": "idles"}[more.part]
-    text = f"  it {part} {numbers.time(more.part_ns)} per step more than the others"
-    if not more.line:
-        return (f"{text}; no single line accounts for half of that",)
-    cause = f" ({more.cause})" if more.cause else ""
-    return (f"{text}; {_shown(more.line)} accounts for {numbers.time(more.line_ns)}{cause}",)
-
-
-def _shown(line: str) -> str:
-    file, _, number = line.rpartition(":")
-    return f"{shown_path(file)}:{number}" if file else line
-
-
-def _details(row: RankRow | CollectiveRow | RankStepRow | RankLineRow) -> tuple[str, ...]:
+def _details(row: RankRow | CollectiveRow | RankStepRow | RankLineRow | PathShare) -> tuple[str, ...]:
     if not isinstance(row, CollectiveRow):
         return ()
     out = [f"{_which(late)}: rank {late.rank} {numbers.time(late.behind_ns)} behind" for late in row.worst]
@@ -161,7 +112,18 @@ def _job_data(result: JobResult, by: By) -> dict[str, Any]:
 
 
 def _verdict_data(result: JobResult) -> dict[str, Any]:
-    return asdict(result.verdict) | {"imbalance": round(result.verdict.imbalance, 6)}
+    path = result.path
+    followed = path and {
+        "ranks": list(path.ranks),
+        "steps": list(path.steps),
+        "step_ns": path.step_ns,
+        "transfer_ns": path.transfer_ns,
+    }
+    return asdict(result.verdict) | {"imbalance": round(result.verdict.imbalance, 6), "path": followed}
+
+
+def _group(number: int) -> Callable[[Any], int]:
+    return lambda row: int(row.group_ns[number])
 
 
 _RANK = (
@@ -241,7 +203,7 @@ _LINE = (
     Field(
         "line",
         "line",
-        cell=lambda row: _shown(row.line) if row.line else "no line",
+        cell=lambda row: shown_line(row.line) if row.line else "no line",
         priority=ALWAYS,
         is_path=True,
     ),
@@ -257,6 +219,16 @@ _LINE = (
         "alone", cell=lambda row: f"slow on rank {row.most_rank} only" if row.alone else "", priority=ALWAYS
     ),
 )
+_PATH = (
+    Field("key"),
+    Field("rank", "rank", priority=ALWAYS),
+    Field("line", "line", cell=lambda row: shown_line(row.line), priority=ALWAYS, is_path=True),
+    *(
+        Field(f"{group}_ns".lower(), group, Unit.NS, "path", value=_group(number))
+        for number, group in enumerate(GROUPS)
+    ),
+    Field("path_ns", "on the path", Unit.NS, "path", priority=ALWAYS),
+)
 _TABLES: dict[By, tuple[tuple[Field, ...], str]] = {
     "rank": (
         _RANK,
@@ -268,6 +240,7 @@ _TABLES: dict[By, tuple[tuple[Field, ...], str]] = {
         "name ranks compared wait_ns transfer_ns spread_ns last_rank last_frac size_bytes bus_bytes_per_s",
     ),
     "step": (_STEP, "number ranks mean_ns least_ns least_rank most_ns most_rank imbalance spread_ns"),
+    "path": (_PATH, "rank line host_ns gpu_ns collectives_ns waits_ns unknown_ns path_ns"),
     "line": (_LINE, "kind line ranks mean_ns most_ns most_rank others_ns alone"),
 }
 

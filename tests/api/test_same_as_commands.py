@@ -214,7 +214,7 @@ def test_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = Job(ranks=4, steps=5)
     job.slow_compute[3] = 2_000_000
     job.write(tmp_path, facts=True)
-    for by in ("rank", "collective", "step", "line"):
+    for by in ("rank", "collective", "step", "line", "path"):
         text = printed(capsys, f"ranks --jobs 1 --by {by} --limit 3", tmp_path)
         same(partial(profiling_lab.ranks, tmp_path, by=by, limit=3), text)
     text = printed(capsys, "ranks --rank 0 --rank 3 --step 2: --limit 0", tmp_path)

@@ -37,8 +37,9 @@ def test_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "4 ranks in 4 files" in out and "ranks as the recordings say" in out and err == ""
     assert "clocks: moved by up to 7.0" in out
-    assert "rank 3 is a straggler: last to 50.0 % of 10 collectives, in 5 of 5 steps, 2.00" in out
-    assert "it computes 2.000 ms per step more than the others; " in out and "model.py:42 accounts for" in out
+    assert "rank 3 is a straggler, by unequal work at " in out and "would save 2.000 ms per step" in out
+    assert "that takes 2.0" in out and " ms per step there, 0 ns on the other ranks, mostly kernel" in out
+    assert "it is last to 50.0 % of 10 collectives, in 5 of 5 steps, 2.00" in out
     rows = [line.split() for line in out.splitlines() if line[:2] in ("0 ", "1 ", "2 ", "3 ")]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"]
     assert rows[3][-3:] == ["50.0", "%", "2.000"] and rows[0][-3:] == ["0.0", "%", "-"]
@@ -73,6 +74,9 @@ def test_other_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert row["rank"] == 3, "of some ranks the worst"
     assert run(folder, "--by", "line") == 0
     assert "slow on rank 3 only" in capsys.readouterr().out
+    assert run(folder, "--by", "path", "--limit", "1") == 0
+    (line,) = (row for row in capsys.readouterr().out.splitlines() if row.startswith("3 "))
+    assert "model.py:42" in line and line.split()[-1] == "2.000"
 
 
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,10 +84,12 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     envelope = json.loads(capsys.readouterr().out)
     rows, summary = envelope["data"]["rows"], envelope["data"]["summary"]
     assert (summary["kind"], summary["rank"]) == ("straggler", 3)
+    assert summary["blame"]["line"] == "/app/model.py:42" and summary["blame"]["cause"] == "unequal work"
+    assert summary["path"]["ranks"] == [0, 1, 2, 3] and summary["path"]["step_ns"] > 4_000_000
     assert summary["excess"]["line"] == "/app/model.py:42" and envelope["trace"]["world_size"] == 4
     assert [row["key"] for row in rows] == [f"rank {i}" for i in range(4)]
     assert rows[3]["late"] == 5 and rows[3]["file"] == "run.rank3.sqlite"
-    for by in ("collective", "step", "line"):
+    for by in ("collective", "step", "line", "path"):
         run(folder, "--format", "json", "--by", by)
         keys = [row["key"] for row in json.loads(capsys.readouterr().out)["data"]["rows"]]
         assert keys and len(set(keys)) == len(keys)
@@ -160,7 +166,8 @@ def test_a_straggler_without_a_cause_is_said(tmp_path: Path, capsys: pytest.Capt
         builder.write(tmp_path / f"run.rank{rank}.sqlite")
     assert run(tmp_path) == 0
     out = capsys.readouterr().out
-    assert "rank 1 is a straggler" in out and "do not say why it is late" in out
+    assert "no straggler, but ranks wait for each other" in out and "last: rank 1 100.0 %" in out
+    assert "nothing that rank 1 does takes longer" in out and "do not say why it is late" in out
     assert run(tmp_path, "--by", "collective") == 0
     assert "ranks need not wait for each other here: not compared" in capsys.readouterr().out
 

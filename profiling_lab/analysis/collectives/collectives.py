@@ -18,7 +18,8 @@ from profiling_lab.analysis.collectives.rows import (
 )
 from profiling_lab.analysis.ranks.assignment import Assignments
 from profiling_lab.analysis.ranks.clocks import Clocks
-from profiling_lab.analysis.ranks.job import Joined, check_own, joined, notes_by_ranks
+from profiling_lab.analysis.ranks.job import Joined, check_own, joined
+from profiling_lab.analysis.ranks.notes import notes_by_ranks
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.pools import Done, LocalPool, Pool
 from profiling_lab.analysis.ranks.reading import Failure, FileSummary

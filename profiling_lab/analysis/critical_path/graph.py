@@ -2,9 +2,8 @@
 """The graph of what waited for what: moments, dependencies between them, and what their time is made of.
 
 Moments are the begins and ends of calls and of GPU operations. A dependency says how long after its source a
-moment came, or could have come. Its time is made of parts, each with its kind and line. Ranks of a job can
-be joined in one graph: their moments are rows of the same tables, and a collective is a dependency on the
-begins of its operations in all ranks.
+moment came, or could have come. Its time is made of parts, each with its kind and line. Ranks of a job are
+joined in one graph by pieces.py.
 """
 
 from __future__ import annotations
@@ -144,6 +143,8 @@ class GraphBuilder:
         self.sites = Sites()
         self.labels = Labels()
         self.nowhere = self.sites.number(Site(None, "no line"))
+        self.place = np.empty(0, dtype=np.int64)
+        """per moment its row in the graph, once that is built"""
 
     def spans(self, start_ns: I64, end_ns: I64, process: I32, rank: int) -> tuple[I64, I64]:
         """Moments for the begins and the ends of things; at one moment ends of a lower `rank` come first."""
@@ -154,6 +155,12 @@ class GraphBuilder:
         self._moments.add(size, time_ns=start_ns, process=process, order=_BEGIN, thing=thing, ends=0)
         self._moments.add(size, time_ns=end_ns, process=process, order=order, thing=thing, ends=1)
         return np.arange(first, first + size), np.arange(first + size, first + 2 * size)
+
+    def moments(self, time_ns: I64, process: Any, order: Any) -> I64:
+        """Moments alone; at one time those of a lower `order` come first."""
+        first, size = self._moments.rows, len(time_ns)
+        self._moments.add(size, time_ns=time_ns, process=process, order=order, thing=0, ends=0)
+        return np.arange(first, first + size)
 
     def edges(self, source: I64, target: I64, after_ns: I64, owner: Any = -1) -> I64:
         """Dependencies; their rows, for parts."""
@@ -179,6 +186,7 @@ class GraphBuilder:
         order = np.lexsort((*keys, time_ns))
         place = np.empty(moments, dtype=np.int64)
         place[order] = np.arange(moments)
+        self.place = place
         source, target = place[self._edges.column("source")], place[self._edges.column("target")]
         # What would come before its source is no dependency: clocks of host and GPU differ a little.
         kept = np.flatnonzero(source < target)

@@ -127,6 +127,11 @@ def _known(graph: Graph) -> str:
 
 def predicted(graph: Graph, found: StepsFound, changes: Sequence[tuple[Touched, float]]) -> I64:
     """How long each step would be with all of these changes."""
+    return np.maximum(found.lengths(changed(graph, changes)), 0)
+
+
+def changed(graph: Graph, changes: Sequence[tuple[Touched, float]]) -> I64:
+    """When each moment would come with all of these changes."""
     after_ns = graph.after_ns.copy()
     for what, factor in changes:
         ns = graph.parts.ns[what.parts]
@@ -135,4 +140,4 @@ def predicted(graph: Graph, found: StepsFound, changes: Sequence[tuple[Touched, 
     for what, factor in changes:
         if factor == 0:
             after_ns[what.waits] = _GONE_NS
-    return np.maximum(found.lengths(graph.schedule(after_ns)[0]), 0)
+    return graph.schedule(after_ns)[0]

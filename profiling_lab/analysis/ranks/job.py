@@ -11,8 +11,11 @@ import numpy as np
 
 from profiling_lab.analysis.ranks.assignment import Assignments, assign, numbered, shift_of, starts_of
 from profiling_lab.analysis.ranks.clocks import Clocks, align
+from profiling_lab.analysis.ranks.finding import PathFinding, find
 from profiling_lab.analysis.ranks.lines import LineTimes
+from profiling_lab.analysis.ranks.notes import absent, ended_early, of_path, of_rows, other_program, unnamed
 from profiling_lab.analysis.ranks.options import Options
+from profiling_lab.analysis.ranks.path_part import NoPart, RankPart, parts_in, parts_of
 from profiling_lab.analysis.ranks.pools import Done, Handle, LocalPool, Pool
 from profiling_lab.analysis.ranks.reading import Failure, FileSummary
 from profiling_lab.analysis.ranks.summary import RankFacts, summarize
@@ -36,8 +39,6 @@ from profiling_lab.analysis.ranks.verdict import Excess, JobVerdict, excess, sus
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
-
-_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class JobResult:
     """the part of each file that was looked at, as it was asked for; () for all of it"""
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
+    path: PathFinding | None = None
+    """what sets the step across ranks; None where that cannot be followed: a note says why"""
 
     @property
     def step_ns(self) -> int:
@@ -105,7 +108,7 @@ def ranks_in(trace: Trace, options: Options | None = None) -> JobResult:
     """Compare the ranks of one open file. Raises as `ranks`; UsageError also as `step_windows`."""
     options = options or Options()
     file = FileSummary(str(trace.path), summarize(trace, options))
-    return _compared(LocalPool(1), [file], options, (), ())
+    return _compared(LocalPool(1), [file], options, (), (), trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +152,51 @@ def joined(
     with_steps = sum(facts.steps > 0 for file in chosen for facts in file)
     common = totals.walls.keys[totals.walls.ranks == with_steps].astype(np.int64)
     comparison = RankComparison(present, common, clocks.accuracy_ns or 0, clocks.comparable)
-    notes = (*assignments.notes, *note, *_unnamed(totals, chosen[0][0].communicators))
+    notes = (
+        *assignments.notes,
+        *note,
+        *ended_early([facts for file in pool.gather(pool.map(facts_of, handles)) for facts in file], totals),
+        *absent(assignments.missing),
+        *other_program(totals),
+        *unnamed(totals, chosen[0][0].communicators),
+    )
     return Joined(handles, chosen, assignments, clocks, totals, comparison, failures, notes)
 
 
 def _compared(
-    pool: Pool, handles: list[Handle], options: Options, only: tuple[int, ...], devices: tuple[int, ...]
+    pool: Pool,
+    handles: list[Handle],
+    options: Options,
+    only: tuple[int, ...],
+    devices: tuple[int, ...],
+    opened: Trace | None = None,
 ) -> JobResult:
+    """opened: the one file of the job, if it is open here."""
     job = joined(pool, handles, only, devices)
     totals, comparison, handles = job.totals, job.comparison, job.handles
     per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, comparison))
     rows = tuple(sorted((row for file in per_file for row in file), key=lambda row: row.rank))
     counted = [row for row in rows if row.steps]
+
+    def ask(ranks: tuple[int, ...], steps: I64) -> list[RankPart | NoPart]:
+        if opened is not None:
+            return list(parts_in(opened, pool.gather(handles)[0], options, ranks, steps))
+        holders = [h for h, file in zip(handles, per_file, strict=True) if any(r.rank in ranks for r in file)]
+        return [
+            part
+            for file in pool.gather(pool.read_again(parts_of, holders, options, ranks, steps))
+            for part in file
+        ]
+
+    finding = find(ask, counted, totals, comparison)
+    path = finding if isinstance(finding, PathFinding) else None
+    excesses = _excesses(pool, handles, per_file, counted, totals)
     return JobResult(
         rows=rows,
         collectives=collective_rows(totals, comparison),
         steps=step_rows(totals, comparison),
         lines=line_rows(totals, mean_step_ns(rows)),
-        verdict=verdict(counted, _excesses(pool, handles, per_file, counted, totals)),
+        verdict=verdict(counted, excesses, path),
         clocks=job.clocks,
         files=len(job.chosen),
         said_by=job.assignments.said_by,
@@ -176,7 +206,8 @@ def _compared(
         how=_how(job.chosen),
         window=options.asked,
         failures=job.failures,
-        notes=(*job.notes, *_notes(rows, comparison.steps)),
+        notes=(*job.notes, *of_rows(rows, comparison.steps), *of_path(finding, counted)),
+        path=path,
     )
 
 
@@ -252,37 +283,3 @@ def _how(all_facts: Sequence[Sequence[RankFacts]]) -> str:
     found = Counter(facts.how for file in all_facts for facts in file)
     (first, count), *others = found.most_common()
     return f"{first} ({count} ranks; others: {others[0][0]})" if others else first
-
-
-def _unnamed(totals: Totals, how: str) -> tuple[str, ...]:
-    if totals.ranks == 2 or all(series.group for series in totals.starts if series.is_together):
-        return ()
-    return (
-        "no communicator is named: collectives of a kind are matched over all ranks, as if all were in one "
-        f"group ({how})",
-    )
-
-
-def _notes(rows: Sequence[RankRow], common: I64) -> tuple[str, ...]:
-    """What limits the comparison."""
-    notes = []
-    for row in rows:
-        lacks = f"lacks {row.missing:,} of the collectives that others have" if row.missing else ""
-        notes += [(row.rank, note) for note in (*row.facts.notes, lacks) if note]
-    own = "no step is in all recordings: each rank's own steps are counted"
-    return (*notes_by_ranks(notes), *(() if len(common) else (own,)))
-
-
-def notes_by_ranks(notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
-    """Ranks with the same note are named together."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, note in notes:
-        ranks_of.setdefault(note, []).append(rank)
-    return tuple(f"{_named(numbers)}: {note}" for note, numbers in ranks_of.items())
-
-
-def _named(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    shown = ", ".join(map(str, numbers[:_NAMED]))
-    return f"ranks {shown}" + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")

@@ -7,16 +7,14 @@ machine, so only what is asked for with `gather` or `merge` comes here.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.reading import Failure, FileSummary, read_file
+from profiling_lab.analysis.ranks.worker import WorkerDied, in_processes
 from profiling_lab.errors import UnreadableInputError, UsageError
 
 Handle = Any
@@ -36,6 +34,11 @@ class Pool(Protocol):
         self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any, each: Sequence[Any] = ()
     ) -> list[Handle]:
         """function(value, *shared) per handle, with its own element of `each` in front of `shared`."""
+
+    def read_again(
+        self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any
+    ) -> list[Handle]:
+        """The same for a function that reads the files of FileSummaries. Raises UnreadableInputError."""
 
     def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
         """One value from all by merging up to WIDTH at a time."""
@@ -58,14 +61,23 @@ class LocalPool:
                 out.append(read_file(path, options))
                 done(count)
             return out
-        found = _in_processes(paths, options, jobs, done)
-        # A process that died took all others' work with it: each of the rest gets a process of its own.
-        for path in paths:
-            if path not in found:
-                alone = _in_processes([path], options, 1, lambda _: None)
-                found[path] = alone.get(path) or FileSummary(path, (), _died(path))
-                done(len(found))
-        return [found[path] for path in paths]
+        found = in_processes(read_file, [(path, options) for path in paths], jobs, done)
+        return [
+            FileSummary(path, (), _died(path)) if isinstance(file, WorkerDied) else file
+            for path, file in zip(paths, found, strict=True)
+        ]
+
+    def read_again(
+        self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any
+    ) -> list[Handle]:
+        jobs = min(self._jobs, len(handles))
+        if jobs <= 1:
+            return self.map(function, handles, *shared)
+        found = in_processes(function, [(value, *shared) for value in handles], jobs)
+        died = [handle for handle, value in zip(handles, found, strict=True) if isinstance(value, WorkerDied)]
+        if died:
+            raise UnreadableInputError(_died(died[0].path).sentence)
+        return found
 
     def map(
         self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any, each: Sequence[Any] = ()
@@ -86,28 +98,6 @@ class LocalPool:
 
 def _own(handles: Sequence[Handle], each: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [(value,) for value in each] if each else [() for _ in handles]
-
-
-def _in_processes(paths: Sequence[str], options: Options, jobs: int, done: Done) -> dict[str, FileSummary]:
-    """What could be read before a process died, if one did."""
-    found: dict[str, FileSummary] = {}
-    # spawn: a process that copies this one's threads (torch, Arrow, progress) may hang.
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(jobs, mp_context=context)
-    try:
-        waiting: dict[Future[FileSummary], str] = {
-            executor.submit(read_file, path, options): path for path in paths
-        }
-        while waiting:
-            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in ready:
-                found[waiting.pop(future)] = future.result()
-                done(len(found))
-    except BrokenProcessPool:
-        return found
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-    return found
 
 
 def _died(path: str) -> Failure:
@@ -146,6 +136,11 @@ class DaskPool:
             self._client.submit(function, handle, *own, *spread, pure=False)
             for handle, own in zip(handles, _own(handles, each), strict=True)
         ]
+
+    def read_again(
+        self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any
+    ) -> list[Handle]:
+        return self.map(function, handles, *shared)
 
     def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
         level = list(handles)

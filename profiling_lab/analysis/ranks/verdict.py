@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer in a sentence: is there a straggler, what does it cost, and which line makes it late."""
+"""The answer in a sentence: is there a straggler, what does it cost, and which line makes it late.
+
+Where the path across ranks can be followed it decides: what mending a rank would win. Else who was last to
+collectives does, and where there are none the ranks' own durations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiling_lab.analysis.ranks.blame import Blame
+from profiling_lab.analysis.ranks.finding import PathFinding
 from profiling_lab.analysis.ranks.lines import SEPARATOR, LineTimes
 from profiling_lab.analysis.ranks.spread import Spread
 from profiling_lab.analysis.ranks.totals import RankRow
@@ -18,6 +24,8 @@ WAITING_FRAC = 0.05
 """of a step that ranks wait on average without computing, from which on it is reported"""
 IMBALANCE = 1.05
 """most over mean of compute, from which on load counts as uneven where there are no collectives"""
+TRANSFER_FRAC = 0.25
+"""of a step that it would win without transfers, from which on they are what sets it"""
 EXPLAINS_FRAC = 0.5
 """of a straggler's extra time, what a line must account for to be named as the cause"""
 
@@ -41,26 +49,36 @@ class JobVerdict:
     """The finding over all ranks."""
 
     kind: str
-    """'straggler', 'waiting', 'balanced', 'uneven' or 'unknown'"""
+    """'straggler', 'transfer' (communication sets the step), 'waiting', 'balanced', 'uneven' or 'unknown'"""
     rank: int | None
     cost_ns: int
-    """per step: of a straggler what its being in time would save, else what ranks wait on average; both
-    without what compute hides"""
+    """per step: of a straggler what mending it would save, of transfers what their taking no time would, else
+    what ranks wait on average; without what compute hides"""
     excess: Excess | None
     imbalance: float
     """compute of the rank with most over the mean"""
     by_durations: bool
     """clocks or collectives did not show it: from each rank's own durations"""
+    blame: Blame | None = None
+    """of a straggler its line, and of what kind it is; None where the path could not be followed"""
+    also: tuple[Blame, ...] = ()
+    """other ranks that hold the step up, by what mending each alone would save"""
 
     @property
     def found(self) -> bool:
         return self.kind in ("straggler", "uneven")
 
 
-def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> JobVerdict:
+def verdict(
+    rows: Sequence[RankRow], excess_of: dict[int, Excess], path: PathFinding | None = None
+) -> JobVerdict:
     """rows: those with steps; excess_of: by rank, for those that `suspects` names."""
     step_ns = _mean([row.step_ns for row in rows])
     imbalance = imbalance_of(rows) if rows else 1.0
+    if path is not None and path.blames:
+        first, also = path.blames[0], path.blames[1:]
+        excess = excess_of.get(first.rank)
+        return JobVerdict("straggler", first.rank, first.gain_ns, excess, imbalance, False, first, also)
     if any(row.compared for row in rows):
         worst = max(rows, key=lambda row: (row.cost_ns, -row.rank))
         waits = _mean([row.exposed_wait_ns or 0 for row in rows])
@@ -69,10 +87,11 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> JobVerdict
         cost = min(worst.cost_ns, others)
         is_most = worst.cost_ns >= STRAGGLER_FRAC * sum(row.cost_ns for row in rows)
         is_often = worst.late_steps >= STRAGGLER_FRAC * worst.facts.steps
-        if is_most and is_often and cost >= COST_FRAC * step_ns:
+        if path is None and is_most and is_often and cost >= COST_FRAC * step_ns:
             return JobVerdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
-        kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
-        return JobVerdict(kind, None, waits, None, imbalance, False)
+        return _no_straggler(waits, step_ns, imbalance, path)
+    if path is not None:
+        return _no_straggler(0, step_ns, imbalance, path)
     if len(rows) < 2 or step_ns == 0:
         return JobVerdict("unknown", None, 0, None, imbalance, True)
     # The last rank waits for no other: it has the longest way to a collective and the shortest time in it.
@@ -83,6 +102,14 @@ def verdict(rows: Sequence[RankRow], excess_of: dict[int, Excess]) -> JobVerdict
             "uneven", slow.rank, own_ns(slow) - others, excess_of.get(slow.rank), imbalance, True
         )
     return JobVerdict("balanced", None, 0, None, imbalance, True)
+
+
+def _no_straggler(waits: int, step_ns: int, imbalance: float, path: PathFinding | None) -> JobVerdict:
+    transfer_ns = path.transfer_ns if path is not None else 0
+    if path is not None and transfer_ns >= max(TRANSFER_FRAC * path.step_ns, waits):
+        return JobVerdict("transfer", None, transfer_ns, None, imbalance, False)
+    kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
+    return JobVerdict(kind, None, waits, None, imbalance, False)
 
 
 def suspects(rows: Sequence[RankRow]) -> set[int]:

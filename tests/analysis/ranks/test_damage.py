@@ -39,6 +39,6 @@ def test_damaged_jobs(whole: list[Path], tmp_path: Path, seed: int) -> None:
         return
     for failure in result.failures:
         assert "could not be analysed" not in failure.sentence
-    for by in ("rank", "collective", "step", "line"):
+    for by in ("rank", "collective", "step", "line", "path"):
         for form in ("table", "json"):
             write(ranks_report(result, by), form, io.StringIO())  # type: ignore[arg-type]
