@@ -29,6 +29,7 @@ from profiling_lab.ops._attention_in_torch import (
     reference,
     window_of,
 )
+from profiling_lab.ops._attention_ring import merge_attention, ring_attention
 from profiling_lab.ops._calls import is_plain_call
 from profiling_lab.ops._load import has_cuda_kernels
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
@@ -40,6 +41,8 @@ __all__ = [
     "flash_attention",
     "flash_attention_for_sdpa",
     "flash_attention_with_cache",
+    "merge_attention",
+    "ring_attention",
 ]
 
 
