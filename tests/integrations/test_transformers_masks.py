@@ -206,7 +206,8 @@ def test_a_mask_of_the_users_own(name: str, reasons: list[str]) -> None:
 def test_padding_in_a_mask_of_the_users_own(scores: dict[str, Any], reasons: list[str]) -> None:
     """Lengths where it ends the keys, for encoders; whatever else one row of a mask says is handed back."""
     generator = torch.Generator().manual_seed(2)
-    query, key, value = (torch.randn(BATCH, HEADS, n, DIM, generator=generator) for n in (5, 9, 9))
+    shapes = ((HEADS, 5), (HEADS // 2, 9), (HEADS // 2, 9))
+    query, key, value = (torch.randn(BATCH, *shape, DIM, generator=generator) for shape in shapes)
     behind = (torch.arange(9) < torch.tensor([9, 4, 2])[:, None])[:, None, None]
     in_front = "a mask of other keys than the last ones"
     for given, rows, why in (
@@ -221,12 +222,12 @@ def test_padding_in_a_mask_of_the_users_own(scores: dict[str, Any], reasons: lis
         reasons.clear()
         found, _ = ours.attention(Layer(), rows, key, value, given, **scores)
         additive = torch.zeros(given.shape).masked_fill(~given, -torch.inf)
-        logits = rows @ key.mT * DIM**-0.5 + additive
+        logits = rows @ key.repeat_interleave(2, 1).mT * DIM**-0.5 + additive
         if scores:
             sink = scores["s_aux"].view(1, HEADS, 1, 1).expand(BATCH, -1, logits.shape[2], 1)
             logits = torch.cat([logits, sink], -1)
         weights = logits.softmax(-1)[..., :9]
-        torch.testing.assert_close(found, (weights @ value).transpose(1, 2))
+        torch.testing.assert_close(found, (weights @ value.repeat_interleave(2, 1)).transpose(1, 2))
         assert reasons == why
 
 
