@@ -128,7 +128,7 @@ class _Ring(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped 
 
 
 def _right(hops: int, group: Any, causal: bool) -> int | None:
-    """The limit of attention to the keys that have made so many hops; None where none of them is seen."""
+    """The limit of attention to keys that have made this number of hops; None where none is seen."""
     if not causal or 0 < hops <= distributed.get_rank(group):
         return -1
     return 0 if hops == 0 else None

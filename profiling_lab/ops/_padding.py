@@ -21,7 +21,7 @@ class Padding:
     """Sequences whose keys end before their padding."""
 
     keys: int
-    """So many count, from the first: of all sequences, or, without offsets, of each."""
+    """The number that counts, from the first: of all sequences, or, without offsets, of each."""
     cu_seqlens_q: Tensor | None = None
     cu_seqlens_k: Tensor | None = None
     """Offsets in a batch whose rows lie one behind the other. Padded keys are sequences without queries."""

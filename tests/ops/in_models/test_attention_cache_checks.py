@@ -27,7 +27,7 @@ def test_once(has_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_attention_cache, "_check", lambda *args: checks.append(args))
     lengths = torch.zeros(2, dtype=torch.int32)
     if has_kernel:  # which this machine has not, so the op itself refuses, after Python has checked nothing
-        with pytest.raises((RuntimeError, ValueError, NotImplementedError)):
+        with pytest.raises((RuntimeError, ValueError)):
             flash_attention_with_cache(**arguments(), cache_seqlens=lengths)
     else:
         flash_attention_with_cache(**arguments(), cache_seqlens=lengths)
