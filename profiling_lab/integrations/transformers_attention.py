@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from profiling_lab.integrations._transformers_masks import Structure, StructuredMask, mask
 from profiling_lab.ops import explain, flash_attention
+from profiling_lab.ops._padding import Padding, may_be_padding, padding_of
 
 __all__ = ["NAME", "attention"]
 
@@ -52,11 +53,17 @@ def attention(
     head_dim) out. The mask says what is visible, windows included, as for SDPA and eager attention.
     """
     why = _why_not(module, query, key, value, attention_mask, dropout, others)
+    padding = None
+    if why is None and attention_mask is not None and not isinstance(attention_mask, StructuredMask):
+        padding = padding_of(attention_mask, query.shape[0], query.shape[2])
+        why = padding if isinstance(padding, str) else None
     if why is not None:
         options = {"is_causal": is_causal, "softcap": softcap, "s_aux": s_aux, **others}
         return _hand_back(why, module, query, key, value, attention_mask, dropout, scaling, options)
     if isinstance(attention_mask, StructuredMask):
         structure = attention_mask.structure
+    elif isinstance(padding, Padding):
+        structure = Structure(False, None, padding.keys, padding.cu_seqlens_q, padding.cu_seqlens_k)
     else:  # no mask: as SDPA is called then, where a causal call with more keys has a static cache to fill
         wanted = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(query.shape[2] > 1 and wanted)
@@ -110,9 +117,14 @@ def _why_not(
             return f"{name} is not an option of flash_attention"
     if dropout:
         return "dropout"
-    if attention_mask is not None and not isinstance(attention_mask, StructuredMask):
+    plain = attention_mask is not None and not isinstance(attention_mask, StructuredMask)
+    if attention_mask is not None and plain and not may_be_padding(attention_mask, query, key):
         return "a mask that is neither causal, nor a window, nor padding or packed sequences"
-    if attention_mask is not None and attention_mask.shape[2:] != (query.shape[2], key.shape[2]):
+    if (
+        attention_mask is not None
+        and not plain
+        and attention_mask.shape[2:] != (query.shape[2], key.shape[2])
+    ):
         return "a mask of another size than queries and keys"
     if not query.dtype == key.dtype == value.dtype:
         return "query, key and value have different dtypes"
@@ -121,7 +133,7 @@ def _why_not(
     if value.shape[-1] > query.shape[-1]:
         return "values with a larger head_dim than the keys"
     lengths = isinstance(attention_mask, StructuredMask) and attention_mask.structure.cu_seqlens_q is not None
-    if lengths and query.shape[2] == 1:
+    if (lengths or plain) and query.shape[2] == 1:
         return "one query a sequence over padded keys, which would be copied"
     return _no_kernel(query)
 

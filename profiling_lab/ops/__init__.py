@@ -26,6 +26,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "flash_attention",
         "flash_attention_for_sdpa",
         "flash_attention_with_cache",
+        "merge_attention",
+        "ring_attention",
         "FlashSelfAttention",
     ),
     "heavy_layer": ("HeavyLayer",),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from profiling_lab.ops import flops
+from profiling_lab.ops import explain, flops
 from profiling_lab.ops._attention_in_torch import Window, window_of
 from profiling_lab.ops._load import has_cuda_kernels
 from profiling_lab.ops._registration import check_alike, check_dtype, sums_of
@@ -57,13 +57,22 @@ def flash_attention_with_cache(
     number of rows, but reads the keys again for each 16 rows of `heads / kv_heads` heads. Elsewhere, and on
     the CPU, plain torch with memory for all scores. Raises ValueError for what does not fit together.
     """
-    _check(q, k_cache, v_cache, k, v, cache_seqlens, block_table, sink, softcap)
+    if torch.is_grad_enabled():
+        _check_gradients(q, k_cache, v_cache, k, v)
+    if hasattr(q, "placements"):
+        raise ValueError(f"{SLUG}: q is a DTensor, expected each rank's own part, x.to_local()")
+    has_kernel = _has_kernel(q)
+    if not has_kernel:  # the op checks its own arguments
+        _check(q, k_cache, v_cache, k, v, cache_seqlens, block_table, sink, softcap)
+    if explain.ON:
+        how = "ours, sm90 kernel" if has_kernel else "plain torch, with memory for all scores"
+        explain.say(f"{SLUG}: {how}, {str(q.dtype)[6:]} on {q.device.type}")
     left, right = window_of(window, causal)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
     if sink is not None:
         sink = sink.to(sums_of(q.dtype)).contiguous()
-    run = torch.ops.profiling_lab.cached_attention if _has_kernel(q) else in_torch
+    run = torch.ops.profiling_lab.cached_attention if has_kernel else in_torch
     out, lse = run(
         q, k_cache, v_cache, cache_seqlens, block_table, k, v, sink, float(scale), left, right, float(softcap)
     )
@@ -79,6 +88,11 @@ def _is_hopper(device: int) -> bool:
     return bool(torch.cuda.get_device_capability(device) == (9, 0))
 
 
+def _check_gradients(*tensors: Tensor | None) -> None:
+    if any(x is not None and x.requires_grad for x in tensors):
+        raise ValueError(f"{SLUG}: has no gradients, but a tensor requires one; use torch.no_grad()")
+
+
 def _check(
     q: Tensor,
     k_cache: Tensor,
@@ -90,14 +104,12 @@ def _check(
     sink: Tensor | None,
     softcap: float,
 ) -> None:
-    """What attention.cpp checks, too, in words of the function; for all devices."""
+    """What attention.cpp checks, for what never reaches it."""
     if (k is None) != (v is None):
         raise ValueError(f"{SLUG}: k and v are given together or not at all")
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache} | ({} if k is None else {"k": k, "v": v})
     check_alike(SLUG, **given)
     check_dtype(SLUG, q)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given.values()):
-        raise ValueError(f"{SLUG}: has no gradients, but a tensor requires one; use torch.no_grad()")
     for name, x in given.items():
         if x.dim() != 4:
             raise ValueError(f"{SLUG}: {name} has shape {list(x.shape)}, expected four dimensions")
@@ -189,7 +201,21 @@ def in_torch(
     return (weights @ keys(v_cache)).transpose(1, 2).to(q.dtype).contiguous(), lse
 
 
-def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _fake(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor,
+    table: Tensor | None,
+    k: Tensor | None,
+    v: Tensor | None,
+    sink: Tensor | None,
+    scale: float,
+    left: int,
+    right: int,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    _check(q, k_cache, v_cache, k, v, lengths, table, sink, softcap)
     batch, rows, heads, _dim = q.shape
     return q.new_empty(q.shape), q.new_empty((batch, heads, rows), dtype=sums_of(q.dtype))
 

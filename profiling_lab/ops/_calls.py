@@ -63,7 +63,13 @@ def kernel(name: str, calls_torch: bool) -> Function:
 
 
 def choice(
-    slug: str, names: tuple[str, ...], required: int, dispatched: Any, plain: Any, with_gradient: Any
+    slug: str,
+    names: tuple[str, ...],
+    required: int,
+    dispatched: Any,
+    plain: Any,
+    with_gradient: Any,
+    in_parts: Function | None = None,
 ) -> Function:
     """A function that is given a call's tensors, `required` of them and others or None, and says how to call:
 
@@ -71,15 +77,18 @@ def choice(
     tensors of torch's own classes on a device that has kernels, no torch.compile, autocast, functorch
     transform, TorchDispatchMode or forward-mode differentiation. Everything else is checked and `dispatched`.
     None: one of them answers for the public function (torch.overrides), such as a proxy of torch.fx.
+    in_parts: called instead where a tensor behind the first is a DTensor of which no rank has all.
     """
 
     def checked(tensors: tuple[Any, ...]) -> Any:
-        if not _is_compiling() and not _are_plain(map(type, tensors)):
+        if _is_compiling():
+            sharding.register()
+        elif not _are_plain(map(type, tensors)):
             if _has_overrides(tensors):
                 return None
             sharding.register()
         check(slug, names, required, tensors)
-        return dispatched
+        return in_parts if in_parts is not None and sharding.splits(tensors[1:]) else dispatched
 
     def way(*tensors: Tensor | None) -> Any:
         if (
@@ -100,7 +109,7 @@ def choice(
         return dispatched._op if is_python and _is_tracing() else plain
 
     is_python = isinstance(plain, FunctionType)
-    return explain.told(slug, way) if explain.ON else way
+    return explain.told(slug, way, in_parts) if explain.ON else way
 
 
 def is_plain_call(*tensors: Any) -> bool:

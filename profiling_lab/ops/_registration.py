@@ -219,6 +219,8 @@ class Op:
     keeping: Op | None = None
     """The op whose first result is this one's, and which keeps more for its backward: it runs in its place
     where a plain call wants gradients."""
+    in_parts: Function | None = None
+    """in_parts(arguments): the same where tensors behind the first are DTensors of which no rank has all."""
     way: Function = field(init=False)
     """way(its tensors, some maybe None): the function to call, or None where one of them answers for the
     public function. Raises TypeError, ValueError or RuntimeError for tensors that have no kernel."""
@@ -243,7 +245,8 @@ class Op:
             check(self.slug, names, required, tensors)
             raise_as_torch_does(error)
 
-        object.__setattr__(self, "way", choice(self.slug, names, required, op, plain, with_gradient))
+        way = choice(self.slug, names, required, op, plain, with_gradient, self.in_parts)
+        object.__setattr__(self, "way", way)
         object.__setattr__(self, "explain", explain)
 
     def _autograd(self, called: Any) -> tuple[Function, Function, Function]:

@@ -29,8 +29,10 @@ from profiling_lab.ops._attention_in_torch import (
     reference,
     window_of,
 )
+from profiling_lab.ops._attention_ring import merge_attention, ring_attention
 from profiling_lab.ops._calls import is_plain_call
 from profiling_lab.ops._load import has_cuda_kernels
+from profiling_lab.ops._padding import Padding, may_be_padding, padding_of
 from profiling_lab.ops.case import OpCase, Shape, TestShape, Variant, drawing
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "flash_attention",
     "flash_attention_for_sdpa",
     "flash_attention_with_cache",
+    "merge_attention",
+    "ring_attention",
 ]
 
 
@@ -253,11 +257,12 @@ class flash_attention_for_sdpa(TorchFunctionMode, ContextDecorator):  # type: ig
     """While active, F.scaled_dot_product_attention runs flash_attention wherever the two mean the same.
 
     A context, and a decorator for functions. nn.MultiheadAttention and what is built on it take part, except
-    inside of torch.compile. What keeps its own implementation: calls with a mask, with dropout, on a device
-    or dtype without kernels, or causal with unequal lengths (torch aligns those top-left); tensors of other
-    classes (DTensor, nested, fake, torch.fx); torch.func's transforms and forward mode; and calls in an
-    sdpa_kernel that leaves out FLASH_ATTENTION. A backward that recomputes (torch.utils.checkpoint) belongs
-    inside the context too.
+    inside of torch.compile. Boolean masks (batch, 1, 1, keys) whose False ones are the last keys become
+    lengths; on a GPU the host waits for their values, once for each mask (_padding.py).
+    What keeps its own implementation: calls with another mask, with dropout, on a device or dtype without
+    kernels, or causal with unequal lengths (torch aligns those top-left); tensors of other classes (DTensor,
+    nested, fake, torch.fx); torch.func's transforms and forward mode; and calls in an sdpa_kernel that leaves
+    out FLASH_ATTENTION. A backward that recomputes (torch.utils.checkpoint) belongs inside the context too.
     """
 
     def __torch_function__(
@@ -289,12 +294,12 @@ def _sdpa(
     """scaled_dot_product_attention by flash_attention, or why only torch's own can answer."""
     if not is_plain_call(query, key, value) or query.is_nested or key.is_nested or value.is_nested:
         return "no plain call of plain tensors"
-    if attn_mask is not None:
-        return "a mask"
     if dropout_p != 0.0:
         return "dropout"
     if query.dim() != 4:
         return "tensors of other than four dimensions"
+    if attn_mask is not None and (is_causal or not may_be_padding(attn_mask, query, key)):
+        return "a mask"
     if isinstance(scale, Tensor):
         return "a tensor for scale"
     if not _flash_is_wanted():
@@ -318,7 +323,24 @@ def _sdpa(
             return "a dtype other than bfloat16 and float16 on CUDA"
         if query.shape[-1] % 8 or query.shape[-1] > 256:
             return "a head_dim on CUDA that is not a multiple of 8 up to 256"
-    return attention_flash(query, key, value, causal=is_causal, scale=scale)
+    if attn_mask is None:
+        return attention_flash(query, key, value, causal=is_causal, scale=scale)
+    if query.shape[2] == 1:
+        return "a mask for one query a sequence, which would cost copies of the keys"
+    padding = padding_of(attn_mask, query.shape[0], query.shape[2])
+    return padding if isinstance(padding, str) else _padded(query, key, value, padding, scale)
+
+
+def _padded(query: Tensor, key: Tensor, value: Tensor, padding: Padding, scale: float | None) -> Tensor:
+    if explain.ON:
+        explain.say("scaled_dot_product_attention: a mask of padding, taken as lengths")
+    if padding.cu_seqlens_q is None:
+        key, value = key[:, :, : padding.keys], value[:, :, : padding.keys]
+        return attention_flash(query, key, value, scale=scale)
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    offsets = {"cu_seqlens_q": padding.cu_seqlens_q, "cu_seqlens_k": padding.cu_seqlens_k}
+    out = flash_attention(q, k, v, scale=scale, **offsets)
+    return cast(Tensor, out.unflatten(0, (query.shape[0], query.shape[2])).transpose(1, 2))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is untyped here

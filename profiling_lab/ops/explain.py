@@ -30,13 +30,15 @@ def say(sentence: str) -> None:
             sys.stderr.flush()
 
 
-def told(slug: str, way: Callable[..., Any]) -> Callable[..., Any]:
+def told(slug: str, way: Callable[..., Any], in_parts: Callable[..., Any] | None) -> Callable[..., Any]:
     """`way` of an op (_calls.choice), which also says what it chose."""
 
     def way_and_say(*tensors: Any) -> Any:
         chosen = way(*tensors)
         x = tensors[0]
-        if isinstance(x, Tensor):
+        if chosen is not None and chosen is in_parts:
+            say(f"{slug}: plain torch, as its weights are sharded")
+        elif isinstance(x, Tensor):
             _say_ours(slug, x.device.type, x.device.index, str(x.dtype)[6:], _asks(tensors))
         return chosen
 

@@ -116,6 +116,12 @@ def _forward_in_torch(
     return reference(*(t.to(wide) for t in (x, w1, w2, w3, b))).to(x.dtype)
 
 
+def _in_parts(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor, allow_tf32: bool = False) -> Tensor:
+    """Of sharded weights: what is sharded over columns of one and rows of the next is summed in between."""
+    _check(x, w1, w2, w3, b)
+    return reference(x, w1, w2, w3, b)
+
+
 def _keeping_in_torch(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     return _forward_in_torch(*args), args[1].new_empty(0), args[1].new_empty(0)  # made again where needed
 
@@ -197,6 +203,7 @@ _FAST = _op(
     saved="x w1 w2 w3 b result",
     vmap=registration.more_rows(0),
     keeping=_KEEPING,
+    in_parts=_in_parts,
 )
 _SLOW = _op(
     name="heavy_layer_slow",
@@ -204,6 +211,7 @@ _SLOW = _op(
     in_torch=_forward_in_torch,
     saved="x w1 w2 w3 b result",
     vmap=registration.more_rows(0),
+    in_parts=_in_parts,
 )
 
 

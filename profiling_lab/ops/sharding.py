@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How flash_attention runs on DTensors: sharded over the batch or over heads, without communication.
+"""How the ops run on DTensors: each rank on its own part where that gives the same, without communication.
 
-Sequences stay whole: a DTensor that is sharded over rows is gathered first, and so are heads that the ranks
-do not divide. The rules are registered at the first call that may need them: the import takes 0.05 s.
+Attention is sharded over the batch or over heads, layer_norm_gelu and heavy_layer over every dimension but
+the last; what is sharded otherwise is gathered first. Gradients of what all ranks share (weights, the sink)
+are Partial: sums over ranks that are still to be made. heavy_layer with sharded weights is plain torch, whose
+products DTensor knows how to split. The rules are registered at the first call that may need them: the
+import takes 0.05 s.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,19 +22,21 @@ Ways = list[tuple[list[Any], list[Any]]]
 """(placements of results, placements of arguments): each a way to run on every rank's own part."""
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch is untyped here
 def register() -> None:
     """Tells DTensor about the ops, before the first call with tensors that may be some."""
     distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is not None:  # else the tensors are of another class
-        _register(distributed)
-
-
-@cache
-def _register(distributed: Any) -> None:
+    if distributed is None or not _unknown:  # None: the tensors are of another class
+        return
     experimental = import_module("torch.distributed.tensor.experimental")
-    for name, rule in RULES.items():
-        op = getattr(torch.ops.profiling_lab, name).default
-        experimental.register_sharding(op)(partial(rule, distributed))
+    for name in [name for name in _unknown if hasattr(torch.ops.profiling_lab, name)]:
+        op = getattr(torch.ops.profiling_lab, name).default  # one of them is defined by a module of its own
+        experimental.register_sharding(op)(partial(_unknown.pop(name), distributed))
+
+
+def splits(weights: tuple[Any, ...]) -> bool:
+    """Whether one of them is a DTensor of which no rank has all."""
+    return any(not p.is_replicate() for t in weights for p in getattr(t, "placements", ()))
 
 
 def _attention_ways(distributed: Any, q: Any, k: Any, sink: Any, packed: bool) -> list[dict[str, Any]]:
@@ -88,5 +93,84 @@ def _backward(
     return ways
 
 
-RULES: dict[str, Callable[..., Ways]] = {"attention_fwd": _forward, "attention_bwd": _backward}
+def _ladder(distributed: Any, q: Any, k: Any, v: Any, *options: Any) -> Ways:
+    return [([at], [at] * 3 + [None] * len(options)) for at in _batch_or_heads(distributed, q)]
+
+
+def _ladder_backward(distributed: Any, dout: Any, q: Any, k: Any, v: Any, *options: Any) -> Ways:
+    return [([at] * 3, [at] * 4 + [None] * len(options)) for at in _batch_or_heads(distributed, q)]
+
+
+def _batch_or_heads(distributed: Any, q: Any) -> list[Any]:
+    return [distributed.Replicate(), distributed.Shard(0), distributed.Shard(2)]
+
+
+def _rows(distributed: Any, x: Any) -> list[tuple[Any, Any, Any]]:
+    """Placements of x, of its statistics (2, ...), and of gradients that are sums over its rows."""
+    Shard, Replicate, Partial = distributed.Shard, distributed.Replicate, distributed.Partial
+    ways = [(Shard(dim), Shard(dim + 1), Partial()) for dim in range(len(x.shape) - 1)]
+    return [(Replicate(), Replicate(), Replicate()), *ways]
+
+
+def _norm(distributed: Any, x: Any, weight: Any, bias: Any, *options: Any) -> Ways:
+    return _norm_of([x], distributed, bias, len(options))
+
+
+def _norm_residual(distributed: Any, x: Any, residual: Any, weight: Any, bias: Any, *options: Any) -> Ways:
+    return _norm_of([x, residual], distributed, bias, len(options))
+
+
+def _norm_of(rows: list[Any], distributed: Any, bias: Any, options: int) -> Ways:
+    """As many results of x's shape as there are inputs of it, and the statistics."""
+    whole = distributed.Replicate()
+    vectors = [whole, None if bias is None else whole]
+    return [
+        ([at] * len(rows) + [statistics], [at] * len(rows) + vectors + [None] * options)
+        for at, statistics, _ in _rows(distributed, rows[0])
+    ]
+
+
+def _norm_backward(
+    distributed: Any,
+    dy: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    statistics: Any,
+    approximate: str,
+    dsum: Any = None,
+) -> Ways:
+    whole = distributed.Replicate()
+    of_bias = None if bias is None else whole
+    return [
+        ([at, sums, sums], [at, at, whole, of_bias, of_rows, None, None if dsum is None else at])
+        for at, of_rows, sums in _rows(distributed, x)
+    ]
+
+
+def _heavy(distributed: Any, x: Any, *others: Any) -> Ways:
+    weights, options = [distributed.Replicate()] * 4, [None] * (len(others) - 4)
+    return [([at], [at, *weights, *options]) for at, _, _ in _rows(distributed, x)]
+
+
+def _heavy_backward(distributed: Any, dy: Any, x: Any, *others: Any) -> Ways:
+    weights, options = [distributed.Replicate()] * 4, [None] * (len(others) - 5)
+    return [([at, *[sums] * 4], [at, at, *weights, at, *options]) for at, _, sums in _rows(distributed, x)]
+
+
+RULES: dict[str, Callable[..., Ways]] = {
+    "attention_fwd": _forward,
+    "attention_bwd": _backward,
+    "ladder_attention": _ladder,
+    "ladder_attention_backward": _ladder_backward,
+    "layer_norm_gelu": _norm,
+    "layer_norm_gelu_residual": _norm_residual,
+    "layer_norm_gelu_backward": _norm_backward,
+    "heavy_layer_fast": _heavy,
+    "heavy_layer_slow": _heavy,
+    "heavy_layer_backward": _heavy_backward,
+}
 """By the name in the schema."""
+
+_unknown = dict(RULES)
+"""Those that DTensor has not been told about."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/models.md: its programs run, what it prints is printed, and its lists are those of the code."""
+"""docs/models.md and docs/distributed.md: their programs run, what they print is printed, and their lists are
+those of the code."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from tiny_models import MODELS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 PROGRAMS = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+DISTRIBUTED = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.with_name("distributed.md").read_text())
+NAMES = ["layout", "lengths", "cache", "transformers", "flops", "dtensor", "ring", "merge"]
 (PRINTED,) = re.findall(r"(?ms)^```text\n\$ [^\n]*\n(.*?)^```$", PAGE.read_text())
 
 
@@ -30,10 +33,12 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["layout", "lengths", "cache", "transformers", "flops"])
+@pytest.mark.parametrize("program", PROGRAMS + DISTRIBUTED, ids=NAMES)
 def test_programs_run_as_they_stand(program: str) -> None:
     if "transformers" in program and find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
+    if "distributed" in program:
+        pytest.importorskip("torch.distributed.tensor", reason="torch.distributed is not built")
     done = run(program)
     assert done.returncode == 0, done.stderr
 

@@ -202,6 +202,35 @@ def test_a_mask_of_the_users_own(name: str, reasons: list[str]) -> None:
     assert set(reasons) == {"a mask that is neither causal, nor a window, nor padding or packed sequences"}
 
 
+@pytest.mark.parametrize("scores", [{}, {"s_aux": torch.linspace(-1, 1, HEADS)}], ids=["", "sink"])
+def test_padding_in_a_mask_of_the_users_own(scores: dict[str, Any], reasons: list[str]) -> None:
+    """Lengths where it ends the keys, for encoders; whatever else one row of a mask says is handed back."""
+    generator = torch.Generator().manual_seed(2)
+    shapes = ((HEADS, 5), (HEADS // 2, 9), (HEADS // 2, 9))
+    query, key, value = (torch.randn(BATCH, *shape, DIM, generator=generator) for shape in shapes)
+    behind = (torch.arange(9) < torch.tensor([9, 4, 2])[:, None])[:, None, None]
+    in_front = "a mask of other keys than the last ones"
+    for given, rows, why in (
+        (behind, query, []),
+        (behind.expand(-1, HEADS, 5, -1), query, []),
+        ((torch.arange(9) < 6).expand(BATCH, 1, 1, -1), query, []),
+        (behind.flip(3), query, [in_front]),
+        (behind, query[:, :, :1], ["one query a sequence over padded keys, which would be copied"]),
+    ):
+        if why and scores:
+            continue  # to the eager attention of a model
+        reasons.clear()
+        found, _ = ours.attention(Layer(), rows, key, value, given, **scores)
+        additive = torch.zeros(given.shape).masked_fill(~given, -torch.inf)
+        logits = rows @ key.repeat_interleave(2, 1).mT * DIM**-0.5 + additive
+        if scores:
+            sink = scores["s_aux"].view(1, HEADS, 1, 1).expand(BATCH, -1, logits.shape[2], 1)
+            logits = torch.cat([logits, sink], -1)
+        weights = logits.softmax(-1)[..., :9]
+        torch.testing.assert_close(found, (weights @ value.repeat_interleave(2, 1)).transpose(1, 2))
+        assert reasons == why
+
+
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Gemma2ForCausalLM"])
 def test_dropout(name: str, reasons: list[str]) -> None:
     model = tiny(name)

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+import torch
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -100,6 +101,27 @@ with flash_attention_for_sdpa():
     ]
 
 
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch.distributed is not built")
+def test_dtensors(python: Python) -> None:
+    program = """
+import torch
+from torch import distributed
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+from profiling_lab.ops import heavy_layer
+distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh('cpu', (1,))
+x, *whole = [distribute_tensor(t, mesh, [Replicate()]) for t in (torch.ones(2, 4), *torch.ones(3, 4, 4))]
+b = distribute_tensor(torch.ones(4), mesh, [Replicate()])
+heavy_layer(x, *whole, b)
+heavy_layer(x, whole[0].redistribute(placements=[Shard(1)]), *whole[1:], b)
+distributed.destroy_process_group()
+"""
+    assert said(python(program, PROFILING_LAB_EXPLAIN="1")) == [
+        "heavy_layer: ours, CPU kernels, float32; through torch's dispatcher: tensors of class DTensor",
+        "heavy_layer: plain torch, as its weights are sharded",
+    ]
+
+
 @pytest.mark.parametrize(
     ("capability", "architectures", "path", "expected"),
     [
@@ -117,8 +139,6 @@ def test_which_cuda_path(
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import torch
-
     from profiling_lab.ops import _load, explain
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
