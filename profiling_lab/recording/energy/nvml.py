@@ -18,15 +18,6 @@ _LIBRARY = "libnvidia-ml.so.1"
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
 _UINT, _INT, _ULONG = ctypes.c_uint, ctypes.c_int, ctypes.c_ulonglong
 
-# https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, without those that are no limit
-LIMITS = {
-    0x04: "power cap",
-    0x08: "hardware slowdown",
-    0x20: "thermal, software",
-    0x40: "thermal, hardware",
-    0x80: "power brake",
-}
-
 
 class NvmlError(Exception):
     """Why NVML, or one of its readings, is not available: one sentence."""
@@ -215,7 +206,9 @@ class NvmlGpu:
     def limits(self) -> set[str]:
         """What limits the clocks now. Raises NvmlError."""
         mask = int(self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
-        return {name for bit, name in LIMITS.items() if mask & bit}
+        from profiling_lab.trace.extras import CLOCK_LIMITS  # numpy, which a recorded process does not need
+
+        return {name for bit, name in CLOCK_LIMITS.items() if mask & bit}
 
     def energy_mj(self) -> int:
         """Since the driver was loaded. Raises NvmlError."""
