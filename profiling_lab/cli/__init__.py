@@ -22,7 +22,10 @@ GROUPS = (
     ("learn", ("demo", "exercise")),
     ("record", ("doctor", "peaks", "record", "attach", "detach", "status", "recover", "merge")),
     ("read a recording: your code", ("lines", "ranges", "steps", "critical-path", "report", "info")),
-    ("read a recording: the GPU", ("kernels", "roofline", "copies", "streams", "overlap", "gaps", "memory")),
+    (
+        "read a recording: the GPU",
+        ("kernels", "roofline", "copies", "streams", "overlap", "gaps", "memory", "energy"),
+    ),
     ("read a recording: the CPU", ("apis", "syncs")),
     ("find problems", ("check", "rules")),
     ("compare", ("ab", "diff", "ranks", "collectives")),
