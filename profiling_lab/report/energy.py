@@ -156,6 +156,6 @@ def _below(result: EnergyResult) -> list[str]:
     if any(row.joules is None for row in result.rows):
         lines.append(
             f"-: not known to {MOST_ERROR_FRAC:.0%}; needs: the length of a recording that would tell it. "
-            "A line that always runs in the same proportion to others cannot be told from them"
+            "A line that always runs in the same proportion to others cannot be distinguished from them"
         )
     return lines

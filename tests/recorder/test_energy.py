@@ -117,7 +117,7 @@ with profiling_lab.record(OUT, energy=True):
     assert all(50_000 <= energy < 900_000 for _, energy, _, _ in rows)
     energies = [energy for _, energy, _, _ in rows]
     assert energies == sorted(set(energies)), "a row per change, no repeats"
-    # 100 W in periods of 20 ms: each change is a whole number of 2 J, and came so much later
+    # 100 W in periods of 20 ms: each change is 2 J per period that passed
     for (before, one, _, spread), (after, two, _, more) in pairwise(rows):
         periods = (two - one) / 2000
         assert periods == pytest.approx(round(periods), abs=0.01)

@@ -12,7 +12,7 @@ from profiling_lab.trace.columns import I64
 from profiling_lab.trace.extras import EnergySamples
 
 _LATE_TIMES = 4
-"""a change that was noticed with more than so many times the usual uncertainty is left out"""
+"""a change whose time is less certain than the usual one by this factor is left out"""
 
 
 @dataclass(frozen=True, slots=True)

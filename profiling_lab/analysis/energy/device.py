@@ -75,7 +75,7 @@ def energy_of(usage: Usage, counter: Counter, limit_w: float) -> Fitted:
     if intervals < LEAST_INTERVALS:
         joules, passed = _total(usage, counter, 0.0)
         why = (
-            f"the recording spans {intervals} intervals of the counter; to tell lines apart takes "
+            f"the recording spans {intervals} intervals of the counter; to distinguish lines takes "
             f"{LEAST_INTERVALS} at least, {LEAST_INTERVALS * period_s:.0f} s"
         )
         return Fitted(joules, passed, (), why, 0.0, intervals)

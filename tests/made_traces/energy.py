@@ -156,7 +156,7 @@ def recording(run: Run, pid: int = 100, device: int = 0) -> TraceBuilder:
     for time, spread, energy, celsius in zip(*(column.tolist() for column in columns), strict=True):
         builder.row(
             "PYREC_ENERGY", start=time, spread=spread, globalPid=VM | pid << 24, deviceId=device,
-            energyMj=energy, powerMw=300_000, smClockMhz=1980 - celsius, clockLimits=4 * (celsius > 50),
+            energyMj=energy, powerMw=300_000, smClockMhz=1980 - celsius, clockLimits=4 * (celsius > 42),
             powerLimitMw=700_000, memoryClockMhz=3201, temperatureC=celsius,
         )  # fmt: skip
     return builder
