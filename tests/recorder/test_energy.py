@@ -52,6 +52,7 @@ def run(seconds):
     print(zero)
 """
 START = "driver.fake_start(100.0, 20 * MS, 3 * MS)\n"
+SLOWER = "driver.fake_start(100.0, 50 * MS, 3 * MS)\n"
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +68,7 @@ def test_joules_by_line_are_those_that_the_gpu_used(
     run: Runner, query: Query, tmp_path: Path, fake_nvml: dict[str, str]
 ) -> None:
     run(
-        PRELUDE + PROGRAM + START + "with profiling_lab.record(OUT, energy=True):\n    run(6)\n",
+        PRELUDE + PROGRAM + SLOWER + "with profiling_lab.record(OUT, energy=True):\n    run(6)\n",
         env=fake_nvml,
     )
     source = (tmp_path / "script.py").read_text().splitlines()

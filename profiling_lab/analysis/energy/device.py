@@ -15,6 +15,8 @@ from profiling_lab.trace.columns import I32, I64
 LEAST_INTERVALS = 40
 """of the counter, with fewer nothing is fitted"""
 INTERVALS_PER_PART = 4
+MOST_SPREAD_FRAC = 0.05
+"""of the period: where changes are known less well, the fit is biased by more than its error bars say"""
 MOST_ERROR_FRAC = 0.25
 """a power that is known less well is not told"""
 _MOST_LAG = 1.5
@@ -72,13 +74,19 @@ def energy_of(usage: Usage, counter: Counter, limit_w: float) -> Fitted:
     edges = _edges(usage, counter)
     intervals = sum(max(len(times) - 1, 0) for times in edges)
     period_s = counter.period_ns * 1e-9
-    if intervals < LEAST_INTERVALS:
-        joules, passed = _total(usage, counter, 0.0)
+    why = ""
+    if counter.spread_ns > MOST_SPREAD_FRAC * counter.period_ns:
+        why = (
+            f"the time of a change is known to +/- {counter.spread_ns / 1e6:.1f} ms only, of the "
+            f"{counter.period_ns / 1e6:.0f} ms between two; the program left the recorder too little time"
+        )
+    elif intervals < LEAST_INTERVALS:
         why = (
             f"the recording spans {intervals} intervals of the counter; to distinguish lines takes "
             f"{LEAST_INTERVALS} at least, {LEAST_INTERVALS * period_s:.0f} s"
         )
-        return Fitted(joules, passed, (), why, 0.0, intervals)
+    if why:
+        return Fitted(*_total(usage, counter, 0.0), (), why, 0.0, intervals)
     energy = np.concatenate([np.diff(counter.at(times)) for times in edges if len(times) > 1])
     most_w = max(limit_w, float((energy / _lengths_s(edges)).max()))
     lag, found = _fitted(usage, edges, energy, most_w / 2, counter.period_ns)

@@ -26,10 +26,12 @@ from profiling_lab.recording.energy.nvml import NvmlError, NvmlGpu, found_by
 from profiling_lab.recording.meta_names import ENERGY
 
 SEARCH_S = 0.02
-"""between readings while the period is not known, and the shortest sleep before a change is due"""
-LOOK_S = 0.004
+"""between readings while the period is not known"""
+LOOK_S = 0.002
 """between readings around the time of the next change"""
-DUE_FRAC = 0.85
+LEAST_SLEEP_S = 0.01
+"""between a change and the next reading"""
+DUE_FRAC = 0.9
 """of the period: from here on the next change is due"""
 SLOW_S = 1.0
 """between readings of what changes slowly, and between looks for GPUs that came into use"""
@@ -187,9 +189,8 @@ class _Gpu:
     def sleep_s(self) -> float:
         if not self._periods_ns:
             return SEARCH_S
-        since_ns = time.time_ns() - self._changed_ns
-        due_ns = int(DUE_FRAC * min(self._periods_ns))
-        return LOOK_S if since_ns >= due_ns >= SEARCH_S * 1e9 else max((due_ns - since_ns) / 1e9, SEARCH_S)
+        due_s = max(DUE_FRAC * min(self._periods_ns) / 1e9, LEAST_SLEEP_S)
+        return max(due_s - (time.time_ns() - self._changed_ns) / 1e9, LOOK_S)
 
     def poll(self, now_s: float) -> list[int | None] | None:
         """A row if the counter has changed. The first reading says nothing of when it changed."""

@@ -109,6 +109,11 @@ def test_too_short_a_recording_says_how_long_it_must_be() -> None:
     assert f"takes {LEAST_INTERVALS} at least, 4 s" in found.why_not
 
 
+def test_a_recorder_that_came_too_late_tells_no_line() -> None:
+    found = fitted(simulate(LONG_PHASES, 20, 0, Machine(poll_ns=30_000_000)))
+    assert found.parts == () and "a change is known to +/- 15.0 ms only, of the 100 ms" in found.why_not
+
+
 def test_the_length_that_is_asked_for_is_enough() -> None:
     asked = [part.needs_s for seed in range(5) for part in fitted(simulate(SHORT_STEPS, 8, seed)).parts[2:3]]
     told = [fitted(simulate(SHORT_STEPS, 8, seed)).parts[2].is_told for seed in range(5)]
