@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from profiling_lab.errors import UsageError
 from profiling_lab.recording.energy.nvml import READINGS, NvmlError, NvmlGpu
-from profiling_lab.utils.devices import allocator, loaded_torch
+from profiling_lab.utils.devices import allocator, gpu_index
 from profiling_lab.utils.nvml import gpu_of
 
 PROCESS_MEMORY = "process_memory_bytes"
@@ -62,7 +62,7 @@ class GPUMonitor:
             raise UsageError(f"GPUMonitor: interval must be a number of seconds above 0, not {interval}")
         self.interval = interval
         self.samples: list[GPUSample] = []
-        self._index = _gpu_index(device)
+        self._index = gpu_index("GPUMonitor", device)
         self._gpu: NvmlGpu | None = None
         self._failures: dict[str, _Failure] = {}
         self._facts: dict[str, str | None] = {}
@@ -189,15 +189,3 @@ def _spread(values: list[float]) -> dict[str, float] | None:
     if not values:
         return None
     return {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
-
-
-def _gpu_index(device: object) -> int:
-    torch = loaded_torch()
-    if device is None:
-        return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else 0
-    kind, _, index = str(device).rpartition(":")
-    if kind == "" and index == "cuda":
-        return _gpu_index(None)
-    if kind not in ("", "cuda") or not index.isdigit():
-        raise UsageError(f"GPUMonitor: device must be the number of a GPU or cuda:N, not {device!r}")
-    return int(index)
