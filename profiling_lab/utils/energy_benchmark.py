@@ -3,9 +3,9 @@
 
 with measure_energy() as used:
     train_epoch()
-print(used.joules, used.error_j)
+joules, error = used.joules, used.error_j
 
-As a script it compares products of matrices in several dtypes: python -m profiling_lab.utils.energy_benchmark
+As a script it compares matmuls in several dtypes: python -m profiling_lab.utils.energy_benchmark
 """
 
 from __future__ import annotations
@@ -153,12 +153,13 @@ class EnergyBenchmark:
         return result
 
     def print_results(self) -> None:
-        print(f"{'':24} {'J per call':>12} {'+/-':>10} {'above idle':>12} {'W':>6} {'TFLOP/s per W':>14}")
+        head = f"{'':24} {'J per call':>12} {'+/-':>10} {'above idle':>12} {'W':>6} {'TFLOP/s per W':>14}"
+        sys.stdout.write(f"{head}\n")
         for one in self.results:
             rate = "-" if one.tflops_per_w is None else f"{one.tflops_per_w:.3f}"
-            print(
+            sys.stdout.write(
                 f"{one.name:24} {one.joules:12.4g} {one.error_j:10.2g} {one.above_idle_j:12.4g} "
-                f"{one.mean_w:6.0f} {rate:>14}"
+                f"{one.mean_w:6.0f} {rate:>14}\n"
             )
 
     def save_results(self, path: str | Path) -> None:
@@ -171,7 +172,7 @@ def main() -> int:
     import torch
 
     if not torch.cuda.is_available():
-        print(f"energy_benchmark needs a GPU, and torch {torch.__version__} sees none", file=sys.stderr)
+        sys.stderr.write(f"energy_benchmark needs a GPU, and torch {torch.__version__} sees none\n")
         return 3
     size, bench = 8192, EnergyBenchmark()
     for name, dtype, tf32 in (
@@ -184,7 +185,7 @@ def main() -> int:
         try:
             bench.measure(f"{size} x {size}, {name}", lambda x=x: torch.mm(x, x), 2.0 * size**3)  # type: ignore[misc]
         except LabError as error:
-            print(error, file=sys.stderr)
+            sys.stderr.write(f"{error}\n")
             return error.exit_code
     bench.print_results()
     return 0

@@ -138,6 +138,11 @@ def test_damaged_rows_are_left_out(run: Run, tmp_path: Path, capsys: pytest.Capt
     assert data["rows"][0]["joules"] == pytest.approx(run.joules[1], rel=0.03)
 
 
+def test_the_report_has_the_figures(recorded: Path, tmp_path: Path) -> None:
+    assert main(["report", str(recorded), "-o", str(tmp_path / "run.html")]) == 0
+    assert "9.11 kJ, 452 W on average, 182 J per step" in (tmp_path / "run.html").read_text()
+
+
 def test_options(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["energy", str(recorded), "--samples-per-step", "0"])

@@ -104,9 +104,9 @@ class EnergySampler:
 
     def _end(self) -> bool:
         """Whether the thread has ended."""
+        is_first, thread = not self._ending.is_set(), self._thread
         self._ending.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if is_first and thread is not None:
             thread.join(_JOIN_S)
         return thread is None or not thread.is_alive()
 
