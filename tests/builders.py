@@ -75,6 +75,8 @@ SCHEMA = {
     "totalMemory settings:text",
     "PYREC_MEMORY_SAMPLE": "start! globalPid setId",
     "PYREC_MEMORY_TENSOR": "globalPid setId address kind",
+    "PYREC_ENERGY": "start! spread globalPid deviceId energyMj powerMw instantPowerMw smClockMhz clockLimits "
+    "powerLimitMw memoryClockMhz temperatureC",
     "PYREC_WORK": "start! end! globalTid nameId flops readBytes writtenBytes kindId mathId shapesId",
 }
 

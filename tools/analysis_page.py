@@ -10,8 +10,8 @@ A command is in a mark of its own above the block that it fills, with files that
 
 Nothing is recorded for it: run.sqlite and nsys.sqlite are the H200 recordings that ship with the first
 exercise, demo.sqlite is one of the demo with counted work, the job of four ranks is the one that the tests of
-`ranks` make up, cpu.sqlite is made up too. ddp is a job on two H200, memory.sqlite and failed.sqlite are
-small programs on one: all three were recorded for the tests.
+`ranks` make up, cpu.sqlite and energy.sqlite are made up too. ddp is a job on two H200, memory.sqlite and
+failed.sqlite are small programs on one: all three were recorded for the tests.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ def examples(folder: Path) -> None:
     sys.path.insert(0, str(REPO / "tests"))
     from builders import TraceBuilder
     from job_builder import Job
+    from made_traces.energy import Phase, recording, simulate
+
+    phases = [Phase(1, 650, 18_000_000), Phase(2, 350, 12_000_000, 2_000_000), Phase(3, 220, 9_000_000)]
+    recording(simulate(phases, 60, 1)).write(folder / "energy.sqlite")
 
     loading = "/app/prepare.py:41 main > /app/prepare.py:23 read_batch"
     cpu = TraceBuilder().row("PYREC_META", name="samples_per_second", value="1000")

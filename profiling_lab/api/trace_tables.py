@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.copies import By as CopiesBy
     from profiling_lab.analysis.copies import CopiesResult
     from profiling_lab.analysis.critical_path.critical_path import CriticalPath, PathChain, Predictions
+    from profiling_lab.analysis.energy.result import EnergyResult
     from profiling_lab.analysis.flame import CallTree
     from profiling_lab.analysis.gaps.gaps import GapsResult
     from profiling_lab.analysis.gaps.longest import GapList
@@ -352,6 +353,17 @@ class TraceTables:
         found = read(Path(report))
         result = join(planned, found)
         return Table(ncu_report(self.trace, result, found.source), result)
+
+    def energy(self, *, samples_per_step: int | None = None, limit: int | None = None) -> Table[EnergyResult]:
+        """Joules per step and by line, with error bars. The recording needs `record --energy`.
+
+        samples_per_step: how many samples a step works on, for the joules of one.
+        """
+        from profiling_lab.analysis.energy.energy import energy
+        from profiling_lab.report.energy import energy_report
+
+        result = energy(self.trace, samples_per_step, self.own, self.steps_by, rows_of(limit))
+        return Table(energy_report(self.trace, result), result)
 
     def syncs(self, *, limit: int | None = None) -> Table[SyncsResult]:
         """Where the host waits for the GPU, by line, and the GPU's idle time afterwards."""

@@ -24,7 +24,7 @@ GROUPS = (
     ("read a recording: your code", ("lines", "ranges", "steps", "critical-path", "report", "info")),
     (
         "read a recording: the GPU",
-        ("kernels", "roofline", "ncu", "copies", "streams", "overlap", "gaps", "memory"),
+        ("kernels", "roofline", "ncu", "copies", "streams", "overlap", "gaps", "memory", "energy"),
     ),
     ("read a recording: the CPU", ("apis", "syncs")),
     ("find problems", ("check", "rules")),

@@ -28,6 +28,7 @@ EXAMPLES = """\
   profiling-lab record --active 2 --every 500 train.py       two of every 500 steps, no overhead in between
   profiling-lab record --sample-python train.py              sample Python stacks more often
   profiling-lab record --memory train.py                     every allocation: then profiling-lab memory
+  profiling-lab record --energy train.py                     joules: then profiling-lab energy
   profiling-lab record --delay 60 --duration 5 serve.py      by time
   profiling-lab record --signal USR1 serve.py                kill -USR1 PID begins and ends a window
   profiling-lab record -o run.sqlite torchrun --nproc-per-node 2 train.py
@@ -90,6 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="record every allocation of torch's caching allocator, with its line; of the whole run, "
         "whatever the windows",
+    )
+    parser.add_argument(
+        "--energy",
+        action="store_true",
+        help="read the energy counter of each GPU in use, with power, clocks and temperature, for `energy`",
     )
     _add_work(parser)
     add_sampling(parser)
@@ -247,6 +253,7 @@ def _run_script(args: argparse.Namespace) -> int:
         schedule=_schedule(args),
         graph_nodes=args.graph_nodes,
         memory=args.memory,
+        energy=args.energy,
         work=args.work,
         work_step=args.work_step,
         sample_hz=sample_hz(args),
@@ -321,6 +328,7 @@ def _plan(args: argparse.Namespace) -> Plan | None:
         nvtx=not args.no_nvtx,
         graph_nodes=args.graph_nodes,
         memory=args.memory,
+        energy=args.energy,
         work=args.work,
         work_step=args.work_step,
         sample_hz=sample_hz(args),

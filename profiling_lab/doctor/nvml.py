@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
+
+from profiling_lab.recording.energy.nvml import Nvml, NvmlError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,40 +22,26 @@ class Driver:
     gpus: tuple[InstalledGpu, ...]
 
 
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
 def read_driver() -> Driver | str:
     """The driver, or one sentence with the reason why it cannot be queried."""
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return "no NVIDIA driver (libnvidia-ml.so.1 was not found)"
-    nvml.nvmlErrorString.restype = ctypes.c_char_p
-    status = nvml.nvmlInit_v2()
-    if status != 0:
-        return f"the NVIDIA driver does not respond: {nvml.nvmlErrorString(status).decode()}"
+        nvml = Nvml()
+    except NvmlError as error:
+        return str(error)
     try:
-        version = ctypes.create_string_buffer(96)
-        cuda = ctypes.c_int()
-        count = ctypes.c_uint()
-        nvml.nvmlSystemGetDriverVersion(version, len(version))
-        nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(cuda))
-        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        gpus = tuple(_read_gpu(nvml, index) for index in range(count.value))
-        return Driver(version.value.decode(), (cuda.value // 1000, cuda.value % 1000 // 10), gpus)
-    finally:
-        nvml.nvmlShutdown()
+        nvml.nvmlInit()
+        try:
+            cuda = nvml.nvmlSystemGetCudaDriverVersion()
+            gpus = tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+            version = nvml.nvmlSystemGetDriverVersion()
+            return Driver(version, (cuda // 1000, cuda % 1000 // 10), gpus)
+        finally:
+            nvml.nvmlShutdown()
+    except NvmlError as error:
+        return f"the NVIDIA driver does not respond: {error}"
 
 
-def _read_gpu(nvml: ctypes.CDLL, index: int) -> InstalledGpu:
-    device = ctypes.c_void_p()
-    name = ctypes.create_string_buffer(96)
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    memory = _Memory()
-    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
-    nvml.nvmlDeviceGetName(device, name, len(name))
-    nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
-    nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
-    return InstalledGpu(name.value.decode(), (major.value, minor.value), memory.total)
+def _read_gpu(nvml: Nvml, index: int) -> InstalledGpu:
+    gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+    capability = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    return InstalledGpu(nvml.nvmlDeviceGetName(gpu), capability, nvml.nvmlDeviceGetMemoryInfo(gpu).total)

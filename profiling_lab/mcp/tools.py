@@ -41,7 +41,8 @@ class Tools:
         return (
             self.recordings, self.info, self.check, self.rules, self.lines, self.kernels, self.steps,
             self.gaps, self.copies, self.syncs, self.apis, self.ranges, self.streams, self.overlap,
-            self.critical_path, self.memory, self.roofline, self.diff, self.ranks, self.collectives,
+            self.critical_path, self.memory, self.energy, self.roofline, self.diff, self.ranks,
+            self.collectives,
         )  # fmt: skip
 
     def recordings(self, tokens: int = USUAL_TOKENS) -> str:
@@ -184,6 +185,19 @@ class Tools:
         needs `record --memory`; memory snapshots of torch are read, too.
         """
         return self._table(file, None, None, tokens, lambda trace: trace.memory(by, at=at))
+
+    def energy(
+        self,
+        file: str,
+        samples_per_step: int | None = None,
+        step: str | None = None,
+        range: str | None = None,
+        tokens: int = USUAL_TOKENS,
+    ) -> str:
+        """Joules per step and by line, with error bars; needs `record --energy`."""
+        return self._table(
+            file, step, range, tokens, lambda trace: trace.energy(samples_per_step=samples_per_step)
+        )
 
     def roofline(
         self,

@@ -50,6 +50,7 @@ class Plan:
     nvtx: bool = True
     graph_nodes: bool = False
     memory: bool = False
+    energy: bool = False
     work: bool = False
     work_step: int | None = None
     sample_hz: int = 0
@@ -110,6 +111,7 @@ def begin(text: str, uses_gpu: bool) -> None:
             nvtx=plan.nvtx,
             graph_nodes=plan.graph_nodes,
             memory=plan.memory,
+            energy=plan.energy,
             work=plan.work,
             work_step=plan.work_step,
             sample_hz=plan.sample_hz,

@@ -15,4 +15,10 @@ CELLS = "cells"
 SOURCE = "source"
 ALLOCATIONS = "allocations"
 WORK = "work"
-NOT_IN_THE_META_TABLE = frozenset({GPU_INFO, SYSTEM_INFO, GENERATED_CODE, CELLS, SOURCE, ALLOCATIONS, WORK})
+ENERGY = "energy."
+"""begins the names of several pieces"""
+_STORED_ELSEWHERE = frozenset({GPU_INFO, SYSTEM_INFO, GENERATED_CODE, CELLS, SOURCE, ALLOCATIONS, WORK})
+
+
+def is_in_the_meta_table(name: str) -> bool:
+    return name not in _STORED_ELSEWHERE and not name.startswith(ENERGY)

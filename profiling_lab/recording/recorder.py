@@ -30,6 +30,7 @@ from profiling_lab.recording import (
 )
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.allocations import Allocations
+from profiling_lab.recording.energy.sampler import EnergySampler
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
 from profiling_lab.recording.rank_in_job import rank_in_job
@@ -59,9 +60,10 @@ class Recorder:
     before the recording began, this applies to every graph. sample_hz: how often per second the Python
     stacks of all threads are sampled, to attribute idle time of the GPU to the line that the host was in
     (0: never; see MOST_SAMPLE_HZ). memory: record what torch's caching allocator does, for the whole run
-    whatever the schedule. work: count FLOPs and bytes of the operators of step `work_step`, for `roofline`
-    (see WorkStep). source: store the text of the lines in the stacks, as their files were when the program
-    started. even_if_idle: False writes no file if the GPU did nothing.
+    whatever the schedule. energy: read the energy counters of the GPUs in use, with power, clocks and
+    temperature, for the whole run. work: count FLOPs and bytes of the operators of step `work_step`, for
+    `roofline` (see WorkStep). source: store the text of the lines in the stacks, as their files were when
+    the program started. even_if_idle: False writes no file if the GPU did nothing.
 
     on_phase: called when a window opens or closes, on the thread that does it. give_way: for a recording
     that was requested from outside of the program. It is called when the program starts its own recording,
@@ -90,6 +92,7 @@ class Recorder:
         most_bytes: int = 0,
         graph_nodes: bool = False,
         memory: bool = False,
+        energy: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
         even_if_idle: bool = True,
@@ -116,6 +119,7 @@ class Recorder:
         self._schedule_runner = ScheduleRunner(schedule or Schedule(), self._wait_for_gpu, on_phase)
         self._graph_nodes = graph_nodes
         self._allocations = Allocations() if memory else None
+        self._energy = EnergySampler() if energy else None
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
         self._began = 0.0
@@ -212,6 +216,9 @@ class Recorder:
         if self._allocations is not None:
             self._allocations = Allocations()  # only for this recording
             self._undo.append(self._allocations.start())
+        if self._energy is not None:
+            self._energy = EnergySampler()
+            self._undo.append(self._energy.start())
         if self._give_way is None:
             self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
@@ -400,6 +407,10 @@ class Recorder:
             facts |= self._allocations.facts()
             if self._allocations.reason:
                 self._reasons["allocations"] = self._allocations.reason
+        if self._energy is not None:
+            facts |= self._energy.facts()
+            if self._energy.reason:
+                self._reasons["energy"] = self._energy.reason
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             facts["torch_version"] = str(torch.__version__)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiling_lab.recording.meta_names import NOT_IN_THE_META_TABLE
+from profiling_lab.recording.meta_names import is_in_the_meta_table
 
 _LOST = (
     "dropped_calls",
@@ -57,5 +57,5 @@ def summarize(
         dropped=sum(int(meta.get(name, 0)) for name in _LOST),
         seconds=seconds,
         reasons=dict(reasons),
-        meta={name: value for name, value in meta.items() if name not in NOT_IN_THE_META_TABLE},
+        meta={name: value for name, value in meta.items() if is_in_the_meta_table(name)},
     )

@@ -146,6 +146,46 @@ class WorkRows:
 
 
 @dataclass(frozen=True, slots=True)
+class EnergySamples:
+    """What the driver said of one GPU, a row per change of its energy counter, in time order.
+
+    UNKNOWN_READING in a column: this GPU or driver did not say it.
+    """
+
+    process: int
+    device: int
+    """CUDA ordinal in the process"""
+    time_ns: I64
+    """when the counter changed"""
+    spread_ns: I64
+    """so much earlier or later at most"""
+    energy_mj: I64
+    power_mw: I64
+    """an average over up to a second"""
+    instant_power_mw: I64
+    power_limit_mw: I64
+    sm_clock_mhz: I64
+    memory_clock_mhz: I64
+    temperature_c: I64
+    clock_limits: I64
+    """a mask of CLOCK_LIMITS"""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+UNKNOWN_READING = -1
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, without those that are no limit
+CLOCK_LIMITS = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal, software",
+    0x40: "thermal, hardware",
+    0x80: "power brake",
+}
+
+
+@dataclass(frozen=True, slots=True)
 class HostSpans:
     """Intervals of host threads."""
 

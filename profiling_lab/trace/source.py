@@ -19,6 +19,7 @@ from profiling_lab.trace.columns import I32, U8, Calls, Operations, Overheads, R
 from profiling_lab.trace.extras import (
     CollectiveFacts,
     Device,
+    EnergySamples,
     HostSamples,
     HostSpans,
     InputShapes,
@@ -176,6 +177,10 @@ class Source(Protocol):
     def work(self) -> WorkRows | None:
         """What the operators of one step must do; None if not counted."""
         return None
+
+    def energy(self) -> tuple[EnergySamples, ...]:
+        """The energy counters, per process and device; () if not recorded."""
+        return ()
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
         """The collectives of these operations; None where nothing is known of one."""

@@ -42,3 +42,17 @@ def allocator() -> Any:
     """torch.cuda if the program has begun to use a GPU, otherwise None: its allocator has no numbers."""
     torch = loaded_torch()
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
+def gpu_index(caller: str, device: object = None) -> int:
+    """The number of a GPU, as torch counts: of `cuda:1` or 1. None and `cuda`: torch's current GPU, or 0.
+
+    Raises UsageError for a device that is not a GPU's; the sentence names the caller.
+    """
+    torch = loaded_torch()
+    kind, _, index = str(device).rpartition(":")
+    if device is None or (kind == "" and index == "cuda"):
+        return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else 0
+    if kind not in ("", "cuda") or not index.isdigit():
+        raise UsageError(f"{caller}: device must be the number of a GPU or cuda:N, not {device!r}")
+    return int(index)

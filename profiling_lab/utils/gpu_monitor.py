@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from profiling_lab.errors import UsageError
-from profiling_lab.utils.devices import allocator, loaded_torch
-from profiling_lab.utils.nvml import READINGS, NvmlError, NvmlGpu
+from profiling_lab.recording.energy.nvml import READINGS, NvmlError, NvmlGpu
+from profiling_lab.utils.devices import allocator, gpu_index
+from profiling_lab.utils.nvml import gpu_of
 
 PROCESS_MEMORY = "process_memory_bytes"
 COLUMNS = (*READINGS, PROCESS_MEMORY)
@@ -61,7 +62,7 @@ class GPUMonitor:
             raise UsageError(f"GPUMonitor: interval must be a number of seconds above 0, not {interval}")
         self.interval = interval
         self.samples: list[GPUSample] = []
-        self._index = _gpu_index(device)
+        self._index = gpu_index("GPUMonitor", device)
         self._gpu: NvmlGpu | None = None
         self._failures: dict[str, _Failure] = {}
         self._facts: dict[str, str | None] = {}
@@ -87,7 +88,7 @@ class GPUMonitor:
         self.samples, self._failures, self._limits, self._energy_j = [], {}, None, []
         self._running, self._process = True, os.getpid()
         self._ending = threading.Event()  # a thread of an earlier run that still waits for NVML has its own
-        self._gpu = self._attempt(NVML, lambda: NvmlGpu(self._index))
+        self._gpu = self._attempt(NVML, lambda: gpu_of(self._index))
         if (gpu := self._gpu) is not None:
             self._facts = {"name": self._attempt("name", gpu.name), "uuid": self._attempt("uuid", gpu.uuid)}
         self._began_s = time.perf_counter()  # to find the GPU took its time
@@ -159,7 +160,7 @@ class GPUMonitor:
             reads |= {name: partial(gpu.read, name) for name in READINGS}
             if (limits := self._attempt("clock_limits", gpu.limits)) is not None:
                 self._limits = (self._limits or set()) | limits
-            if (energy_j := self._attempt("energy_j", gpu.energy_j)) is not None:
+            if (energy_j := self._attempt("energy_j", lambda: gpu.energy_mj() / 1e3)) is not None:
                 self._energy_j = [*self._energy_j[:1], energy_j]
         for name, read in reads.items():
             if (value := self._attempt(name, read)) is not None:
@@ -188,15 +189,3 @@ def _spread(values: list[float]) -> dict[str, float] | None:
     if not values:
         return None
     return {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
-
-
-def _gpu_index(device: object) -> int:
-    torch = loaded_torch()
-    if device is None:
-        return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else 0
-    kind, _, index = str(device).rpartition(":")
-    if kind == "" and index == "cuda":
-        return _gpu_index(None)
-    if kind not in ("", "cuda") or not index.isdigit():
-        raise UsageError(f"GPUMonitor: device must be the number of a GPU or cuda:N, not {device!r}")
-    return int(index)

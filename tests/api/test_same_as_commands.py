@@ -257,7 +257,7 @@ OF_THE_COMMAND = {
     [
         *((name, (getattr(TraceTables, name),)) for name in (
             "info", "kernels", "copies", "syncs", "ranges", "streams", "steps", "gaps", "overlap", "check",
-            "roofline", "rules",
+            "roofline", "rules", "energy",
         )),
         ("lines", (TraceTables.lines, TraceTables.call_tree, TraceTables.host_lines)),
         ("apis", (TraceTables.apis, TraceTables.launches)),

@@ -193,6 +193,7 @@ READS = (
     "gaps",
     "overlap",
     "memory",
+    "energy",
 )
 IN_ASCII = [
     *([name, BEFORE] for name in (*READS, "check", "info")),

@@ -44,6 +44,7 @@ IN_EVERY_FORMAT = (
     "overlap",
     "roofline",
     "memory",
+    "energy",
     "check",
     "ranks",
     "collectives",
@@ -93,6 +94,8 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     memory = {"globalPid": builder.tid(1) & ~0xFFFFFF, "deviceId": 0}
     builder.row("PYREC_MEMORY_DEVICE", settings=json.dumps({SECRET: texts[1]}), **memory)
     builder.row("PYREC_MEMORY_EVENT", start=1, action=0, address=512, bytes=100, stackId=0, **memory)
+    for i in range(3):
+        builder.row("PYREC_ENERGY", start=builder.now_ns - i * 200_000, energyMj=9000 - 1000 * i, **memory)
     return builder.write(tmp_path / "run.sqlite")
 
 

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for nvidia-ml-py, whose GPUs answer as they are told."""
+"""A stand-in for NVML, whose GPUs answer as they are told."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-
-class FakeError(Exception):
-    """Like pynvml.NVMLError."""
+from profiling_lab.recording.energy import nvml as binding
+from profiling_lab.recording.energy.nvml import Nvml, NvmlError
 
 
 class FakeGpu:
@@ -23,13 +21,13 @@ class FakeGpu:
         self.sm_mhz, self.memory_mhz, self.celsius, self.limits = 1980, 3201, 45, 0
 
 
-class FakeNvml(ModuleType):
+class FakeNvml:
     """broken: function -> what it does instead of answering."""
 
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = Nvml.NVML_CLOCK_SM, Nvml.NVML_CLOCK_MEM
+    NVML_TEMPERATURE_GPU = Nvml.NVML_TEMPERATURE_GPU
 
     def __init__(self, *gpus: FakeGpu) -> None:
-        super().__init__("pynvml")
         self.gpus = gpus
         self.users = 0
         self.broken: dict[str, Callable[[], Any]] = {}
@@ -38,7 +36,7 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetHandleByIndex": lambda index: gpus[index],
             "nvmlDeviceGetHandleByUUID": lambda uuid: self._one(lambda gpu: gpu.uuid, uuid),
             "nvmlDeviceGetHandleByPciBusId": lambda bus: self._one(lambda gpu: gpu.bus, bus),
-            "nvmlDeviceGetName": lambda gpu: b"Fake GPU",  # bytes, as older versions answer
+            "nvmlDeviceGetName": lambda gpu: "Fake GPU",
             "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
             "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(
                 gpu=gpu.utilization, memory=gpu.memory_utilization
@@ -50,6 +48,7 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.limits,
             "nvmlDeviceGetTotalEnergyConsumption": lambda gpu: gpu.energy_mj,
         }
+        assert set(read) <= set(dir(Nvml)), "what it stands for has these functions"
         for name, function in read.items():
             setattr(self, name, self._breakable(name, function))
 
@@ -72,18 +71,18 @@ class FakeNvml(ModuleType):
         for gpu in self.gpus:
             if key(gpu).encode() == wanted:
                 return gpu
-        raise FakeError("Not Found")
+        raise NvmlError("Not Found")
 
 
 def refuse(text: str = "Not Supported") -> Callable[[], Any]:
     def fail() -> Any:
-        raise FakeError(text)
+        raise NvmlError(text)
 
     return fail
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *gpus: FakeGpu) -> FakeNvml:
     fake = FakeNvml(*gpus)
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(binding, "Nvml", lambda: fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake

@@ -27,7 +27,7 @@ from profiling_lab.errors import LabError
 from profiling_lab.recording import other_profilers, process_end
 from profiling_lab.recording.live import control_socket
 from profiling_lab.recording.live.request import Request
-from profiling_lab.recording.meta_names import NOT_IN_THE_META_TABLE
+from profiling_lab.recording.meta_names import is_in_the_meta_table
 from profiling_lab.recording.recorder import Recorder
 from profiling_lab.recording.schedule import RecorderState
 
@@ -330,7 +330,7 @@ class Listener:
                 {
                     "event": "finished",
                     "why": why,
-                    "meta": {name: text for name, text in meta.items() if name not in NOT_IN_THE_META_TABLE},
+                    "meta": {name: text for name, text in meta.items() if is_in_the_meta_table(name)},
                     "reasons": recorder.reasons,
                     "seconds": seconds,
                     "steps": recorder.steps,

@@ -163,6 +163,14 @@ PYREC_TABLES: dict[str, str] = {
     "PYREC_WORK": """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER, flops INTEGER,
         readBytes INTEGER, writtenBytes INTEGER, kindId INTEGER, mathId INTEGER, shapesId INTEGER""",
+    # Only with --energy: a row per change of a GPU's energy counter. deviceId: as in the kernel table; start:
+    # when it changed, spread nanoseconds earlier or later at most; energyMj: since the driver was loaded;
+    # powerMw: NVML's average, instantPowerMw: at the moment of reading; clockLimits: NVML's bit mask of clock
+    # event reasons. NULL: this GPU or driver does not say it.
+    "PYREC_ENERGY": """
+        start INTEGER NOT NULL, spread INTEGER, globalPid INTEGER, deviceId INTEGER, energyMj INTEGER, powerMw
+        INTEGER, instantPowerMw INTEGER, smClockMhz INTEGER, clockLimits INTEGER, powerLimitMw INTEGER,
+        memoryClockMhz INTEGER, temperatureC INTEGER""",
     # Names given through NVTX: of streams, events, contexts, devices and other resources.
     # type and identifier are NVTX's: 0x50001 is a cudaStream_t, whose handle is the identifier.
     "PYREC_RESOURCE": """

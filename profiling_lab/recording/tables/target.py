@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from profiling_lab.recording.meta_names import GPU_INFO, NOT_IN_THE_META_TABLE, PROCESS_NAME, SYSTEM_INFO
+from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO, is_in_the_meta_table
 from profiling_lab.recording.spool import VIRTUAL_MACHINE, Rows, Spool, StringTable, global_tid
 from profiling_lab.recording.tables.activity import arrow_table, int64, null_where
 from profiling_lab.recording.tables.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
@@ -227,7 +227,7 @@ def _export_meta() -> list[tuple[str, str]]:
 
 
 def _own_meta(spool: Spool) -> list[tuple[str, str]]:
-    pairs = [pair for pair in sorted(spool.meta.items()) if pair[0] not in NOT_IN_THE_META_TABLE]
+    pairs = [pair for pair in sorted(spool.meta.items()) if is_in_the_meta_table(pair[0])]
     nodes = spool.records["stack_nodes"]
     lost = int((~np.isin(spool.records["calls"]["stack"], [0, *nodes["id"].tolist()])).sum())
     if "finished" not in spool.meta:

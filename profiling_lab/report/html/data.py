@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from profiling_lab.analysis.copies import CopiesResult, copies
 from profiling_lab.analysis.coverage import Coverage, coverage
+from profiling_lab.analysis.energy.energy import energy
 from profiling_lab.analysis.gaps.gaps import GapsResult, gaps
 from profiling_lab.analysis.info import TraceInfo, info
 from profiling_lab.analysis.kernels.kernels import KernelsResult, top_kernels
@@ -175,7 +176,7 @@ def page_data(trace: Trace, answers: AnalysisResults, origin_ns: int, title: str
         "file": trace.path.name,
         "window": _window(trace),
         "recorder": trace.recorder,
-        "facts": _facts(found.info),
+        "facts": [*_facts(found.info), *_energy(trace)],
         "verdict": verdict(found.gaps, found.lines, of) if found.gaps else empty,
         "tiles": _tiles(found),
         "parts": dict(zip(PARTS, found.gaps.parts_ns, strict=True)) if found.gaps else {},
@@ -209,6 +210,18 @@ def _used(row: Json, table: str) -> Json:
 
 def _window(trace: Trace) -> str:
     return trace.window.text if trace.window else ""
+
+
+def _energy(trace: Trace) -> list[list[str]]:
+    if not trace.whole.source.energy():
+        return []
+    try:
+        result = energy(trace)
+    except NotEnoughDataError:
+        return []
+    step = "" if result.step_j is None else f", {numbers.amount(result.step_j, 'J')} per step"
+    watts = sum(each.mean_w for each in result.devices)
+    return [["energy", f"{numbers.amount(result.joules, 'J')}, {watts:,.0f} W on average{step}"]]
 
 
 def _facts(facts: TraceInfo) -> list[list[str]]:

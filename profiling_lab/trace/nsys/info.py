@@ -241,6 +241,12 @@ def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
                 _rows(file, "PYREC_WORK"),
                 "profiling-lab record --work",
             ),
+            Recorded(
+                "energy",
+                "changes of the GPU's energy counter",
+                _rows(file, "PYREC_ENERGY"),
+                "profiling-lab record --energy",
+            ),
         ]
     where = "WHERE eventType IN (59, 60) AND text LIKE '%, seq = %'"
     sequences = _rows(file, "NVTX_EVENTS", where, "eventType", "text")

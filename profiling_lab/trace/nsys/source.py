@@ -16,6 +16,7 @@ from profiling_lab.trace.columns import I32, U8, Operations, Overheads, Ranges, 
 from profiling_lab.trace.extras import (
     CollectiveFacts,
     Device,
+    EnergySamples,
     HostSamples,
     HostSpans,
     InputShapes,
@@ -29,6 +30,7 @@ from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.nsys import GZIP
 from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
 from profiling_lab.trace.nsys.devices import read_devices, read_gpus
+from profiling_lab.trace.nsys.energy import read_energy
 from profiling_lab.trace.nsys.host_spans import read_host_events, read_off_cpu, read_system_calls
 from profiling_lab.trace.nsys.info import sqlite_info
 from profiling_lab.trace.nsys.input_shapes import read_input_shapes
@@ -157,6 +159,9 @@ class SqliteSource(Source):
 
     def work(self) -> WorkRows | None:
         return read_work(self.file, self.strings, self.processes, self.threads)
+
+    def energy(self) -> tuple[EnergySamples, ...]:
+        return read_energy(self.file, self.processes)
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
         return read_collectives(self.file, self.threads, whole, rows)

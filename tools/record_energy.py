@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the joules by line of `profiling-lab energy` on a GPU, and measures what --energy costs.
+
+    python tools/record_energy.py --out energy/ [--repetitions 20] [--seconds 12] [--no-cost]
+
+1. Each phase of a program runs alone: what the counter says of it is its known power.
+2. The program runs the phases in turns under a recording with --energy. Each part of `--seconds` is one
+   repetition: its error bars hold if the known power of every line that is told lies within them.
+3. Blocks of steps alternate between no recording, a recording, and one with --energy.
+
+Prints all of it, and appends lines to --results. Exit code 1 if bars held in fewer than 19 of 20 repetitions,
+or a step total is off by more than 1 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+HELD_FRAC = 0.95
+STEP_TOTAL_FRAC = 0.01
+ALONE_S, WARM_S = 6.0, 3.0
+BLOCK_S, TURNS = 2.0, 10
+
+
+class Phases:
+    """The phases of a step; each is one line of this file."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        self._b = torch.randn(1 << 28, device="cuda", dtype=torch.bfloat16)
+        self._c = torch.empty_like(self._b)
+        self._d = torch.randn(1 << 24, device="cuda")
+
+    def products(self) -> None:
+        for _ in range(24):
+            self._torch.mm(self._a, self._a)
+
+    def copies(self) -> None:
+        for _ in range(60):
+            self._c.copy_(self._b)
+
+    def functions(self) -> None:
+        for _ in range(120):
+            self._torch.lgamma(self._d)
+
+    def step(self) -> None:
+        import profiling_lab
+
+        for phase in self.all().values():
+            phase()
+        self._torch.cuda.synchronize()
+        profiling_lab.step()
+
+    def all(self) -> dict[str, Callable[[], None]]:
+        return {"products": self.products, "copies": self.copies, "functions": self.functions}
+
+
+def watts_alone(phase: Callable[[], None], gpu: Any) -> float:
+    """By the counter, after a warm-up, from one of its changes to another."""
+    import torch
+
+    def busy_until(end_s: float) -> None:
+        while time.perf_counter() < end_s:
+            phase()
+            torch.cuda.synchronize()
+
+    def next_change() -> tuple[float, int]:
+        before = gpu.energy_mj()
+        while (now := gpu.energy_mj()) == before:
+            phase()
+        return time.perf_counter(), now
+
+    busy_until(time.perf_counter() + WARM_S)
+    began_s, first = next_change()
+    busy_until(began_s + ALONE_S)
+    ended_s, last = next_change()
+    return (last - first) / 1e3 / (ended_s - began_s)
+
+
+def judged(
+    path: Path, known_w: Mapping[str, float], seconds: float, repetitions: int
+) -> list[dict[str, Any]]:
+    """Each repetition: per function its power, error bar and whether the known power lies in it."""
+    import profiling_lab
+
+    out = []
+    with profiling_lab.open(path) as trace:
+        first = trace.trace.operations.start_ns.min() - trace.trace.first_ns
+        for number in range(repetitions):
+            begin_s = first * 1e-9 + number * seconds
+            result = trace.window(range=f"{begin_s:.6f}s:{begin_s + seconds:.6f}s").energy().result
+            rows = []
+            for row in result.rows:
+                if row.function in known_w and row.power_w is not None and row.error_j is not None:
+                    error_w, truth = row.error_j / (row.gpu_ns * 1e-9), known_w[row.function]
+                    holds = abs(row.power_w - truth) <= error_w
+                    found = {"power_w": row.power_w, "error_w": error_w, "known_w": truth, "holds": holds}
+                    rows.append({"function": row.function, **found})
+            out.append({"repetition": number, "rows": rows, "joules": result.joules})
+    return out
+
+
+def total_is_right(path: Path) -> tuple[float, float]:
+    """Joules of all steps, and of the counter over the same time, straight from the file."""
+    import numpy as np
+
+    import profiling_lab
+    from profiling_lab.trace.step_windows import step_windows
+
+    with profiling_lab.open(path) as trace:
+        (device,) = trace.energy().result.devices
+        (samples,) = trace.trace.source.energy()
+        steps = step_windows(trace.trace)
+        span = np.array([steps.start_ns.min(), steps.end_ns.max()]) + device.lag_ns
+        counter = np.diff(np.interp(span, samples.time_ns, samples.energy_mj / 1e3))[0]
+        return (device.step_j or 0.0) * device.steps, float(counter)
+
+
+def cost(phases: Phases, out: Path) -> dict[str, Any]:
+    """Milliseconds per step in turns: without a recording, with one, with --energy."""
+    from profiling_lab.recording import Recorder
+
+    times: dict[str, list[float]] = {"plain": [], "record": [], "energy": []}
+    for _ in range(TURNS):
+        for name, each in times.items():
+            recorder = Recorder(out / "cost.sqlite", overwrite=True, energy=name == "energy")
+            if name != "plain":
+                recorder.start()
+            began, steps = time.perf_counter(), 0
+            while time.perf_counter() - began < BLOCK_S:
+                phases.step()
+                steps += 1
+            each.append((time.perf_counter() - began) / steps * 1e3)
+            if name != "plain":
+                recorder.stop()
+    ratios = [b / a for a, b in zip(times["record"], times["energy"], strict=True)]
+    middle = {f"{name}_ms": statistics.median(each) for name, each in times.items()}
+    return {
+        **middle,
+        "energy_to_record": statistics.median(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--no-cost", action="store_true")
+    parser.add_argument("--results", type=Path, default=REPO / "benchmarks" / "results" / "energy.jsonl")
+    args = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        print(f"this needs a GPU, and torch {torch.__version__} sees none", file=sys.stderr)
+        return 2
+    import profiling_lab
+    from profiling_lab.utils.nvml import gpu_of
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    phases, gpu = Phases(), gpu_of(torch.cuda.current_device())
+    known = {f"Phases.{name}": watts_alone(phase, gpu) for name, phase in phases.all().items()}
+    print("alone:", {name: f"{watts:.1f} W" for name, watts in known.items()}, flush=True)
+
+    path = args.out / "phases.sqlite"
+    with profiling_lab.record(path, overwrite=True, energy=True):
+        end = time.perf_counter() + args.repetitions * args.seconds + 1
+        while time.perf_counter() < end:
+            phases.step()
+    repetitions = judged(path, known, args.seconds, args.repetitions)
+    held = sum(bool(each["rows"]) and all(row["holds"] for row in each["rows"]) for each in repetitions)
+    for each in repetitions:
+        print(each["repetition"], *(
+            f"{row['function']} {row['power_w']:.1f} +/- {row['error_w']:.1f} W ({row['holds']})"
+            for row in each["rows"]
+        ))  # fmt: skip
+    of_steps, of_counter = total_is_right(path)
+    off = abs(of_steps / of_counter - 1)
+    print(
+        f"bars held in {held} of {args.repetitions}; "
+        f"steps {of_steps:.1f} J, counter {of_counter:.1f} J: {off:.2%}"
+    )
+    costs = None if args.no_cost else cost(phases, args.out)
+    print("cost:", costs)
+    line = {
+        "benchmark": "energy", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"), "known_w": known, "held": held, "repetitions": repetitions,
+        "seconds": args.seconds, "steps_off_frac": off, "cost": costs,
+    }  # fmt: skip
+    with args.results.open("a", encoding="utf-8") as results:
+        print(json.dumps(line), file=results)
+    return 0 if held >= HELD_FRAC * args.repetitions and off <= STEP_TOTAL_FRAC else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
