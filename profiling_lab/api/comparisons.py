@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.diff.measure import Capture
     from profiling_lab.analysis.diff.rows import By as DiffBy
     from profiling_lab.analysis.ranks import JobResult, Options, Pool
-    from profiling_lab.report.ranks import By as RanksBy
+    from profiling_lab.report.ranks.ranks import By as RanksBy
 
 Recording: TypeAlias = StrPath | TraceTables
 
@@ -138,7 +138,7 @@ def ranks(
     UnreadableInputError where there are none, UsageError, and NotEnoughDataError for fewer than two ranks.
     """
     from profiling_lab.analysis.ranks import ranks as compare
-    from profiling_lab.report.ranks import By, ranks_report
+    from profiling_lab.report.ranks.ranks import By, ranks_report
 
     one_of("by", by, By)
     most = rows_of(limit)
@@ -172,7 +172,7 @@ def collectives(
     Raises as `ranks`, and NotEnoughDataError where there is no collective.
     """
     from profiling_lab.analysis.collectives import collectives as collected
-    from profiling_lab.report.collectives import collectives_report
+    from profiling_lab.report.ranks.collectives import collectives_report
 
     most = rows_of(limit)
     options = _options(own, steps_by, range, step, nvtx)

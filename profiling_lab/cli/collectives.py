@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.analysis.collectives import collectives
     from profiling_lab.analysis.ranks.reading import files_of
-    from profiling_lab.report.collectives import collectives_report
+    from profiling_lab.report.ranks.collectives import collectives_report
     from profiling_lab.report.table import write
 
     files = files_of(args.traces)

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profiling_lab.analysis.ranks import ranks
     from profiling_lab.analysis.ranks.reading import files_of
-    from profiling_lab.report.ranks import ranks_report
+    from profiling_lab.report.ranks.ranks import ranks_report
     from profiling_lab.report.table import write
 
     files = files_of(args.traces)

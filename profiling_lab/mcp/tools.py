@@ -19,7 +19,7 @@ from profiling_lab.analysis.memory.memory import By as MemoryBy
 from profiling_lab.analysis.roofline.roofline import By as RoofBy
 from profiling_lab.mcp.compact import USUAL_TOKENS, compact
 from profiling_lab.mcp.root import Root
-from profiling_lab.report.ranks import By as RanksBy
+from profiling_lab.report.ranks.ranks import By as RanksBy
 
 INSTRUCTIONS = """\
 Recordings of GPU programs by line of Python: profiling-lab's, exports of Nsight Systems, torch.profiler JSON.

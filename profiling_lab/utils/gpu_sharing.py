@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
-from profiling_lab.utils.nvml import NvmlError, NvmlGpu
+from profiling_lab.recording.energy.nvml import NvmlError, NvmlGpu
+from profiling_lab.utils.nvml import gpu_of
 
-_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND
 BUSY_PERCENT = 5
 """a desktop alone takes some"""
 
@@ -57,17 +56,17 @@ class OtherProcesses:
     """Begin before this process uses the GPU, and `ask` at the end. NVML's failures do no harm."""
 
     def __init__(self, cuda_index: int) -> None:
-        self._gpu: _Gpu | None = None
+        self._gpu: NvmlGpu | None = None
         self._there: set[int] = set()
         self._busy: int | None = None
         self._unknown = ""
         try:
-            self._gpu = _Gpu(cuda_index)
+            self._gpu = gpu_of(cuda_index)
             self._busy = round(self._gpu.read("gpu_utilization_percent"))
         except NvmlError as error:
             self._unknown = str(error)
         try:
-            self._there = self._gpu.processes() if self._gpu is not None else set()
+            self._there = _processes(self._gpu) if self._gpu is not None else set()
         except NvmlError as error:
             self._unknown = str(error)
         self.began_us = time.time_ns() // 1000
@@ -80,7 +79,7 @@ class OtherProcesses:
         if self._gpu is None or self._unknown:
             return Sharing({}, self._busy, self._unknown)
         try:
-            used = self._gpu.used_since(self.began_us)
+            used = _used_since(self._gpu, self.began_us)
         except NvmlError as error:
             return Sharing({}, self._busy, str(error))
         return Sharing({pid: used[pid] for pid in used.keys() & self._there if used[pid] > 0}, self._busy)
@@ -90,26 +89,14 @@ class OtherProcesses:
             self._gpu.close()
 
 
-class _Gpu(NvmlGpu):
-    def processes(self) -> set[int]:
-        """Those that compute there now. Raises NvmlError."""
-        return {
-            int(each.pid)
-            for each in self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
-        }
+def _processes(gpu: NvmlGpu) -> set[int]:
+    """Those that compute there now. Raises NvmlError."""
+    return {each.pid for each in gpu.ask(lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu))}
 
-    def used_since(self, microseconds: int) -> dict[int, int]:
-        """The most of the SMs' time that each process had in an interval of NVML's. Raises NvmlError."""
 
-        def ask(nvml: Any, gpu: Any) -> Any:
-            try:
-                return nvml.nvmlDeviceGetProcessUtilization(gpu, microseconds)
-            except Exception as error:
-                if getattr(error, "value", None) == _NOT_FOUND:  # no process did anything
-                    return []
-                raise
-
-        used: dict[int, int] = {}
-        for sample in self._ask(ask):
-            used[int(sample.pid)] = max(used.get(int(sample.pid), 0), int(sample.smUtil))
-        return used
+def _used_since(gpu: NvmlGpu, microseconds: int) -> dict[int, int]:
+    """The most of the SMs' time that each process had in an interval of NVML's. Raises NvmlError."""
+    used: dict[int, int] = {}
+    for sample in gpu.ask(lambda nvml, gpu: nvml.nvmlDeviceGetProcessUtilization(gpu, microseconds)):
+        used[sample.pid] = max(used.get(sample.pid, 0), sample.sm_percent)
+    return used

@@ -16,11 +16,18 @@ OVERRIDE = "PROFILING_LAB_NVML"
 """a library to load instead of the driver's"""
 _LIBRARY = "libnvidia-ml.so.1"
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
+_NOT_FOUND, _INSUFFICIENT_SIZE = 6, 7  # NVML_ERROR_...
+_MOST = 1 << 16
+"""processes or samples: more are a mistake"""
 _UINT, _INT, _ULONG = ctypes.c_uint, ctypes.c_int, ctypes.c_ulonglong
 
 
 class NvmlError(Exception):
-    """Why NVML, or one of its readings, is not available: one sentence."""
+    """Why NVML, or one of its readings, is not available: one sentence. status: NVML's, if it gave one."""
+
+    def __init__(self, why: str, status: int | None = None) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class Memory(ctypes.Structure):
@@ -29,6 +36,25 @@ class Memory(ctypes.Structure):
 
 class Utilization(ctypes.Structure):
     _fields_ = (("gpu", _UINT), ("memory", _UINT))
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_v2_t"""
+
+    _fields_ = (("pid", _UINT), ("memory", _ULONG), ("gpu_instance", _UINT), ("compute_instance", _UINT))
+
+
+class ProcessSample(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t"""
+
+    _fields_ = (
+        ("pid", _UINT),
+        ("timestamp", _ULONG),
+        ("sm_percent", _UINT),
+        ("memory_percent", _UINT),
+        ("encoder_percent", _UINT),
+        ("decoder_percent", _UINT),
+    )
 
 
 class _Value(ctypes.Union):
@@ -134,6 +160,35 @@ class Nvml:
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: Any) -> int:
         return self._get("nvmlDeviceGetCurrentClocksThrottleReasons", _ULONG, gpu)
 
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: Any) -> list[Process]:
+        function = "nvmlDeviceGetComputeRunningProcesses_v3"
+        return self._list(Process, lambda count, out: self._do(function, gpu, count, out))
+
+    def nvmlDeviceGetProcessUtilization(self, gpu: Any, since_us: int) -> list[ProcessSample]:
+        """Samples later than this; none if no process did anything."""
+        function = "nvmlDeviceGetProcessUtilization"
+        since = _ULONG(since_us)
+        try:
+            return self._list(ProcessSample, lambda count, out: self._do(function, gpu, out, count, since))
+        except NvmlError as error:
+            if error.status == _NOT_FOUND:
+                return []
+            raise
+
+    def _list(self, kind: Any, fill: Callable[[Any, Any], None]) -> list[Any]:
+        """As many as there are: asked with more room until it is enough."""
+        room = 0
+        while True:
+            count, out = _UINT(room), (kind * room)()
+            try:
+                fill(ctypes.byref(count), out if room else None)
+            except NvmlError as error:
+                if error.status != _INSUFFICIENT_SIZE or room >= _MOST:
+                    raise
+                room = max(2 * room, 2 * count.value, 16)  # some may begin meanwhile
+            else:
+                return list(out[: count.value])
+
     def _get(self, function: str, kind: Any, *arguments: Any) -> int:
         out = kind()
         self._do(function, *arguments, ctypes.byref(out))
@@ -165,7 +220,7 @@ class Nvml:
             text = describe(status).decode(errors="replace")
         except (AttributeError, ValueError):
             text = f"error {status}"
-        raise NvmlError(f"{function}: {text}")
+        raise NvmlError(f"{function}: {text}", status)
 
 
 Read: TypeAlias = Callable[[Any, Any], float]

@@ -14,7 +14,7 @@ from job_builder import Job
 
 from profiling_lab.analysis.ranks import LocalPool, ranks
 from profiling_lab.errors import LabError
-from profiling_lab.report.ranks import ranks_report
+from profiling_lab.report.ranks.ranks import ranks_report
 from profiling_lab.report.table import write
 
 

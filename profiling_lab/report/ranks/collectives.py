@@ -9,8 +9,8 @@ from typing import Any
 from profiling_lab.analysis.collectives import CollectivesResult, CollectiveSum
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.job_header import clocks_line, job_coverage, job_lines
 from profiling_lab.report.places import place_fields, place_lines, place_text
+from profiling_lab.report.ranks.job_header import clocks_line, job_coverage, job_lines
 from profiling_lab.report.stats import stats_fields
 from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 
