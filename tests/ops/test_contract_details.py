@@ -14,14 +14,18 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiling_lab.ops import (
     OPS,
     HeavyLayer,
     LayerNormGelu,
     _attention_cache,
+    explain,
     flash_attention,
     flash_attention_for_sdpa,
+    flash_attention_with_cache,
+    layer_norm_gelu,
 )
 from profiling_lab.ops._attention_in_torch import Window, forward_in_torch, window_of
 from profiling_lab.ops._calls import is_plain_backward, raise_as_torch_does
@@ -208,6 +212,9 @@ def test_the_most_heads_and_batches() -> None:
     for shape in ((1, 1, 1 << 30, 1), (1 << 30, 1, 1, 1), (1, 1, (1 << 31) - 1, 1)):
         x = torch.empty(shape, device="meta")
         assert flash_attention(x, x, x).shape == shape
+    for shape in ((1, 0, (1 << 31) - 1, 1), ((1 << 31) - 1, 0, 1, 1)):  # the op's own check; no memory needed
+        x = torch.empty(shape)
+        assert flash_attention(x, x, x).shape == shape
     for shape, what in (((1, 1, 1 << 31, 1), "heads"), ((1 << 31, 1, 1, 1), "batches")):
         x = torch.empty(shape, device="meta")
         with pytest.raises(
@@ -329,3 +336,100 @@ def test_torch_itself_refuses_several_devices_or_dtypes(other: Any) -> None:
         with pytest.raises(RuntimeError) as torchs:
             sdpa(*tensors)
         assert str(ours.value) == str(torchs.value)
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(0.5), torch.tensor(0.5, requires_grad=True)], ids=str)
+def test_torch_itself_answers_a_tensor_for_scale(scale: Tensor) -> None:
+    q = drawn(1, 2, 5, 8)
+    with flash_attention_for_sdpa():
+        ours = said(lambda x: sdpa(x, x, x, scale=scale), (q,))
+    assert ours == said(lambda x: sdpa(x, x, x, scale=scale), (q,))
+
+
+def test_a_batch_of_rows_alone_is_one_call() -> None:
+    calls: list[Any] = []
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(func)
+            return func(*args, **(kwargs or {}))
+
+    x, w = drawn(4, 3, 8), drawn(8)
+    one = torch.ops.profiling_lab.layer_norm_gelu.default
+    for in_dims, count in (((0, None), 1), ((None, 0), 3)):
+        tensors = (x, w) if in_dims[0] == 0 else (x, torch.stack([w, w, w]))
+        with Calls():
+            torch.func.vmap(layer_norm_gelu, in_dims=in_dims)(*tensors)
+        assert calls.count(one) == count
+        calls.clear()
+
+
+def test_a_small_softcap_in_a_cache() -> None:
+    q, k, v = drawn(1, 1, 2, 8), drawn(1, 6, 2, 8).flip(1), drawn(1, 6, 2, 8)
+    lengths = torch.tensor([6], dtype=torch.int32)
+    scores = 0.7 * torch.tanh(torch.einsum("hd,khd->hk", q[0, 0], k[0]) / math.sqrt(8) / 0.7)
+    expected = torch.einsum("hk,khd->hd", scores.softmax(-1), v[0])
+    ours, lse = flash_attention_with_cache(q, k, v, cache_seqlens=lengths, softcap=0.7, return_lse=True)
+    torch.testing.assert_close(ours[0, 0], expected)
+    torch.testing.assert_close(lse[0, :, 0], scores.logsumexp(-1))
+
+
+def test_a_cache_without_keys() -> None:
+    q, cache = drawn(2, 1, 2, 8), torch.full((2, 6, 2, 8), math.nan, dtype=torch.float64)
+    lengths = torch.zeros(2, dtype=torch.int32)
+    out, lse = flash_attention_with_cache(q, cache, cache, cache_seqlens=lengths, return_lse=True)
+    assert torch.equal(out, torch.zeros_like(q)) and lse.isneginf().all()
+
+
+def test_what_stands_between_python_and_the_kernel() -> None:
+    class Mine(Tensor):
+        pass
+
+    x = torch.ones(2)
+    assert explain._asks((x, None, torch.nn.Parameter(x))) == ""
+    assert explain._asks((x, x.as_subclass(Mine), None)) == "tensors of class Mine"
+    assert explain._asks((x.to("meta"),)) == "meta tensors"
+    with FakeTensorMode():
+        assert explain._asks((x,)) == "a TorchDispatchMode"
+    with torch.autocast("cpu"):
+        assert explain._asks((x,)) == "autocast"
+    with torch.autograd.forward_ad.dual_level():
+        assert explain._asks((x,)) == "forward-mode differentiation"
+
+
+@pytest.mark.parametrize(
+    ("cu_q", "cu_k", "message"),
+    [
+        ([1, 3, 5], [0, 3, 5], "cu_seqlens_q starts with 1, expected 0"),
+        ([0, 3, 5], [-1, 3, 5], "cu_seqlens_k starts with -1, expected 0"),
+        ([0, 4, 3], [0, 3, 5], "cu_seqlens_q decreases"),
+        ([0, 3, 5], [0, 3, 6], "cu_seqlens_k ends with 6 but there are 5 rows"),
+    ],
+)
+def test_offsets_that_are_wrong(cu_q: list[int], cu_k: list[int], message: str) -> None:
+    x = torch.zeros(5, 1, 8)
+    offsets = (torch.tensor(cu, dtype=torch.int32) for cu in (cu_q, cu_k))
+    with pytest.raises(ValueError, match=f"^flash_attention: {message}$"):
+        attention_fwd(x, x, x, None, *offsets, 1.0, -1, -1, 0.0, False)
+
+
+def test_a_sink_with_gaps() -> None:
+    q = drawn(1, 3, 2, 8)
+    with pytest.raises(ValueError, match=r"^flash_attention: sink is not contiguous$"):
+        attention_fwd(q, q, q, torch.zeros(2, 2, dtype=q.dtype)[:, 0], None, None, 1.0, -1, -1, 0.0, False)
+    sink = drawn(2, 2)[:, 0]
+    torch.testing.assert_close(
+        flash_attention(q, q, q, sink=sink), flash_attention(q, q, q, sink=sink.clone())
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.slug)
+def test_every_result_has_its_shape_and_dtype_without_data(case: OpCase, dtype: str) -> None:
+    """Of all ops of the dispatcher, with the results that only their backward reads."""
+    numbers = getattr(torch, dtype), torch.device("cpu"), torch.Generator()
+    for name, arguments in case.dispatcher_calls(case.make_inputs(case.small_shape, *numbers)):
+        op = getattr(torch.ops.profiling_lab, name)
+        of_meta = tuple(a.to("meta") if isinstance(a, Tensor) else a for a in arguments)
+        real, fake = (r if isinstance(r, (tuple, list)) else (r,) for r in (op(*arguments), op(*of_meta)))
+        assert [(t.shape, t.dtype) for t in fake] == [(t.shape, t.dtype) for t in real], name

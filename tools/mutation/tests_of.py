@@ -16,10 +16,13 @@ OF_FILES = (
     (re.compile("profiling_lab/ops/flops"), re.compile("/test_flops")),
     (re.compile("profiling_lab/ops/(_load|__init__)"), re.compile("/test_torch_abi")),
     (re.compile("profiling_lab/"), re.compile("(?!)")),
-    (re.compile("csrc/ops/attention/"), re.compile(r"/test_attention|\[(?:[^]]*-)?attention")),
-    (re.compile("csrc/ops/heavy_layer/"), re.compile("heavy_layer")),
-    (re.compile("csrc/ops/ladder_attention/"), re.compile("ladder_attention")),
-    (re.compile("csrc/ops/layer_norm_gelu/"), re.compile("layer_norm_gelu")),
+    (
+        re.compile("csrc/ops/attention/"),
+        re.compile(r"/test_attention|/test_contract_details|\[(?:[^]]*-)?attention"),
+    ),
+    (re.compile("csrc/ops/heavy_layer/"), re.compile("heavy_layer|/test_contract_details")),
+    (re.compile("csrc/ops/ladder_attention/"), re.compile("ladder_attention|/test_contract_details")),
+    (re.compile("csrc/ops/layer_norm_gelu/"), re.compile("layer_norm_gelu|/test_contract_details")),
     (re.compile("csrc/"), re.compile("")),  # what all ops share
 )
 """(files, ids of tests): the first that matches counts. Of Python, tests that start processes."""
@@ -69,6 +72,6 @@ class Record:
         lines = self.lines[mutant.file]
         line = max((line for line in lines if line <= mutant.line), default=0)  # a statement of several lines
         tests = lines[line] & self.seconds.keys()
-        if not tests and "" in lines[line]:  # runs at import: whoever uses the module sees it
+        if "" in lines[line]:  # runs at import: whoever uses the module sees it
             tests = set().union(*lines.values()) & self.seconds.keys()
         return tests | by_name
