@@ -2,7 +2,7 @@
 """A plugin of pytest that notes which lines each test runs, and for how long: `-p mutation.record`.
 
 Every process of pytest writes a file of its own into the folder $MUTATION_RECORD. Of a test function with
-more than $MUTATION_RECORD_MOST sets of parameters, so many run, drawn at random.
+more than $MUTATION_RECORD_MOST sets of parameters, that number runs, drawn at random.
 """
 
 from __future__ import annotations
