@@ -66,7 +66,7 @@ def test_options_mean_what_torch_means(
 
 
 def test_fewer_heads_of_keys_need_enable_gqa(generator: torch.Generator) -> None:
-    q, k, v = (drawn(generator, 2, heads, 33, 16) for heads in (4, 2, 2))
+    q, k, v = (drawn(generator, 3, heads, 33, 16) for heads in (4, 2, 2))
     with flash_attention_for_sdpa(), Calls() as calls:
         found = sdpa(q, k, v, enable_gqa=True)
         assert calls.count == 1

@@ -317,8 +317,8 @@ def test_memory_does_not_grow(
     before = allocated_bytes(tmp_path / "malloc.xml")
     many(400)
     gc.collect()
-    # The smallest tensor is 300 bytes and more. What is left is freed memory that threads keep at hand.
-    assert allocated_bytes(tmp_path / "malloc.xml") - before < 400 * 200
+    # The least that malloc gives for one object is 32 bytes a call. The file above keeps 4096 for its buffer.
+    assert allocated_bytes(tmp_path / "malloc.xml") - before < 400 * 24
 
 
 # Refusals

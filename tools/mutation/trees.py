@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of the source tree, one a worker, in which a mutant is made, built and tested; never the user's own.
+
+A server that has imported torch and pytest is forked for each mutant, which saves their import. The tests of
+a mutant run in a session of their own, which ends with them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mutation import Mutant
+
+_MODULES = ("torch", "pytest", "hypothesis", "_pytest.assertion.rewrite", "mutation.trees")
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(list(_MODULES))
+_NOTHING = os.devnull
+_OTHER_TREE = "the tests ran another tree"
+
+
+class Tree:
+    def __init__(self, source: Path, target: Path) -> None:
+        self.root = target
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listed, cwd=source, check=True, capture_output=True).stdout.decode()
+        built = [str(file.relative_to(source)) for file in (source / "profiling_lab").glob("*.so")]
+        for name in (*names.split("\0"), *built):
+            old, new = source / name, target / name
+            if not name or not old.is_file():
+                continue
+            if new.suffix == ".so" and (target / "build").exists():
+                continue  # built here
+            if new.exists() and new.stat().st_mtime == old.stat().st_mtime:
+                continue
+            new.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(old, new)
+
+    def configure(self) -> None:
+        """For C++: a build folder, and the library as it is without a mutant."""
+        launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if (ccache := shutil.which("ccache")) else []
+        options = ["-DPROFILING_LAB_CUDA=OFF", *launcher]
+        subprocess.run(
+            ["cmake", "--preset", "dev", *options], cwd=self.root, check=True, stdout=subprocess.DEVNULL
+        )
+        if not self.build():
+            raise RuntimeError(f"the library cannot be built in {self.root}")
+
+    def build(self) -> bool:
+        command = ["cmake", "--build", "build/dev", "--target", "_ops"]
+        environment = {**os.environ, "CCACHE_BASEDIR": str(self.root), "CCACHE_NOHASHDIR": "1"}
+        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, check=False)
+        return done.returncode == 0
+
+    def outcome(self, mutant: Mutant | None, tests: list[str], timeout: float) -> tuple[str, str]:
+        """The outcome, and the test that failed: killed, survived, timeout, invalid (it does not compile),
+        unreached (no test runs the line) or error (pytest did not find the tests).
+        """
+        if not tests:
+            return "unreached", ""
+        if mutant is None:
+            return self._run(tests, timeout, True)
+        file = self.root / mutant.file
+        text = file.read_text()
+        is_cpp = file.suffix != ".py"
+        try:
+            file.write_text(text[: mutant.start] + mutant.new + text[mutant.end :])
+            if is_cpp and not self.build():
+                return "invalid", ""
+            return self._run(tests, timeout, False)
+        finally:
+            file.write_text(text)
+
+    def _run(self, tests: list[str], timeout: float, may_cache: bool) -> tuple[str, str]:
+        receive, send = _CONTEXT.Pipe(duplex=False)
+        process = _CONTEXT.Process(target=_test, args=(str(self.root), tests, may_cache, send))
+        process.start()
+        send.close()
+        process.join(timeout)
+        ended = not process.is_alive()
+        if not ended:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.join()
+        failed = ""
+        with suppress(EOFError):
+            while receive.poll():
+                failed = receive.recv()
+        if not ended:
+            return "timeout", ""
+        if process.exitcode == 0:
+            return "survived", ""
+        is_lost = not failed and process.exitcode in (3, 4, 5)  # of pytest itself, or a test is not there
+        return "error" if is_lost or failed == _OTHER_TREE else "killed", failed or f"exit {process.exitcode}"
+
+
+class _Reporter:
+    def __init__(self, send: Any) -> None:
+        self.send = send
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.send.send(report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.send.send(f"import of {report.nodeid}")
+
+
+def _test(root: str, tests: list[str], may_cache: bool, send: Any) -> None:
+    import pytest
+
+    # Bytecode is found by size and whole seconds of the source's time, which a mutant may share.
+    sys.dont_write_bytecode = not may_cache
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "" if may_cache else "1"
+
+    os.setsid()
+    with open(_NOTHING, "r+") as nothing:
+        for stream in (0, 1, 2):
+            os.dup2(nothing.fileno(), stream)
+    os.chdir(root)
+    sys.path.insert(0, root)
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    options = ["-q", "-x", "-p", "no:cacheprovider"]
+    status = int(pytest.main([*options, *tests], plugins=[_Reporter(send)]))
+    package = sys.modules.get("profiling_lab")
+    if package is not None and not str(package.__file__).startswith(root + os.sep):
+        send.send(_OTHER_TREE)
+        status = 1
+    send.close()
+    os._exit(status)
