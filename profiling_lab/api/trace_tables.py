@@ -349,9 +349,8 @@ class TraceTables:
         from profiling_lab.report.kernels.ncu import ncu_report
 
         one_of("phase", phase, NcuPhase)
-        planned = plan(self.trace, line, self.own, phase, launches)
         found = read(Path(report))
-        result = join(planned, found)
+        result = join(plan(self.trace, line, self.own, phase, launches), found)
         return Table(ncu_report(self.trace, result, found.source), result)
 
     def energy(self, *, samples_per_step: int | None = None, limit: int | None = None) -> Table[EnergyResult]:

@@ -98,6 +98,32 @@ API int nvmlDeviceGetHandleByUUID(const char* uuid, void** gpu) {
   return strcmp(uuid, "GPU-bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb") == 0 ? find(gpu, 1) : 6;
 }
 API int nvmlDeviceGetHandleByPciBusId_v2(const char*, void**) { return 6; }
+// Twenty processes, of which two did something; as NVML does it, none without room for all.
+struct Process {
+  unsigned pid;
+  unsigned long long memory;
+  unsigned gpu_instance, compute_instance;
+};
+struct Sample {
+  unsigned pid;
+  unsigned long long timestamp;
+  unsigned sm, memory, encoder, decoder;
+};
+API int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, Process* out) {
+  const unsigned room = *count;
+  *count = 20;
+  if (room < 20) return 7;
+  for (unsigned i = 0; i < 20; ++i) out[i] = {1000 + i, 1 << 20, 0, 0};
+  return 0;
+}
+API int nvmlDeviceGetProcessUtilization(void*, Sample* out, unsigned* count, unsigned long long since) {
+  if (since >= 500) return 6;
+  const unsigned room = *count;
+  *count = 2;
+  if (room < 2 || !out) return 7;
+  out[0] = {1003, 100, 40, 1, 2, 3}, out[1] = {1004, 500, 60, 4, 5, 6};
+  return 0;
+}
 API int nvmlDeviceGetTotalEnergyConsumption(void* gpu, unsigned long long* millijoules) {
   if (!has_counter) return 3;
   std::lock_guard guard(lock);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -224,3 +225,19 @@ os._exit(0)
         env=fake_nvml,
     )
     assert done.stdout == "NVML did not answer at the end of the recording\n"
+
+
+def test_lists_of_processes_are_as_long_as_nvml_says(fake_nvml: dict[str, str]) -> None:
+    program = """
+from profiling_lab.recording.energy.nvml import NvmlGpu
+gpu = NvmlGpu(lambda nvml: None)
+print([each.pid for each in gpu.ask(lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu))])
+for since in (0, 500):
+    samples = gpu.ask(lambda nvml, gpu: nvml.nvmlDeviceGetProcessUtilization(gpu, since))
+    print([(each.pid, each.timestamp, each.sm_percent, each.decoder_percent) for each in samples])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **fake_nvml}, capture_output=True, text=True
+    )
+    shown = [str([*range(1000, 1020)]), "[(1003, 100, 40, 3), (1004, 500, 60, 6)]", "[]"]
+    assert done.stdout.splitlines() == shown, done.stderr
