@@ -12,11 +12,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from utils.fake_nvml import FakeGpu, install
+from utils.fake_nvml import FakeGpu, install, refuse
 
 from profiling_lab.cli import main
 from profiling_lab.measure import bench_files as measured
 from profiling_lab.measure.timing import Timing
+from profiling_lab.recording.energy import nvml as binding
+from profiling_lab.recording.energy.nvml import Process, ProcessSample
 
 US = 1_000
 
@@ -219,8 +221,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[], FakeGpu]:
         gpu = FakeGpu("GPU-aaaa", "0000:01:00.0")
         gpu.utilization = 0
         fake: Any = install(monkeypatch, gpu)
-        fake.nvmlDeviceGetComputeRunningProcesses = lambda gpu: [SimpleNamespace(pid=7)]
-        fake.nvmlDeviceGetProcessUtilization = lambda gpu, since: [SimpleNamespace(pid=7, smUtil=40)]
+        fake.nvmlDeviceGetComputeRunningProcesses = lambda gpu: [Process(pid=7)]
+        fake.nvmlDeviceGetProcessUtilization = lambda gpu, since: [ProcessSample(pid=7, sm_percent=40)]
         monkeypatch.setattr(measured, "_device_of", lambda values: "cuda:0")
 
         def made(turns: dict[str, Any], **asked: Any) -> dict[str, Timing]:
@@ -253,10 +255,10 @@ def test_without_nvml_the_times_stand_and_the_rest_is_unknown(
     on_gpu: Callable[[], FakeGpu], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_gpu()
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(binding, "Nvml", refuse("no NVIDIA driver"))
     assert main(["bench", "a.py:f", "a.py:same"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "power and clocks are unknown: nvidia-ml-py is not installed" in out
+    assert "power and clocks are unknown: no NVIDIA driver" in out
     assert "whether other processes used the GPU is unknown" in out and "no difference seen" in out
 
 
