@@ -219,7 +219,7 @@ sampler._Gpu.poll = lambda self, now_s: time.sleep(60)
 with profiling_lab.record(OUT, energy=True) as recorder:
     fake.kernel("k")
     while not recorder._energy._gpus: time.sleep(0.01)
-print(recorder.summary.reasons["energy"])
+print(recorder.summary.reasons["energy"], flush=True)
 os._exit(0)
 """,
         env=fake_nvml,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from made_traces import jobs
 from made_traces.cluster import Cluster, Conditions
+from package_root import PACKAGE_ROOT
 
 from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks
 from profiling_lab.analysis.ranks.worker import WorkerDied, in_processes
@@ -106,7 +107,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "job")],
-        env={"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},  # not the source tree, which may not be built
         capture_output=True,
         text=True,
         timeout=300,
