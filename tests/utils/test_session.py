@@ -39,7 +39,7 @@ def test_the_session_of_the_chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     out = capsys.readouterr().out
     assert "Top operations by CPU time, 20 batches" in out and "Top operations by memory" in out
     first = out.partition("Name ")[2].splitlines()[2].split()[0]
-    assert first == "aten::linear", "operations, and not the Python frames around them"
+    assert first.startswith("aten::"), "operations, and not the Python frames around them"
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
