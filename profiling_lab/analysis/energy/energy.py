@@ -65,11 +65,7 @@ def energy(
         here = (trace.operations.process == key[0]) & (trace.operations.device == key[1])
         counter = Counter.of(samples)
         window = spans.start_ns[mine], spans.end_ns[mine]
-        if (
-            len(counter) < 2
-            or counter.time_ns[-1] <= window[0].min()
-            or counter.time_ns[0] >= window[1].max()
-        ):
+        if len(counter) < 2 or not _meets(counter, *window):
             continue
         most = max(_intervals(counter, *window) // INTERVALS_PER_PART - 2, 1)
         numbers, local = _longest(part[here], trace.operations.duration_ns[here], min(most, MOST_PARTS))

@@ -17,7 +17,7 @@ from profiling_lab.analysis.ranks.verdict import own_ns
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.ranks.job_header import clocks_line, job_coverage, job_lines
-from profiling_lab.report.ranks_verdict import shown_line, verdict_lines
+from profiling_lab.report.ranks.verdict import shown_line, verdict_lines
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 
 By = Literal["rank", "collective", "step", "line", "path"]
