@@ -15,7 +15,6 @@ or a step total is off by more than 1 %.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -154,6 +153,34 @@ def cost(phases: Phases, out: Path) -> dict[str, Any]:
     }
 
 
+def _write(
+    path: Path,
+    known: Mapping[str, float],
+    repetitions: list[dict[str, Any]],
+    seconds: float,
+    held: int,
+    off: float,
+    costs: dict[str, Any] | None,
+) -> None:
+    from profiling_lab.measure import ResultsFile, machine
+
+    results, ours = ResultsFile(path, machine("cuda")), "profiling-lab energy"
+    case: dict[str, str | float] = {"seconds": seconds, "repetitions": len(repetitions)}
+    for name, watts in known.items():
+        results.add("energy", case | {"phase": name}, "counter, the phase alone", "power", watts, "W")
+        for metric in ("power_w", "error_w"):
+            found = [row[metric] for each in repetitions for row in each["rows"] if row["function"] == name]
+            if found:
+                results.add(
+                    "energy", case | {"phase": name}, ours, metric[:-2], statistics.median(found), "W"
+                )
+    results.add("energy", case, ours, "repetitions_held", held, "repetitions")
+    results.add("energy", case, ours, "step_total_off", off, "1")
+    for metric, value in (costs or {}).items():
+        unit = "ms" if metric.endswith("_ms") else "1"
+        results.add("energy", {"block_s": BLOCK_S, "turns": TURNS}, ours, metric, value, unit)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -197,13 +224,7 @@ def main() -> int:
     )
     costs = None if args.no_cost else cost(phases, args.out)
     print("cost:", costs)
-    line = {
-        "benchmark": "energy", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"), "known_w": known, "held": held, "repetitions": repetitions,
-        "seconds": args.seconds, "steps_off_frac": off, "cost": costs,
-    }  # fmt: skip
-    with args.results.open("a", encoding="utf-8") as results:
-        print(json.dumps(line), file=results)
+    _write(args.results, known, repetitions, args.seconds, held, off, costs)
     return 0 if held >= HELD_FRAC * args.repetitions and off <= STEP_TOTAL_FRAC else 1
 
 
