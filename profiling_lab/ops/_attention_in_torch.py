@@ -71,7 +71,10 @@ def _attention(
     if sink is not None:
         column = sink.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, column], dim=-1)
-    lse = torch.logsumexp(scores.to(sums_of(q.dtype)), dim=-1)
+    # A row of nothing but -inf has no weights: its gradients are 0, where logsumexp's would be NaN.
+    nothing = (scores == -math.inf).all(-1)
+    wide = scores.masked_fill(nothing[..., None], 0.0).to(sums_of(q.dtype))
+    lse = torch.logsumexp(wide, dim=-1).masked_fill(nothing, -math.inf)
     zero = lse.masked_fill(lse == -math.inf, 0.0)
     p = torch.exp(scores - zero[..., None].to(scores.dtype))[..., :keys]
     return (p @ v.transpose(1, 2)).transpose(1, 2), lse

@@ -23,7 +23,7 @@ def test_the_peak_is_torchs_own(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "profiling_lab", "record", "--memory", "-o", str(out), str(PROGRAMS), name,
          "--out", str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(profiling_lab.__file__).parents[1])},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
