@@ -55,7 +55,7 @@ def servers(
         except (ImportError, RuntimeError) as error:
             say(f"left out: {name}: {str(error).splitlines()[0]}")
             continue
-        truth = server.logits if truth is None else truth
+        truth = server.logits.clone() if truth is None else truth  # the capture below overwrites them
         error = float((server.logits - truth).abs().max() / truth.abs().max())
         if error > TOLERANCE:
             say(f"left out: {name}: its logits differ by {error:.3f} of the largest one")
