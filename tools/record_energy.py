@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,33 +26,34 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 HELD_FRAC = 0.95
 STEP_TOTAL_FRAC = 0.01
-ALONE_S, WARM_S = 6.0, 3.0
-BLOCK_S, TURNS = 2.0, 10
+ALONE_S, WARM_S, LOOK_S = 6.0, 3.0, 0.002
+BLOCK_S, TURNS = 4.0, 5
 
 
 class Phases:
-    """The phases of a step; each is one line of this file."""
+    """The phases of a step; each is one line of this file, takes some tenths of a second, and stays below the
+    power limit (zeros need less): at the limit, the power of a phase depends on what ran before it.
+    """
 
     def __init__(self) -> None:
         import torch
 
         self._torch = torch
-        self._a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        self._a = torch.zeros(4096, 4096, device="cuda")
         self._b = torch.randn(1 << 28, device="cuda", dtype=torch.bfloat16)
         self._c = torch.empty_like(self._b)
-        self._d = torch.randn(1 << 24, device="cuda")
 
     def products(self) -> None:
-        for _ in range(24):
+        for _ in range(80):
             self._torch.mm(self._a, self._a)
 
     def copies(self) -> None:
-        for _ in range(60):
+        for _ in range(1000):
             self._c.copy_(self._b)
 
-    def functions(self) -> None:
-        for _ in range(120):
-            self._torch.lgamma(self._d)
+    def one_thread(self) -> None:
+        for _ in range(10):
+            self._torch.cuda._sleep(50_000_000)
 
     def step(self) -> None:
         import profiling_lab
@@ -62,28 +64,31 @@ class Phases:
         profiling_lab.step()
 
     def all(self) -> dict[str, Callable[[], None]]:
-        return {"products": self.products, "copies": self.copies, "functions": self.functions}
+        return {"products": self.products, "copies": self.copies, "one_thread": self.one_thread}
 
 
 def watts_alone(phase: Callable[[], None], gpu: Any) -> float:
     """By the counter, after a warm-up, from one of its changes to another."""
     import torch
 
-    def busy_until(end_s: float) -> None:
-        while time.perf_counter() < end_s:
-            phase()
-            torch.cuda.synchronize()
+    changes: list[tuple[float, int]] = []
+    ended = threading.Event()
 
-    def next_change() -> tuple[float, int]:
-        before = gpu.energy_mj()
-        while (now := gpu.energy_mj()) == before:
-            phase()
-        return time.perf_counter(), now
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            now = gpu.energy_mj()
+            if not changes or now != changes[-1][1]:
+                changes.append((time.perf_counter(), now))
 
-    busy_until(time.perf_counter() + WARM_S)
-    began_s, first = next_change()
-    busy_until(began_s + ALONE_S)
-    ended_s, last = next_change()
+    reader = threading.Thread(target=look)
+    reader.start()
+    warm_s = time.perf_counter() + WARM_S
+    while time.perf_counter() < warm_s + ALONE_S:
+        phase()
+        torch.cuda.synchronize()
+    ended.set()
+    reader.join()
+    (began_s, first), *_, (ended_s, last) = [change for change in changes if change[0] >= warm_s]
     return (last - first) / 1e3 / (ended_s - began_s)
 
 

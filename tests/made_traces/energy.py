@@ -24,6 +24,8 @@ class Machine:
 
     idle_w: float = 120.0
     period_ns: int = 100_000_000
+    uneven_ns: int = 500_000
+    """by which a change may be early or late"""
     latency_ns: int = 25_000_000
     poll_ns: int = 4_000_000
     leak_w_per_c: float = 1.5
@@ -129,7 +131,7 @@ def _samples(
     """What a reader sees that asks every `poll_ns` and keeps what changed."""
     first = int(generator.integers(machine.period_ns))
     updates = np.arange(first, length, machine.period_ns, dtype=np.int64)
-    updates = updates + generator.integers(-500_000, 500_000, len(updates))
+    updates = updates + generator.integers(-machine.uneven_ns, machine.uneven_ns, len(updates))
     known = np.interp(updates - machine.latency_ns, np.append(grid, grid[-1] + STEP_NS), counter)
     value = np.floor(known * 1000).astype(np.int64)
     polls = np.arange(0, length, machine.poll_ns, dtype=np.int64)

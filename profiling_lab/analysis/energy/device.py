@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,9 +19,13 @@ MOST_SPREAD_FRAC = 0.05
 """of the period: where changes are known less well, the fit is biased by more than its error bars say"""
 MOST_ERROR_FRAC = 0.25
 """a power that is known less well is not told"""
-_MOST_LAG = 1.5
-"""periods by which the counter may be late"""
-_FIRST_LAGS, _FINER_LAGS, _PASSES = 31, 9, 3
+DELAY_NS = 5e6
+"""by which power follows work, a standard deviation: a copy loop after idle time 8 ms on an H200"""
+LEAST_LAG, _MOST_LAG = -0.1, 1.5
+"""periods by which the counter may be late; less than none if the reader always came late"""
+_LAGS, _FINER_LAGS, _PASSES = 33, 9, 2
+_EVIDENCE = 9.0
+"""twice the logarithm of the ratio of likelihoods up to which a lag counts as possible: three deviations"""
 _LONGEST_S = 30 * 86_400.0
 """a recording that would have to be longer is not asked for"""
 
@@ -138,20 +142,33 @@ def _seconds(usage: Usage, edges: list[F64], lags: F64) -> F64:
 def _fitted(
     usage: Usage, edges: list[F64], energy: F64, spread_w: float, period_ns: float
 ) -> tuple[float, PowerFit]:
-    """The lag with which the fit leaves least, and the fit; its errors include what the lag may be off."""
-    lags = np.linspace(0, _MOST_LAG * period_ns, _FIRST_LAGS)
-    step = lags[1]
-    lag = 0.0
+    """The delay of the counter with which the fit leaves least, and the fit. Its error bars span those of all
+    delays that explain the energies about as well.
+    """
+    lags = np.linspace(LEAST_LAG, _MOST_LAG, _LAGS) * period_ns
+    fits = _fits(usage, edges, energy, spread_w, lags)
+    step = lags[1] - lags[0]
     for _ in range(_PASSES):
-        left = [fit(seconds, energy, spread_w).misfit for seconds in _seconds(usage, edges, lags)]
-        lag = float(lags[int(np.argmin(left))])
-        lags = np.clip(lag + np.linspace(-1, 1, _FINER_LAGS) * step, 0, _MOST_LAG * period_ns)
+        around = lags[_best(fits)] + np.linspace(-1, 1, _FINER_LAGS) * step
+        lags = np.concatenate([lags, around])
+        fits += _fits(usage, edges, energy, spread_w, around)
         step /= _FINER_LAGS // 2
-    small = period_ns / 200
-    here, before, after = _seconds(usage, edges, np.array([lag, lag - small, lag + small]))
-    found = fit(here, energy, spread_w)
-    slope = (after - before) @ found.power_w / (2 * small) * (period_ns / 20) / spread_w
-    return lag, fit(here, energy, spread_w, slope)
+    best = _best(fits)
+    found = fits[best]
+    most = found.misfit * np.exp(_EVIDENCE / len(energy))
+    error = np.max([abs(x.power_w - found.power_w) + x.error_w for x in fits if x.misfit <= most], axis=0)
+    return float(lags[best]), replace(found, error_w=error)
+
+
+def _best(fits: list[PowerFit]) -> int:
+    return int(np.argmin([each.misfit for each in fits]))
+
+
+def _fits(usage: Usage, edges: list[F64], energy: F64, spread_w: float, lags: F64) -> list[PowerFit]:
+    """Of each lag."""
+    around = np.concatenate([lags, lags - DELAY_NS / 2, lags + DELAY_NS / 2])
+    seconds, before, after = _seconds(usage, edges, around).reshape(3, len(lags), len(energy), -1)
+    return [fit(s, energy, spread_w, b - a) for s, b, a in zip(seconds, before, after, strict=True)]
 
 
 def _total(usage: Usage, counter: Counter, lag: float) -> tuple[float, F64]:

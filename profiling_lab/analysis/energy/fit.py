@@ -4,9 +4,11 @@ different shares (Lang and Ruenger, Euro-Par 2013).
 
 The energy of an interval is the sum over the parts of time times power. Unknown powers are pulled towards the
 mean power of the recording, as weakly as the power limit of the GPU allows (ridge), and none is negative; the
-sum over the parts is the counter's total, exactly. Error bars have two sources: chance, from leaving out one
-block of intervals after the other (jackknife), which notices noise that lasts, such as heat and clocks; and
-the pull towards the mean, which is all that is known of a part whose share never changes.
+sum over the parts is the counter's total, exactly. Power follows work with a delay of a few milliseconds that
+depends on the work: each part's delay is fitted, too, within what is usual. Error bars have two sources:
+chance, from leaving out one block of intervals after the other (jackknife), which notices noise that lasts,
+such as heat and clocks; and the pull towards what is usual, which is all that is known of a part whose share
+never changes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What the fit needs of some intervals: sums of products. The last column is no part, see `fit`."""
+    """What the fit needs of some intervals: sums of products. The columns behind the parts are delays."""
 
     square: F64
     """times by times"""
@@ -37,16 +39,17 @@ class Moments:
     """times by energy"""
     energy_square: float
     seconds: F64
-    """per part, 0 for the last column"""
+    """per part, 0 for a delay"""
     joules: float
     intervals: int
+    parts: int
 
     @classmethod
-    def of(cls, columns: F64, joules: F64) -> Moments:
+    def of(cls, columns: F64, joules: F64, parts: int) -> Moments:
         seconds = columns.sum(axis=0)
-        seconds[-1] = 0.0
+        seconds[parts:] = 0.0
         square, cross = columns.T @ columns, columns.T @ joules
-        return cls(square, cross, float(joules @ joules), seconds, float(joules.sum()), len(joules))
+        return cls(square, cross, float(joules @ joules), seconds, float(joules.sum()), len(joules), parts)
 
     def without(self, other: Moments) -> Moments:
         return Moments(
@@ -56,13 +59,14 @@ class Moments:
             self.seconds - other.seconds,
             self.joules - other.joules,
             self.intervals - other.intervals,
+            self.parts,
         )
 
     @property
     def mean_w(self) -> F64:
         """What each column is pulled towards."""
         mean = self.joules / max(float(self.seconds.sum()), _TINY)
-        return np.append(np.full(len(self.seconds) - 1, mean), 0.0)
+        return np.where(np.arange(len(self.seconds)) < self.parts, mean, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class PowerFit:
     noise_j: float
     """of the energy of one interval, a standard deviation"""
     misfit: float
-    """the squared residuals, for the comparison of fits to the same energies"""
+    """the squared residuals and how unusual the powers are, to compare fits to the same energies"""
 
 
 def student(freedom: int) -> float:
@@ -85,28 +89,28 @@ def student(freedom: int) -> float:
     return _STUDENT[max((known for known in _STUDENT if known <= freedom), default=min(_STUDENT))]
 
 
-def fit(seconds: F64, joules: F64, spread_w: float, slope_s: F64 | None = None) -> PowerFit:
+def fit(seconds: F64, joules: F64, spread_w: float, delays_s: F64) -> PowerFit:
     """seconds: [intervals, parts], whose rows sum to the lengths of the intervals; joules: per interval.
-    spread_w: how far a part's power may be from the mean, a standard deviation. slope_s: per interval how
-    the energy depends on something else that is not known exactly, in units of the same spread.
+    spread_w: how far a part's power may be from the mean, a standard deviation. delays_s: [intervals, parts],
+    how the seconds change if the power of a part follows its work later by a standard deviation.
     """
-    slope = np.zeros(len(joules)) if slope_s is None else slope_s
-    columns = np.column_stack([seconds, slope])
-    whole = Moments.of(columns, joules)
+    parts = seconds.shape[1]
+    columns = np.column_stack([seconds, delays_s])
+    whole = Moments.of(columns, joules, parts)
     noise = _noise(whole, spread_w)
     power = _solved(whole, noise, spread_w)
     blocks = np.array_split(np.arange(len(joules)), min(BLOCKS, len(joules)))
-    others = (whole.without(Moments.of(columns[rows], joules[rows])) for rows in blocks)
+    others = (whole.without(Moments.of(columns[rows], joules[rows], parts)) for rows in blocks)
     left_out = np.array([_solved(other, noise, spread_w) for other in others])
     chance = (len(blocks) - 1) / len(blocks) * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
     from_noise, from_pull = _variances(whole, noise, spread_w)
-    variance = np.maximum(np.maximum(chance, from_noise) + from_pull, _TINY)[:-1]
+    variance = np.maximum(np.maximum(chance, from_noise) + from_pull, _TINY)[:parts]
     return PowerFit(
-        power_w=power[:-1],
+        power_w=power[:parts],
         error_w=student(len(blocks) - 1) * np.sqrt(variance),
         knowledge=np.maximum(1 / variance - 1 / spread_w**2, 0),
         noise_j=noise,
-        misfit=_misfit(whole, power),
+        misfit=_misfit(whole, power) + noise**2 * float((((power - whole.mean_w) / spread_w) ** 2).sum()),
     )
 
 
@@ -130,9 +134,10 @@ def _solved(m: Moments, noise: float, spread_w: float) -> F64:
     while True:
         power = np.zeros(len(m.seconds))
         power[free] = _solved_free(m, free, noise, spread_w)
-        lowest = int(power[:-1].argmin())
-        if power[lowest] >= 0 or len(free) <= 2:
-            return np.append(np.maximum(power[:-1], 0), power[-1])
+        lowest = int(power[: m.parts].argmin())
+        if power[lowest] >= 0 or (free < m.parts).sum() <= 1:
+            power[: m.parts] = np.maximum(power[: m.parts], 0)
+            return power
         free = free[free != lowest]
 
 

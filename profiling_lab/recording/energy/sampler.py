@@ -3,8 +3,9 @@
 (`record --energy`).
 
 The counter gets a new value every 20 to 100 ms, so a reading may be that old. What is kept is the moment of
-each change: between the last reading of the old value and the first of the new one. The sampler learns the
-counter's period, sleeps until shortly before the next change is due, and then looks often.
+each change: between the begin of the last reading of the old value and the end of the first of the new one.
+The sampler learns the counter's period, sleeps until shortly before the next change is due, and then looks
+often.
 
 It runs on a thread of its own that takes no signals. It never initialises CUDA: it waits until the program
 has. Nothing here raises into the program: what fails becomes a reason.
@@ -196,11 +197,12 @@ class _Gpu:
         """A row if the counter has changed. The first reading says nothing of when it changed."""
         before_ns, self._read_ns = self._read_ns, time.time_ns()
         energy_mj = self._nvml.energy_mj()
+        after_ns = time.time_ns()  # a reading takes milliseconds where the program keeps the GIL
         is_first = self._energy_mj is None
         if energy_mj == self._energy_mj:
             return None
         self._energy_mj = energy_mj
-        changed_ns = (before_ns + self._read_ns) // 2
+        changed_ns = (before_ns + after_ns) // 2
         if is_first:
             return None
         if self._changed_ns < changed_ns:
@@ -210,7 +212,7 @@ class _Gpu:
             self._slow_s = now_s
             self._slow = {name: self._read(read) for name, read in _SLOW.items()}
         quick = [self._read(read) for read in _QUICK.values()]
-        spread_ns = (self._read_ns - before_ns) // 2
+        spread_ns = (after_ns - before_ns) // 2
         return [self._device, changed_ns, spread_ns, energy_mj, *quick, *self._slow.values()]
 
     def _read(self, read: Callable[[Any, Any], int]) -> int | None:
