@@ -195,6 +195,17 @@ def test_shares(value: float, text: str) -> None:
         ),
         ("sm80_xmma_gemm_f32f32", "sm80_xmma_gemm_f32f32", "sm80_xmma_gemm_f32f32"),
         ("void reduce_kernel<512>(int)", "reduce_kernel", "reduce_kernel"),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(T1::Params)",
+            "Kernel2",
+            "Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>",
+        ),
+        (
+            "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<X, Y>>>(T::Params)",
+            "device_kernel",
+            "device_kernel<FlashAttnFwdSm90>",
+        ),
+        ("device_kernel(int)", "device_kernel", "device_kernel"),
     ],
 )
 def test_kernel_names_keep_what_distinguishes_them(name: str, short: str, shown: str) -> None:

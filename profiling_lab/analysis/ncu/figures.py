@@ -39,6 +39,7 @@ class Figures:
     """Of one kernel, weighted by time over its launches. None: the report has no such metric."""
 
     kernel: str
+    full_name: str
     launches: int
     ncu_ns: int | None
     """of all launches under ncu, whose caches start empty and whose clock may be another"""
@@ -87,6 +88,7 @@ def figures(launches: Sequence[Launch]) -> Figures:
     limited = {limited_by(each) for each in launches}
     return Figures(
         kernel=launches[0].function,
+        full_name=launches[0].kernel,
         launches=len(launches),
         ncu_ns=round(sum(known)) if len(known) == len(launches) else None,
         sm_frac=mean(SM, 0.01),

@@ -9,6 +9,7 @@ from profiling_lab.analysis.ncu.join import NcuResult, NcuRow
 from profiling_lab.analysis.ncu.plan import PHASES
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
+from profiling_lab.report.kernels.names import readable
 from profiling_lab.report.lines.lines import shown_path
 from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Trace
@@ -17,7 +18,8 @@ _STALLS_SHOWN = 3
 _FIELDS = (
     Field("key"),
     Field("phase", "phase", priority=ALWAYS),
-    Field("kernel", "kernel", value="figures.kernel", priority=ALWAYS, may_be_cut=True),
+    Field("kernel", "kernel", value="figures.kernel", priority=ALWAYS, may_be_cut=True,
+          cell=lambda row: readable(row.figures.full_name, row.figures.kernel)),
     Field("launches", "launches", Unit.COUNT, value="figures.launches", priority=SPARE),
     Field("recorded_ns", "recorded", Unit.NS, "time", priority=ALWAYS),
     Field("recorded_launches"),
