@@ -82,9 +82,6 @@ class SimulatedGPU:
         number = bisect_right(self._begins, self._now_s) - 1
         return self._watts[number] if self._now_s < self._ends[number] else self.idle_w
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def _update_s(self) -> float:
         return (self._now_s - self._offset_s) // self.period_s * self.period_s + self._offset_s
 
@@ -115,7 +112,9 @@ class TorchGPU:
     Other devices and sizes are for tests. Raises NvmlError if NVML cannot read the GPU.
     """
 
-    def __init__(self, device: str = "cuda", size: int = SIZE, rows: int = ROWS, columns: int = COLUMNS) -> None:
+    def __init__(
+        self, device: str = "cuda", size: int = SIZE, rows: int = ROWS, columns: int = COLUMNS
+    ) -> None:
         import torch
 
         from profiling_lab.utils.nvml import gpu_of
@@ -146,13 +145,16 @@ class TorchGPU:
     def _norms(self, x: Any) -> None:
         from torch.nn import functional
 
-        from profiling_lab.ops import layer_norm_gelu
+        def fused() -> Any:
+            from profiling_lab.ops import layer_norm_gelu  # the other workloads do not need it
+
+            return layer_norm_gelu(x, weight, bias)
 
         weight, bias = self._torch.ones_like(x[0]), self._torch.zeros_like(x[0])
         self.workloads["layer_norm_gelu eager"] = lambda: functional.gelu(
             functional.layer_norm(x, x.shape[-1:], weight, bias)
         )
-        self.workloads["layer_norm_gelu fused"] = lambda: layer_norm_gelu(x, weight, bias)
+        self.workloads["layer_norm_gelu fused"] = fused
 
     now, sleep = staticmethod(time.perf_counter), staticmethod(time.sleep)
 
@@ -185,9 +187,7 @@ class TorchGPU:
             if self._product_s >= LEAST_PRODUCT_S or not self._on_gpu:
                 return
             size = 2 * len(self._factor)
-            self._factor = self._torch.randn(
-                size, size, device=self._factor.device, dtype=self._factor.dtype
-            )
+            self._factor = self._torch.randn(size, size, device=self._factor.device, dtype=self._factor.dtype)
 
     def energy_mj(self) -> int:
         return self._nvml.energy_mj()
@@ -203,9 +203,6 @@ class TorchGPU:
             return float(self._nvml.ask(lambda nvml, gpu: nvml.power_instant(gpu))) / 1e3
         except NvmlError:
             return None
-
-    def close(self) -> None:
-        self._nvml.close()
 
 
 def next_change(gpu: SimulatedGPU | TorchGPU, most_s: float = 5.0) -> tuple[float, int]:

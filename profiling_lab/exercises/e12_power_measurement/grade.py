@@ -27,18 +27,18 @@ def why(facts: SampleFacts) -> tuple[str, ...]:
 
 
 QUESTIONS = (
-    Number("period_ms", lambda facts: facts.period_ms,
+    Number("finding.period_ms", lambda facts: facts.period_ms,
            "the time between two changes of energy_mj, in ms", slack_frac=0.05, slack=5.0),
-    Number("rise_ms", lambda facts: facts.rise_ms,
+    Number("finding.rise_ms", lambda facts: facts.rise_ms,
            "from the first sample of a load until power_w has risen by 90 % of the step, in ms",
            slack_frac=0.1, slack=40.0),
-    Number("load_w", lambda facts: facts.load_w,
+    Number("finding.load_w", lambda facts: facts.load_w,
            "joules by seconds between two changes of the counter, 0.3 s or later in a load"),
-    Number("shown_w", lambda facts: facts.shown_w, "the highest power_w in the phase bursts"),
-    Number("burst_j", lambda facts: facts.burst_j,
-           "joules of the counter around all bursts, less idle power by the same time, by the number of bursts",
+    Number("finding.shown_w", lambda facts: facts.shown_w, "the highest power_w in the phase bursts"),
+    Number("finding.burst_j", lambda facts: facts.burst_j,
+           "joules of the counter around the bursts, less idle power by that time, by the number of bursts",
            slack_frac=0.1),
-    Name("why", why, "which power does power_w show in a burst of 30 ms? See rise_ms", choices=REASONS),
+    Name("finding.why", why, "what does power_w show in a burst of 30 ms? See rise_ms", choices=REASONS),
 )  # fmt: skip
 
 
@@ -80,14 +80,14 @@ EXERCISE = Exercise(
     program=(PROGRAM,),
     recording=RECORDED,
     mistakes=(
-        Mistake("the time between two samples", {"period_ms": 9.0}, "period_ms"),
-        Mistake("seconds", {"period_ms": 0.1}, "period_ms"),
-        Mistake("the period of the counter", {"rise_ms": 100.0}, "rise_ms"),
-        Mistake("power_w on the average of a load", {"load_w": 400.0}, "load_w"),
-        Mistake("idle power", {"shown_w": 122.0}, "shown_w"),
-        Mistake("highest power_w by the time of a burst", {"burst_j": 6.5}, "burst_j"),
-        Mistake("joules of all bursts", {"burst_j": 200.0}, "burst_j"),
-        Mistake("more samples would help", {"why": "too few samples"}, "why"),
+        Mistake("the time between two samples", {"finding.period_ms": 9.0}, "finding.period_ms"),
+        Mistake("seconds", {"finding.period_ms": 0.1}, "finding.period_ms"),
+        Mistake("the period of the counter", {"finding.rise_ms": 100.0}, "finding.rise_ms"),
+        Mistake("power_w on the average of a load", {"finding.load_w": 400.0}, "finding.load_w"),
+        Mistake("idle power", {"finding.shown_w": 122.0}, "finding.shown_w"),
+        Mistake("highest power_w by the time of a burst", {"finding.burst_j": 6.5}, "finding.burst_j"),
+        Mistake("joules of all bursts", {"finding.burst_j": 200.0}, "finding.burst_j"),
+        Mistake("more samples would help", {"finding.why": "too few samples"}, "finding.why"),
         Mistake("no cause written down", {"fix.cause": ""}, "explanation"),
     ),
     writes="samples.csv",

@@ -14,7 +14,7 @@ BURST_S = 0.030
 
 
 def joules_per_call(gpu, call):
-    """The joules of one call, and how far off they may be; all that the GPU uses counts, not idle power less."""
+    """The joules of one call, and how far off they may be. Idle power counts too: it is not taken off."""
     call()
     gpu.synchronize()
     powers, calls = [], 0
@@ -33,16 +33,17 @@ def joules_per_call(gpu, call):
     }
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description="Measure the energy of a matmul.")
-    parser.add_argument("--simulated", action="store_true", help="a GPU that is computed; needs none")
-    args = parser.parse_args(arguments)
-    gpu = simulated() if args.simulated else TorchGPU()
+def show(gpu):
     gpu.sleep(1.5)
     found = joules_per_call(gpu, gpu.workloads["bf16"])
     print(f"{found['calls']} calls in {found['seconds']:.3f} s on {gpu.name}")
     print(f"{found['joules']:.4f} +/- {found['error_j']:.4f} J per call")
-    gpu.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Measure the energy of a matmul.")
+    parser.add_argument("--simulated", action="store_true", help="a GPU that is computed; needs none")
+    show(simulated() if parser.parse_args().simulated else TorchGPU())
 
 
 if __name__ == "__main__":

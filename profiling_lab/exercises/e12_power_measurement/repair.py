@@ -78,15 +78,15 @@ def judged(program: Any, gpu: SimulatedGPU) -> list[GradedCheck]:
     is_within = error > 0 and off <= error + GAPS_FRAC * true
     if is_within and error <= ERROR_AT_MOST_FRAC * found["joules"]:
         return []
-    said = (
-        f"on a simulated GPU whose counter changes every {1e3 * gpu.period_s:.0f} ms it is {off / true:.0%} off"
-    )
+    said = f"with a counter that changes every {1e3 * gpu.period_s:.0f} ms they are {off / true:.1%} off"
     if off > ERROR_AT_MOST_FRAC * true:
         return [measured, failed("joules", said), not_checked("error_j", "the joules are wrong")]
     if not is_within:
         text = f"{said}, and error_j says {error / true:.1%}: the true value must lie within the bar"
         return [measured, passed("joules", said), failed("error_j", text)]
-    text = f"error_j is {error / true:.0%} of the joules, the goal is {ERROR_AT_MOST_FRAC:.0%}: repeat for longer"
+    text = (
+        f"error_j is {error / true:.0%} of the joules, the goal is {ERROR_AT_MOST_FRAC:.0%}: run for longer"
+    )
     return [measured, passed("joules", said), failed("error_j", text)]
 
 

@@ -75,7 +75,8 @@ def sample_facts(path: Path) -> SampleFacts:
     if len(changes) < LEAST_CHANGES or len(loads) < LEAST_LOADS or len(bursts) != 1:
         raise UnreadableInputError(
             f"{path.name} has {len(changes)} changes of the counter, {len(loads)} loads and {len(bursts)} "
-            f"phases of bursts, expected at least {LEAST_CHANGES}, {LEAST_LOADS} and 1: is step_load.py unchanged?"
+            f"phases of bursts, expected at least {LEAST_CHANGES}, {LEAST_LOADS} and 1: is step_load.py "
+            "unchanged?"
         )
     return SampleFacts(
         period_ms=1e3 * statistics.median(b.time_s - a.time_s for a, b in itertools.pairwise(changes)),

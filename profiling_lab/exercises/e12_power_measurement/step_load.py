@@ -46,19 +46,20 @@ def record(gpu):
     return rows
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description="Load the GPU in steps and sample NVML.")
-    parser.add_argument("--simulated", action="store_true", help="a GPU that is computed; needs none")
-    parser.add_argument("--out", default="samples.csv")
-    args = parser.parse_args(arguments)
-    gpu = simulated() if args.simulated else TorchGPU()
+def save(gpu, path):
     rows = record(gpu)
-    with open(args.out, "w", newline="") as file:
+    with open(path, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(rows)
-    print(f"{len(rows)} samples of {gpu.name} in {args.out}")
-    gpu.close()
+    print(f"{len(rows)} samples of {gpu.name}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Load the GPU in steps and sample NVML.")
+    parser.add_argument("--simulated", action="store_true", help="a GPU that is computed; needs none")
+    args = parser.parse_args()
+    save(simulated() if args.simulated else TorchGPU(), "samples.csv")
 
 
 if __name__ == "__main__":
