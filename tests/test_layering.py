@@ -74,6 +74,7 @@ MAY_IMPORT = {
         "report",
         "rules",
         "trace",
+        "utils",
     },
     "utils": {"measure", "recording", "report", "trace"},
 }

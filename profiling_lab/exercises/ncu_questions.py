@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from profiling_lab.analysis.ncu.consistency import contradictions
 from profiling_lab.analysis.ncu.report import Report, ReportError, read
@@ -23,7 +23,8 @@ class Number:
     """A question for a number. The unit is part of the key's name in answer.toml."""
 
     key: str
-    right: Callable[[Report], float]
+    right: Callable[[Any], float]
+    """from a report, or what another exercise asks about"""
     advice: str
     slack_frac: float = 0.03
     slack: float = 0.0
@@ -37,7 +38,7 @@ class Name:
     """A question for a kernel, or for one of a few words."""
 
     key: str
-    right: Callable[[Report], Collection[str]]
+    right: Callable[[Any], Collection[str]]
     advice: str
     choices: tuple[str, ...] = ()
     """the words to choose from; none: the kernels of the report"""
@@ -89,7 +90,7 @@ def findings(
     path = named(source, workspace, answers)
     try:
         report = opened(source, path)
-        checks = [_graded(question, report, answers) for question in questions]
+        checks = [graded(question, report, answers) for question in questions]
     except ReportError as error:
         reason = "there is no usable report to check it against"
         return [failed("report", str(error)), *(not_checked(each.key, reason) for each in questions)]
@@ -103,7 +104,8 @@ def whose(source: Source, path: Path) -> str:
     return "the one that came with the exercise" if is_same else "your own"
 
 
-def _graded(question: Question, report: Report, answers: Answers) -> GradedCheck:
+def graded(question: Question, report: Any, answers: Answers) -> GradedCheck:
+    """The check of one question. report: what `right` of the question takes."""
     if isinstance(question, Name):
         return _name(question, report, answers)
     given, right = answers.number(question.key), question.right(report)
@@ -118,7 +120,7 @@ def _graded(question: Question, report: Report, answers: Answers) -> GradedCheck
     return failed(question.key, f"not {given:g}: {question.advice}")
 
 
-def _name(question: Name, report: Report, answers: Answers) -> GradedCheck:
+def _name(question: Name, report: Any, answers: Answers) -> GradedCheck:
     given = (answers.text(question.key) or "").strip()
     choices = question.choices or tuple(dict.fromkeys(launch.function for launch in report.launches))
     if not given:
