@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What three settings of tools and libraries cost or gain, for the pages that name them.
+"""What two settings cost or gain, for the pages of the guide that name them.
 
-    python benchmarks/switches.py -o benchmarks/results/switches.jsonl [--only launch_blocking,cudnn,ncu]
+    python benchmarks/switches.py -o benchmarks/results/switches.jsonl [--only launch_blocking,cudnn]
 
 launch_blocking   a step of the demo's program with CUDA_LAUNCH_BLOCKING=1 and without
 cudnn             convolutions with torch.backends.cudnn.benchmark and without
-ncu               what `ncu --set full` adds to a program for each launch that it profiles, from two runs that
-                  profile different numbers of launches
 """
 
 from __future__ import annotations
@@ -14,12 +12,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,22 +28,19 @@ from profiling_lab.measure import ResultsFile, compare, machine, ratio
 
 BENCHMARK = "switches"
 TURNS, BATCHES, LIMIT_S = 3, 40, 120
-FEW, MANY = 10, 60
 # batch, channels in and out, side, kernel
 CONVOLUTIONS = ((32, 64, 128, 56, 3), (16, 256, 256, 14, 3), (8, 3, 64, 224, 7), (32, 512, 128, 28, 1))
 _STEP = re.compile(r"([\d.]+) ms per step")
 
 
-def run(program: list[str], folder: Path, **environment: str) -> tuple[float, str]:
-    """Seconds and output. The package is the one that this process imports."""
-    began = time.perf_counter()
+def output_of(program: list[str], folder: Path, **environment: str) -> str:
     done = subprocess.run(
         program, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S,
         env={**os.environ, **environment},
     )  # fmt: skip
     if done.returncode:
         raise NotEnoughDataError(f"{program[0]} ended with {done.returncode}: {done.stderr[-500:]}")
-    return time.perf_counter() - began, done.stdout
+    return done.stdout
 
 
 def demo(folder: Path, batches: int) -> list[str]:
@@ -61,7 +54,7 @@ def launch_blocking(results: ResultsFile, folder: Path) -> None:
     steps: dict[str, list[float]] = {"0": [], "1": []}
     for _ in range(TURNS):
         for value, each in steps.items():
-            text = run(program, folder, CUDA_LAUNCH_BLOCKING=value)[1]
+            text = output_of(program, folder, CUDA_LAUNCH_BLOCKING=value)
             if not (found := _STEP.findall(text)):
                 raise NotEnoughDataError(f"train_model.py told no step time: {text[-200:]}")
             each.append(float(found[-1]))  # of the second epoch
@@ -95,22 +88,8 @@ def cudnn(results: ResultsFile, _: Path) -> None:
         say(f"{batch}x{inner}x{side}x{side} to {outer}, {kernel}x{kernel}: {gain:.2f} x with benchmark")
 
 
-def ncu(results: ResultsFile, folder: Path) -> None:
-    tool = shutil.which("ncu")
-    if tool is None:
-        say("ncu is not on the PATH: left out")
-        return
-    program, seconds = demo(folder, 4), {}
-    for launches in (FEW, MANY):
-        options = ["--set", "full", "--launch-skip", "100", "--launch-count", str(launches)]
-        seconds[launches] = run([tool, *options, *program], folder)[0]
-    each = (seconds[MANY] - seconds[FEW]) / (MANY - FEW)
-    results.add(BENCHMARK, {"launches": MANY - FEW}, "ncu --set full", "per_launch", each, "s")
-    say(f"ncu --set full: {seconds[FEW]:.1f} s with {FEW} launches, {seconds[MANY]:.1f} s with {MANY}")
-
-
 PARTS: dict[str, Callable[[ResultsFile, Path], None]] = {
-    "launch_blocking": launch_blocking, "cudnn": cudnn, "ncu": ncu,
+    "launch_blocking": launch_blocking, "cudnn": cudnn,
 }  # fmt: skip
 
 

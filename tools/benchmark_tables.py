@@ -18,7 +18,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-PAGES = (REPO / "README.md", *(REPO / "docs" / page for page in ("benchmarks.md", "guide/interpreting.md")))
+_DOCS = ("benchmarks.md", "guide/interpreting.md", "serving.md", "analysis/energy.md")
+PAGES = (REPO / "README.md", *(REPO / "docs" / page for page in _DOCS))
 _BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->\n", re.DOTALL)
 
 Line = dict[str, Any]
@@ -304,6 +305,53 @@ def occupancy_sweep() -> list[str]:
     return [f"{base(lines, 'occupancy_sweep')}:", "", *table(header, rows)]
 
 
+def serving_loop() -> list[str]:
+    lines, rows = every_line("serving_loop"), []
+    for case in dict.fromkeys((line["case"]["prompt"], line["case"]["sequences"]) for line in lines):
+        found = {
+            (line["provider"], line["case"].get("phase"), line["metric"]): line["value"]
+            for line in lines
+            if (line["case"]["prompt"], line["case"]["sequences"]) == case
+        }
+        prompts = [found[name, "prompts", "time"] / 1e6 for name in ("sdpa", "ours")]
+        tokens = [found[name, None, "tokens_per_second"] for name in ("sdpa", "ours")]
+        rows.append(
+            (*map(str, case), *(f"{ms:.1f} ms" for ms in prompts), f"{prompts[0] / prompts[1]:.2f}",
+             *(f"{rate:,.0f}" for rate in tokens), f"{tokens[1] / tokens[0]:.2f}")
+        )  # fmt: skip
+    header = (
+        "longest prompt",
+        "sequences",
+        "prompts, SDPA",
+        "ours",
+        "times as fast",
+        "tokens/s, SDPA",
+        "ours",
+        "x",
+    )
+    return [f"{base(lines, 'serving_loop')}:", "", *table(header, rows)]
+
+
+def energy() -> list[str]:
+    """The last run that told lines: its phases."""
+    lines = newest_run("energy")
+    rows = []
+    for phase in dict.fromkeys(line["case"]["phase"] for line in lines if "phase" in line["case"]):
+        mine = [line for line in lines if line["case"].get("phase") == phase]
+        watts = {(line["provider"].split()[0], line["metric"]): line["value"] for line in mine}
+        told = f"{watts['profiling-lab', 'power']:.1f} +/- {watts['profiling-lab', 'error']:.1f} W"
+        rows.append((f"`{phase}`", f"{watts['counter,', 'power']:.1f} W", told))
+    (held,) = (line for line in lines if line["metric"] == "repetitions_held")
+    of, seconds = held["case"]["repetitions"], held["case"]["seconds"]
+    text = f"{base(lines, 'energy')}. Every error bar held in {held['value']} of {of} repetitions of "
+    text += f"{seconds:g} s:"
+    return [
+        text,
+        "",
+        *table(("line", "alone, by the counter", "in the mix, median of the repetitions"), rows),
+    ]
+
+
 def _op(name: str, folder: str) -> str:
     return f"[`{name}`](csrc/ops/{folder}/README.md)"
 
@@ -321,6 +369,8 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
         analysis_throughput,
         diagnosis,
         occupancy_sweep,
+        serving_loop,
+        energy,
     )
 }
 

@@ -152,7 +152,30 @@ def sampling() -> list[str]:
     return [text, "", *table(("record --sample-python", "step time"), rows)]
 
 
+def launch_blocking() -> list[str]:
+    lines = [line for line in every_line("switches") if line["provider"].startswith("CUDA_LAUNCH_BLOCKING")]
+    rows = [(f"`{line['provider']}`", f"{line['value']:.1f} ms") for line in lines]
+    return [f"A step of the demo. {base(lines, 'switches')}:", "", *table(("variable", "step"), rows)]
+
+
+def autotuning() -> list[str]:
+    lines = [line for line in every_line("switches") if line["metric"] == "time"]
+    rows = []
+    for off, on in zip(
+        *(selected(lines, f"benchmark {state}", "time") for state in ("off", "on")), strict=True
+    ):
+        case = off["case"]
+        shape = (
+            f"{case['batch']} x {case['in']} x {case['side']} x {case['side']} to {case['out']} channels, "
+        )
+        shape += f"{case['kernel']} x {case['kernel']}"
+        rows.append((shape, f"{off['value'] / 1e3:.1f} µs", f"{on['value'] / 1e3:.1f} µs"))
+    text = f"Forward, float32. {base(lines, 'switches')}:"
+    return [text, "", *table(("convolution", "`benchmark = False`", "`benchmark = True`"), rows)]
+
+
 OWN: dict[str, Callable[[], list[str]]] = {"clinic": clinic, "ridge": ridge, "sampling": sampling}
+OWN |= {"launch_blocking": launch_blocking, "autotuning": autotuning}
 OWN |= {exercise.name[:3]: partial(clinic, exercise.name[:3]) for exercise in CLINIC}
 
 

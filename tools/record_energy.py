@@ -116,7 +116,7 @@ def judged(
 
 
 def total_is_right(path: Path) -> tuple[float, float]:
-    """Joules of all steps, and of the counter over the same time, straight from the file."""
+    """Joules of the steps with known energy, and of the counter over the same time, straight from the file."""
     import numpy as np
 
     import profiling_lab
@@ -126,7 +126,9 @@ def total_is_right(path: Path) -> tuple[float, float]:
         (device,) = trace.energy().result.devices
         (samples,) = trace.trace.source.energy()
         steps = step_windows(trace.trace)
-        span = np.array([steps.start_ns.min(), steps.end_ns.max()]) + device.lag_ns
+        start, end = steps.start_ns + device.lag_ns, steps.end_ns + device.lag_ns
+        known = (start >= samples.time_ns[0]) & (end <= samples.time_ns[-1])
+        span = np.array([start[known].min(), end[known].max()])
         counter = np.diff(np.interp(span, samples.time_ns, samples.energy_mj / 1e3))[0]
         return (device.step_j or 0.0) * device.steps, float(counter)
 
