@@ -8,8 +8,8 @@ have sooner too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,12 @@ class Piece:
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    def moved(self, to: Callable[[I64], I64]) -> Piece:
+        """On another clock. Where that one runs slower, what a dependency takes is shorter there."""
+        time_ns = to(self.time_ns)
+        passed = time_ns[self.target] - time_ns[self.source]
+        return replace(self, time_ns=time_ns, after_ns=np.minimum(self.after_ns, passed))
 
     def collectives(self) -> I64:
         """The dependencies that are collectives: from the begin of the kernel to its end."""
@@ -105,13 +111,13 @@ class Joined:
     """the parts that are the transfers of meetings"""
 
 
-def join(pieces: Sequence[Piece], shift_ns: Sequence[int], meetings: Sequence[Meeting]) -> Joined:
-    """One graph of all. shift_ns: what puts the times of a piece on the clock of all.
+def join(pieces: Sequence[Piece], meetings: Sequence[Meeting]) -> Joined:
+    """One graph of all, whose times are those of one clock.
 
     A meeting whose ranks did not all come before the first left is none: its operations stay as they were.
     """
     builder = GraphBuilder()
-    times = [piece.time_ns + ns for piece, ns in zip(pieces, shift_ns, strict=True)]
+    times = [piece.time_ns for piece in pieces]
     moments = [
         builder.moments(time_ns, number, np.arange(len(time_ns))) for number, time_ns in enumerate(times)
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from profiling_lab.analysis.ranks.clock_move import ClockMove
 from profiling_lab.analysis.ranks.reading import FileSummary
 from profiling_lab.analysis.ranks.summary import RankFacts
 from profiling_lab.errors import NotEnoughDataError, UsageError
@@ -133,7 +134,7 @@ def assign(file: FileSummary, assigned: tuple[Assignment | None, ...]) -> FileSu
         file,
         ranks=tuple(
             replace(moved, facts=replace(moved.facts, rank=one.rank))
-            for moved, one in ((rank.moved(-one.zero_ns), one) for rank, one in pairs if one)
+            for moved, one in ((rank.moved(ClockMove(-one.zero_ns)), one) for rank, one in pairs if one)
         ),
     )
 

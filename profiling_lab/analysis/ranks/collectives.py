@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.places import Place, launched_at
+from profiling_lab.analysis.ranks.clock_move import ClockMove
 from profiling_lab.analysis.ranks.kinds import Series
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.trace import Trace
@@ -42,12 +43,9 @@ class Occurrences:
     whole: npt.NDArray[np.bool_]
     """all of it is in the part of the trace that was asked for"""
 
-    def moved(self, by_ns: int, number: int = 0) -> Occurrences:
+    def moved(self, move: ClockMove, number: int = 0) -> Occurrences:
         return replace(
-            self,
-            number=self.number + number,
-            start_ns=self.start_ns + by_ns,
-            end_ns=self.end_ns + by_ns,
+            self, number=self.number + number, start_ns=move(self.start_ns), end_ns=move(self.end_ns)
         )
 
 
@@ -67,17 +65,17 @@ class RankCollectives:
     left_out: int
     """collectives beyond AT_MOST"""
 
-    def moved(self, by_ns: int, steps: int = 0) -> RankCollectives:
+    def moved(self, move: ClockMove, steps: int = 0) -> RankCollectives:
         """The same on another clock, and with other numbers of steps."""
         starts, ends = self.hidden
         return replace(
             self,
             series={
-                series: o.moved(by_ns, steps * PER_STEP if series.numbered == "order" else 0)
+                series: o.moved(move, steps * PER_STEP if series.numbered == "order" else 0)
                 for series, o in self.series.items()
             },
-            alone={series: o.moved(by_ns) for series, o in self.alone.items()},
-            hidden=(starts + by_ns, ends + by_ns),
+            alone={series: o.moved(move) for series, o in self.alone.items()},
+            hidden=(move(starts), move(ends)),
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profiling_lab.analysis.ranks.assignment import Assignments, assign, numbered, shift_of, starts_of
+from profiling_lab.analysis.ranks.clock_move import ClockMove
 from profiling_lab.analysis.ranks.clocks import Clocks, align
 from profiling_lab.analysis.ranks.finding import PathFinding, find
 from profiling_lab.analysis.ranks.lines import LineTimes
@@ -258,7 +259,7 @@ def _matched_steps(
 
 def _renumber(file: FileSummary, shifts: tuple[int, ...]) -> FileSummary:
     moved = zip(file.ranks, shifts, strict=True)
-    return replace(file, ranks=tuple(rank.moved(0, shift) for rank, shift in moved))
+    return replace(file, ranks=tuple(rank.moved(ClockMove(0), shift) for rank, shift in moved))
 
 
 def _excesses(

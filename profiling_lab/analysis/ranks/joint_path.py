@@ -60,7 +60,7 @@ class JointPath:
         common = common[1:] if len(common) > 2 else common
         self.steps: I64 = common
         met = [*_meetings(parts, totals, comparison), *_pairs(parts, comparison)]
-        joined = join([part.piece for part in parts], [part.shift_ns for part in parts], met)
+        joined = join([part.piece for part in parts], met)
         self.meetings = len(met)
         self.graph: Graph = joined.graph
         self.transfers = joined.transfers
@@ -228,8 +228,8 @@ def _pairs(parts: Sequence[RankPart], comparison: RankComparison) -> list[Meetin
     for number, part in enumerate(parts):
         for series, (_, edges) in part.met.items():
             if series.kind == "SendRecv":
-                piece, by_ns = part.piece, part.shift_ns
-                ends, starts = (piece.time_ns[side[edges]] + by_ns for side in (piece.target, piece.source))
+                piece = part.piece
+                ends, starts = (piece.time_ns[side[edges]] for side in (piece.target, piece.source))
                 columns = (ends.tolist(), starts.tolist(), [number] * len(edges), edges.tolist())
                 found += zip(*columns, strict=True)
     found.sort()

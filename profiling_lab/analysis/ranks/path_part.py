@@ -7,6 +7,7 @@ That is far more than a RankSummary: some MB. It is asked of few ranks, and of f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from profiling_lab.analysis.critical_path.build import build_graph
 from profiling_lab.analysis.critical_path.graph import Graph
 from profiling_lab.analysis.critical_path.pieces import Piece, cut
 from profiling_lab.analysis.critical_path.walk import Boundaries, StepsFound, steps_found
+from profiling_lab.analysis.ranks.clock_move import moved
 from profiling_lab.analysis.ranks.kinds import Series
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.reading import FileSummary
@@ -43,11 +45,10 @@ class KernelTimes:
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """One rank. Times are those of its file; `shift_ns` puts them on the clock of the job."""
+    """One rank, on the clock of the job."""
 
     rank: int
     piece: Piece
-    shift_ns: int
     steps: I64
     """the numbers of the steps"""
     begin: Boundaries
@@ -96,8 +97,6 @@ def _part(
     mine = all_steps.only(np.flatnonzero(all_steps.process == process))
     chosen = np.flatnonzero(np.isin(rank.number, steps))
     found = steps_found(graph, mine.only(chosen))
-    # What the summary was moved by: its steps are those of the file.
-    shift_ns = int(rank.start_ns[chosen[0]] - mine.start_ns[chosen[0]]) if len(chosen) else 0
     numbers = rank.number[chosen[np.isin(mine.number[chosen], found.steps.number)]]
     if not len(found.steps):
         return NoPart(number, "none of its steps begins and ends with recorded launches or operations")
@@ -109,6 +108,7 @@ def _part(
     window = found.steps
     first_ns = int(min(window.start_ns[0], window.host_start_ns[0]))
     piece, row = cut(graph, process, first_ns, int(max(window.end_ns[-1], window.host_end_ns[-1])))
+    piece = piece.moved(partial(moved, moves=rank.moves))
     bounds = [Boundaries(row[each.moment], each.to_ns) for each in (found.begin, found.end)]
     known = (bounds[0].moment >= 0) & (bounds[1].moment >= 0)
     if not known.any():
@@ -116,11 +116,10 @@ def _part(
     return RankPart(
         rank=number,
         piece=piece,
-        shift_ns=shift_ns,
         steps=numbers[first:][known],
         begin=Boundaries(bounds[0].moment[known], bounds[0].to_ns[known]),
         end=Boundaries(bounds[1].moment[known], bounds[1].to_ns[known]),
-        met=_met(piece, rank, shift_ns),
+        met=_met(piece, rank),
         kernels=_kernels(trace, process, int(window.start_ns[0]), int(window.end_ns[-1])),
     )
 
@@ -133,7 +132,7 @@ def _enough(graph: Graph, process: int, found: StepsFound) -> int:
     return int(few[0]) if len(few) else len(behind) - 1
 
 
-def _met(piece: Piece, rank: RankSummary, shift_ns: int) -> dict[Series, tuple[I64, I64]]:
+def _met(piece: Piece, rank: RankSummary) -> dict[Series, tuple[I64, I64]]:
     """Which collective each number of a series is: the one that began and ended then."""
     edges = piece.collectives()
     at = {
@@ -148,7 +147,7 @@ def _met(piece: Piece, rank: RankSummary, shift_ns: int) -> dict[Series, tuple[I
     }
     out = {}
     for series, found in rank.collectives.series.items():
-        times = zip((found.start_ns - shift_ns).tolist(), (found.end_ns - shift_ns).tolist(), strict=True)
+        times = zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
         edge = np.array([at.get(pair, -1) for pair in times], dtype=np.int64)
         if (edge >= 0).any():
             out[series] = found.number[edge >= 0], edge[edge >= 0]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.analysis.ranks.clock_move import ClockMove
 from profiling_lab.analysis.ranks.collectives import AT_MOST, RankCollectives, collectives
 from profiling_lab.analysis.ranks.facts import NotedRank, clock, noted_rank, noted_rank_of
 from profiling_lab.analysis.ranks.lines import LineTimes, line_times
@@ -78,20 +79,23 @@ class RankSummary:
     """[steps, PARTS]"""
     collectives: RankCollectives
     lines: LineTimes
+    moves: tuple[ClockMove, ...] = ()
+    """what was done to the times of the file"""
 
     def __len__(self) -> int:
         return len(self.number)
 
-    def moved(self, by_ns: int, steps: int = 0) -> RankSummary:
+    def moved(self, move: ClockMove, steps: int = 0) -> RankSummary:
         """The same on another clock, and with other numbers of steps."""
-        first, last = self.facts.span_ns
+        first, last = move(np.array(self.facts.span_ns, dtype=np.int64)).tolist()
         return replace(
             self,
-            facts=replace(self.facts, span_ns=(first + by_ns, last + by_ns)),
+            facts=replace(self.facts, span_ns=(first, last)),
             number=self.number + steps,
-            start_ns=self.start_ns + by_ns,
-            end_ns=self.end_ns + by_ns,
-            collectives=self.collectives.moved(by_ns, steps),
+            start_ns=move(self.start_ns),
+            end_ns=move(self.end_ns),
+            collectives=self.collectives.moved(move, steps),
+            moves=(*self.moves, move),
         )
 
 
@@ -185,7 +189,7 @@ def _rank(
     )
     parts_ns = _parts(trace, rows, steps.start_ns, steps.end_ns)
     summary = RankSummary(facts, number, steps.start_ns, steps.end_ns, parts_ns, found, lines)
-    return summary.moved(time.offset_ns)
+    return summary.moved(ClockMove(time.offset_ns))
 
 
 def _numbers(steps: StepWindows) -> tuple[I64, bool]:

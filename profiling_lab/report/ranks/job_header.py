@@ -66,12 +66,16 @@ def clocks_line(clocks: Clocks) -> str:
     how = {
         "one": f"one file, one clock{accuracy}",
         "collectives": f"moved by up to {numbers.time(clocks.moved_ns)} so that ranks leave collectives "
-        f"together{accuracy}",
+        f"together{_rates(clocks)}{accuracy}",
         "wall": "as the machines had them: no collective that all share to check them by",
         "none": "cannot be compared: the files do not tie them to the calendar and share too few "
         "collectives; each rank is judged by its own durations",
     }[clocks.state]
     return f"  clocks: {how}"
+
+
+def _rates(clocks: Clocks) -> str:
+    return f", their rates by up to {clocks.rate * 1e6:.2g} ppm" if clocks.rate else ""
 
 
 def _listed(values: tuple[int, ...]) -> str:

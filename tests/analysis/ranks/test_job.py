@@ -20,6 +20,7 @@ from job_builder import (
     TRANSFER_NS,
     Job,
 )
+from made_traces.clock_rates import run_faster
 
 from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks, ranks_in
 from profiling_lab.analysis.ranks.totals import LATE_NS
@@ -179,6 +180,28 @@ def test_clocks_are_aligned_by_what_all_leave_together(tmp_path: Path, calendar:
     assert (row.compared, row.apart, row.incomplete) == (10, 0, 0)
     assert (row.last_rank, row.last_frac) == (2, 0.5)
     assert [late.rank for late in row.worst] == [2, 2, 2] and row.worst[0].number == 0
+
+
+def test_clocks_that_run_at_other_rates_are_aligned(tmp_path: Path) -> None:
+    """50 ppm are 35 us over the recording, far more than ranks leave a collective apart."""
+    rates = {0: 0.0, 1: 5e-5, 2: -2e-5, 3: 1e-5}
+    job = Job(ranks=4, steps=200)
+    job.slow_compute[2] = 1_500_000
+    job.clock_error.update({1: 400_000, 3: -1_000_000_000})
+    paths = job.write(tmp_path)
+    for rank, rate in rates.items():
+        run_faster(paths[rank], rate)
+    result = compare(paths)
+    assert result.clocks.rate == pytest.approx(7e-5, rel=0.03)
+    assert result.clocks.accuracy_ns is not None and result.clocks.accuracy_ns < 2_000
+    assert (result.verdict.kind, result.verdict.rank) == ("straggler", 2)
+    assert result.verdict.cost_ns == pytest.approx(1_500_000, rel=0.01)
+
+
+def test_one_rate_is_left_alone(tmp_path: Path) -> None:
+    job = Job(ranks=4, steps=200)
+    job.clock_error.update({1: 400_000, 3: -1_000_000_000})
+    assert compare(job.write(tmp_path)).clocks.rate == 0.0
 
 
 def test_a_rank_without_collectives_keeps_its_clock(tmp_path: Path) -> None:

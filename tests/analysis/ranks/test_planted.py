@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from made_traces import jobs
+from made_traces.clock_rates import run_faster
 from made_traces.cluster import Cluster, Conditions, Rank
 
 from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks
@@ -185,3 +186,16 @@ def test_clocks_do_not_matter(clocks_ns: tuple[int, ...], tmp_path: Path) -> Non
     cluster = Cluster(4, case.program, case.fault, clocks_ns=clocks_ns).run()
     blame = compared(cluster, tmp_path).verdict.blame
     assert blame is not None and (blame.rank, blame.line) == (2, f"/app/{jobs.ATTENTION}")
+
+
+def test_rates_of_clocks_do_not_matter(tmp_path: Path) -> None:
+    case = FAULTS["forward"]
+    paths = Cluster(4, case.program, case.fault).run(40).write(tmp_path)
+    for path, rate in zip(paths, (0.0, 6e-5, -4e-5, 2e-5), strict=True):
+        run_faster(path, rate)
+    found = ranks(paths, pool=LocalPool(1))
+    assert found.clocks.rate == pytest.approx(1e-4, rel=0.1)
+    blame = found.verdict.blame
+    assert blame is not None and (blame.rank, blame.line) == (2, f"/app/{jobs.ATTENTION}")
+    assert found.path is not None
+    assert sum(share.path_ns for share in found.path.shares) == pytest.approx(found.path.step_ns, rel=0.01)

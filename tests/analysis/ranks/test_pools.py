@@ -14,6 +14,7 @@ from table_folders import to_folder
 
 from profiling_lab.analysis.ranks import JobResult, LocalPool, Options, ranks, summarize
 from profiling_lab.analysis.ranks import pools as pools_module
+from profiling_lab.analysis.ranks.clock_move import ClockMove
 from profiling_lab.analysis.ranks.reading import FileSummary, files_of, read_file
 from profiling_lab.analysis.ranks.totals import merge_totals, totals_of
 from profiling_lab.trace import Trace
@@ -66,7 +67,7 @@ def test_merged_totals_do_not_grow_with_the_ranks(many: list[str]) -> None:
 
 def _numbered(file: FileSummary, rank: int) -> FileSummary:
     zero = file.ranks[0].facts.span_ns[0]
-    return file.each(lambda r: replace(r.moved(-zero), facts=replace(r.facts, rank=rank)))
+    return file.each(lambda r: replace(r.moved(ClockMove(-zero)), facts=replace(r.facts, rank=rank)))
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:
