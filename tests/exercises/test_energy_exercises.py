@@ -86,7 +86,7 @@ def test_the_solution_passes_with_own_data_and_the_starter_fails(
 
 WRONG = {
     POWER.slug: {
-        "period_ms": (50.0, 3.0, 0.1), "rise_ms": (1000.0, 100.0), "load_w": (120.0, 620.0),
+        "period_ms": (50.0, 3.0, 0.1), "rise_ms": (1100.0, 100.0), "load_w": (120.0, 620.0),
         "shown_w": (690.0, 120.0), "burst_j": (20.7, 171.0, 6.2), "why": ("too few samples", "idle power"),
     },
     EFFICIENCY.slug: {
