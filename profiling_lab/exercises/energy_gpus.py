@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs that the programs of E12 and E13 measure: a simulated one, and this machine's by NVML and torch.
 
-Both have the same methods. Work is launched and runs while the host goes on, as CUDA does it. Joules come from
-a counter that changes once per period, power from a sensor that shows the average of the time before.
+Both have the same methods. Work is launched and runs while the host goes on, as CUDA does it. Joules come
+from a counter that changes once per period, power from a sensor that shows the average of the time before.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ NOT_FOR_LEARNERS |= {
     "reports.py",
     "samples.py",
     "twin.py",
-}  # of E20, E19, E31 and others, E01
+}  # of E20, E19, E31, E01 ...
 
 
 def solved(exercise: Exercise, folder: Path) -> answers.Answers:
@@ -37,7 +37,7 @@ def solved(exercise: Exercise, folder: Path) -> answers.Answers:
 
 def skip_without_recording(exercise: Exercise) -> None:
     if exercise.recording and not (exercise.folder / exercise.recording).is_file():
-        pytest.skip(f"{exercise.label} has not been recorded yet: tools/record_exercises.py does it on a GPU")
+        pytest.skip(f"{exercise.label} has not been recorded yet: a tools/record_*.py does it on a GPU")
 
 
 def slug(exercise: Exercise) -> str:

@@ -84,9 +84,7 @@ def judged(program: Any, gpu: SimulatedGPU) -> list[GradedCheck]:
     if not is_within:
         text = f"{said}, and error_j says {error / true:.1%}: the true value must lie within the bar"
         return [measured, passed("joules", said), failed("error_j", text)]
-    text = (
-        f"error_j is {error / true:.0%} of the joules, the goal is {ERROR_AT_MOST_FRAC:.0%}: run for longer"
-    )
+    text = f"error_j is {error / true:.0%} of them, the goal is {ERROR_AT_MOST_FRAC:.0%}: repeat for longer"
     return [measured, passed("joules", said), failed("error_j", text)]
 
 

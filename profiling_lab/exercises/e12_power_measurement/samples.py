@@ -14,7 +14,7 @@ from profiling_lab.errors import UnreadableInputError
 COLUMNS = ("time_s", "phase", "busy", "energy_mj", "power_w")
 RISE_FRAC = 0.9
 SETTLE_S = 0.3
-"""after which the clocks of a loaded GPU have settled"""
+"""after which the clocks of a loaded GPU are stable"""
 LEAST_ROWS, LEAST_CHANGES, LEAST_LOADS, LEAST_BURSTS = 200, 20, 2, 3
 
 

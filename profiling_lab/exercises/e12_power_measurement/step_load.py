@@ -17,7 +17,7 @@ COLUMNS = ("time_s", "phase", "busy", "energy_mj", "power_w", "instant_w")
 
 
 def watch(gpu, phase, seconds, rows):
-    """Sample until so many seconds have passed."""
+    """Sample for that long."""
     end = gpu.now() + seconds
     while (now := gpu.now()) < end:
         instant = gpu.instant_w()

@@ -80,8 +80,8 @@ EXERCISE = Exercise(
     recording=RECORDED,
     mistakes=(
         Mistake("the most precise one", {"finding.best": "fp32"}, "finding.best"),
-        Mistake("multiply and add as one operation", {"finding.tflops_per_w": 0.5}, "finding.tflops_per_w"),
-        Mistake("how many times faster, by data sheet", {"finding.factor": 67.0}, "finding.factor"),
+        Mistake("multiply and add as one operation", {"finding.tflops_per_w": 0.47}, "finding.tflops_per_w"),
+        Mistake("of the table that is not repaired", {"finding.factor": 10.5}, "finding.factor"),
         Mistake("the other way round", {"finding.fused_factor": 0.4}, "finding.fused_factor"),
         Mistake("without the idle time", {"finding.race_j": 1.1}, "finding.race_j"),
         Mistake("slow work at low power", {"finding.race": "slow"}, "finding.race"),

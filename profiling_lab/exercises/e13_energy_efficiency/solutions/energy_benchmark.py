@@ -9,7 +9,7 @@ import json
 
 
 def summary(readings):
-    """Of each workload: milliseconds, joules with their error and joules above idle of a call; TFLOP/s per watt.
+    """Of each workload: the milliseconds, joules, their error and joules above idle of a call; TFLOP/s per W.
 
     Joules are all that the GPU used. Work whose shape is not known has no TFLOP/s per watt: None.
     """
