@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from profiling_lab.api import Table, TraceTables, collectives, diff, ranks
+    from profiling_lab.api import Table, TraceTables, collectives, diff, diff_memory, ranks
     from profiling_lab.api import open as open
     from profiling_lab.integrations.torch_profiler import profile, trace_handler
     from profiling_lab.recording import Schedule, record, step
@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "collectives",
     "diff",
+    "diff_memory",
     "profile",
     "ranks",
     "record",
@@ -38,6 +39,7 @@ _LAZY = {
     "TraceTables": "profiling_lab.api",
     "collectives": "profiling_lab.api",
     "diff": "profiling_lab.api",
+    "diff_memory": "profiling_lab.api",
     "open": "profiling_lab.api",
     "profile": "profiling_lab.integrations.torch_profiler",
     "ranks": "profiling_lab.api",

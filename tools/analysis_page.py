@@ -10,8 +10,8 @@ A command is in a mark of its own above the block that it fills, with files that
 
 Nothing is recorded for it: run.sqlite and nsys.sqlite are the H200 recordings that ship with the first
 exercise, demo.sqlite is one of the demo with counted work, the job of four ranks is the one that the tests of
-`ranks` make up, cpu.sqlite and energy.sqlite are made up too. ddp is a job on two H200, memory.sqlite and
-failed.sqlite are small programs on one: all three were recorded for the tests.
+`ranks` make up, cpu.sqlite and energy.sqlite are made up too. ddp is a job on two H200, memory.sqlite,
+mended.sqlite and failed.sqlite are small programs on one: all of them were recorded for the tests.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ def examples(folder: Path) -> None:
     job.clock_error.update({1: 7_000_000, 2: -3_000_000})
     (folder / "job").mkdir()
     job.write(folder / "job", facts=True)
-    for name, recorded in (("memory", "list_of_activations"), ("failed", "out_of_memory")):
+    for name, recorded in (
+        ("memory", "list_of_activations"),
+        ("mended", "eager"),
+        ("failed", "out_of_memory"),
+    ):
         packed = REPO / "tests" / "data" / "memory_h200" / f"{recorded}.sqlite.gz"
         (folder / f"{name}.sqlite").write_bytes(gzip.decompress(packed.read_bytes()))
     (folder / "ddp").mkdir()

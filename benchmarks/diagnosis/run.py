@@ -75,18 +75,23 @@ def _tell_machine() -> int:
 
 def _step_ms(path: Path, arguments: list[str]) -> float | None:
     """The program's own step time."""
+    status, text = program(path, arguments)
+    found = re.search(r"step_ms ([\d.]+)", text)
+    if status or found is None:
+        print(f"{path.stem} {' '.join(arguments)} ended with status {status}: {text[-300:]}", file=sys.stderr)
+        return None
+    return float(found[1])
+
+
+def program(path: Path | str, arguments: list[str]) -> tuple[int, str]:
+    """Run it in a child. Returns the wait status and the output."""
 
     def run() -> int:
         sys.argv = [str(path), *arguments]
         runpy.run_path(str(path), run_name="__main__")
         return 0
 
-    status, text = _in_child(run)
-    found = re.search(r"step_ms ([\d.]+)", text)
-    if status or found is None:
-        print(f"{path.stem} {' '.join(arguments)} ended with status {status}: {text[-300:]}", file=sys.stderr)
-        return None
-    return float(found[1])
+    return _in_child(run)
 
 
 def _record(path: Path, out: Path) -> bool:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.collectives import CollectivesResult
     from profiling_lab.analysis.diff.diff import DiffResult
     from profiling_lab.analysis.diff.measure import Capture
+    from profiling_lab.analysis.diff.memory import By as DiffMemoryBy
+    from profiling_lab.analysis.diff.memory import MemoryDiff
     from profiling_lab.analysis.diff.rows import By as DiffBy
     from profiling_lab.analysis.ranks import JobResult, Options, Pool
     from profiling_lab.report.ranks.ranks import By as RanksBy
@@ -43,6 +45,7 @@ def diff(
     own: StrPath | Iterable[StrPath] | None = None,
     steps_by: str | None = None,
     gate: str | None = None,
+    gate_memory: str | None = None,
     budget: Names = (),
     allow: Names = (),
     limit: int | None = None,
@@ -51,16 +54,68 @@ def diff(
 
     before, after: a recording or several, as files, as baselines of `diff --save`, or opened, which compares
     the part that was opened. own, steps_by: as in `open`, by default those that the recordings were opened
-    with. gate: the regression that is too much, such as "3%" or "2ms". budget: limits such as
-    "line:model.py:87<3ms". allow: what may differ.
+    with. gate: the regression that is too much, such as "3%" or "2ms". gate_memory: the growth of the peak of
+    GPU memory that is too much, such as "5%" or "512MiB". budget: limits such as "line:model.py:87<3ms".
+    allow: what may differ.
 
     `result` has the verdict. Raises UsageError, NotEnoughDataError and UnreadableInputError.
     """
     from profiling_lab.analysis.diff.diff import diff as compare
-    from profiling_lab.analysis.own_files import check_own
     from profiling_lab.report.diff.diff import diff_report
 
-    most, given = rows_of(limit), [_listed(side) for side in (before, after)]
+    most = rows_of(limit)
+    with _opened(before, after, own, steps_by) as (sides, paths, steps):
+        result = compare(
+            *sides,
+            by=by,
+            own=paths,
+            steps_by=steps,
+            gate=gate,
+            gate_memory=gate_memory,
+            budgets=_texts(budget),
+            allow=_texts(allow),
+        )
+    return Table(diff_report(result, most), result)
+
+
+def diff_memory(
+    before: Recording | Iterable[Recording],
+    after: Recording | Iterable[Recording],
+    *,
+    by: DiffMemoryBy = "line",
+    own: StrPath | Iterable[StrPath] | None = None,
+    gate_memory: str | None = None,
+    allow: Names = (),
+    limit: int | None = None,
+) -> Table[MemoryDiff]:
+    """Compare the peaks of GPU memory, and what was alive at them, by line and kind: `diff --memory`.
+
+    before, after, own: as in `diff`; memory snapshots of torch are compared, too. by: "line" or "function".
+    gate_memory: the growth that is too much, such as "5%" or "512MiB"; its outcome is in `result.gate`.
+    allow: "gpu" where the number of GPUs may differ.
+
+    Raises UsageError, UnreadableInputError, and NotEnoughDataError for a recording without memory.
+    """
+    from profiling_lab.analysis.diff.memory import diff_memory as compare
+    from profiling_lab.report.diff.memory import memory_diff_report
+
+    most = rows_of(limit)
+    with _opened(before, after, own, None) as (sides, paths, _):
+        result = compare(*sides, by=by, own=paths, gate=gate_memory, allow=_texts(allow))
+    return Table(memory_diff_report(result, most), result)
+
+
+@contextmanager
+def _opened(
+    before: Recording | Iterable[Recording],
+    after: Recording | Iterable[Recording],
+    own: StrPath | Iterable[StrPath] | None,
+    steps_by: str | None,
+) -> Iterator[tuple[list[list[Trace | Capture]], tuple[str, ...], str | None]]:
+    """What both sides hold, and the `own` and `steps_by` to go by."""
+    from profiling_lab.analysis.own_files import check_own
+
+    given = [_listed(side) for side in (before, after)]
     if own is None and steps_by is None:
         own, steps_by = _as_opened([one for side in given for one in side])
     paths = paths_of(own or ())
@@ -70,16 +125,7 @@ def diff(
         traces = [each for each in sources if isinstance(each, Trace)]
         if len(traces) == len(sources):  # a baseline was checked when it was saved
             check_own(paths, traces)
-        result = compare(
-            *sides,
-            by=by,
-            own=paths,
-            steps_by=steps_by,
-            gate=gate,
-            budgets=_texts(budget),
-            allow=_texts(allow),
-        )
-    return Table(diff_report(result, most), result)
+        yield sides, paths, steps_by
 
 
 def _listed(side: Recording | Iterable[Recording]) -> list[Recording]:

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.lines import LinesResult, PhaseFilter, Sort
     from profiling_lab.analysis.lines_groups import By as LinesBy
     from profiling_lab.analysis.lines_host import HostLinesResult, HostSort
-    from profiling_lab.analysis.memory.compare import ComparedResult
     from profiling_lab.analysis.memory.growth import GrowthResult
     from profiling_lab.analysis.memory.memory import By as MemoryBy
     from profiling_lab.analysis.memory.memory import MemoryResult
@@ -294,20 +293,6 @@ class TraceTables:
 
         result = growth(self.trace, self.own, self.steps_by, rows_of(limit))
         return Table(growth_report(self.trace, result), result)
-
-    def memory_against(
-        self, before: StrPath | TraceTables, *, limit: int | None = None
-    ) -> Table[ComparedResult]:
-        """The peak against that of another recording, by function: `memory --against`."""
-        from profiling_lab.analysis.memory.compare import compare
-        from profiling_lab.report.memory import compared_report
-
-        most = rows_of(limit)
-        if not isinstance(before, TraceTables):
-            with open(before) as opened:
-                return self.memory_against(opened, limit=limit)
-        result = compare(before.trace, self.trace, self.own, most)
-        return Table(compared_report(before.trace, self.trace, result), result)
 
     def memory_timeline(self, intervals: int = 40) -> Table[TimelineResult]:
         """Allocated and reserved GPU memory over time: `memory --timeline`."""

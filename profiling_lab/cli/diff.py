@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from profiling_lab.analysis.diff.diff import DiffResult
     from profiling_lab.analysis.diff.measure import Capture
+    from profiling_lab.analysis.diff.memory import MemoryLimit
+    from profiling_lab.analysis.diff.verdict import LimitResult
     from profiling_lab.trace import Trace
 
 HELP = "compare recordings from before and after a change, line by line, taking noise into account"
@@ -27,9 +29,11 @@ EXAMPLES = """\
   profiling-lab diff main.json pr.sqlite --gate 3% --format junit > diff.xml
   profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'gaps<5%'
   profiling-lab diff main.sqlite pr.sqlite --format md --annotate > comment.md
+  profiling-lab diff before.sqlite after.sqlite --memory              what was alive at the peak, by line
+  profiling-lab diff main.json pr.sqlite --gate 3% --gate-memory 5%   exit code 1 if the peak grew, too
 
 exit codes: 0 every gate and budget is met, 1 at least one is exceeded, 3 undecided: not comparable, too few
-steps for a limit, or a limit within the noise (--lenient: 0)
+steps for a limit, no memory recorded for its gate, or a limit within the noise (--lenient: 0)
 """
 
 
@@ -56,6 +60,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="with --save: replace the file if it exists")
     add_judging(parser)
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="compare the peaks of GPU memory instead, and what was alive at them; needs recordings of "
+        "`record --memory`, snapshots of torch, or torch.profiler's JSON with profile_memory=True",
+    )
+    parser.add_argument(
+        "--gate-memory",
+        metavar="LIMIT",
+        help="fail if the peak of GPU memory grew by more than this: 5%% of it, or a size such as 512MiB",
+    )
     shared.add_steps_by(parser)
     parser.add_argument(
         "--annotate",
@@ -125,12 +140,15 @@ def run(args: argparse.Namespace) -> int:
             shared.check_own(args, traces)
         if not before:
             return _save(args, sides[1])
+        if args.memory:
+            return _memory(args, *sides)
         result = diff(
             *sides,
             by=args.by,
             own=tuple(args.own),
             steps_by=args.steps_by,
             gate=args.gate,
+            gate_memory=args.gate_memory,
             budgets=args.budget,
             allow=args.allow,
         )
@@ -146,6 +164,28 @@ def run(args: argparse.Namespace) -> int:
             for line in workflow_warnings(result):
                 print(line, file=sys.stderr)
     return exit_code(result, args.lenient)
+
+
+def _memory(
+    args: argparse.Namespace, before: Sequence[Trace | Capture], after: Sequence[Trace | Capture]
+) -> int:
+    """Compare the peaks alone. Raises UsageError with an option that asks about the times."""
+    from profiling_lab.analysis.diff.memory import diff_memory
+    from profiling_lab.errors import UsageError
+    from profiling_lab.report.diff.memory import memory_diff_report
+    from profiling_lab.report.table import write
+
+    if given := [name for name in ("gate", "budget", "annotate", "save") if getattr(args, name)]:
+        raise UsageError(
+            f"--{given[0]} is about the times, which --memory does not compare: leave one of them out"
+        )
+    if args.format in ("github", "junit"):
+        raise UsageError(f"--format {args.format} needs no --memory: it shows the outcome of --gate-memory")
+    result = diff_memory(
+        before, after, by=args.by, own=tuple(args.own), gate=args.gate_memory, allow=args.allow
+    )
+    write(memory_diff_report(result, args.limit or None), args.format)
+    return _code([result.gate] if result.gate else [], args.lenient)
 
 
 def _opened(args: argparse.Namespace, names: list[str], opened: ExitStack) -> list[Trace | Capture]:
@@ -205,9 +245,10 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     if args.traces and (args.before or args.after):
         raise UsageError("expected either two FILEs or --before and --after, not both")
     if len(args.traces) == 1 and args.save:
-        if args.gate or args.budget:
+        if args.gate or args.gate_memory or args.budget:
             raise UsageError(
-                "--gate and --budget need two sides: expected a recording from before the change as well"
+                "--gate, --gate-memory and --budget need two sides: expected a recording from before the "
+                "change as well"
             )
         return [], _split(args.traces)
     if args.traces and len(args.traces) != 2:
@@ -236,7 +277,11 @@ def exit_code(result: DiffResult, lenient: bool) -> int:
     """
     if not result.comparable:
         return 3
-    outcomes = {judged.outcome for judged in result.judged}
-    if "fail" in outcomes:
+    return _code([limit for _, limit in result.limits], lenient)
+
+
+def _code(limits: Sequence[LimitResult | MemoryLimit], lenient: bool) -> int:
+    if any(limit.outcome == "fail" for limit in limits):
         return 1
-    return 3 if "undecided" in outcomes and not (lenient and result.enough_steps) else 0
+    undecided = [limit for limit in limits if limit.outcome == "undecided"]
+    return 3 if any(not (lenient and limit.is_noise) for limit in undecided) else 0

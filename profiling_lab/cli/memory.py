@@ -15,7 +15,7 @@ EXAMPLES = """\
   profiling-lab memory run.sqlite --at end             what is left at the end; also --at 1.5s
   profiling-lab memory run.sqlite --growth             which line holds more from step to step
   profiling-lab memory run.sqlite --timeline           allocated and reserved over time
-  profiling-lab memory after.sqlite --against before.sqlite
+  profiling-lab diff before.sqlite after.sqlite --memory    how the peaks of two recordings differ
   profiling-lab memory snapshot.pickle --format json   of torch.cuda.memory._dump_snapshot
   profiling-lab memory trace.json                      of torch.profiler with profile_memory=True
 
@@ -43,9 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--growth", action="store_true", help="instead: what lines hold after each step")
     what.add_argument(
-        "--against", metavar="FILE", help="instead: how the peak differs from that of this file, by function"
-    )
-    what.add_argument(
         "--timeline",
         metavar="N",
         nargs="?",
@@ -68,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
     with open_tables(args.trace, own=args.own, steps_by=args.steps_by) as trace:
         if args.growth:
             report = trace.memory_growth(limit=limit).report
-        elif args.against is not None:
-            report = trace.memory_against(args.against, limit=limit).report
         elif args.timeline is not None:
             report = trace.memory_timeline(args.timeline).report
         else:

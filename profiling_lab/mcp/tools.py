@@ -17,6 +17,7 @@ from profiling_lab.analysis.lines import PhaseFilter
 from profiling_lab.analysis.lines_groups import By as LinesBy
 from profiling_lab.analysis.memory.memory import By as MemoryBy
 from profiling_lab.analysis.roofline.roofline import By as RoofBy
+from profiling_lab.errors import UsageError
 from profiling_lab.mcp.compact import USUAL_TOKENS, compact
 from profiling_lab.mcp.root import Root
 from profiling_lab.report.ranks.ranks import By as RanksBy
@@ -216,18 +217,25 @@ class Tools:
         after: list[str],
         by: DiffBy = "line",
         gate: str | None = None,
+        memory: bool = False,
+        gate_memory: str | None = None,
         allow: list[str] | None = None,
         tokens: int = USUAL_TOKENS,
     ) -> str:
         """Whether a change helped: recordings from before and after it, by line, with confidence intervals.
 
-        gate: the regression that is too much, such as "3%" or "2ms". allow: what may differ (gpu, driver,
-        method, window, steps, workload, shapes, overhead).
+        gate: the regression that is too much, such as "3%" or "2ms". gate_memory: the same of the peak of GPU
+        memory, "5%" or "512MiB". memory: instead of times what was alive at the peaks, by "line" or
+        "function". allow: what may differ (gpu, driver, method, window, steps, workload, shapes, overhead).
         """
         sides = self.root.files(before), self.root.files(after)
+        if memory and gate is not None:
+            raise UsageError("gate is about the times, which memory=true does not compare: leave one out")
+        shared: dict[str, Any] = {"own": self.own, "gate_memory": gate_memory, "allow": allow or ()}
         with self._one_at_a_time:
-            found = api.diff(*sides, by=by, own=self.own, gate=gate, allow=allow or ())
-        return compact(found.report, tokens)
+            if memory:
+                return compact(api.diff_memory(*sides, by=by, **shared).report, tokens)  # type: ignore[arg-type]
+            return compact(api.diff(*sides, by=by, gate=gate, **shared).report, tokens)
 
     def ranks(self, files: list[str], by: RanksBy = "rank", tokens: int = USUAL_TOKENS) -> str:
         """Which rank of a job the others wait for, in which collective, and its late line."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling_lab.analysis.memory.compare import ComparedResult
 from profiling_lab.analysis.memory.devices import Place
 from profiling_lab.analysis.memory.growth import GrowthResult
 from profiling_lab.analysis.memory.memory import DeviceSummary, MemoryResult, MemoryRow
@@ -21,7 +20,7 @@ _ON = (
     Field("pid", "process", priority=SPARE),
     Field("device", "GPU", priority=ALWAYS),
 )
-_LINE = (
+LINE_FIELDS = (
     *frame_fields("place.frame", "file line function"),
     Field("phase", "phase", value="place.phase"),
     Field("no_line_because", value="place.reason"),
@@ -38,7 +37,7 @@ _FIELDS = (
     Field("blocks", "blocks", Unit.COUNT),
     Field("largest_bytes", "largest", Unit.BYTES),
     Field("requested_bytes", "requested", Unit.BYTES, priority=SPARE),
-    *_LINE,
+    *LINE_FIELDS,
     Field("parts", value=lambda row: [_part(part) for part in row.parts]),
 )  # fmt: skip
 _GROWTH = (
@@ -51,17 +50,7 @@ _GROWTH = (
     Field("steps_grown", "steps grown", Unit.COUNT, priority=ALWAYS),
     Field("first_bytes", "first step", Unit.BYTES),
     Field("last_bytes", "last step", Unit.BYTES),
-    *_LINE,
-)  # fmt: skip
-_COMPARED = (
-    Field("key"),
-    Field("where", "line", cell=lambda row: where(row.place), value=lambda row: where(row.place),
-          priority=ALWAYS, is_path=True, for_people_only=True),
-    Field("kind", "kind", priority=ALWAYS),
-    Field("before_bytes", "before", Unit.BYTES, priority=ALWAYS),
-    Field("after_bytes", "after", Unit.BYTES, priority=ALWAYS),
-    Field("change_bytes", "change", Unit.BYTES, priority=ALWAYS),
-    *_LINE,
+    *LINE_FIELDS,
 )  # fmt: skip
 _TIMELINE = (
     Field("key"),
@@ -287,25 +276,6 @@ def growth_report(trace: Trace, result: GrowthResult) -> Report:
         )
     held_bytes = [{"pid": pid, "device": gpu, "bytes": list(held)} for pid, gpu, held in result.held_bytes]
     return _report(trace, tuple(header), table, steps=result.steps, held_bytes=held_bytes)
-
-
-def compared_report(before: Trace, after: Trace, result: ComparedResult) -> Report:
-    """Rows of `memory --against` as a report."""
-    table = table_of(
-        _COMPARED, "where phase kind before_bytes after_bytes change_bytes", result.rows, result.total_matched
-    )
-    change = result.after_bytes - result.before_bytes
-    share = f", {100 * change / result.before_bytes:+.1f} %" if result.before_bytes else ""
-    header = [
-        f"peak: {numbers.size(result.before_bytes)} in {before.path.name}, "
-        f"{numbers.size(result.after_bytes)} in {after.path.name}: {change:+,} bytes{share}"
-    ]
-    if not result.are_complete:
-        header.append("  note: a history is not complete, so its peak is that of the recorded part")
-    return _report(
-        after, tuple(header), table, before=str(before.path), before_bytes=result.before_bytes,
-        after_bytes=result.after_bytes, are_complete=result.are_complete,
-    )  # fmt: skip
 
 
 def timeline_report(trace: Trace, result: TimelineResult) -> Report:

@@ -11,7 +11,7 @@ from builders import TraceBuilder
 from exercises.training_trace import line_of, training_trace
 
 from profiling_lab.analysis.diff.diff import DiffResult, DiffRow, diff
-from profiling_lab.analysis.diff.noise import Interval
+from profiling_lab.analysis.diff.noise import MIN_STEPS, Interval
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 
@@ -104,7 +104,7 @@ def test_same_file_twice_is_no_change(write: Write) -> None:
 def test_same_file_twice_without_steps_is_no_change_either(tmp_path: Path) -> None:
     path = TraceBuilder().launch("gemm", 1000, stack="/app/a.py:1 f").write(tmp_path / "run.sqlite")
     result = compare(path, path, gate="3%")
-    assert not result.enough_steps and result.state == "within the noise"
+    assert result.before.count < MIN_STEPS and result.state == "within the noise"
     assert result.gate is not None and result.gate.outcome == "pass"
 
 
@@ -142,7 +142,7 @@ def test_change_inside_the_noise_gets_no_verdict(write: Write) -> None:
 def test_three_steps_are_too_few_for_a_verdict(write: Write) -> None:
     slow = NET | {11: ("gelu", 9 * MS)}
     result = compare(write(NET, wait_ns=(0,) * 3), write(slow, wait_ns=(0,) * 3), gate="3%")
-    assert result.interval is None and result.state == "undecided" and not result.enough_steps
+    assert result.interval is None and result.state == "undecided" and result.before.count < MIN_STEPS
     assert result.gate is not None and result.gate.outcome == "undecided"
 
 

@@ -156,7 +156,6 @@ def test_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "memory --at soon": lambda trace: trace.memory(at="soon"),
         "memory --growth --limit 0": lambda trace: trace.memory_growth(),
         "memory --timeline 9": lambda trace: trace.memory_timeline(9),
-        f"memory --against {path}": lambda trace: trace.memory_against(path, limit=20),
     }
     for file in (path, TRACES["ours"]):  # and one without a history
         with profiling_lab.open(file) as trace:
@@ -201,6 +200,25 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "--save", str(baseline), str(SLOW)]) == 0
     capsys.readouterr()
     same(lambda: profiling_lab.diff(baseline, FAST), printed(capsys, "diff --limit 0", baseline, FAST))
+
+
+def test_diff_of_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for name, keep in (("before", 0), ("after", 3 << 20)):
+        recording = MemoryRecording()
+        training(recording, 6, keep=keep)
+        paths.append(recording.finish().write(tmp_path / f"{name}.sqlite"))
+    text = printed(capsys, "diff --memory --limit 0", *paths)
+    same(lambda: profiling_lab.diff_memory(*paths), text)
+    with profiling_lab.open(paths[1]) as after:
+        same(lambda: profiling_lab.diff_memory(paths[0], after), text)
+    text = printed(capsys, "diff --memory --by function --gate-memory 1% --limit 3", *paths)
+    same(lambda: profiling_lab.diff_memory(*paths, by="function", gate_memory="1%", limit=3), text)
+    text = printed(capsys, "diff --gate-memory 1% --limit 0", *paths)
+    same(lambda: profiling_lab.diff(*paths, gate_memory="1%"), text)
+    text = printed(capsys, "diff --memory", paths[0], SLOW)
+    same(lambda: profiling_lab.diff_memory(paths[0], SLOW), text)
+    assert "no history" in text and text.endswith("(3)")
 
 
 def test_diff_of_what_was_opened_in_two_ways() -> None:
@@ -248,7 +266,7 @@ OF_THE_COMMAND = {
     "check": {"fail_on"},
     "roofline": {"plot"},
     "rules": {"list"},
-    "diff": {"save", "overwrite", "annotate", "lenient"},
+    "diff": {"save", "overwrite", "annotate", "lenient", "memory"},
 }
 
 
@@ -261,7 +279,7 @@ OF_THE_COMMAND = {
         )),
         ("lines", (TraceTables.lines, TraceTables.call_tree, TraceTables.host_lines)),
         ("apis", (TraceTables.apis, TraceTables.launches)),
-        ("diff", (profiling_lab.diff,)),
+        ("diff", (profiling_lab.diff, profiling_lab.diff_memory)),
         ("ranks", (profiling_lab.ranks,)),
         ("collectives", (profiling_lab.collectives,)),
         ("critical-path", (TraceTables.critical_path,)),

@@ -346,7 +346,7 @@ def test_a_baseline_of_several_recordings(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("argv", "status", "says"),
     [
-        (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "--gate and --budget need two sides"),
+        (["--save", "{tmp}/b.json", "{before}", "--gate", "3%"], 2, "and --budget need two sides"),
         (["--save", "{tmp}/no/b.json", "{before}"], 2, "no does not exist"),
         (
             ["--save", "{tmp}/kept.json", "{before}"],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import re
 import subprocess
@@ -206,3 +207,19 @@ def test_server_ends_with_its_client(folder: Path) -> None:
         timeout=300,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_memory_of_two_recordings(tmp_path: Path) -> None:
+    packed = Path(__file__).parents[1] / "data" / "memory_h200"
+    for name in ("eager", "list_of_activations"):
+        (tmp_path / f"{name}.sqlite").write_bytes(
+            gzip.decompress((packed / f"{name}.sqlite.gz").read_bytes())
+        )
+    tools = Tools(Root(str(tmp_path)))
+    sides = ["eager.sqlite"], ["list_of_activations.sqlite"]
+    answer = tools.diff(*sides, memory=True, gate_memory="3%")
+    assert "peak memory 1.2 GiB -> 1.2 GiB, +56.0 MiB" in answer and "memory_programs.py:86" in answer
+    assert "gate-memory +3% (36.5 MiB): +56.0 MiB: FAILED" in answer
+    assert "gate-memory +3% (36.5 MiB): +56.0 MiB: FAILED" in tools.diff(*sides, gate_memory="3%")
+    with pytest.raises(UsageError, match="gate is about the times"):
+        tools.diff(*sides, memory=True, gate="3%")

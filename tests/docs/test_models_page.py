@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from forked import outcomes
 from package_root import PACKAGE_ROOT
 from tiny_models import MODELS
 
@@ -19,6 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 PROGRAMS = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
 DISTRIBUTED = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.with_name("distributed.md").read_text())
 NAMES = ["layout", "lengths", "cache", "transformers", "flops", "dtensor", "ring", "merge"]
+BY_NAME = dict(zip(NAMES, PROGRAMS + DISTRIBUTED, strict=True))
 (PRINTED,) = re.findall(r"(?ms)^```text\n\$ [^\n]*\n(.*?)^```$", PAGE.read_text())
 
 
@@ -33,14 +35,29 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("program", PROGRAMS + DISTRIBUTED, ids=NAMES)
-def test_programs_run_as_they_stand(program: str) -> None:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """By name the wait status of each program, and what it printed."""
+    folder = tmp_path_factory.mktemp("programs")
+    pytest.importorskip("torch")
+    found = outcomes({folder / name: BY_NAME[name] for name in NAMES if not missing(BY_NAME[name])})
+    return {path.name: outcome for path, outcome in found.items()}
+
+
+def missing(program: str) -> str:
     if "transformers" in program and find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
-    if "distributed" in program:
-        pytest.importorskip("torch.distributed.tensor", reason="torch.distributed is not built")
-    done = run(program)
-    assert done.returncode == 0, done.stderr
+        return "transformers is not installed"
+    if "distributed" in program and find_spec("torch.distributed.tensor") is None:
+        return "torch.distributed is not built"
+    return ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_run_as_they_stand(name: str, ran: dict[str, tuple[int, str]]) -> None:
+    if why := missing(BY_NAME[name]):
+        pytest.skip(why)
+    status, printed = ran[name]
+    assert status == 0, printed
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")

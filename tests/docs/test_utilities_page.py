@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from package_root import PACKAGE_ROOT
+from forked import outcomes
 
 from profiling_lab import utils
 
@@ -19,20 +16,21 @@ PAGE = (REPO / "docs" / "utilities.md").read_text()
 EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_example_runs(example: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, tuple[int, str]]:
     """Each in a process of its own: torch.profiler keeps CUPTI, and names are those of one example."""
-    done = subprocess.run(
-        [sys.executable, "-c", example],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("examples")
+    return outcomes({folder / str(number): example for number, example in enumerate(EXAMPLES)})
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_example_runs(number: int, ran: dict[Path, tuple[int, str]]) -> None:
+    example = EXAMPLES[number]
+    ((folder, (status, printed)),) = (item for item in ran.items() if item[0].name == str(number))
+    assert status == 0, printed
     for name in re.findall(r'"(\S+\.json)"', example):
-        assert (tmp_path / name).is_file()
-    assert ("profile_training(" not in example) or (tmp_path / "logs" / "job.sqlite").is_file()
+        assert (folder / name).is_file()
+    assert ("profile_training(" not in example) or (folder / "logs" / "job.sqlite").is_file()
 
 
 def test_the_page_has_every_tool() -> None:

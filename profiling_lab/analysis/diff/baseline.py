@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from profiling_lab.analysis.diff.measure import Capture, LineInPhase, Origin
+from profiling_lab.analysis.memory.held import Held
 from profiling_lab.errors import UnreadableInputError, UsageError
 from profiling_lab.trace.columns import I64
 
@@ -37,6 +38,7 @@ class _Kept:
     devices: int
     of_steps: int
     """how many steps the recording has"""
+    memory: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def _kept(capture: Capture) -> _Kept:
         input_bytes=capture.input_bytes,
         devices=capture.devices,
         of_steps=steps,
+        memory=capture.memory,
     )
 
 
@@ -127,6 +130,10 @@ def _capture(kept: _Kept, saved: str) -> Capture:
         raise ValueError("its tables do not fit each other")
     if not np.array_equal(parts.sum(axis=1) + columns[2], columns[1]):
         raise ValueError("the parts of its steps do not add up")
+    if kept.memory and (
+        not kept.memory.peaks or kept.memory.peak_bytes != sum(part.bytes for part in kept.memory.parts)
+    ):
+        raise ValueError("what its memory held does not add up to the peak")
     return Capture(
         origin=replace(kept.origin, saved=saved),
         step_ns=columns[0],
@@ -136,4 +143,5 @@ def _capture(kept: _Kept, saved: str) -> Capture:
         twice_ns=columns[2],
         input_bytes=kept.input_bytes,
         devices=kept.devices,
+        memory=kept.memory,
     )

@@ -12,8 +12,8 @@ import numpy as np
 from profiling_lab.analysis.diff.guard import CHECKS, Condition, checks
 from profiling_lab.analysis.diff.judge import Noise, judge
 from profiling_lab.analysis.diff.measure import IDLE, Capture, LineInPhase, measure
+from profiling_lab.analysis.diff.memory import MemoryDiff, MemoryLimit, compare_memory, of_capture
 from profiling_lab.analysis.diff.noise import (
-    MIN_STEPS,
     Interval,
     median_ns,
 )
@@ -26,6 +26,7 @@ from profiling_lab.analysis.diff.verdict import (
     outcome_of,
     parse_budget,
     parse_limit,
+    parse_memory_limit,
     state_of,
 )
 from profiling_lab.errors import UsageError
@@ -112,6 +113,8 @@ class DiffResult:
     gate: LimitResult | None
     budgets: tuple[LimitResult, ...]
     rows: tuple[DiffRow, ...]
+    memory: MemoryDiff | None = None
+    """None unless every recording holds memory"""
 
     @property
     def change_ns(self) -> int:
@@ -135,12 +138,13 @@ class DiffResult:
         return common_ns / whole_ns if whole_ns else None
 
     @property
-    def enough_steps(self) -> bool:
-        return min(self.before.count, self.after.count) >= MIN_STEPS
-
-    @property
-    def judged(self) -> tuple[LimitResult, ...]:
-        return (*((self.gate,) if self.gate else ()), *self.budgets)
+    def limits(self) -> tuple[tuple[str, LimitResult | MemoryLimit], ...]:
+        """What was held against a limit, by the name of its option."""
+        gates = (("gate", self.gate), ("gate-memory", self.memory and self.memory.gate))
+        return (
+            *((what, gate) for what, gate in gates if gate),
+            *(("budget", budget) for budget in self.budgets),
+        )
 
 
 def diff(
@@ -151,17 +155,19 @@ def diff(
     own: tuple[str, ...] = (),
     steps_by: str | None = None,
     gate: str | None = None,
+    gate_memory: str | None = None,
     budgets: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> DiffResult:
     """Compare recordings from before a change with recordings from after it, or with what was kept of them.
 
     own: files and folders that are the user's code (see Ownership). steps_by: which ranges are steps (see
-    step_windows). gate: how much longer the median step may take (`3%`, `2ms`). budgets: see parse_budget.
-    allow: names of CHECKS that may differ.
+    step_windows). gate: how much longer the median step may take (`3%`, `2ms`). gate_memory: how much the
+    peak of memory may grow (`5%`, `512MiB`). budgets: see parse_budget. allow: names of CHECKS that may
+    differ.
 
     Raises UsageError for what it does not understand, and for a budget of something that neither side has;
-    NotEnoughDataError for a trace without GPU operations.
+    NotEnoughDataError for a trace without GPU operations, and with gate_memory for one without memory.
     """
     if not before or not after:
         raise UsageError("expected at least one recording from before and one from after the change")
@@ -176,12 +182,25 @@ def diff(
     if unknown := sorted(set(allow) - set(CHECKS)):
         raise UsageError(f"allow must be of {', '.join(CHECKS)}, not {unknown[0]!r}")
     gate_limit = parse_limit(gate) if gate is not None else None
+    memory_limit = parse_memory_limit(gate_memory) if gate_memory is not None else None
     parsed = [parse_budget(text) for text in budgets]
     sides = tuple(
         tuple(measure(each, own, steps_by) if isinstance(each, Trace) else each for each in side)
         for side in (before, after)
     )
-    return _compare(sides[0], sides[1], by, gate_limit, parsed, allow)
+    return replace(
+        _compare(sides[0], sides[1], by, gate_limit, parsed, allow),
+        memory=_memory(sides[0], sides[1], memory_limit, allow),
+    )
+
+
+def _memory(
+    before: tuple[Capture, ...], after: tuple[Capture, ...], limit: Limit | None, allow: Sequence[str]
+) -> MemoryDiff | None:
+    if limit is None and any(capture.memory is None for capture in (*before, *after)):
+        return None
+    theirs, ours = ([of_capture(capture) for capture in side] for side in (before, after))
+    return compare_memory(theirs, ours, limit=limit, allow=allow)
 
 
 def _compare(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -14,21 +15,22 @@ State: TypeAlias = Literal["faster", "slower", "within the noise", "undecided"]
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]
 
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s|%)")
+_UNIT_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-zµ]+|%)")
 _SUBJECTS = ("step", "gpu", "idle", "line", "function", "kernel")
 _SYNONYMS = {"gaps": "idle", "gpu_idle": "idle", "total": "step"}
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many nanoseconds, or such a share of the step."""
+    """So many nanoseconds or bytes, or such a share of the step or of the peak."""
 
     text: str
-    ns: int | None
+    amount: int | None
     frac: float | None
 
-    def of(self, step_ns: int) -> int:
-        return self.ns if self.ns is not None else round((self.frac or 0.0) * step_ns)
+    def of(self, whole: int) -> int:
+        return self.amount if self.amount is not None else round((self.frac or 0.0) * whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +57,30 @@ class LimitResult:
     file: str = ""
     line: int = 0
 
+    @property
+    def is_noise(self) -> bool:
+        """Where it is undecided: by the noise, not for too few steps."""
+        return self.interval is not None
+
 
 def parse_limit(text: str) -> Limit:
     """`3%`, `2ms`, `500us`. Raises UsageError for anything else."""
+    return _limit(text, _UNIT_NS, "3%, 2ms or 500us")
+
+
+def parse_memory_limit(text: str) -> Limit:
+    """`5%`, `512MiB`, `2GB`. Raises UsageError for anything else."""
+    return _limit(text, _UNIT_BYTES, "5%, 512MiB or 2GB")
+
+
+def _limit(text: str, units: Mapping[str, int], examples: str) -> Limit:
     match = _AMOUNT.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"expected a limit like 3%, 2ms or 500us, not {text!r}")
+    if match is None or match[2] not in (*units, "%"):
+        raise UsageError(f"expected a limit like {examples}, not {text!r}")
     amount, unit = float(match[1]), match[2]
     if unit == "%":
         return Limit(text.strip(), None, amount / 100)
-    return Limit(text.strip(), round(amount * _UNIT_NS[unit]), None)
+    return Limit(text.strip(), round(amount * units[unit]), None)
 
 
 def parse_budget(text: str) -> Budget:

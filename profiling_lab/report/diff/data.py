@@ -8,8 +8,10 @@ from typing import Any
 
 from profiling_lab.analysis.diff.diff import DiffResult
 from profiling_lab.analysis.diff.measure import Capture
+from profiling_lab.analysis.diff.verdict import LimitResult
 from profiling_lab.report import numbers
 from profiling_lab.report.annotations import annotation
+from profiling_lab.report.diff.memory import memory_data
 from profiling_lab.report.diff.text import interval_text, limit_line, signed_time, verdict
 
 WARNING_FRAC = 0.005
@@ -29,6 +31,7 @@ def summary(result: DiffResult) -> dict[str, Any]:
         "checks": [asdict(check) for check in result.checks],
         "gate": asdict(result.gate) if result.gate else None,
         "budgets": [asdict(budget) for budget in result.budgets],
+        "memory": memory_data(result.memory) if result.memory else None,
         "steps": {
             "before": [_steps_data(capture) for capture in result.captures_before],
             "after": [_steps_data(capture) for capture in result.captures_after],
@@ -55,9 +58,9 @@ def workflow_warnings(result: DiffResult) -> tuple[str, ...]:
             was = f"{numbers.time(row.before_ns)} -> {numbers.time(row.after_ns)}"
             message = f"{row.phase}: {was} ({change}), 95 % interval {interval_text(row.interval)}"
             found.append(annotation("warning", "GPU time grew", message, row.file, row.line))
-    limits = (("gate", result.gate), *(("budget", budget) for budget in result.budgets))
-    for what, limit in limits:
-        if limit is not None and limit.outcome != "pass":
+    for what, limit in result.limits:
+        if limit.outcome != "pass":
             title = f"over its {what}" if limit.outcome == "fail" else f"{what} undecided"
-            found.append(annotation("warning", title, limit_line(what, limit), limit.file, limit.line))
+            at = (limit.file, limit.line) if isinstance(limit, LimitResult) else ("", 0)
+            found.append(annotation("warning", title, limit_line(what, limit), *at))
     return tuple(found)

@@ -18,6 +18,7 @@ from profiling_lab.report.diff.text import (
     CHECK_NAMES,
     interval_text,
     limit_line,
+    peaks_text,
     share_of,
     signed_time,
     step_lines,
@@ -143,9 +144,13 @@ def _named(capture: Capture) -> str:
 
 def _header(result: DiffResult, about: Sequence[str], every_capture: bool) -> tuple[str, ...]:
     lines = [verdict(result), *step_lines(result), *(f"  {line}" for line in about)]
+    if found := result.memory:
+        whole = "" if found.is_exact else "; a history is not complete, so a peak may have been higher"
+        lines.append(
+            f"  peak memory {peaks_text(found.before_bytes, found.after_bytes)}{whole}; --memory: by line"
+        )
     if result.comparable:
-        lines += [limit_line("gate", result.gate)] if result.gate else []
-        lines += [limit_line("budget", budget) for budget in result.budgets]
+        lines += [limit_line(what, limit) for what, limit in result.limits]
     judged = [row for row in result.rows if row.interval is not None]
     if len(judged) >= _MANY_ROWS and any(row.state in ("faster", "slower") for row in judged):
         lines.append(

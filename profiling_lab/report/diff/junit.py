@@ -6,6 +6,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from profiling_lab.analysis.diff.diff import DiffResult
+from profiling_lab.analysis.diff.memory import MemoryLimit
 from profiling_lab.analysis.diff.verdict import LimitResult
 from profiling_lab.report.diff.text import limit_line, verdict
 from profiling_lab.report.lines.lines import shown_path
@@ -18,10 +19,8 @@ def junit(result: DiffResult, lenient: bool = False) -> str:
     if not result.comparable:
         ElementTree.SubElement(test, "error", message=verdict(result))
     ElementTree.SubElement(test, "system-out").text = verdict(result)
-    limits = [("gate", result.gate), *(("budget", budget) for budget in result.budgets)]
-    for what, judged in limits:
-        if judged:
-            _limit(suite, what, judged, result.comparable, not (lenient and result.enough_steps))
+    for what, judged in result.limits:
+        _limit(suite, what, judged, result.comparable, not (lenient and judged.is_noise))
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors")):
         suite.set(attribute, str(len(list(suite.iter(tag)))))
     suite.set("skipped", str(len(list(suite.iter("skipped")))))
@@ -30,9 +29,15 @@ def junit(result: DiffResult, lenient: bool = False) -> str:
 
 
 def _limit(
-    suite: ElementTree.Element, what: str, judged: LimitResult, comparable: bool, undecided_fails: bool
+    suite: ElementTree.Element,
+    what: str,
+    judged: LimitResult | MemoryLimit,
+    comparable: bool,
+    undecided_fails: bool,
 ) -> None:
-    where = {"file": shown_path(judged.file), "line": str(judged.line)} if judged.file else {}
+    where = {}
+    if isinstance(judged, LimitResult) and judged.file:
+        where = {"file": shown_path(judged.file), "line": str(judged.line)}
     test = ElementTree.SubElement(
         suite, "testcase", {"classname": f"diff.{what}", "name": judged.text, **where}
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.analysis.diff.diff import DiffResult, StepTimes
+from profiling_lab.analysis.diff.memory import MemoryLimit
 from profiling_lab.analysis.diff.noise import MIN_STEPS, Interval
 from profiling_lab.analysis.diff.verdict import LimitResult
 from profiling_lab.report import numbers
@@ -78,8 +79,10 @@ def step_lines(result: DiffResult) -> list[str]:
     return lines
 
 
-def limit_line(what: str, judged: LimitResult) -> str:
-    """`gate +3% (5.3 ms): -49.7 ms, 95 % interval ..: passed`; `what` is 'gate' or 'budget'."""
+def limit_line(what: str, judged: LimitResult | MemoryLimit) -> str:
+    """`gate +3% (5.3 ms): -49.7 ms, 95 % interval ..: passed`; `what`: as in `DiffResult.limits`."""
+    if isinstance(judged, MemoryLimit):
+        return _memory_limit_line(what, judged)
     is_change = what == "gate"
     value = signed_time(judged.value_ns) if is_change else numbers.time(judged.value_ns)
     limit = f" ({numbers.time(judged.limit_ns)})" if judged.text.endswith("%") else ""
@@ -92,6 +95,23 @@ def limit_line(what: str, judged: LimitResult) -> str:
             else ": too few steps"
         )
     return f"{what} {judged.text}{limit}: {value}{found}: {_OUTCOMES[judged.outcome]}{why}"
+
+
+def _memory_limit_line(what: str, judged: MemoryLimit) -> str:
+    limit = f" ({numbers.size(judged.limit_bytes)})" if judged.text.endswith("%") else ""
+    outcome = ": ".join(filter(None, (_OUTCOMES[judged.outcome], judged.why)))
+    return f"{what} {judged.text}{limit}: {signed_size(judged.change_bytes)}: {outcome}"
+
+
+def peaks_text(before_bytes: int, after_bytes: int) -> str:
+    """`12.3 GiB -> 9.8 GiB, -2.5 GiB (-20.3 %)`"""
+    change = after_bytes - before_bytes
+    told = f"{signed_size(change)} ({_percent(change, before_bytes)})" if change else "no change"
+    return f"{numbers.size(before_bytes)} -> {numbers.size(after_bytes)}, {told}"
+
+
+def signed_size(value_bytes: int) -> str:
+    return f"{'+' if value_bytes > 0 else ''}{numbers.size(value_bytes)}"
 
 
 def share_of(part_ns: int, side: StepTimes) -> float | None:

@@ -66,7 +66,8 @@ def test_damaged_tables(seed: int, healthy: Path, tmp_path: Path) -> None:
             lambda: trace.memory(at="100us"),
             trace.memory_growth,
             trace.memory_timeline,
-            lambda: trace.memory_against(healthy),
+            lambda: profiling_lab.diff_memory(healthy, trace),
+            lambda: profiling_lab.diff(healthy, trace),
             lambda: trace.check(["memory_full", "memory_growth", "memory_fragmented", "memory_gradients"]),
         ):
             try:

@@ -84,26 +84,6 @@ def test_growth_names_the_line_that_keeps(trained: MemoryRecording, tmp_path: Pa
         assert trace.memory_growth(limit=1).total_matched == len(table) > 1
 
 
-def test_two_recordings_are_compared_by_function(trained: MemoryRecording, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    with opened(trained, tmp_path) as before:
-        other = MemoryRecording()
-        training(other, 6, zero=True)
-        with opened(other, tmp_path / "other") as after:
-            table = after.memory_against(before)
-            change = other.allocator.peak - trained.allocator.peak
-            assert sum(table["change_bytes"]) == change
-            assert table.facts["after_bytes"] - table.facts["before_bytes"] == change
-            first = table[0]
-            assert (first["line"], first["kind"], first["after_bytes"]) == (40, "kept", 0)
-            assert first["change_bytes"] == -first["before_bytes"] < 0
-            gradients = next(row for row in table.to_dicts() if row["kind"] == "gradients")
-            assert (gradients["before_bytes"], gradients["after_bytes"]) == (0, 8 * MIB)
-            assert f"{change:+,} bytes" in table.header[0]
-            again = after.memory_against(tmp_path / "run.sqlite", limit=2)
-            assert len(again) == 2 and again.to_dicts() == table.to_dicts()[:2]
-
-
 def test_growth_needs_steps(tmp_path: Path) -> None:
     recording = MemoryRecording()
     recording.launch()
