@@ -116,7 +116,7 @@ def judged(
 
 
 def total_is_right(path: Path) -> tuple[float, float]:
-    """Joules of the steps with known energy, and of the counter over the same time, straight from the file."""
+    """Joules of the steps with known energy, and of the counter over the same time, from the file itself."""
     import numpy as np
 
     import profiling_lab
