@@ -17,7 +17,7 @@ from profiling_lab.trace.columns import I32, I64, OperationKind
 def reported(view: View, line: I32, long_ns: float) -> tuple[GapPieces, I64, Mask]:
     """All pieces, the time that each costs, and whether it is reported. `line`: per piece the number of the
     line that the host was in or on its way to. Pauses between two launches are reported from `long_ns` on.
-    Shorter ones are the matter of the rules about kernels, but for lines that launch hardly any: there the
+    Shorter ones are the matter of the rules about kernels, but for lines that launch mostly copies: there the
     pauses are host code. What a wait of the host costs is not part of those.
     """
     pieces = view.gap_pieces

@@ -124,3 +124,6 @@ def test_no_cost_exceeds_what_it_is_charged_to(
             assert finding.cost_ns <= lines_ns[str(finding.place)], finding
         if finding.per_step_ns is not None:
             assert finding.per_step_ns <= longest_step_ns, finding
+        assert 0 <= finding.gain_ns <= span_ns, finding
+        if finding.gain_per_step_ns is not None:
+            assert finding.gain_per_step_ns <= longest_step_ns, finding
