@@ -6,15 +6,16 @@ Matrix multiplications (`f64`, `dgemm`, `d884`), Fourier transforms of cuFFT and
 are recognised by the `double` in their name. GPUs for machine learning compute float64 at a fraction of the
 rate of bfloat16. A matrix multiplication in another precision saves nearly all of its time. The other kernels
 are limited by memory, and half as many bytes save half of it: the cost is their time, for all but matrix
-multiplications half of it. Lines of one function are one finding, at the line that costs most. If the program
-needs double precision, as a simulation may, skip this rule.
+multiplications half of it. A float64 tensor makes float64 of what the function calls with it: functions that
+call each other are one finding, at the line that costs most. If the program needs double precision, as a
+simulation may, skip this rule.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.callers import connected
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little
@@ -27,7 +28,9 @@ PRODUCTS = r"f64f64|(?i:dgemm|_d884|d16816)|gem[mv]\w*<[^>]*\bdouble\b"
 # Many kernels in float32 have parameters in double: only the type of their elements counts.
 OTHERS = (
     r"fft\w*<.*\bdouble2?\b|[dDzZ]2[zZdD]_kernel|"
-    r"(Functor\w*|Op|Ops|kernel|forward|backward)<(c10::complex<)?double\b|lambda\((c10::complex<)?double\b"
+    r"(Functor\w*|Op|Ops|kernel|forward|backward)<(c10::complex<)?double\b|lambda\((c10::complex<)?double\b|"
+    # Compiled by torch when they are first called, for 16 bytes at once: two of float64, four of float32.
+    r"^((l|di|tri|poly)gamma|zeta|i[01]e?|erfcx|log_ndtr|ndtri|\w*bessel)\w*_vectorized2_kernel"
 )
 REMEDY = "convert to float32 where the tensor is made (torch.from_numpy(a).float(), dtype=torch.float32)"
 
@@ -37,18 +40,20 @@ def check(view: View) -> RuleResult:
     products = view.kernels_named(PRODUCTS)
     double = np.flatnonzero(products | view.kernels_named(OTHERS))
     findings = []
-    for _, mine in grouped(double, view.function_of_line[view.operation_place[double]]):
+    for mine in connected(view, double):
         total_ns = int(duration[mine].sum())
         if total_ns < view[SHARE] * view.gpu_ns:
             continue
         of_products = mine[products[mine]]
-        lines = len(np.unique(view.operation_place[mine]))
+        lines = np.unique(view.operation_place[mine])
+        functions = len(np.unique(view.function_of_line[lines]))
+        of = "one function" if functions == 1 else f"{functions} functions that call each other"
         backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
         products_ns = gpu_time(view, of_products) if len(of_products) else 0
         findings.append(
             view.finding(
                 f"{len(mine):,} kernels in float64, {len(of_products):,} of them matrix multiplications"
-                f"{f', at {lines} lines of one function' if lines > 1 else ''}, take {ms(total_ns)}, "
+                f"{f', at {len(lines)} lines of {of},' if len(lines) > 1 else ''} take {ms(total_ns)}, "
                 f"{percent(total_ns / view.gpu_ns)} of the GPU time"
                 f"{', forward and backward' if backward else ''}",
                 cost_ns=(gpu_time(view, mine) + products_ns) // 2,

@@ -4,7 +4,9 @@
 Casts are recognised by the kernel's name, or by the operator `aten::_to_copy` around its launch. Under
 torch.autocast each step casts the weights: every program in mixed precision has casts, so the severity is at
 most medium. Lines of one function are one finding, at the line that costs most. The cost is all of their
-time. A remedy saves about half of it: some casts remain, and a fused one still reads and writes.
+time. A remedy saves about half of it: some casts remain, and a fused one still reads and writes. Where
+nothing is trained (our recorder saw no backward) the weights never change: cast once before the loop, they
+save all of it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from profiling_lab.rules.kernel_families import KNOWN, names_tell_little, rearra
 from profiling_lab.rules.layout_copies import by_function
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
+from profiling_lab.trace.attribution import Phase
 
 SHARE = Threshold("share", "casts in one function", 0.03, "of the GPU time, from", "ours: as layout_copies")
 REMEDY = (
@@ -24,8 +27,15 @@ REMEDY = (
 
 def check(view: View) -> RuleResult:
     _, casts = rearranging(view)
-    found = by_function(view, casts, view[SHARE], "kernels only cast to another dtype", REMEDY)
+    wins_frac = None if _may_train(view) else 1.0
+    found = by_function(view, casts, view[SHARE], "kernels only cast to another dtype", REMEDY, wins_frac)
     return found or names_tell_little(view) or ()
+
+
+def _may_train(view: View) -> bool:
+    trace = view.trace.whole  # backward may lie outside of the window
+    sees_backward = trace.recorder_facts.get("autograd_link") == "on"
+    return not sees_backward or bool((trace.attribution.phase == Phase.BACKWARD).any())
 
 
 RULE = Rule(

@@ -74,6 +74,8 @@ class Finding:
     """the expected saving: a fraction of the cost (Rule.wins_frac)"""
     gain_per_step_ns: int | None = None
     """the expected saving per step"""
+    wins_frac: float | None = None
+    """the fraction of the cost that is saved here, if the rule knows; else Rule.wins_frac"""
     once: bool = False
     """all of the cost is in one of many steps"""
     effects: tuple[Finding, ...] = ()

@@ -21,6 +21,8 @@ from profiling_lab.rules.rule import Rule, Time
 
 EXPLAINED_FRAC = 0.4
 """a symptom is explained if its causes would save at least this fraction of its cost"""
+RIGHT_WITHIN = 1.5
+"""gains are estimates: two that differ by less than this factor may be equal"""
 HOST_WORK = WORDS[Cause.HOST_CODE]
 
 
@@ -46,12 +48,13 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
     told = [
         replace(cause, effects=(*cause.effects, *effects.get(i, ()))) for i, cause in enumerate(causes)
     ] + _most_specific(alone, rules)
-    # Symptoms, and what happened once, come after the causes that save something.
+    # Symptoms, and what happened once, come after the causes that save something. Gains are right within a
+    # factor: of two that differ by less, the one whose cause is specific tells more.
     return sorted(
         told,
         key=lambda finding: (
             rules[finding.rule].symptom or finding.severity == "low" or finding.once,
-            -finding.gain_ns,
+            -finding.gain_ns / (RIGHT_WITHIN if rules[finding.rule].generic else 1),
             finding.rule,
         ),
     )

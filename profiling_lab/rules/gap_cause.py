@@ -8,7 +8,8 @@ shows all of them. A long piece of plain code gets the line at which most sample
 takes samples), else the next line that launched something.
 
 Not listed: the pause between queued operations, launch latency, and short pauses between two launches.
-`tiny_kernels` and `bound` report those.
+`tiny_kernels` and `bound` report those. At lines that launch mostly copies within the GPU, as a deep copy of
+a model does, no other rule reports them: there all of it is host code.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from profiling_lab.analysis.gaps.host_lines import host_lines
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, RuleResult, Threshold, ms, percent
+from profiling_lab.rules.gap_pieces import reported
 from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES, WORDS
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -38,13 +40,10 @@ LONG = Threshold(
 
 def check(view: View) -> RuleResult:
     pieces = view.gap_pieces
-    idle_ns = pieces.end_ns - pieces.start_ns
-    if not idle_ns.sum():
+    if not (pieces.end_ns > pieces.start_ns).any():
         return ()
-    told = np.isin(pieces.cause, [int(cause) for cause in REMEDIES])
-    told &= pieces.device < len(view.devices)  # a window may hold a device that does nothing in it
-    told &= ~np.isin(pieces.cause, ENDED_BY_A_LAUNCH) | (idle_ns >= view[LONG])
     line_before, line_after = view.place_of_stack(pieces.after), view.place_of_stack(pieces.stack)
+    pieces, idle_ns, told = reported(view, line_after, view[LONG])
     groups = dict(grouped(np.flatnonzero(told), groups_by_line(pieces, line_before, line_after)[told]))
     least_ns = 0.1 * view[SHARE] * view.span_ns
     worth = {key: rows for key, rows in groups.items() if idle_ns[rows].sum() >= least_ns}

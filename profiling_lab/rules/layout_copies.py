@@ -41,7 +41,9 @@ def check(view: View) -> RuleResult:
     return findings or names_tell_little(view) or ()
 
 
-def by_function(view: View, counted: Mask, least_frac: float, what: str, remedy: str) -> list[Finding]:
+def by_function(
+    view: View, counted: Mask, least_frac: float, what: str, remedy: str, wins_frac: float | None = None
+) -> list[Finding]:
     """One finding for each function in which such kernels take at least `least_frac` of the GPU time."""
     duration, findings = view.operations.duration_ns, []
     rows = np.flatnonzero(counted)
@@ -63,6 +65,7 @@ def by_function(view: View, counted: Mask, least_frac: float, what: str, remedy:
                 weight=duration[mine],
                 remedy=remedy,
                 confidence="medium",
+                wins_frac=wins_frac,
             )
         )
     return findings

@@ -79,13 +79,14 @@ def run(
 
 
 def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
-    gain_ns = round(rule.wins_frac * finding.cost_ns)
+    frac = rule.wins_frac if finding.wins_frac is None else finding.wins_frac
+    gain_ns = round(frac * finding.cost_ns)
     return replace(
         finding,
         rule=rule.name,
         cause=finding.cause or rule.name,
         gain_ns=gain_ns,
-        gain_per_step_ns=None if finding.per_step_ns is None else round(rule.wins_frac * finding.per_step_ns),
+        gain_per_step_ns=None if finding.per_step_ns is None else round(frac * finding.per_step_ns),
         severity=_lower(
             min(_severity(gain_ns, span_ns), rule.severity_at_least, key=list(SEVERITIES).index),
             _most(rule, finding.once),

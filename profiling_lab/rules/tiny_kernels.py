@@ -92,4 +92,5 @@ RULE = Rule(
     __doc__ or "",
     time=Time.IDLE,
     generic=True,
+    wins_frac=0.7,
 )

@@ -279,12 +279,12 @@ class View(LineNumbers):
         idle_ns = pieces.end_ns - pieces.start_ns
         short = np.isin(pieces.cause, _LAUNCHING) & (idle_ns < LONG_LAUNCH_NS) & (pieces.stack > 0)
         place = np.where(short, self.place_of_stack(pieces.stack), -1)
-        left_ns = idle_ns * self._left_without_waits(pieces)
+        left_ns = idle_ns * self.left_without_waits(pieces)
         return np.bincount(place[place >= 0], weights=left_ns[place >= 0], minlength=self.lines).astype(
             np.int64
         )
 
-    def _left_without_waits(self, pieces: GapPieces) -> npt.NDArray[np.float64]:
+    def left_without_waits(self, pieces: GapPieces) -> npt.NDArray[np.float64]:
         """Per piece of idle time the fraction of it that would remain if the host waited for nothing."""
         left = np.ones(len(pieces.start_ns))
         for process, (_, costs) in self._waits.items():
@@ -394,6 +394,7 @@ class View(LineNumbers):
         confidence: Confidence = "high",
         cause: str = "",
         once: bool = False,
+        wins_frac: float | None = None,
     ) -> Finding:
         """A finding whose events are `rows` of a table of the trace, with the `weight` of each."""
         return Finding(
@@ -407,6 +408,7 @@ class View(LineNumbers):
             confidence=confidence,
             cause=cause,
             once=once,
+            wins_frac=wins_frac,
             per_step_ns=self._per_step_ns(cost_ns, table, rows, weight),
             gpu_ns_by_line=self._gpu_ns_by_line(rows) if table == "operations" else (),
         )

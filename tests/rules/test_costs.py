@@ -19,7 +19,7 @@ from profiling_lab.trace import Trace
 LINES = tuple(f"/app/train.py:{line} step" for line in (3, 5, 8))
 KERNELS = (
     "k", "gemm", "volta_sgemm_64x64_nt", "elementwise_kernel<copy_kernel>", "ncclDevKernel_AllReduce",
-    "cudnn_convolve", "flash_fwd_kernel",
+    "cudnn_convolve", "flash_fwd_kernel", "indexing_backward_kernel", "CUDAFunctor_add<double>",
 )  # fmt: skip
 WAITS = ("cudaStreamSynchronize_v3020", "cudaDeviceSynchronize_v3020", "cudaMalloc_v3020", "cudaFree_v3020")
 COPY_APIS = ("cudaMemcpyAsync_v3020", "cudaMemcpy_v3020")
@@ -87,7 +87,7 @@ def longest_step(view: View) -> int:
 
 GPU_TIME = {
     "dominant_kernel", "dominant_line", "tensor_cores", "slow_convolution", "memory_bound", "layout_copies",
-    "dtype_casts", "double_precision", "recompute", "kernel_variability",
+    "dtype_casts", "double_precision", "recompute", "kernel_variability", "slow_scatter",
 }  # fmt: skip
 IDLE = {"low_utilisation", "gpu_gaps", "gap_cause", "sync_calls", "implicit_sync", "short_runs", "dataloader"}
 
@@ -124,3 +124,6 @@ def test_no_cost_exceeds_what_it_is_charged_to(
             assert finding.cost_ns <= lines_ns[str(finding.place)], finding
         if finding.per_step_ns is not None:
             assert finding.per_step_ns <= longest_step_ns, finding
+        assert 0 <= finding.gain_ns <= span_ns, finding
+        if finding.gain_per_step_ns is not None:
+            assert finding.gain_per_step_ns <= longest_step_ns, finding

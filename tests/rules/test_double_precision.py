@@ -58,6 +58,38 @@ def test_half_of_what_memory_limits_can_be_saved(judge: Judge, kernel: str) -> N
     assert "2 kernels in float64, 1 of them matrix multiplications" in finding.what
 
 
+def test_functions_that_call_each_other_are_one_finding(judge: Judge) -> None:
+    """A float64 tensor that a model gets makes float64 of what its parts compute with it."""
+    builder, model = TraceBuilder(), "/app/train.py:3 main > /app/model.py:7 Net.forward"
+    builder.launch(DOUBLE[0], 50_000, stack=model).launch(SINGLE, 50_000, stack="/app/train.py:3 main")
+    builder.launch(DOUBLE[0], 60_000, stack=f"{model} > /app/parts.py:5 Part.forward > /app/loss.py:6 deep")
+    builder.launch(DOUBLE[0], 70_000, stack=f"{model} > /app/parts.py:9 Other.forward")
+    builder.launch(DOUBLE[0], 80_000, stack="/app/train.py:3 main > /app/metric.py:4 measure")
+    net, metric = sorted(judge(RULE, builder), key=lambda finding: -finding.cost_ns)
+    assert net.cost_ns == 180_000 and net.events == 3 and net.place.line == 9
+    assert "at 3 lines of 3 functions that call each other, take" in net.what
+    assert metric.cost_ns == 80_000 and metric.place.line == 4, "main itself has no float64"
+
+
+def test_a_function_called_from_two_joins_them(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for caller in ("model.py:7 forward", "metric.py:4 measure"):
+        builder.launch(DOUBLE[0], 50_000, stack=f"/app/{caller}")
+        builder.launch(DOUBLE[0], 60_000, stack=f"/app/{caller} > /app/loss.py:6 log_prob")
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == 220_000 and "3 functions that call each other" in finding.what
+
+
+@pytest.mark.parametrize("name", ["lgamma_kernel", "digamma", "polygamma", "i0e", "modified_bessel_i0"])
+@pytest.mark.parametrize(("width", "cost_ns"), [(2, 25_000), (4, 0)])
+def test_special_functions_compiled_for_two_numbers_at_once(
+    judge: Judge, name: str, width: int, cost_ns: int
+) -> None:
+    """Their names have no type: 16 bytes are two numbers of float64 or four of float32."""
+    found = judge(RULE, products(f"{name}_vectorized{width}_kernel", SINGLE, "elementwise_kernel"))
+    assert sum(finding.cost_ns for finding in found) == cost_ns
+
+
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -48,6 +48,22 @@ def test_an_operator_says_what_its_kernel_does_not(judge: Judge, operator: str, 
     assert bool(judge(RULE, builder)) == cast
 
 
+def test_all_of_it_is_saved_where_nothing_is_trained(judge: Judge) -> None:
+    """The weights of a program without backward do not change, so that one cast of each is enough."""
+
+    def saved(builder: TraceBuilder, sees_backward: bool = True) -> float | None:
+        if sees_backward:
+            builder.row("PYREC_META", name="autograd_link", value="on")
+        (finding,) = judge(RULE, builder)
+        return finding.wins_frac
+
+    assert saved(program(CAST, 25_000)) == 1.0
+    assert saved(program(CAST, 25_000), sees_backward=False) is None, "it may have trained"
+    training = program(CAST, 25_000).launch(GEMM, 9_000, stack="/app/model.py:1 f", peek=1)
+    training.launch(GEMM, 9_000, node=0, node_name="MmBackward0", thread=2, peek=0)
+    assert saved(training) is None
+
+
 def test_silent_where_little_is_cast(judge: Judge) -> None:
     assert judge(RULE, program(CAST, 2_000)) == ()
 

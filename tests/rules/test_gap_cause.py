@@ -72,6 +72,46 @@ def test_silent_for_short_pauses_from_launch_to_launch(judge: Judge) -> None:
     assert judge(RULE, host_bound(200_000)) == [], "tiny_kernels and bound tell of those"
 
 
+COPYING = "/app/train.py:5 main > /app/old.py:54 OldPolicy.keep"
+
+
+def copying(kind: str, kernels: int = 0, wait: str = "") -> TraceBuilder:
+    """Many short copies, as a deep copy of a model makes them, and a few kernels at the same line."""
+    builder = TraceBuilder().launch("k", 100_000, stack=STEP)
+    builder.gap(100_000)
+    for number in range(30):
+        if wait:
+            builder.launch("long", 500_000, stack=STEP).call(wait, call_ns=495_000, stack=STEP).gap(490_000)
+        builder.gap(50_000)
+        if number < kernels:
+            builder.launch("fill", 2_000, stack=COPYING)
+        else:
+            builder.call("cudaGetDevice_v3020", call_ns=20_000, stack=COPYING).gap(15_000)
+            builder.copy(kind, 2_000, stack=COPYING)
+    return builder
+
+
+def test_fires_for_short_pauses_at_a_line_that_only_copies(judge: Judge) -> None:
+    """No rule about kernels reports them: a deep copy in each step costs what its host code takes."""
+    (finding,) = judge(RULE, copying("DtoD"))
+    assert finding.cause == "host_work" and (finding.place.file, finding.place.line) == ("/app/old.py", 54)
+    assert finding.cost_ns == pytest.approx(30 * 73_000, rel=0.02), "with what the calls took"
+    assert finding.events >= 29
+
+
+def test_silent_for_short_pauses_before_kernels_and_copies_over_the_bus(judge: Judge) -> None:
+    assert judge(RULE, copying("HtoD")) == [], "pageable_copy and its like tell of those"
+    assert judge(RULE, copying("DtoD", kernels=15)) == [], "tiny_kernels tells of those"
+    assert judge(RULE, copying("DtoD", kernels=14))
+
+
+def test_short_pauses_are_charged_without_what_a_wait_costs(judge: Judge) -> None:
+    """Without the wait the host would be ahead: nothing of the pause would remain."""
+    assert judge(RULE, copying("DtoD", wait="cudaDeviceSynchronize_v3020")) == []
+    (finding,) = judge(RULE, copying("DtoD", wait="cudaGetDevice_v3020"))
+    assert finding.cost_ns > 30 * 40_000
+
+
 def test_silent_for_the_latency_of_launches(judge: Judge) -> None:
     builder = TraceBuilder()
     for i in range(20):

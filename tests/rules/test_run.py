@@ -44,6 +44,14 @@ def path(tmp_path: Path) -> Path:
     return TraceBuilder().launch("k", 1000).write(tmp_path / "run.sqlite")
 
 
+def test_a_finding_may_know_what_it_saves_better_than_its_rule(path: Path) -> None:
+    usual, better = finding(100), replace(finding(80), per_step_ns=20, wins_frac=1.0)
+    rule = Rule("casts", "?", (), lambda view: [usual, better], wins_frac=0.5)
+    with Trace.open(path) as trace:
+        found = run(trace, (rule,)).findings
+    assert [(f.cost_ns, f.gain_ns, f.gain_per_step_ns) for f in found] == [(80, 80, 20), (100, 50, None)]
+
+
 def test_three_answers(path: Path) -> None:
     some = (
         Rule("cheap", "?", (), lambda view: [finding(1), finding(5)]),

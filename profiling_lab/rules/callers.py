@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of functions that call each other: what one passes to the next has one cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64
+
+
+def connected(view: View, rows: I64) -> Iterator[I64]:
+    """These operations in groups: those of one function, and of the functions among them that call it."""
+    of_row = view.function_of_line[view.operation_place[rows]]
+    parts = {int(function): rows[mine] for function, mine in grouped(np.arange(len(rows)), of_row)}
+    root = {function: function for function in parts}
+    for function, mine in parts.items():
+        for caller in _functions_around(view, mine) & set(parts):
+            one, other = root[function], root[caller]
+            root |= {each: other for each, now in root.items() if now == one}
+    for first in sorted(set(root.values())):
+        yield np.sort(np.concatenate([parts[each] for each, now in root.items() if now == first]))
+
+
+def _functions_around(view: View, rows: I64) -> set[int]:
+    """The functions of your code in which these operations were launched, at any depth."""
+    stacks, found = view.trace.stacks, set[int]()
+    own_row = stacks.own_rows(view.ownership)
+    row = np.unique(own_row[view.attribution.stack[rows]])
+    while len(row := row[row > 0]):
+        found.update(view.function_of_line[view.place_of_stack(row)].tolist())
+        row = np.unique(own_row[stacks.parent[row]])
+    return found
