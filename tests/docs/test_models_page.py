@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from forked import outcomes
+from docs.forked import outcomes
 from package_root import PACKAGE_ROOT
 from tiny_models import MODELS
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from forked import outcomes
+from docs.forked import outcomes
 
 from profiling_lab import utils
 

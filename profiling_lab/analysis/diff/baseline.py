@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from profiling_lab.analysis.diff.measure import Capture, LineInPhase, Origin
-from profiling_lab.analysis.memory.held import Held
+from profiling_lab.analysis.memory.held import PeakMemory
 from profiling_lab.errors import UnreadableInputError, UsageError
 from profiling_lab.trace.columns import I64
 
@@ -38,7 +38,7 @@ class _Kept:
     devices: int
     of_steps: int
     """how many steps the recording has"""
-    memory: Held | None = None
+    memory: PeakMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)

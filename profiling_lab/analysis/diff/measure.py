@@ -15,7 +15,7 @@ from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import gap_pieces
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines import own_frames
-from profiling_lab.analysis.memory.held import Held, held_if_recorded
+from profiling_lab.analysis.memory.held import PeakMemory, held_if_recorded
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, OperationKind, combined, dense
 from profiling_lab.trace.facts import TraceInfo
@@ -97,7 +97,7 @@ class Capture:
     """that worked in any step"""
     source: dict[tuple[str, int], str] = field(default_factory=dict)
     """by file and line the text of lines of `places`, as far as the recording has it"""
-    memory: Held | None = None
+    memory: PeakMemory | None = None
     """of the whole recording; None if it holds no memory"""
 
     def __len__(self) -> int:

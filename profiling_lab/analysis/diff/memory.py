@@ -12,7 +12,7 @@ from profiling_lab.analysis.diff.guard import CHECKS
 from profiling_lab.analysis.diff.measure import Capture
 from profiling_lab.analysis.diff.verdict import Limit, Outcome, parse_memory_limit
 from profiling_lab.analysis.memory.devices import HOW, Place
-from profiling_lab.analysis.memory.held import Held, HeldPart, held
+from profiling_lab.analysis.memory.held import PeakMemory, PeakPart, held
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
@@ -65,9 +65,9 @@ class MemoryDiff:
 
     rows: tuple[MemoryRow, ...]
     by: By
-    before: tuple[Held, ...]
+    before: tuple[PeakMemory, ...]
     """of every recording, the highest first"""
-    after: tuple[Held, ...]
+    after: tuple[PeakMemory, ...]
     gate: MemoryLimit | None
 
     @property
@@ -113,7 +113,7 @@ def diff_memory(
     return compare_memory(theirs, ours, by, limit, allow)
 
 
-def _held(recording: Trace | Capture, own: tuple[str, ...]) -> Held:
+def _held(recording: Trace | Capture, own: tuple[str, ...]) -> PeakMemory:
     if not isinstance(recording, Trace):
         return of_capture(recording)
     if recording.window is not None:
@@ -124,7 +124,7 @@ def _held(recording: Trace | Capture, own: tuple[str, ...]) -> Held:
     return held(recording, own)
 
 
-def of_capture(capture: Capture) -> Held:
+def of_capture(capture: Capture) -> PeakMemory:
     """Raises NotEnoughDataError if it has none."""
     if capture.memory is None:
         name = capture.origin.saved or capture.origin.path
@@ -133,8 +133,8 @@ def of_capture(capture: Capture) -> Held:
 
 
 def compare_memory(
-    before: Sequence[Held],
-    after: Sequence[Held],
+    before: Sequence[PeakMemory],
+    after: Sequence[PeakMemory],
     by: By = "line",
     limit: Limit | None = None,
     allow: Sequence[str] = (),
@@ -149,7 +149,7 @@ def compare_memory(
     )
 
 
-def _rows(before: Held, after: Held, by: By) -> tuple[MemoryRow, ...]:
+def _rows(before: PeakMemory, after: PeakMemory, by: By) -> tuple[MemoryRow, ...]:
     rows: dict[tuple[object, ...], MemoryRow] = {}
     for part, line_before, is_removed in _aligned(before.parts, after.parts):
         key = (*_identity(part.place, by), part.place.phase, part.kind, is_removed and by == "line")
@@ -175,7 +175,7 @@ def _identity(place: Place, by: By) -> tuple[object, ...]:
     return (place.frame.file, place.frame.line)
 
 
-def _key(part: HeldPart, by: By, is_removed: bool = False) -> str:
+def _key(part: PeakPart, by: By, is_removed: bool = False) -> str:
     frame = part.place.frame
     if frame is None:
         where = part.place.reason
@@ -185,8 +185,8 @@ def _key(part: HeldPart, by: By, is_removed: bool = False) -> str:
 
 
 def _aligned(
-    before: tuple[HeldPart, ...], after: tuple[HeldPart, ...]
-) -> Iterator[tuple[HeldPart, int, bool]]:
+    before: tuple[PeakPart, ...], after: tuple[PeakPart, ...]
+) -> Iterator[tuple[PeakPart, int, bool]]:
     """The parts of the side before with the files and lines of the side after; the number that a line had
     if it moved, else 0; and whether its number is another line's now.
     """
@@ -212,18 +212,18 @@ def _line(frame: Frame) -> Line:
     return frame.file, frame.function.rpartition(".")[2], frame.line
 
 
-def _files(parts: Iterable[HeldPart]) -> set[str]:
+def _files(parts: Iterable[PeakPart]) -> set[str]:
     return {part.place.frame.file for part in parts if part.place.frame}
 
 
-def _in_file(part: HeldPart, files: dict[str, str]) -> HeldPart:
+def _in_file(part: PeakPart, files: dict[str, str]) -> PeakPart:
     frame = part.place.frame
     if frame is None or frame.file not in files:
         return part
     return replace(part, place=replace(part.place, frame=replace(frame, file=files[frame.file])))
 
 
-def _signatures(parts: Iterable[HeldPart], by_text: bool) -> dict[Line, Signature]:
+def _signatures(parts: Iterable[PeakPart], by_text: bool) -> dict[Line, Signature]:
     """A line is known by its text, where both sides have texts, else by what it allocates."""
     found: dict[Line, set[tuple[str, str]]] = {}
     for part in parts:
@@ -234,7 +234,7 @@ def _signatures(parts: Iterable[HeldPart], by_text: bool) -> dict[Line, Signatur
 
 
 def _judged(
-    limit: Limit, before: tuple[Held, ...], after: tuple[Held, ...], other_gpus_allowed: bool
+    limit: Limit, before: tuple[PeakMemory, ...], after: tuple[PeakMemory, ...], other_gpus_allowed: bool
 ) -> MemoryLimit:
     """Neither all GPUs together nor the fullest of them may grow by more: a sum hides one of many."""
     counts = [{len(each.peaks) for each in side} for side in (before, after)]

@@ -12,7 +12,7 @@ from profiling_lab.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPart:
+class PeakPart:
     """What was alive at the peak from one line, in one phase, of one kind; summed over the GPUs."""
 
     place: Place
@@ -23,21 +23,21 @@ class HeldPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PeakMemory:
     """The peak of every GPU of every process, each at its own moment. The parts sum to the peaks."""
 
     path: str
     peaks: tuple[int, ...]
     is_exact: bool
     """False: a history is not complete, and torch's own count does not confirm its peak"""
-    parts: tuple[HeldPart, ...]
+    parts: tuple[PeakPart, ...]
 
     @property
     def peak_bytes(self) -> int:
         return sum(self.peaks)
 
 
-def held(trace: Trace, own: tuple[str, ...] = ()) -> Held:
+def held(trace: Trace, own: tuple[str, ...] = ()) -> PeakMemory:
     """Of the whole recording, also of a part of it: what is alive in a step was often made before it.
 
     Raises NotEnoughDataError if the trace has no history of the allocator.
@@ -49,15 +49,15 @@ def held(trace: Trace, own: tuple[str, ...] = ()) -> Held:
             key = (part.place, part.kind)
             sums[key] = sums.get(key, 0) + part.bytes
     texts = trace.source_texts
-    return Held(
+    return PeakMemory(
         path=str(trace.path),
         peaks=tuple(device.peak_bytes for device in found.devices),
         is_exact=all(device.is_complete or device.agrees is True for device in found.devices),
-        parts=tuple(HeldPart(place, kind, size, _text(texts, place)) for (place, kind), size in sums.items()),
+        parts=tuple(PeakPart(place, kind, size, _text(texts, place)) for (place, kind), size in sums.items()),
     )
 
 
-def held_if_recorded(trace: Trace, own: tuple[str, ...] = ()) -> Held | None:
+def held_if_recorded(trace: Trace, own: tuple[str, ...] = ()) -> PeakMemory | None:
     try:
         return held(trace, own)
     except NotEnoughDataError:

@@ -10,7 +10,7 @@ from typing import Any
 
 from profiling_lab.analysis.diff.memory import MemoryDiff, MemoryRow
 from profiling_lab.analysis.memory.devices import Place
-from profiling_lab.analysis.memory.held import Held
+from profiling_lab.analysis.memory.held import PeakMemory
 from profiling_lab.report import numbers
 from profiling_lab.report.diff.text import limit_line, peaks_text, signed_size
 from profiling_lab.report.fields import Field, table_of
@@ -51,7 +51,7 @@ def memory_data(result: MemoryDiff) -> dict[str, Any]:
     }
 
 
-def _sides(result: MemoryDiff) -> tuple[tuple[str, tuple[Held, ...]], ...]:
+def _sides(result: MemoryDiff) -> tuple[tuple[str, tuple[PeakMemory, ...]], ...]:
     return ("before", result.before), ("after", result.after)
 
 
@@ -103,7 +103,7 @@ def _header(result: MemoryDiff) -> list[str]:
     return lines
 
 
-def _side(side: str, held: tuple[Held, ...]) -> list[str]:
+def _side(side: str, held: tuple[PeakMemory, ...]) -> list[str]:
     first = held[0]
     gpus = ""
     if len(first.peaks) > 1:

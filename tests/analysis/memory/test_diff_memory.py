@@ -14,17 +14,17 @@ import profiling_lab
 from profiling_lab.analysis.diff.memory import MemoryDiff, compare_memory
 from profiling_lab.analysis.diff.verdict import parse_memory_limit
 from profiling_lab.analysis.memory.devices import Place
-from profiling_lab.analysis.memory.held import Held, HeldPart
+from profiling_lab.analysis.memory.held import PeakMemory, PeakPart
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace.stacks import Frame
 
 
-def part(line: int, size: int, kind: str = "kept", text: str = "", file: str = "/a/model.py") -> HeldPart:
-    return HeldPart(Place(Frame("f", file, line), "forward", ""), kind, size, text)
+def part(line: int, size: int, kind: str = "kept", text: str = "", file: str = "/a/model.py") -> PeakPart:
+    return PeakPart(Place(Frame("f", file, line), "forward", ""), kind, size, text)
 
 
-def held(*parts: HeldPart, peaks: tuple[int, ...] = (), is_exact: bool = True) -> Held:
-    return Held("run.sqlite", peaks or (sum(each.bytes for each in parts),), is_exact, parts)
+def held(*parts: PeakPart, peaks: tuple[int, ...] = (), is_exact: bool = True) -> PeakMemory:
+    return PeakMemory("run.sqlite", peaks or (sum(each.bytes for each in parts),), is_exact, parts)
 
 
 def rows(result: MemoryDiff) -> list[tuple[int | None, int, str, int, int]]:
@@ -131,7 +131,7 @@ def test_folders_may_differ_and_classes_need_not_be_known() -> None:
 
 
 def test_what_has_no_line_is_a_row_of_its_own() -> None:
-    nowhere = HeldPart(Place(None, "backward", "no Python frames"), "gradients", 50, "")
+    nowhere = PeakPart(Place(None, "backward", "no Python frames"), "gradients", 50, "")
     other = dataclasses.replace(nowhere, place=Place(None, "backward", "older"), bytes=3)
     for by in ("line", "function"):
         result = compare_memory([held(part(30, 10), nowhere)], [held(part(30, 10), nowhere, other)], by)
@@ -147,13 +147,13 @@ def test_by_function_lines_are_summed() -> None:
 GIB = 1 << 30
 
 
-def gate(limit: str, before: list[Held], after: list[Held], *allow: str) -> tuple[str, bool]:
+def gate(limit: str, before: list[PeakMemory], after: list[PeakMemory], *allow: str) -> tuple[str, bool]:
     found = compare_memory(before, after, limit=parse_memory_limit(limit), allow=allow).gate
     assert found is not None and bool(found.why) == (found.outcome == "undecided")
     return found.outcome, found.is_noise
 
 
-def of(*peaks: int, is_exact: bool = True) -> Held:
+def of(*peaks: int, is_exact: bool = True) -> PeakMemory:
     return held(part(1, sum(peaks)), peaks=peaks, is_exact=is_exact)
 
 
@@ -191,7 +191,9 @@ def test_gate_over_several_gpus() -> None:
         (of(100), of(150, is_exact=False), "fail"),
     ],
 )
-def test_a_peak_that_may_have_been_higher_claims_nothing(before: Held, after: Held, outcome: str) -> None:
+def test_a_peak_that_may_have_been_higher_claims_nothing(
+    before: PeakMemory, after: PeakMemory, outcome: str
+) -> None:
     assert gate("5%", [before], [after]) == (outcome, False)
 
 
