@@ -74,3 +74,14 @@ def test_damaged_tables(seed: int, healthy: Path, tmp_path: Path) -> None:
                 str(ask())
             except LabError as error:
                 assert "\n" not in str(error)
+
+
+def test_without_the_tables_of_stacks_no_allocation_has_a_line(healthy: Path, tmp_path: Path) -> None:
+    """The trace then has other stacks, or none: numbers of the recorder's mean nothing in it."""
+    for table in ("PYREC_LAUNCH", "PYREC_STACK"):
+        path = shutil.copy(healthy, tmp_path / f"{table}.sqlite")
+        with sqlite3.connect(path) as file:
+            file.execute(f"DROP TABLE IF EXISTS {table}")
+        with profiling_lab.open(path) as trace, profiling_lab.open(healthy) as whole:
+            table_of = trace.memory()
+            assert not any(table_of["line"]) and sum(table_of["bytes"]) == sum(whole.memory()["bytes"])

@@ -20,7 +20,7 @@ from profiling_lab.trace.memory_history import (
     UsedBlocks,
     sane_sizes,
 )
-from profiling_lab.trace.nsys.recorder_stacks import stack_rows
+from profiling_lab.trace.nsys.recorder_stacks import has_recorder_stacks, stack_rows
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import Registry, process_part
 
@@ -61,7 +61,7 @@ def read_memory_history(file: SqliteFile, processes: Registry) -> tuple[MemoryHi
         {"globalPid": 0, "deviceId": 0, "address": 0, "bytes": 0, "requestedBytes": 0, "isAllocated": 0},
     )  # fmt: skip
     tensors = _tensors(file)
-    stack = stack_rows(file)(events["stackId"]) if file.columns("PYREC_STACK") else events["stackId"] * 0
+    stack = stack_rows(file)(events["stackId"]) if has_recorder_stacks(file) else events["stackId"] * 0
     known_action = (events["action"] >= 0) & (events["action"] < len(Action))
     process = processes.number(process_part(devices["globalPid"]))
     out = []
