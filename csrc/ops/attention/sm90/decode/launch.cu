@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include "ops/attention/plan.cuh"
 #include "ops/attention/sm90/decode/kernel.cuh"
 #include "ops/attention/sm90/launch.h"
@@ -40,12 +42,15 @@ int64_t resident_clusters(int blocks) {
   return cuda::clusters_on_device(kernel, blocks, Config::kThreads, Config::kSmemBytes, caches[slot]);
 }
 
-// Blocks for each key head: 1, 2, 4 ... Some hundred blocks take all of the memory's bandwidth, and more of them
-// only wait for it. What a block does besides its tiles (start, sums, the cluster's two barriers) takes about as
-// long as six tiles of a warp.
+// So many blocks take all of the memory's bandwidth, and more of them only wait for it. Reading through a table of
+// pages takes longer, and the sequences of a cache have different lengths: the longest ones end alone.
+template <class Keys>
+constexpr double kSaturating = std::is_same_v<Keys, KeyCache> ? 160 : 96;
+
+// Blocks for each key head: 1, 2, 4 ... What a block does besides its tiles (start, sums, the cluster's two
+// barriers) takes about as long as six tiles of a warp, and a third of a tile more for each block of the cluster.
 template <class Config, class Keys>
 int blocks_per_head(const Problem& p, int64_t keys) {
-  constexpr double kSaturating = 96;
   const int64_t clusters = int64_t{p.batch} * p.kv_heads * row_tiles(p);
   if (p.window_left >= 0 && p.window_right >= 0)
     keys = cuda::smaller(keys, p.q_len + p.window_left + p.window_right);
@@ -55,7 +60,8 @@ int blocks_per_head(const Problem& p, int64_t keys) {
     const int64_t resident = resident_clusters<Config, Keys>(blocks);
     const int64_t tiles = cuda::ceil_div<int64_t>(keys, int64_t{Config::kKeys} * Config::kWarps * blocks);
     const double running = static_cast<double>(cuda::smaller(clusters, resident) * blocks);
-    const double round = static_cast<double>(tiles) * cuda::larger(1.0, running / kSaturating) + 6;
+    const double round =
+        static_cast<double>(tiles) * cuda::larger(1.0, running / kSaturating<Keys>) + 6 + 0.35 * blocks;
     const double cost = static_cast<double>(cuda::ceil_div(clusters, resident)) * round;
     if (cost < 0.99 * least) best = blocks, least = cost;
     if (tiles <= 1) break;
