@@ -2,10 +2,10 @@
 """Python scripts, each in a fork of one process that has imported torch: importing it takes longer than most
 of them, and they are many.
 
-A script runs as `python script` does, from its own `__main__` to its handlers of atexit. But torch was imported
+A script runs as `python script` does, from its own `__main__` to its handlers of atexit. But torch was there
 before it began, the outermost frame is that of this module's program, OMP_NUM_THREADS is as in the tests, and
-the interpreter is not taken down, which takes 0.3 s. What is about importing torch, about the start or the end
-of a process or about its outermost frames needs a process of its own.
+the interpreter is not taken down, which takes 0.3 s. What is about importing torch, about the start or end of
+a process or about its outermost frames needs a process of its own.
 """
 
 from __future__ import annotations
