@@ -35,13 +35,12 @@ def with_gradients(function: Any, inputs: tuple[Tensor, ...], dy: Tensor) -> lis
 def worst_by_binade(y: Tensor, truth: Tensor) -> dict[tuple[int, int], float]:
     """Largest error relative to the result, in ulps of y's dtype, for each sign and binade of the result."""
     truth = truth.double().flatten()
-    error = (y.double().flatten() - truth).abs() / truth.abs() / torch.finfo(y.dtype).eps
+    error = ((y.double().flatten() - truth) / truth).abs().where(truth != 0, 0) / torch.finfo(y.dtype).eps
     lowest = math.frexp(torch.finfo(y.dtype).tiny)[1]
     binades = torch.frexp(truth.abs())[1]
     first = int(binades.min())
     key = 2 * (binades - first).long() + (truth > 0)
-    error = error.where(truth != 0, 0)
-    largest = error.new_zeros(int(key.max()) + 1).scatter_reduce(0, key, error, "amax").tolist()
+    largest = torch.zeros(int(key.max()) + 1).to(error).scatter_reduce(0, key, error, "amax").tolist()
     counts = key[truth != 0].bincount(minlength=len(largest)).tolist()
     # Not subnormal, and enough of them for a maximum to mean something.
     return {
