@@ -32,9 +32,3 @@ function(plab_python_module name)
   plab_export_only(${name} PyInit_${name} ${_arg_EXPORTS})
   plab_install(${name})
 endfunction()
-
-# plab_compile_together(name source...): as one file. Two thirds of the time that a binding takes is pybind11's own code.
-function(plab_compile_together name)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP bindings)
-endfunction()

@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
+from of_each import of_each
 
 REPO = Path(__file__).resolve().parents[1]
 SUFFIXES = {".py", ".pyi", ".h", ".cpp", ".c", ".cu", ".cuh", ".cmake", ".sh"}
@@ -32,14 +32,14 @@ def relative(path: Path) -> str:
     return path.relative_to(REPO).as_posix()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@of_each(SOURCES)
 def test_file_opens_with_its_licence_and_is_short(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert not lines or any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:2])
     assert len(lines) <= LINES_AT_MOST
 
 
-@pytest.mark.parametrize("path", CODE, ids=relative)
+@of_each(CODE)
 def test_cpp_rules(path: Path) -> None:
     text = path.read_text()
     where = relative(path)
@@ -61,7 +61,7 @@ def test_cpp_rules(path: Path) -> None:
         assert "PLAB_CHECK_LAUNCH" in "\n".join(after), f"{where}: a launch without PLAB_CHECK_LAUNCH"
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix == ".py"], ids=relative)
+@of_each([p for p in SOURCES if p.suffix == ".py"])
 def test_python_rules(path: Path) -> None:
     text = path.read_text()
     where = relative(path)

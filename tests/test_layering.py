@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
+from of_each import of_each
 
 REPO = Path(__file__).resolve().parents[1]
 CPP = sorted(p for p in (REPO / "csrc").rglob("*") if p.suffix in {".h", ".cpp", ".c", ".cu", ".cuh"})
@@ -101,7 +101,7 @@ def includes(path: Path) -> list[tuple[str, bool]]:
     return [(name, mark == '"') for mark, name in pattern.findall(path.read_text())]
 
 
-@pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
+@of_each(CPP)
 def test_includes_follow_the_layers(path: Path) -> None:
     layer = path.relative_to(REPO / "csrc").parts[0]
     for name, is_ours in includes(path):
@@ -128,7 +128,7 @@ def includes_of_other_paths(where: str, names: list[str]) -> list[str]:
     return [name for name in names if own in PATHS and name.startswith(tuple(others))]
 
 
-@pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
+@of_each(CPP)
 def test_paths_of_an_op_share_only_what_lies_above_them(path: Path) -> None:
     """The portable path runs where sm90's code is not built, and each is the other's oracle."""
     where = path.relative_to(REPO / "csrc").as_posix()
@@ -143,7 +143,7 @@ def test_the_rule_of_paths_finds_what_it_forbids() -> None:
     assert includes_of_other_paths("ops/attention/sm90/launch.cu", [softmax, "ops/attention/plan.h"]) == []
 
 
-@pytest.mark.parametrize("path", CPP, ids=lambda p: str(p.relative_to(REPO)))
+@of_each(CPP)
 def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
     where = path.relative_to(REPO / "csrc").as_posix()
     names = [name for name, _ in includes(path)]
@@ -196,7 +196,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in PYTHON}
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(REPO)))
+@of_each(PYTHON)
 def test_imports_follow_the_layers(path: Path) -> None:
     parts = path.relative_to(REPO / "profiling_lab").parts
     if len(parts) == 1 or parts[0] == "cli":

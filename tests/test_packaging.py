@@ -14,8 +14,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from test_exports import EXPORTED, exported
 
 REPO = Path(__file__).resolve().parents[1]
+FAKE = REPO / "tests" / "recorder" / "fake_cupti" / "fake_cupti.cpp"
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +30,11 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("*.tar.gz"))
 
 
-def build_wheel(source: Path, to: Path) -> Path:
+def build_wheel(source: Path, to: Path, link: str = "") -> Path:
     """As pip builds it, isolated; without nvcc and the optimiser, which is the quickest build."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(to),
                "-C", "cmake.define.PROFILING_LAB_CUDA=OFF", "-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0",
-               str(source)]  # fmt: skip
+               "-C", f"cmake.define.CMAKE_MODULE_LINKER_FLAGS={link}", str(source)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(to.glob("*.whl"))
@@ -183,3 +185,65 @@ def test_an_nvcc_that_cannot_compile_here_leaves_the_cpu_part(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "unsupported GNU version" in done.stdout
     assert f"_ops ON (CPU only; {nvcc} does not work here)" in done.stdout
+
+
+# A compiler may link libstdc++ statically, which has crashed every recording: tests/test_exports.py says why.
+
+
+@pytest.fixture(scope="module")
+def static_package(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with libstdc++ and libgcc inside of its compiled parts: linked anew, not compiled. Only the
+    tests below use it: a wheel that is built later links again."""
+    compiler = os.environ.get("CXX") or "g++"
+    static = subprocess.run([compiler, "-print-file-name=libstdc++.a"], capture_output=True, text=True).stdout
+    if not Path(static.strip()).is_absolute():
+        pytest.skip("this compiler has no libstdc++.a")
+    root = tmp_path_factory.mktemp("static")
+    with zipfile.ZipFile(build_wheel(source, root, "-static-libstdc++ -static-libgcc")) as archive:
+        archive.extractall(root / "site")
+    package = root / "site" / "profiling_lab"
+    libraries = list(package.glob("*.so"))
+    assert len(libraries) == 3 and not any(b"libstdc++.so" in each.read_bytes() for each in libraries)
+    return package
+
+
+@pytest.mark.parametrize("part", EXPORTED)
+def test_a_static_libstdcpp_is_not_visible(static_package: Path, part: str) -> None:
+    assert exported(static_package, part) == EXPORTED[part]
+
+
+RECORDS = """
+import sys, torch, profiling_lab, profiling_lab.recording
+from fake_driver import *
+fake = Fake()
+with profiling_lab.record(sys.argv[1]) as recorder:
+    fake.kernel("_ZN2at6native4fillIfEEvPT_i")
+assert recorder.summary.kernels == 1, recorder.summary
+try:  # an exception of C++, through pybind11's own registry of translators
+    from profiling_lab import _recorder
+    _recorder.read_spool(sys.argv[1])
+except Exception as error:
+    print(type(error).__name__)
+print(_recorder.__file__)
+"""
+
+
+def test_records_with_a_static_libstdcpp_next_to_torchs(static_package: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "libfake_cupti.so"
+    subprocess.run([os.environ.get("CXX") or "g++", "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden",
+                    f"-I{REPO / 'csrc'}", FAKE, "-o", fake], check=True)  # fmt: skip
+    path = os.pathsep.join([str(static_package.parent), str(REPO / "tests" / "recorder")])
+    done = subprocess.run(
+        [sys.executable, "-c", RECORDS, tmp_path / "out.sqlite"],
+        env={**os.environ, "PYTHONPATH": path, "PROFILING_LAB_CUPTI": str(fake)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(static_package) in done.stdout
+    listed = [sys.executable, "-m", "profiling_lab", "kernels", tmp_path / "out.sqlite"]
+    done = subprocess.run(
+        listed, env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "fill" in done.stdout, done.stdout + done.stderr

@@ -15,6 +15,7 @@ from profiling_lab.errors import LabError, UnreadableInputError, UsageError
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.spool import Rows, Spool, StringTable
 from profiling_lab.recording.tables import activity, energy, memory, ranges, target, work
+from profiling_lab.recording.tables.arrow_columns import of_list
 from profiling_lab.recording.tables.schema import (
     ALWAYS_WRITTEN,
     NSYS_TABLES,
@@ -179,7 +180,10 @@ def _write(path: Path, rows: Iterable[Rows]) -> dict[str, int]:
             counts[name] += table.num_rows
         for name, meanings in enum_rows().items():
             connection.execute(create_table(name))
-            columns = [pa.array(column) for column in zip(*meanings, strict=True)]
+            columns = [
+                of_list(column, pa.string() if isinstance(column[0], str) else pa.int64())
+                for column in zip(*meanings, strict=True)
+            ]
             connection.ingest(name, pa.table(columns, names=column_names(name)), "append")
         connection.execute("COMMIT")
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import atexit
 
-# pyarrow imports pandas, and pandas this module, which the end of a process is too late for.
+# pyarrow may import pandas, and pandas this module, which the end of a process is too late for.
 import concurrent.futures.thread  # noqa: F401
 import sys
 from collections.abc import Callable

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.errors import LabError, UnreadableInputError
+from profiling_lab.recording.tables.arrow_columns import numbers, of_list
 
 Records = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
@@ -134,7 +135,7 @@ class StringTable:
         import pyarrow as pa
 
         columns = {
-            "id": pa.array(range(1, len(self._ids) + 1), pa.int64()),
-            "value": pa.array(self._ids, pa.string()),
+            "id": numbers(np.arange(1, len(self._ids) + 1)),
+            "value": of_list([*self._ids], pa.string()),
         }
         yield "StringIds", pa.table(columns)

@@ -59,28 +59,28 @@ def test_lines_are_in_the_program_and_causes_have_a_name(name: str) -> None:
     assert bool(truth["causes"]) == bool(truth["lines"]) == (not name.startswith("healthy_"))
 
 
-PARTS = 2  # of all programs: a test on a busy machine should end before it counts as hanging
 # Runs every program twice, each in a fork of one process that has imported torch, as run.py does. A fork ends
 # without taking the interpreter down, which would take most of the time.
 ALL = """
 import json, sys
 import torch
+import gc
 import torch._dynamo  # as optimizers do, which takes seconds
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
 import run
+gc.freeze()  # a collection in a fork would copy every page
 for path, *arguments in json.load(sys.stdin):
     print(json.dumps(run.program(path, arguments)), flush=True)
 """
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_programs_run_without_a_gpu(part: int) -> None:
+def test_programs_run_without_a_gpu() -> None:
     """In a small configuration, as they are and mended, and both compute a loss."""
     pytest.importorskip("torch")
     runs = [
         [str(PROGRAMS[name]), *arguments]
-        for name in list(PROGRAMS)[part::PARTS]
+        for name in PROGRAMS
         for arguments in ([], ["--mended"] if TRUTH[name]["causes"] else [])
     ]
     done = subprocess.run(

@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import warm_torch
+
+from profiling_lab.exercises import child_process
+from profiling_lab.exercises.exercise import Need
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +21,19 @@ def no_learner(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     return state
+
+
+@pytest.fixture
+def warm_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grader's child is a fork of a process that has imported torch. On a GPU it is one of its own."""
+    if not Need.GPU.missing():
+        return
+
+    def run(command: list[str], *, cwd: Path, **_: Any) -> subprocess.CompletedProcess[str]:
+        (folder := tmp_path / "child").mkdir(exist_ok=True)
+        (folder / "child.py").write_text(command[2])
+        environment = {**os.environ, "PYTHONPATH": str(cwd)}
+        return warm_torch.run(["child.py", *command[3:]], folder, environment)
+
+    stand_in = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(child_process, "subprocess", stand_in)

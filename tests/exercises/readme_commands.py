@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_torch
 
 from profiling_lab.cli import build_parser, main
 from profiling_lab.exercises import workspace
@@ -26,7 +28,10 @@ def run_all(exercise: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for command in commands:
         program, *arguments = shlex.split(command)
         if program == "python":
-            done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+            if arguments[0] == "-c":
+                done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+            else:
+                done = warm_torch.run(arguments, folder, os.environ)
             assert done.returncode == 0, f"{command}: {done.stderr}"
             continue
         build_parser().parse_args(arguments)

@@ -277,6 +277,7 @@ def test_a_repair_that_computes_something_else_is_rejected(
 
 
 @needs_compiler
+@pytest.mark.usefixtures("warm_children")
 @every_exercise
 def test_the_solution_is_right(exercise: KernelExercise, tmp_path: Path) -> None:
     """On the CPU here, where there is no GPU."""

@@ -191,6 +191,7 @@ def graded_source(slug: str, old: str, new: str, folder: Path) -> GradedCheck:
     return kernel_repair.checks(exercise.folder / name, folder / name, module)[0]
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize(("slug", "why", "old", "new", "hint"), WRONG, ids=[row[1] for row in WRONG])
 def test_wrong_kernels_are_rejected(
     slug: str, why: str, old: str, new: str, hint: str, tmp_path: Path

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm_torch
 from package_root import PACKAGE_ROOT
 
 Tensors = tuple[torch.Tensor, ...]
@@ -120,6 +121,21 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
             capture_output=True,
             text=True,
             timeout=600,
+        )
+
+    return run
+
+
+@pytest.fixture
+def python_warm(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """python(code, *arguments) in a process that has imported torch already (tests/warm_torch.py)."""
+
+    def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "program.py"
+        script.write_text(program)
+        path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+        return warm_torch.run(
+            [str(script), *arguments], tmp_path, {**os.environ, "PYTHONPATH": path, **environment}
         )
 
     return run

@@ -46,4 +46,5 @@ def work(rank: int, store: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, args=(f"{folder}/store",), nprocs=WORLD)
+        # A fork has imported torch already; no thread of it has started yet.
+        mp.start_processes(work, args=(f"{folder}/store",), nprocs=WORLD, start_method="fork")

@@ -135,11 +135,11 @@ def test_fx_sees_torchs_function(qkv: tuple[Tensor, ...]) -> None:
     torch.testing.assert_close(traced(qkv[0]), Model()(qkv[0]))
 
 
-def test_dtensors(python: Any) -> None:
+def test_dtensors(python_warm: Any) -> None:
     """They may be sharded over the rows, of which each rank would see its own alone."""
     if not torch.distributed.is_available():
         pytest.skip("this torch has no torch.distributed")
-    done = python(
+    done = python_warm(
         "import torch\n"
         "from torch import distributed\n"
         "from torch.distributed.tensor import DTensor, Replicate, init_device_mesh\n"

@@ -314,12 +314,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("path", ["avx512", "avx2", "sse2"])
-def test_every_instruction_set_of_the_cpu_gives_the_same(path: str, python: Any, tmp_path: Path) -> None:
+def test_every_instruction_set_of_the_cpu_gives_the_same(path: str, python_warm: Any, tmp_path: Path) -> None:
     """A process may ask for less than its CPU has; without asking it gets all, matrix tiles included."""
     here: dict[str, Any] = {"__name__": "here"}
     exec(CPU_PATHS, here)
     file = tmp_path / "results.pt"
-    done = python(CPU_PATHS, str(file), PROFILING_LAB_ATTENTION_PATH=path)
+    done = python_warm(CPU_PATHS, str(file), PROFILING_LAB_ATTENTION_PATH=path)
     assert done.returncode == 0, done.stderr
     for a, b in zip(here["results"](), torch.load(file), strict=True):
         near = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[a.dtype]

@@ -101,7 +101,7 @@ def test_compile_dynamic_shapes_compiles_once(
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.slug)
 def test_export_with_a_dynamic_dimension_and_reload(
-    case: OpCase, tmp_path: Path, generator: torch.Generator, python: Any
+    case: OpCase, tmp_path: Path, generator: torch.Generator, python_warm: Any
 ) -> None:
     module = case.module(24).eval()
     batch = torch.export.Dim("batch", min=2, max=64)
@@ -113,7 +113,7 @@ def test_export_with_a_dynamic_dimension_and_reload(
     x = torch.randn(9, 5, 24, generator=generator)
     with torch.no_grad():
         torch.save((x, module(x)), tmp_path / "expected.pt")
-    result = python(
+    result = python_warm(
         "import sys, torch\n"
         f"import profiling_lab.ops.{case.slug}\n"
         "model = torch.export.load(sys.argv[1] + '/model.pt2').module()\n"

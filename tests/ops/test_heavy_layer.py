@@ -208,7 +208,7 @@ def test_module_shows_what_it_is() -> None:
     torch.testing.assert_close(module(x), expected)
 
 
-def test_knows_what_torch_may_do_with_float32(python: Any) -> None:
+def test_knows_what_torch_may_do_with_float32(python_warm: Any) -> None:
     """By the old name, the new one or the function, each in its own process: torch refuses to mix them."""
     question = (
         "import sys, torch\n"
@@ -226,7 +226,7 @@ def test_knows_what_torch_may_do_with_float32(python: Any) -> None:
             False,
         ),
     ):
-        result = python(question, setting)
+        result = python_warm(question, setting)
         assert result.stdout.strip() == str(allowed), (setting, result.stderr)
 
 

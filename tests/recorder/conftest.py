@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sqlite3
@@ -35,6 +36,13 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path: Path, fake_library: Path) -> Runner:
     """A Runner under the fake CUPTI, whose driver is `fake`."""
     return fake_runner(tmp_path, fake_library)
+
+
+@pytest.fixture
+def run_warm(run: Runner) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`run` for what is not about importing torch, which has happened already."""
+    pytest.importorskip("torch")
+    return functools.partial(run, warm=True)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm_torch
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -32,18 +34,25 @@ class Runner:
         env: dict[str, str] | None = None,
         timeout: float = 600,
         under: tuple[str, ...] = (),
+        warm: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """With `ok`, the code must end with status 0. `under`: a command line to run Python with."""
+        """With `ok`, the code must end with status 0. `under`: a command line to run Python with. `warm`:
+        torch is imported already (tests/warm_torch.py).
+        """
         script = self._folder / "script.py"
         script.write_text(self._prelude + code.lstrip("\n"))
-        done = subprocess.run(
-            [*under, sys.executable, str(script)],
-            capture_output=True,
-            text=True,
-            env={**self._environment, **(env or {})},
-            cwd=self._folder,
-            timeout=timeout,
-        )
+        environment = {**self._environment, **(env or {})}
+        if warm:
+            done = warm_torch.run([str(script)], self._folder, environment, timeout)
+        else:
+            done = subprocess.run(
+                [*under, sys.executable, str(script)],
+                capture_output=True,
+                text=True,
+                env=environment,
+                cwd=self._folder,
+                timeout=timeout,
+            )
         if ok:
             assert done.returncode == 0, done.stdout + done.stderr
         return done

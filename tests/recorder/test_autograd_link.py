@@ -28,8 +28,8 @@ LAUNCHES = """
 MODE = "import torch\n"
 
 
-def test_a_backward_launch_knows_its_node(run: Any, query: Any) -> None:
-    done = run(
+def test_a_backward_launch_knows_its_node(run_warm: Any, query: Any) -> None:
+    done = run_warm(
         MODE
         + """
 with profiling_lab.record(OUT) as recorder:
@@ -58,8 +58,8 @@ assert "autograd" not in recorder.summary.reasons
     assert {node for _, _, node, _, _, name, _ in rows if name == "AccumulateGrad"} == {-1}
 
 
-def test_backward_on_another_thread_points_to_the_forward_thread(run: Any, query: Any) -> None:
-    run(
+def test_backward_on_another_thread_points_to_the_forward_thread(run_warm: Any, query: Any) -> None:
+    run_warm(
         MODE
         + """
 import threading
@@ -80,8 +80,8 @@ with profiling_lab.record(OUT):
     assert fwd == main and own != main and tid not in {t for o, t in forward if o == main}
 
 
-def test_two_forward_threads_have_their_own_numbers(run: Any, query: Any) -> None:
-    run(
+def test_two_forward_threads_have_their_own_numbers(run_warm: Any, query: Any) -> None:
+    run_warm(
         MODE
         + """
 import threading
@@ -105,8 +105,8 @@ with profiling_lab.record(OUT):
     assert sorted(nodes.values(), key=len) == [{0, 1, 2}, {0, 1, 2, 3, 4}]
 
 
-def test_launches_without_gradient_point_nowhere(run: Any, query: Any) -> None:
-    run(
+def test_launches_without_gradient_point_nowhere(run_warm: Any, query: Any) -> None:
+    run_warm(
         MODE
         + """
 with profiling_lab.record(OUT), launch_per_operator(fake), torch.no_grad():
@@ -117,8 +117,8 @@ with profiling_lab.record(OUT), launch_per_operator(fake), torch.no_grad():
     assert len({peek for _, peek, *_ in rows}) == 1 and all(node is None for _, _, node, *_ in rows)
 
 
-def test_double_backward_and_custom_functions(run: Any, query: Any) -> None:
-    run(
+def test_double_backward_and_custom_functions(run_warm: Any, query: Any) -> None:
+    run_warm(
         MODE
         + """
 class Double(torch.autograd.Function):
@@ -139,8 +139,8 @@ with profiling_lab.record(OUT), launch_per_operator(fake):
     assert {"SinBackward0", "DoubleBackward", "CosBackward0"} <= {r[5] for r in rows}
 
 
-def test_checkpointing_runs_forward_inside_backward(run: Any, query: Any, launch_lines: Any) -> None:
-    run(
+def test_checkpointing_runs_forward_inside_backward(run_warm: Any, query: Any, launch_lines: Any) -> None:
+    run_warm(
         MODE
         + """
 from torch.utils.checkpoint import checkpoint
@@ -156,9 +156,9 @@ with profiling_lab.record(OUT), launch_per_operator(fake):
     assert [f for _, _, f in launch_lines()].count("block") >= 4
 
 
-def test_the_link_gives_every_reference_back(run: Any) -> None:
+def test_the_link_gives_every_reference_back(run_warm: Any) -> None:
     """A node that is never freed would keep the tensors of its step alive."""
-    run(
+    run_warm(
         MODE
         + """
 import gc, weakref
@@ -176,8 +176,8 @@ assert sum(ref() is not None for ref in saved) == 0
     )
 
 
-def test_memory_does_not_grow_with_backward_launches(run: Any) -> None:
-    run(
+def test_memory_does_not_grow_with_backward_launches(run_warm: Any) -> None:
+    run_warm(
         MODE
         + """
 def rss(): return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -364,8 +364,8 @@ assert not any("profiling_lab" in type(f).__module__ for f in sys.meta_path)
     assert ("autograd_link", "torch is not imported") in query("SELECT name, value FROM PYREC_META")
 
 
-def test_calibration_does_not_disturb_the_program(run: Any) -> None:
-    run(
+def test_calibration_does_not_disturb_the_program(run_warm: Any) -> None:
+    run_warm(
         MODE
         + """
 def numbers(): return [(torch.ones(1, requires_grad=True) * 2).grad_fn._sequence_nr() for _ in range(3)]
@@ -377,9 +377,9 @@ assert torch.equal(state, torch.get_rng_state())
     )
 
 
-def test_a_fork_after_recording_can_still_use_autograd(run: Any) -> None:
+def test_a_fork_after_recording_can_still_use_autograd(run_warm: Any) -> None:
     """torch's engine refuses to run in a child if its threads were started before the fork."""
-    run(
+    run_warm(
         MODE
         + """
 with profiling_lab.record(OUT): pass

@@ -25,7 +25,7 @@ NODE = np.dtype(
 )
 
 
-def test_a_compiled_model_is_charged_to_its_own_lines(run: Any, tmp_path: Path) -> None:
+def test_a_compiled_model_is_charged_to_its_own_lines(run_warm: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = """
 import torch
@@ -48,7 +48,7 @@ with profiling_lab.record(OUT):
     loss = model(x).sum()
     loss.backward()
 """
-    run(code, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "somewhere")}, timeout=600)
+    run_warm(code, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "somewhere")}, timeout=600)
     hide_the_driver(tmp_path / "out.sqlite")
     with Trace.open(tmp_path / "out.sqlite") as trace:
         rows = {(row.line - 1, row.function): row for row in lines(trace).rows}
@@ -58,10 +58,10 @@ with profiling_lab.record(OUT):
         assert row.file.endswith("script.py")
 
 
-def test_code_after_a_graph_break_has_the_names_of_the_program(run: Any, tmp_path: Path) -> None:
+def test_code_after_a_graph_break_has_the_names_of_the_program(run_warm: Any, tmp_path: Path) -> None:
     """torch.compile runs the rest of a function under a generated name."""
     pytest.importorskip("torch")
-    run(
+    run_warm(
         """
 import torch
 copy = launching_operator(fake)

@@ -35,8 +35,8 @@ for i, (name, options) in enumerate({cases!r}):
 """
 
 
-def test_every_operator_is_on_its_line(run: Any, tmp_path: Path) -> None:
-    run(RECORD.format(cases=CASES), timeout=600)
+def test_every_operator_is_on_its_line(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(RECORD.format(cases=CASES), timeout=600)
     for i, (name, options) in enumerate(CASES):
         path = tmp_path / f"out.sqlite{i}"
         hide_the_driver(path)

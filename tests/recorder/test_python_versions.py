@@ -72,8 +72,12 @@ def build(about: dict[str, Any], folder: Path) -> None:
     )
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden"]
     flags += [f"-I{REPO / 'csrc'}", f"-isystem{about['include']}", f"-isystem{pybind11.get_include()}"]
+    # As one file, which has pybind11's headers once. sampler.cpp repeats a name of stacks.cpp.
+    alone = SOURCES / "sampler.cpp"
+    together = folder / "together.cpp"
+    together.write_text("".join(f'#include "{path}"\n' for path in CPP_SOURCES if path != alone))
     objects = []
-    for source in [*C_SOURCES, *CPP_SOURCES]:
+    for source in [*C_SOURCES, alone, together]:
         compiler = ["gcc"] if source.suffix == ".c" else ["g++", "-std=c++20"]
         made = folder / f"{source.name}.o"
         subprocess.run([*compiler, *flags, "-c", source, "-o", made], check=True)

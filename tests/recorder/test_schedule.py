@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_torch
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.errors import UsageError
@@ -92,8 +93,8 @@ def names(query: Any) -> list[str]:
     return [name for (name,) in rows]
 
 
-def test_steps_are_those_of_the_first_optimizer_and_warm_up_is_not_kept(run: Any, query: Any) -> None:
-    run(f"""
+def test_steps_are_those_of_the_first_optimizer_and_warm_up_is_not_kept(run_warm: Any, query: Any) -> None:
+    run_warm(f"""
 {TRAINING}
 with profiling_lab.record(OUT, schedule=profiling_lab.Schedule(warmup=1, active=2, every=5, wait=1)) as r:
     train(10)
@@ -119,8 +120,8 @@ with profiling_lab.record(OUT, schedule=profiling_lab.Schedule.of_steps("3:5")):
     assert names(query) == ["step3", "step4"]
 
 
-def test_the_programs_own_word_counts_instead_of_the_optimizer(run: Any, query: Any) -> None:
-    run(f"""
+def test_the_programs_own_word_counts_instead_of_the_optimizer(run_warm: Any, query: Any) -> None:
+    run_warm(f"""
 {TRAINING}
 with profiling_lab.record(OUT, schedule=profiling_lab.Schedule.of_steps("2:4")):
     for step in range(6):
@@ -334,8 +335,8 @@ with profiling_lab.record(OUT) as recorder:
     assert {"around", *(f"inner{number}" for number in range(20))} <= {text for (text,) in texts}
 
 
-def test_a_window_that_was_never_reached_is_said(run: Any, query: Any) -> None:
-    run(f"""
+def test_a_window_that_was_never_reached_is_said(run_warm: Any, query: Any) -> None:
+    run_warm(f"""
 {TRAINING}
 with profiling_lab.record(OUT, schedule=profiling_lab.Schedule.of_steps("10:15")) as recorder:
     train(3)
@@ -479,7 +480,5 @@ def command(
         "PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{here}",
         "PROFILING_LAB_CUPTI": str(library),
     }
-    return subprocess.run(
-        [sys.executable, "-m", "profiling_lab", "record", "-o", "out.sqlite", *arguments, str(script), "10"],
-        capture_output=True, text=True, cwd=folder, env=env, timeout=600,
-    )  # fmt: skip
+    arguments = ["record", "-o", "out.sqlite", *arguments, str(script), "10"]
+    return warm_torch.run(["-m", "profiling_lab", *arguments], folder, env)

@@ -121,8 +121,8 @@ def test_refused_where_their_library_is_loaded(
     assert who in refusal(run, env={"LD_PRELOAD": str(tmp_path / library)})
 
 
-def test_refused_inside_torch_profiler(run: Any) -> None:
-    run("""
+def test_refused_inside_torch_profiler(run_warm: Any) -> None:
+    run_warm("""
 import torch
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
     try: profiling_lab.record(OUT).__enter__()

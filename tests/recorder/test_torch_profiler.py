@@ -36,8 +36,8 @@ def kernels(path: Path) -> list[str]:
         return [name for (name,) in rows]
 
 
-def test_each_active_window_has_its_file_and_is_reported(run: Any, tmp_path: Path) -> None:
-    run(
+def test_each_active_window_has_its_file_and_is_reported(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 def handler(prof):
@@ -55,8 +55,8 @@ assert [path.name for path in prof.paths] == ["out.sqlite", "out-2.sqlite"]
     assert kernels(tmp_path / "out-2.sqlite") == ["step7", "step8"]
 
 
-def test_without_a_schedule_all_is_recorded_and_reported_at_the_end(run: Any, tmp_path: Path) -> None:
-    run(
+def test_without_a_schedule_all_is_recorded_and_reported_at_the_end(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 with profile(on_trace_ready=lambda prof: ready.append(prof.path), path=OUT) as prof:
@@ -68,8 +68,8 @@ assert len(ready) == 1
     assert kernels(tmp_path / "out.sqlite") == ["step0", "step1", "step2"]
 
 
-def test_a_window_that_the_program_does_not_reach_the_end_of_is_kept(run: Any, tmp_path: Path) -> None:
-    run(
+def test_a_window_that_the_program_does_not_reach_the_end_of_is_kept(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 prof = profile(schedule=schedule(wait=1, warmup=0, active=9), on_trace_ready=ready.append, path=OUT)
@@ -83,8 +83,8 @@ assert ready == [prof], ready
     assert kernels(tmp_path / "out.sqlite") == ["step1", "step2"]
 
 
-def test_a_warm_up_that_comes_to_nothing_leaves_no_file(run: Any, tmp_path: Path) -> None:
-    run(
+def test_a_warm_up_that_comes_to_nothing_leaves_no_file(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 with profile(schedule=schedule(wait=0, warmup=5, active=1), on_trace_ready=ready.append, path=OUT) as prof:
@@ -95,8 +95,8 @@ assert not ready and not prof.paths
     assert not list(tmp_path.glob("out*"))
 
 
-def test_a_schedule_that_breaks_off_loses_nothing(run: Any, tmp_path: Path) -> None:
-    run(
+def test_a_schedule_that_breaks_off_loses_nothing(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 from torch.profiler import ProfilerAction as A
@@ -113,8 +113,10 @@ assert len(ready) == 3
     ]
 
 
-def test_what_on_trace_ready_raises_is_the_programs_and_the_file_is_whole(run: Any, tmp_path: Path) -> None:
-    run(
+def test_what_on_trace_ready_raises_is_the_programs_and_the_file_is_whole(
+    run_warm: Any, tmp_path: Path
+) -> None:
+    run_warm(
         LOOP
         + """
 def broken(prof):
@@ -132,8 +134,8 @@ else:
     assert kernels(tmp_path / "out.sqlite") == ["step0"]
 
 
-def test_the_failure_of_the_program_is_what_its_caller_sees(run: Any, tmp_path: Path) -> None:
-    run(
+def test_the_failure_of_the_program_is_what_its_caller_sees(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 def broken(prof): raise ValueError("mine")
@@ -151,10 +153,10 @@ assert ["ValueError: mine" in str(w.message) for w in told] == [True], told
 
 
 def test_an_old_file_is_not_replaced_and_what_cannot_be_recorded_is_one_warning(
-    run: Any, tmp_path: Path
+    run_warm: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "out.sqlite").write_text("mine")
-    run(
+    run_warm(
         LOOP
         + """
 with warnings.catch_warnings(record=True) as told:
@@ -171,9 +173,9 @@ assert [str(w.message) for w in told] == [
 
 
 def test_during_another_recording_the_program_goes_on_and_its_steps_are_reported(
-    run: Any, query: Any
+    run_warm: Any, query: Any
 ) -> None:
-    run(
+    run_warm(
         LOOP
         + """
 from profiling_lab.recording import Schedule
@@ -188,8 +190,8 @@ assert not ready and len(told) == 1 and "already running" in told[0], told
     assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL") == [(1,)]
 
 
-def test_lines_and_averages_name_the_line(run: Any) -> None:
-    run(
+def test_lines_and_averages_name_the_line(run_warm: Any) -> None:
+    run_warm(
         LOOP
         + """
 with profile(path=OUT) as prof:
@@ -209,8 +211,10 @@ assert "mine" in open(OUT + ".stacks").read()
 
 
 @pytest.mark.parametrize("use_gzip", [False, True])
-def test_the_trace_handler_keeps_recording_and_chrome_trace(run: Any, tmp_path: Path, use_gzip: bool) -> None:
-    run(
+def test_the_trace_handler_keeps_recording_and_chrome_trace(
+    run_warm: Any, tmp_path: Path, use_gzip: bool
+) -> None:
+    run_warm(
         LOOP
         + f"""
 handler = trace_handler(os.path.join(os.path.dirname(OUT), "log"), worker_name="w", use_gzip={use_gzip})
@@ -227,8 +231,8 @@ with profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=2), on_trace_r
         assert json.loads((tmp_path / "log" / traces[0]).read_text())["traceEvents"]
 
 
-def test_torchs_own_trace_handler_works(run: Any, tmp_path: Path) -> None:
-    run(
+def test_torchs_own_trace_handler_works(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 from torch.profiler import tensorboard_trace_handler
@@ -240,8 +244,8 @@ with profile(on_trace_ready=tensorboard_trace_handler(folder), path=OUT) as prof
     assert len(list((tmp_path / "tb").glob("*.pt.trace.json"))) == 1
 
 
-def test_without_any_gpu_work_the_handlers_failure_is_a_warning(run: Any, tmp_path: Path) -> None:
-    run(
+def test_without_any_gpu_work_the_handlers_failure_is_a_warning(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 with warnings.catch_warnings(record=True) as told:
@@ -253,8 +257,8 @@ assert len(told) == 1 and "the recording is in" in str(told[0].message), told
     assert (tmp_path / "out.sqlite").is_file()
 
 
-def test_a_forked_child_changes_nothing(run: Any, tmp_path: Path) -> None:
-    run(
+def test_a_forked_child_changes_nothing(run_warm: Any, tmp_path: Path) -> None:
+    run_warm(
         LOOP
         + """
 with profile(schedule=schedule(wait=1, warmup=0, active=1, repeat=1), path=OUT) as prof:

@@ -52,8 +52,8 @@ OWN = ("model.py", "train_model.py")  # not the driver of the fake, which is in 
 
 
 @pytest.mark.parametrize("heavy", ["slow", "loop", "fast"])
-def test_training_is_charged_to_its_lines(heavy: str, run: Any, tmp_path: Path) -> None:
-    run(TRAIN.format(heavy=heavy, steps=STEPS))
+def test_training_is_charged_to_its_lines(heavy: str, run_warm: Any, tmp_path: Path) -> None:
+    run_warm(TRAIN.format(heavy=heavy, steps=STEPS))
     with Trace.open(tmp_path / "out.sqlite") as trace:
         found = bottleneck.find(trace, own=OWN, sources=FOLDER)
     check_backward_lines(found, heavy)
@@ -81,8 +81,8 @@ def check_backward_lines(found: Bottleneck, heavy: str) -> None:
         assert bottleneck.place(found, frame) == f"{file}:{function}() line {line_of(file, text)}", name
 
 
-def test_demo_records_in_turns_and_keeps_the_cost(run: Any, tmp_path: Path) -> None:
-    run("""
+def test_demo_records_in_turns_and_keeps_the_cost(run_warm: Any, tmp_path: Path) -> None:
+    run_warm("""
 from pathlib import Path
 from profiling_lab.demo.training import TINY, record_training
 with launch_per_operator(fake):

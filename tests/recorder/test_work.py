@@ -50,9 +50,9 @@ with profiling_lab.record(OUT, work=True), launch_per_operator(fake, views=False
 
 
 def test_the_second_step_is_counted_and_joined_with_its_lines(
-    run: Runner, query: Query, tmp_path: Path
+    run_warm: Runner, query: Query, tmp_path: Path
 ) -> None:
-    run(PRELUDE + IN_THE_MODE)
+    run_warm(PRELUDE + IN_THE_MODE)
     meta = dict(query("SELECT name, value FROM PYREC_META WHERE name LIKE 'work%'"))
     assert meta == {"work_dropped": "0", "work_failures": "0", "work_state": "on", "work_step": "1"}
     source = (tmp_path / "script.py").read_text().splitlines()
@@ -72,8 +72,8 @@ def test_the_second_step_is_counted_and_joined_with_its_lines(
     assert result.counted_ns == result.step_ns  # every launch of the step belongs to an operator
 
 
-def test_what_counting_took_is_overhead_of_the_profiler(run: Runner, tmp_path: Path) -> None:
-    run(PRELUDE + IN_THE_MODE)
+def test_what_counting_took_is_overhead_of_the_profiler(run_warm: Runner, tmp_path: Path) -> None:
+    run_warm(PRELUDE + IN_THE_MODE)
     with Trace.open(tmp_path / "out.sqlite") as trace:
         overheads, work = trace.overheads, trace.work
         notes = file_notes(trace)
@@ -83,7 +83,7 @@ def test_what_counting_took_is_overhead_of_the_profiler(run: Runner, tmp_path: P
     assert any("step 1 was counted for roofline" in note for note in notes)
 
 
-def test_the_program_computes_the_same(run: Runner) -> None:
+def test_the_program_computes_the_same(run_warm: Runner) -> None:
     code = (
         PRELUDE
         + """
@@ -94,7 +94,10 @@ print([parameter.sum().item() for parameter in net.parameters()])
 print(torch._C._len_torch_dispatch_stack())
 """
     )
-    with_work, without = run(code % True).stdout, run((code % False).replace("OUT", "OUT + '2'")).stdout
+    with_work, without = (
+        run_warm(code % True).stdout,
+        run_warm((code % False).replace("OUT", "OUT + '2'")).stdout,
+    )
     assert with_work == without and with_work.endswith("\n0\n")
 
 
@@ -108,8 +111,8 @@ print(torch._C._len_torch_dispatch_stack())
         ("work=True", 1, "1"),  # nothing ran in it, but it was entered
     ],
 )
-def test_which_step(run: Runner, query: Query, options: str, steps: int, counted: str | None) -> None:
-    run(
+def test_which_step(run_warm: Runner, query: Query, options: str, steps: int, counted: str | None) -> None:
+    run_warm(
         PRELUDE
         + f"""
 with profiling_lab.record(OUT, {options}):
@@ -121,8 +124,8 @@ with profiling_lab.record(OUT, {options}):
     assert meta.get("work_step") == counted
 
 
-def test_steps_by_call(run: Runner, query: Query) -> None:
-    run(
+def test_steps_by_call(run_warm: Runner, query: Query) -> None:
+    run_warm(
         PRELUDE
         + """
 with profiling_lab.record(OUT, work=True):
@@ -136,9 +139,9 @@ with profiling_lab.record(OUT, work=True):
     assert calls == 2
 
 
-def test_a_mode_of_the_program_is_left_alone(run: Runner, query: Query) -> None:
+def test_a_mode_of_the_program_is_left_alone(run_warm: Runner, query: Query) -> None:
     """It is active when the second step begins: the third one, which it does not span, is counted."""
-    done = run(
+    done = run_warm(
         PRELUDE
         + """
 from torch.utils.flop_counter import FlopCounterMode
@@ -158,8 +161,8 @@ with profiling_lab.record(OUT, work=True):
     assert query("SELECT value FROM PYREC_META WHERE name = 'work_step'") == [("2",)]
 
 
-def test_a_mode_that_the_program_enters_in_the_counted_step_stays(run: Runner) -> None:
-    done = run(
+def test_a_mode_that_the_program_enters_in_the_counted_step_stays(run_warm: Runner) -> None:
+    done = run_warm(
         PRELUDE
         + """
 from torch.utils.flop_counter import FlopCounterMode
@@ -177,8 +180,8 @@ with profiling_lab.record(OUT, work=True):
     assert done.stdout.split() == ["1", "0", str(10 * 2 * 32 * 64 * 128)]
 
 
-def test_an_error_of_ours_is_counted_and_the_program_goes_on(run: Runner, query: Query) -> None:
-    done = run(
+def test_an_error_of_ours_is_counted_and_the_program_goes_on(run_warm: Runner, query: Query) -> None:
+    done = run_warm(
         PRELUDE
         + """
 import profiling_lab.work.counter as counter
@@ -197,10 +200,10 @@ print("done")
     assert not query("SELECT name FROM sqlite_master WHERE name = 'PYREC_WORK'")
 
 
-def test_a_killed_program_keeps_what_was_counted(run: Runner, tmp_path: Path) -> None:
+def test_a_killed_program_keeps_what_was_counted(run_warm: Runner, tmp_path: Path) -> None:
     from profiling_lab.recording.convert import convert
 
-    run(
+    run_warm(
         PRELUDE
         + """
 recorder = profiling_lab.recording.Recorder(OUT, work=True)

@@ -10,7 +10,7 @@ import pytest
 from browser import Browser, find_browser, fresh
 from builders import TraceBuilder
 from memory_model.recordings import MIB, MemoryRecording, training
-from page_reader import PageReader
+from report.page_reader import PageReader
 
 from profiling_lab.report import numbers
 from profiling_lab.report.html import build_page

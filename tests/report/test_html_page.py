@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import TraceBuilder
-from page_reader import PageReader
+from report.page_reader import PageReader
 
 from profiling_lab.cli import main
 from profiling_lab.errors import LabError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from builders import TraceBuilder
-from page_reader import PageReader
+from report.page_reader import PageReader
 
 from profiling_lab.cli import main
 from profiling_lab.report.html import build_page

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from browser import Browser, find_browser
 from builders import TraceBuilder
-from page_reader import PageReader
+from report.page_reader import PageReader
 
 from profiling_lab.analysis.lines import lines
 from profiling_lab.cli import main

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.recording.spool import NONE, Records, Rows, Spool, StringTable, global_tid, pieces
+from profiling_lab.recording.tables.arrow_columns import numbers, of_list
 from profiling_lab.recording.tables.schema import column_names
 
 # CUPTI's numbers -> nsys' numbers (its ENUM_* tables).
@@ -25,13 +26,13 @@ def arrow_table(name: str, columns: dict[str, Any], rows: int) -> Any:
     import pyarrow as pa
 
     def column(values: Any) -> Any:
-        if isinstance(values, pa.Array):
+        if isinstance(values, pa.Array | pa.ChunkedArray):
             return values
-        if isinstance(values, np.ma.MaskedArray):
-            return pa.array(np.ascontiguousarray(values.data), mask=np.ma.getmaskarray(values))
         if isinstance(values, np.ndarray):
-            return pa.array(np.ascontiguousarray(values))
-        return pa.array([values] * rows)
+            return numbers(values)
+        if isinstance(values, str):
+            return of_list([values] * rows, pa.string())
+        return numbers(np.full(rows, values))
 
     unknown = set(columns) - set(column_names(name))
     assert not unknown, f"{name} has no {unknown}"

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.recording.spool import Spool
+from profiling_lab.recording.tables.arrow_columns import numbers, of_list
 from profiling_lab.recording.tables.schema import NSYS_TABLES, column_names
 
 _STATIC, _DYNAMIC = 1, 2  # types of a schema; 0 is an enumeration
@@ -113,7 +114,7 @@ def _table(name: str, rows: Rows) -> Any:
 
     text = {c.split()[0] for c in NSYS_TABLES[name].split(",") if c.split()[1] == "TEXT"}
     types = {c: pa.string() if c in text else pa.int64() for c in column_names(name)}
-    return pa.table({c: pa.array([row.get(c) for row in rows], kind) for c, kind in types.items()})
+    return pa.table({c: of_list([row.get(c) for row in rows], kind) for c, kind in types.items()})
 
 
 def blobs(spool: Spool, data: npt.NDArray[Any]) -> Any:
@@ -122,7 +123,7 @@ def blobs(spool: Spool, data: npt.NDArray[Any]) -> Any:
 
     distinct, inverse = np.unique(data, return_inverse=True)
     texts = [spool.strings[i] if i < len(spool.strings) else None for i in distinct.tolist()]
-    return pa.array(map(_bytes, texts), pa.binary()).take(pa.array(inverse.reshape(-1)))
+    return of_list(list(map(_bytes, texts)), pa.binary()).take(numbers(inverse.reshape(-1)))
 
 
 def _bytes(hexadecimal: str | None) -> bytes | None:

@@ -16,6 +16,7 @@ from profiling_lab.recording.cells import call_by_number
 from profiling_lab.recording.spool import NONE, PIECE_ROWS, Records, Rows, Spool, StringTable, global_tid
 from profiling_lab.recording.tables import payloads
 from profiling_lab.recording.tables.activity import arrow_table, int64, null_where
+from profiling_lab.recording.tables.arrow_columns import numbers, of_list
 from profiling_lab.recording.tables.origin_frames import with_origins
 
 MARK, DOMAIN_CREATED = 34, 75
@@ -134,7 +135,7 @@ def _source(spool: Spool, strings: StringTable, nodes: Records) -> Any:
     columns = {
         "fileId": np.array([strings.id(file) for file, _ in known], dtype=np.int64),
         "line": np.array([line for _, line in known], dtype=np.int64),
-        "text": pa.array(known.values(), pa.string()),
+        "text": of_list([*known.values()], pa.string()),
     }
     return arrow_table("PYREC_SOURCE", columns, len(known))
 
@@ -177,8 +178,8 @@ def _ranges(spool: Spool, strings: StringTable, r: Records) -> Any:
 
     registered = (r["registered"] == 1) & (r["text"] != NONE)
     plain = ~registered & (r["text"] < len(spool.strings))
-    texts = pa.array([*spool.strings, None], pa.string()).take(
-        pa.array(np.where(plain, r["text"], len(spool.strings)).astype(np.int64))
+    texts = of_list([*spool.strings, None], pa.string()).take(
+        numbers(np.where(plain, r["text"], len(spool.strings)).astype(np.int64))
     )
     text_ids = np.full(len(r), -1, dtype=np.int64)
     text_ids[registered] = strings.ids(r["text"][registered])

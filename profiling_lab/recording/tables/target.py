@@ -13,6 +13,7 @@ import numpy as np
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO, is_in_the_meta_table
 from profiling_lab.recording.spool import VIRTUAL_MACHINE, Rows, Spool, StringTable, global_tid
 from profiling_lab.recording.tables.activity import arrow_table, int64, null_where
+from profiling_lab.recording.tables.arrow_columns import of_list
 from profiling_lab.recording.tables.schema import NSYS_SCHEMA_VERSION, NSYS_TABLES, column_names
 from profiling_lab.recording.windows import OPEN_END, windows
 
@@ -58,7 +59,7 @@ def _rows(name: str, rows: list[dict[str, Any]]) -> Any:
     kinds = {c.split()[0]: c.split()[1] for c in NSYS_TABLES[name].split(",")}
     types = {column: pa.string() if kinds[column] == "TEXT" else pa.int64() for column in column_names(name)}
     return pa.table(
-        {column: pa.array([row.get(column) for row in rows], kind) for column, kind in types.items()}
+        {column: of_list([row.get(column) for row in rows], kind) for column, kind in types.items()}
     )
 
 
@@ -67,8 +68,8 @@ def _pairs(name: str, pairs: list[tuple[str, str]]) -> Any:
 
     return pa.table(
         {
-            "name": pa.array([n for n, _ in pairs], pa.string()),
-            "value": pa.array([v for _, v in pairs], pa.string()),
+            "name": of_list([n for n, _ in pairs], pa.string()),
+            "value": of_list([v for _, v in pairs], pa.string()),
         }
     )
 

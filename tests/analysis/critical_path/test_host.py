@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import CALL_NS as BUILDER_CALL_NS
 from builders import VM, TraceBuilder
-from made_machine import CALL_NS, LATENCY_NS, STEPS, Machine, made
+from made_traces.machine import CALL_NS, LATENCY_NS, STEPS, Machine, made
 
 from profiling_lab.analysis.critical_path.critical_path import PathOfStep
 from profiling_lab.analysis.critical_path.device import LONGEST_NS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_machine import CALL_NS, LATENCY_NS, PAUSE_NS, Machine, Program, made
+from made_traces.machine import CALL_NS, LATENCY_NS, PAUSE_NS, Machine, Program, made
 
 from profiling_lab.analysis.critical_path.critical_path import CriticalPath
 from profiling_lab.analysis.critical_path.kinds import GROUPS, KINDS, Kind

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import TraceBuilder
-from made_machine import Machine, made
+from made_traces.machine import Machine, made
 
 from profiling_lab.analysis.critical_path.critical_path import PathOfStep
 from profiling_lab.trace import Trace

@@ -67,4 +67,5 @@ def work(rank: int, store: str, world: int) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         count = int(sys.argv[1])
-        mp.spawn(work, args=(f"{folder}/store", count), nprocs=count)
+        # A fork has imported torch already; no thread of it has started yet.
+        mp.start_processes(work, args=(f"{folder}/store", count), nprocs=count, start_method="fork")

@@ -60,7 +60,7 @@ def test_the_op_without_data_checks_too() -> None:
             op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], None, None, *options)
 
 
-def test_what_is_said(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_what_is_said(python_warm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     program = """
 import torch
 from profiling_lab.ops import flash_attention_with_cache
@@ -68,7 +68,7 @@ q = torch.zeros(1, 1, 1, 8)
 for _ in range(2):
     flash_attention_with_cache(q, q, q, cache_seqlens=torch.zeros(1, dtype=torch.int32))
 """
-    done = python(program, PROFILING_LAB_EXPLAIN="1")
+    done = python_warm(program, PROFILING_LAB_EXPLAIN="1")
     assert done.stderr.splitlines() == [
         "profiling_lab: flash_attention_with_cache: plain torch, with memory for all scores, float32 on cpu"
     ]

@@ -198,7 +198,7 @@ def test_each_mask_of_the_cpu_is_read(calls: list[Any], generator: torch.Generat
     assert len(calls) == 2 and not _padding._KNOWN
 
 
-def test_what_is_said(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_what_is_said(python_warm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     program = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -210,7 +210,7 @@ with flash_attention_for_sdpa():
     sdpa(q, q, q, attn_mask=mask.flip(3))
     sdpa(q[:, :, :1], q, q, attn_mask=mask)
 """
-    done = python(program, PROFILING_LAB_EXPLAIN="1")
+    done = python_warm(program, PROFILING_LAB_EXPLAIN="1")
     mark = "profiling_lab: scaled_dot_product_attention: "
     assert [line.removeprefix(mark) for line in done.stderr.splitlines() if line.startswith(mark)] == [
         "a mask of padding, taken as lengths",

@@ -28,7 +28,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line.removeprefix(mark) for line in done.stderr.splitlines() if line.startswith(mark)]
 
 
-def test_each_path_once(python: Python) -> None:
+def test_each_path_once(python_warm: Python) -> None:
     program = (
         PLAIN
         + """
@@ -47,7 +47,7 @@ for _ in range(2):
         sdpa(q, q[:, :, :1], q[:, :, :1], is_causal=True)
 """
     )
-    assert said(python(program, PROFILING_LAB_EXPLAIN="1")) == [
+    assert said(python_warm(program, PROFILING_LAB_EXPLAIN="1")) == [
         "flash_attention: ours, CPU kernels, float32; called plainly",
         "flash_attention: ours, CPU kernels, float32; through torch's dispatcher: autocast",
         "flash_attention: ours, shapes only, float32; through torch's dispatcher: meta tensors",
@@ -61,14 +61,14 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("value", ["", "0"])
-def test_off(python: Python, value: str) -> None:
+def test_off(python_warm: Python, value: str) -> None:
     """An op's way is then the same function as ever: nothing is wrapped, so nothing costs."""
     program = f"""{PLAIN}
 import sys
 import profiling_lab.ops.attention
 print(sys.modules["profiling_lab.ops.attention"]._OP.way.__qualname__)
 """
-    done = python(program, PROFILING_LAB_EXPLAIN=value)
+    done = python_warm(program, PROFILING_LAB_EXPLAIN=value)
     assert said(done) == [] and done.stdout.strip() == "choice.<locals>.way"
 
 
@@ -78,7 +78,7 @@ def test_stderr_that_takes_nothing(python: Python, stderr: str) -> None:
     assert "done" in done.stdout
 
 
-def test_compiled(python: Python) -> None:
+def test_compiled(python_warm: Python) -> None:
     """Once, when the call is traced, and without a graph break."""
     program = (
         PLAIN
@@ -93,7 +93,7 @@ with flash_attention_for_sdpa():
     g(q)
 """
     )
-    assert said(python(program, PROFILING_LAB_EXPLAIN="1")) == [
+    assert said(python_warm(program, PROFILING_LAB_EXPLAIN="1")) == [
         "flash_attention: ours, CPU kernels, float32; called plainly",
         "flash_attention: ours, CPU kernels, float32; through torch's dispatcher: torch.compile or"
         " torch.export",
@@ -102,7 +102,7 @@ with flash_attention_for_sdpa():
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch.distributed is not built")
-def test_dtensors(python: Python) -> None:
+def test_dtensors(python_warm: Python) -> None:
     program = """
 import torch
 from torch import distributed
@@ -116,7 +116,7 @@ heavy_layer(x, *whole, b)
 heavy_layer(x, whole[0].redistribute(placements=[Shard(1)]), *whole[1:], b)
 distributed.destroy_process_group()
 """
-    assert said(python(program, PROFILING_LAB_EXPLAIN="1")) == [
+    assert said(python_warm(program, PROFILING_LAB_EXPLAIN="1")) == [
         "heavy_layer: ours, CPU kernels, float32; through torch's dispatcher: tensors of class DTensor",
         "heavy_layer: plain torch, as its weights are sharded",
     ]

@@ -108,7 +108,7 @@ def test_a_sequence_over_processes(processes: int, python: Python) -> None:
 
 
 @available
-def test_one_process_autocast_and_what_is_said(python: Python) -> None:
+def test_one_process_autocast_and_what_is_said(python_warm: Python) -> None:
     program = """
 import torch
 from torch import distributed
@@ -126,6 +126,6 @@ expected.float().square().sum().backward()
 torch.testing.assert_close(found, q.grad, rtol=2e-2, atol=2e-2)
 distributed.destroy_process_group()
 """
-    done = python(program, PROFILING_LAB_EXPLAIN="1")
+    done = python_warm(program, PROFILING_LAB_EXPLAIN="1")
     assert done.returncode == 0, done.stderr
     assert "profiling_lab: ring_attention: flash_attention of each part, over 1 processes" in done.stderr
