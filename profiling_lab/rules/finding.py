@@ -80,6 +80,8 @@ class Finding:
     """all of the cost is in one of many steps"""
     effects: tuple[Finding, ...] = ()
     """the findings that this one explains"""
+    kernel: str = ""
+    """what hardware counters are of: findings about two kernels are two, also at one line"""
     gpu_ns_by_line: tuple[tuple[int, int], ...] = ()
     """the GPU time of its operations by line number. Findings about the same time are matched by it;
     empty if its events are not operations"""
@@ -111,6 +113,7 @@ MEMORY_KINDS = "`profiling-lab record`, nsys from 2021 on, or torch.profiler"
 STACKS = (
     "`profiling-lab record`; with nsys --python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
 )
+COUNTERS = "`check --ncu REPORT`, a CSV or .ncu-rep of ncu"
 OPERATORS = "torch.profiler, or nsys with --pytorch=autograd-nvtx"
 FROM_THE_START = "start the recording earlier, before these calls"
 
