@@ -30,7 +30,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "bank_conflicts",
-    "Do loads from shared memory conflict? (counters)",
+    "Do loads from shared memory conflict?",
     (PASSES, SHARE),
     of_each_kernel(judge),
     __doc__ or "",

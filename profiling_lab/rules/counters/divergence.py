@@ -33,7 +33,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "divergence",
-    "Do the threads of a warp go different ways? (counters)",
+    "Do the threads of a warp go different ways?",
     (ACTIVE, SHARE),
     of_each_kernel(judge),
     __doc__ or "",

@@ -30,7 +30,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "few_threads",
-    "Does a kernel leave most of the GPU without work? (counters)",
+    "Does a kernel leave most of the GPU without work?",
     (THREADS, SHARE, ROOF),
     of_each_kernel(judge),
     __doc__ or "",

@@ -43,7 +43,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "latency_bound",
-    "Is nothing of the GPU busy while a kernel runs? (counters)",
+    "Is nothing of the GPU busy while a kernel runs?",
     (IDLE, SHARE),
     of_each_kernel(judge),
     __doc__ or "",

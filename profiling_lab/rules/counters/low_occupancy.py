@@ -51,7 +51,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "low_occupancy",
-    "Do too few warps fit on an SM, and what limits them? (counters)",
+    "Do too few warps fit on an SM, and what limits them?",
     (WARPS, SHARE, ROOF, ISSUES),
     of_each_kernel(judge),
     __doc__ or "",

@@ -43,7 +43,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "on_the_roof",
-    "Is a kernel as fast as the GPU allows? (counters)",
+    "Is a kernel as fast as the GPU allows?",
     (SECTORS, ROOF, SHARE),
     of_each_kernel(judge),
     __doc__ or "",

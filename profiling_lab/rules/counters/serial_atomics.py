@@ -39,7 +39,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "serial_atomics",
-    "Do atomics wait for one another? (counters)",
+    "Do atomics wait for one another?",
     (EACH, SHARE, ROOF, ISSUES),
     of_each_kernel(judge),
     __doc__ or "",

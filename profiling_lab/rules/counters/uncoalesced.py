@@ -50,7 +50,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
 
 RULE = Rule(
     "uncoalesced",
-    "Are global loads spread over more sectors than they need? (counters)",
+    "Are global loads spread over more sectors than they need?",
     (SECTORS, USED, SHARE, ROOF, ISSUES),
     of_each_kernel(judge),
     __doc__ or "",
