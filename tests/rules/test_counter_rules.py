@@ -16,6 +16,7 @@ from conftest import REPO
 from profiling_lab.analysis.ncu.as_trace import NcuSource
 from profiling_lab.analysis.ncu.report import DURATION, Launch, Report
 from profiling_lab.cli import main
+from profiling_lab.exercises import catalogue
 from profiling_lab.rules import COUNTER_RULES, Abstain, Finding, run
 from profiling_lab.rules.finding import RuleResult
 from profiling_lab.rules.view import View
@@ -167,6 +168,9 @@ def test_a_starters_export_names_what_is_planted_and_the_solutions_does_not(
 
     planted, starter, solution = PLANTED[folder, recording], of("starter"), of("solution")
     assert starter[0] == planted[0] and set(planted) <= set(starter)
+    number = int(folder[1:3])
+    (exercise,) = (each for each in catalogue() if each.number == number)
+    assert {rule for rule, _ in planted} == set(exercise.rules)
     assert not set(planted) & set(solution)
 
 
