@@ -113,7 +113,6 @@ MEMORY_KINDS = "`profiling-lab record`, nsys from 2021 on, or torch.profiler"
 STACKS = (
     "`profiling-lab record`; with nsys --python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
 )
-COUNTERS = "`check --ncu REPORT`, a CSV or .ncu-rep of ncu"
 OPERATORS = "torch.profiler, or nsys with --pytorch=autograd-nvtx"
 FROM_THE_START = "start the recording earlier, before these calls"
 

@@ -22,12 +22,10 @@ from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.analysis.gaps.wait_cost import WaitCosts, late_idle, wait_costs
 from profiling_lab.analysis.host.waits import AT_ONCE_NS, VALUE_BYTES, host_waits
 from profiling_lab.analysis.memory.devices import DeviceMemory
-from profiling_lab.analysis.ncu.counted import Counted, counted
 from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import (
-    COUNTERS,
     EVIDENCE_AT_MOST,
     FROM_THE_START,
     STACKS,
@@ -161,20 +159,6 @@ class View(LineNumbers):
                 "the recording has no history of torch's allocator", "`profiling-lab record --memory`"
             )
         return tuple(DeviceMemory(self.trace.whole, each, self.ownership.paths) for each in found)
-
-    @cached_property
-    def counters(self) -> tuple[Counted, ...] | Abstain:
-        """The kernels that both the report of Nsight Compute and this part of the trace have."""
-        if self.report is None:
-            return Abstain("there are no hardware counters", COUNTERS)
-        found = counted(self.trace, self.report)
-        if not found:
-            there = ", ".join(list(dict.fromkeys(each.function for each in self.report.launches))[:3])
-            return Abstain(
-                f"no kernel of {self.report.source} ({there}) is in this recording with its grid and block",
-                "a report and a recording of the same program",
-            )
-        return found
 
     def near(self, time_ns: int) -> npt.NDArray[np.intp]:
         """The operation that began nearest to a time: the evidence for what happened in memory."""

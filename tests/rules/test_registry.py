@@ -56,7 +56,7 @@ def test_every_rule_of_counters_is_tested_told_and_uses_its_thresholds(repo: Pat
     for answer in ANSWERS:
         needs_nothing = (rule.name, answer) == ("few_threads", "abstains")  # grid and block are always there
         assert needs_nothing or re.search(rf'Case\(\s*"{rule.name}", "{answer}"', tests), answer
-    used = "".join((repo / where).with_name(name).read_text() for name in (f"{rule.name}.py", "verdict.py"))
+    used = "".join((repo / where).with_name(name).read_text() for name in (f"{rule.name}.py", "fault.py"))
     for threshold in rule.thresholds:
         assert f"view[{threshold.name.upper()}]" in used, threshold.name
 

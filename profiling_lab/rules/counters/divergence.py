@@ -7,7 +7,7 @@ An `if` of a few instructions seldom does that; loops of different length do.
 from __future__ import annotations
 
 from profiling_lab.analysis.ncu.counted import THREADS, Counted
-from profiling_lab.rules.counters.verdict import SHARE, Unknown, Verdict, of_each_kernel
+from profiling_lab.rules.counters.fault import SHARE, Fault, Unknown, of_each_kernel
 from profiling_lab.rules.finding import Threshold
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -18,13 +18,13 @@ ACTIVE = Threshold(
 WARP = 32
 
 
-def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
+def judge(view: View, kernel: Counted) -> Fault | Unknown | None:
     active = kernel.threads_per_instruction
     if active is None:
         return Unknown(THREADS)
     if active >= view[ACTIVE]:
         return None
-    return Verdict(
+    return Fault(
         f" executes an instruction with {active:.1f} of {WARP} threads of a warp: they diverge",
         1 - active / WARP,
         "give the threads of a warp work of the same length: sort or group the items by it",

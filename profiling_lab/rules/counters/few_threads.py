@@ -8,7 +8,7 @@ Occupancy does not show it: it counts the SMs that have work. An L4 holds some 9
 from __future__ import annotations
 
 from profiling_lab.analysis.ncu.counted import Counted
-from profiling_lab.rules.counters.verdict import ROOF, SHARE, Unknown, Verdict, of_each_kernel
+from profiling_lab.rules.counters.fault import ROOF, SHARE, Fault, Unknown, of_each_kernel
 from profiling_lab.rules.finding import Threshold
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -16,11 +16,11 @@ from profiling_lab.rules.view import View
 THREADS = Threshold("threads", "few", 40_000, "threads in a launch, below", "ours: half of what an L4 holds")
 
 
-def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
+def judge(view: View, kernel: Counted) -> Fault | Unknown | None:
     on_the_roof = kernel.dram_frac is not None and kernel.dram_frac >= view[ROOF]
     if kernel.threads >= view[THREADS] or on_the_roof:
         return None
-    return Verdict(
+    return Fault(
         f" launches {kernel.threads:,} threads in {kernel.launches[0].blocks:,} blocks: "
         "most of the GPU has no work",
         1 - kernel.threads / view[THREADS],

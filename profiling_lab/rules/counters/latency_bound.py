@@ -8,7 +8,7 @@ for each issued instruction.
 from __future__ import annotations
 
 from profiling_lab.analysis.ncu.counted import DRAM_RATE, ISSUED, Counted
-from profiling_lab.rules.counters.verdict import SHARE, Unknown, Verdict, of_each_kernel
+from profiling_lab.rules.counters.fault import SHARE, Fault, Unknown, of_each_kernel
 from profiling_lab.rules.finding import Threshold, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -25,7 +25,7 @@ REMEDIES = {
 }
 
 
-def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
+def judge(view: View, kernel: Counted) -> Fault | Unknown | None:
     issued, dram = kernel.issued_frac, kernel.dram_frac
     if issued is None or dram is None:
         return Unknown(f"{ISSUED},{DRAM_RATE}")
@@ -34,7 +34,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
         return None
     stall, cycles = kernel.figures.stalls[0] if kernel.figures.stalls else ("", 0.0)
     waits = f"; its warps wait for {stall}, {cycles:.1f} cycles an instruction" if stall else ""
-    return Verdict(
+    return Fault(
         f" issues in {percent(issued)} of the cycles and uses {percent(dram)} of device memory{waits}",
         1 - busiest,
         REMEDIES.get(stall, "more independent work: more warps, or more of it in each thread"),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from profiling_lab.analysis.ncu.consistency import THEORETICAL
 from profiling_lab.analysis.ncu.counted import DRAM_RATE, ISSUED, Counted
-from profiling_lab.rules.counters.verdict import (
+from profiling_lab.rules.counters.fault import (
     ISSUES,
     ROOF,
     SHARE,
+    Fault,
     Unknown,
-    Verdict,
     is_unhindered,
     of_each_kernel,
 )
@@ -31,7 +31,7 @@ _REMEDY = {  # of several limits, the first
 }
 
 
-def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
+def judge(view: View, kernel: Counted) -> Fault | Unknown | None:
     allowed, limit = kernel.figures.occupancy_limit_frac, kernel.figures.occupancy_limited_by
     if allowed is None:
         return Unknown(THEORETICAL)
@@ -42,7 +42,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
     if is_unhindered(view, kernel):
         return None
     because = f", because of {limit}" if limit else ""
-    return Verdict(
+    return Fault(
         f" can have {percent(allowed)} of the warps of an SM{because}, and its schedulers wait",
         1 - allowed,
         next((_REMEDY[word] for word in _REMEDY if word in limit), _OTHERWISE),

@@ -8,32 +8,32 @@ it needs, part of what moves is not used: there another layout helps.
 from __future__ import annotations
 
 from profiling_lab.analysis.ncu.counted import DRAM_RATE, Counted
+from profiling_lab.rules.counters.fault import ROOF, SHARE, Fault, Unknown, of_each_kernel
 from profiling_lab.rules.counters.uncoalesced import NEEDED, SECTORS
-from profiling_lab.rules.counters.verdict import ROOF, SHARE, Unknown, Verdict, of_each_kernel
 from profiling_lab.rules.finding import percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 
-def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
+def judge(view: View, kernel: Counted) -> Fault | Unknown | None:
     dram, fp32, sectors = kernel.dram_frac, kernel.fp32_frac, kernel.sectors_per_load
     if dram is None and fp32 is None:
         return Unknown(DRAM_RATE)
     if dram is not None and dram >= view[ROOF]:
         if sectors is not None and sectors >= view[SECTORS]:
-            return Verdict(
+            return Fault(
                 f" moves {percent(dram)} of what device memory can, "
                 f"with {sectors:.1f} sectors for each load: bytes that it does not use",
                 max(1 - NEEDED / sectors, 0.0),
                 "lay out the values that are read together next to one another (a structure of arrays)",
             )
-        return Verdict(
+        return Fault(
             f" moves {percent(dram)} of what device memory can: it is on the roof",
             0.0,
             "stop here; only fewer bytes make it faster: fuse it with its neighbours, or use a smaller type",
         )
     if fp32 is not None and fp32 >= view[ROOF]:
-        return Verdict(
+        return Fault(
             f" computes at {percent(fp32)} of the rate of float32: it is on the roof",
             0.0,
             "stop here; only less arithmetic or tensor cores make it faster",

@@ -8,12 +8,12 @@ instructions or device memory, is not held up by them.
 from __future__ import annotations
 
 from profiling_lab.analysis.ncu.counted import REDUCTIONS, Counted
-from profiling_lab.rules.counters.verdict import (
+from profiling_lab.rules.counters.fault import (
     ISSUES,
     ROOF,
     SHARE,
+    Fault,
     Unknown,
-    Verdict,
     is_unhindered,
     of_each_kernel,
 )
@@ -24,13 +24,13 @@ from profiling_lab.rules.view import View
 EACH = Threshold("each", "many", 0.5, "atomics for each thread, from", "ours: a warp would need 1/32 of them")
 
 
-def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
+def judge(view: View, kernel: Counted) -> Fault | Unknown | None:
     each = kernel.reductions_per_thread
     if each is None:
         return Unknown(REDUCTIONS)
     if each < view[EACH] or is_unhindered(view, kernel):
         return None
-    return Verdict(
+    return Fault(
         f" makes {each:.1f} atomics for each thread, and neither instructions nor memory keep it busy",
         1.0,
         "sum within the warp (shuffles) and the block (shared memory) first: one atomic for each block",

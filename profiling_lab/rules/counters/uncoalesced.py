@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from profiling_lab.analysis.ncu.consistency import LOADS
 from profiling_lab.analysis.ncu.counted import Counted
-from profiling_lab.rules.counters.verdict import (
+from profiling_lab.rules.counters.fault import (
     ISSUES,
     ROOF,
     SHARE,
+    Fault,
     Unknown,
-    Verdict,
     is_unhindered,
     of_each_kernel,
 )
@@ -31,7 +31,7 @@ NEEDED = 4
 """sectors for 32 neighbouring floats"""
 
 
-def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
+def judge(view: View, kernel: Counted) -> Fault | Unknown | None:
     sectors, used = kernel.sectors_per_load, kernel.sector_use_frac
     if sectors is None:
         return Unknown(",".join(LOADS))
@@ -40,7 +40,7 @@ def judge(view: View, kernel: Counted) -> Verdict | Unknown | None:
         return None
     waste = 1 - (NEEDED / sectors if used is None else used)
     more = "" if used is None else f", of which {percent(used)} are used"
-    return Verdict(
+    return Fault(
         f" touches {sectors:.1f} sectors with each load of a warp{more}; neighbouring floats need {NEEDED}",
         waste,
         "let neighbouring threads read neighbouring addresses: change which thread does what, or the "

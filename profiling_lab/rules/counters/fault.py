@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from profiling_lab.analysis.ncu.counted import Counted
+from profiling_lab.analysis.ncu.counted import Counted, counted
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.view import View
@@ -29,7 +29,7 @@ ISSUES = Threshold(
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Fault:
     """What is wrong with a kernel."""
 
     what: str
@@ -46,7 +46,21 @@ class Unknown:
     metrics: str
 
 
-Judge: TypeAlias = Callable[[View, Counted], Verdict | Unknown | None]
+Judge: TypeAlias = Callable[[View, Counted], Fault | Unknown | None]
+
+
+def kernels_of(view: View) -> tuple[Counted, ...] | Abstain:
+    """The kernels that both the report of Nsight Compute and this part of the trace have."""
+    if view.report is None:
+        return Abstain("there are no hardware counters", "`check --ncu REPORT`, a CSV or .ncu-rep of ncu")
+    found = counted(view.trace, view.report)
+    if not found:
+        there = ", ".join(list(dict.fromkeys(each.function for each in view.report.launches))[:3])
+        return Abstain(
+            f"no kernel of {view.report.source} ({there}) is in this recording with its grid and block",
+            "a report and a recording of the same program",
+        )
+    return found
 
 
 def is_unhindered(view: View, kernel: Counted) -> bool:
@@ -59,28 +73,29 @@ def of_each_kernel(judge: Judge) -> Callable[[View], RuleResult]:
     """The check of a rule: a finding for each kernel that `judge` objects to."""
 
     def check(view: View) -> RuleResult:
-        if isinstance(view.counters, Abstain):
-            return view.counters
+        kernels = kernels_of(view)
+        if isinstance(kernels, Abstain):
+            return kernels
         found, unknown, judged = [], "", 0
-        for kernel in view.counters:
+        for kernel in kernels:
             took_ns = view.operations.duration_ns[kernel.rows]
             if int(took_ns.sum()) < view[SHARE] * view.gpu_ns:
                 continue
-            verdict = judge(view, kernel)
-            if isinstance(verdict, Unknown):
-                unknown = verdict.metrics
+            fault = judge(view, kernel)
+            if isinstance(fault, Unknown):
+                unknown = fault.metrics
                 continue
             judged += 1
-            if verdict is None:
+            if fault is None:
                 continue
             finding = view.finding(
-                f"{kernel.name}{verdict.what}; {_time(took_ns)}",
-                cost_ns=round(verdict.cost_frac * gpu_time(view, kernel.rows)),
+                f"{kernel.name}{fault.what}; {_time(took_ns)}",
+                cost_ns=round(fault.cost_frac * gpu_time(view, kernel.rows)),
                 cost_of="the part of the kernel's GPU time that this costs at most",
                 place=view.hottest_line(kernel.rows, took_ns),
                 rows=kernel.rows,
                 weight=took_ns,
-                remedy=verdict.remedy,
+                remedy=fault.remedy,
             )
             found.append(replace(finding, kernel=kernel.name))
         if not judged and unknown:
