@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What settings cost or gain, for the pages of the guide that name them.
+"""What two settings cost or gain, for the pages of the guide that name them.
 
-    python benchmarks/switches.py -o benchmarks/results/switches.jsonl [--only launch_blocking,easy_wins]
+    python benchmarks/switches.py -o benchmarks/results/switches.jsonl [--only launch_blocking,cudnn]
 
 launch_blocking   a step of the demo's program with CUDA_LAUNCH_BLOCKING=1 and without
 cudnn             convolutions with torch.backends.cudnn.benchmark and without
-easy_wins         a training step as it is, with torch.compile, in bf16, with TF32, with a larger batch; and a
-                  batch of images from pageable and from pinned memory
 """
 
 from __future__ import annotations
@@ -26,11 +24,10 @@ from script import run_script, say
 
 from profiling_lab.demo.program import copy_program
 from profiling_lab.errors import NotEnoughDataError
-from profiling_lab.measure import ResultsFile, compare, interleaved, machine, ratio
+from profiling_lab.measure import ResultsFile, compare, machine, ratio
 
 BENCHMARK = "switches"
 TURNS, BATCHES, LIMIT_S = 3, 40, 120
-SMALL_BATCH, LARGER = 8, 8  # of easy_wins
 # batch, channels in and out, side, kernel
 CONVOLUTIONS = ((32, 64, 128, 56, 3), (16, 256, 256, 14, 3), (8, 3, 64, 224, 7), (32, 512, 128, 28, 1))
 _STEP = re.compile(r"([\d.]+) ms per step")
@@ -91,71 +88,8 @@ def cudnn(results: ResultsFile, _: Path) -> None:
         say(f"{batch}x{inner}x{side}x{side} to {outer}, {kernel}x{kernel}: {gain:.2f} x with benchmark")
 
 
-def training_step(batch: int, dtype: torch.dtype, *, compiled: bool = False) -> Callable[[], object]:
-    """Forward, backward and update of a small transformer on sentences of 128 tokens."""
-    torch.manual_seed(0)
-    block = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True, activation="gelu")
-    model: Callable[..., torch.Tensor] = torch.nn.TransformerEncoder(block, 6, enable_nested_tensor=False)
-    model = model.cuda()  # type: ignore[attr-defined]
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # type: ignore[attr-defined]
-    x = torch.randn(batch, 128, 512, device="cuda")
-    if compiled:
-        model = torch.compile(model)
-
-    def step() -> None:
-        with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-            loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
-
-
-def with_tf32(step: Callable[[], object]) -> Callable[[], object]:
-    def faster() -> None:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        step()
-        torch.backends.cuda.matmul.allow_tf32 = False
-
-    return faster
-
-
-def easy_wins(results: ResultsFile, _: Path) -> None:
-    plain = training_step(SMALL_BATCH, torch.float32)
-    steps = {
-        "as it is": plain,
-        "torch.compile": training_step(SMALL_BATCH, torch.float32, compiled=True),
-        "TF32": with_tf32(plain),
-        "bf16 autocast": training_step(SMALL_BATCH, torch.bfloat16),
-        "bf16 autocast and torch.compile": training_step(SMALL_BATCH, torch.bfloat16, compiled=True),
-        f"a batch {LARGER} times as large": training_step(LARGER * SMALL_BATCH, torch.float32),
-    }
-    timings = interleaved(steps, steps_per_block=10, warmup=5, blocks=9)
-    for name, timing in timings.items():
-        batch = SMALL_BATCH * (LARGER if "batch" in name else 1)
-        case = {"program": "6 layers of 512, 128 tokens, training step", "batch": batch}
-        results.add_timing(BENCHMARK, case, name, timing, "step_time")
-        gain = ratio(timings["as it is"], timing) * batch / SMALL_BATCH
-        results.add(BENCHMARK, case, name, "gain", gain, "times the samples per second")
-        say(f"{name}: {timing.median_ns / 1e6:.2f} ms for {batch} samples, {gain:.2f} times")
-    pageable = torch.randn(64, 3, 224, 224)
-    pinned = pageable.pin_memory()
-    copies = {
-        "pageable": lambda: pageable.to("cuda", non_blocking=True),
-        "pinned": lambda: pinned.to("cuda", non_blocking=True),
-    }
-    timings = interleaved(copies, steps_per_block=10, warmup=3, blocks=9)
-    for name, timing in timings.items():
-        case = {"program": "64 images of 3 x 224 x 224 to the GPU", "batch": 64}
-        results.add_timing(BENCHMARK, case, name, timing, "step_time")
-        gain = ratio(timings["pageable"], timing)
-        results.add(BENCHMARK, case, name, "gain", gain, "times the samples per second")
-        say(f"{name}: {timing.median_ns / 1e6:.3f} ms, {gain:.2f} times")
-
-
 PARTS: dict[str, Callable[[ResultsFile, Path], None]] = {
-    "launch_blocking": launch_blocking, "cudnn": cudnn, "easy_wins": easy_wins,
+    "launch_blocking": launch_blocking, "cudnn": cudnn,
 }  # fmt: skip
 
 
