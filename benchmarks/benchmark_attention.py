@@ -9,7 +9,8 @@ Every provider is first compared with float64 at a small size and left out, with
 is wrong or missing. Then all take turns within each round. TFLOP/s count 4 b h s^2 d forward (half of it
 causal) and 2.5 times that backward, whatever an implementation really computes. --output ending in .jsonl
 appends a line at a time, and --resume goes on where a broken run of the same commit and machine ended; any
-other name gets one JSON array at the end. visualize_results.py reads both.
+other name gets one JSON array at the end, with every sample of each time (samples_ns). visualize_results.py
+reads both. `sm_clock` is the median over the rounds of a problem, read from NVML after each of them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -42,6 +45,8 @@ from torch import Tensor
 
 from profiling_lab.measure import ResultsFile, Timing, compare, machine, matmul_rate, ratio
 from profiling_lab.ops.attention import reference
+from profiling_lab.recording.energy.nvml import NvmlError
+from profiling_lab.utils.nvml import gpu_of
 
 STORES_SCORES = ("naive", "tiled", "eager", "sdpa-math")
 FORWARD_ONLY = ("naive", "tiled", "ladder-flash")
@@ -149,7 +154,33 @@ class Field:
         self.results.add("attention", {**case, "reason": reason}, name, "available", 0, "1 is yes")
 
 
-def measure(one: Problem, field: dict[str, Attention], options: argparse.Namespace) -> dict[str, Timing]:
+@contextmanager
+def clock_reader(device: str) -> Iterator[Callable[[], list[float]]]:
+    """A function that reads the clock of the GPU's SMs in MHz; it gives an empty list where that cannot be
+    read.
+    """
+    try:
+        gpu = gpu_of(torch.device(device).index or 0) if device.startswith("cuda") else None
+    except NvmlError as error:
+        say(f"  without clocks: {error}")
+        gpu = None
+
+    def read() -> list[float]:
+        try:
+            return [] if gpu is None else [gpu.read("sm_clock_mhz")]
+        except NvmlError:
+            return []
+
+    try:
+        yield read
+    finally:
+        if gpu is not None:
+            gpu.close()
+
+
+def measure(
+    one: Problem, field: dict[str, Attention], options: argparse.Namespace, after_round: Callable[[int], None]
+) -> dict[str, Timing]:
     tensors = inputs(one, options.device)
     variants: dict[str, Callable[[], object]] = {}
     for name, function in field.items():
@@ -169,7 +200,12 @@ def measure(one: Problem, field: dict[str, Attention], options: argparse.Namespa
         return {}
     with torch.no_grad():
         return compare(
-            variants, device=options.device, rounds=options.rounds, warmup_s=options.warmup, cold=False
+            variants,
+            device=options.device,
+            rounds=options.rounds,
+            warmup_s=options.warmup,
+            cold=False,
+            after_round=after_round,
         )
 
 
@@ -178,10 +214,16 @@ def repeatably(name: str, call: Callable[[], object]) -> object:
         return call()
 
 
-def report(task: Task, timings: dict[str, Timing], results: ResultsFile, device: str) -> str:
+def report(
+    task: Task, timings: dict[str, Timing], results: ResultsFile, device: str, clocks_mhz: list[float]
+) -> str:
     one = task.problem
     case = {**asdict(one), "device": device, "suite": task.suite}
     line = one.label
+    if clocks_mhz:
+        clock = statistics.median(clocks_mhz)
+        every = {"samples_mhz": clocks_mhz} if results.samples else {}
+        results.add("attention", case, "gpu", "sm_clock", clock, "MHz", **every)
     for name, timing in timings.items():
         rate = one.flops / timing.median_ns / 1e3
         results.add_timing("attention", case, name, timing)
@@ -224,7 +266,11 @@ def chosen(options: argparse.Namespace) -> list[Task]:
     return [one for i, one in enumerate(found) if i // 2 % count == index - 1]
 
 
-def run(options: argparse.Namespace, results: ResultsFile) -> bool:
+def _keep(clocks_mhz: list[float], read: Callable[[], list[float]], _: int) -> None:
+    clocks_mhz += read()
+
+
+def run(options: argparse.Namespace, results: ResultsFile, clock: Callable[[], list[float]]) -> bool:
     """Whether all was measured, and not the time used up before."""
     todo = chosen(options)
     if options.resume:
@@ -241,11 +287,12 @@ def run(options: argparse.Namespace, results: ResultsFile) -> bool:
         if options.seconds and used > options.seconds:
             say(f"{used:.0f} s are used up: {len(todo) - number + 1} problems are left; --resume goes on")
             return False
-        one = task.problem
-        timings = measure(one, field.of(task, options.device), options)
+        one, clocks_mhz = task.problem, list[float]()
+        read_clock = partial(_keep, clocks_mhz, clock)
+        timings = measure(one, field.of(task, options.device), options, read_clock)
         left = (time.monotonic() - start) / number * (len(todo) - number)
         say(f"[{number}/{len(todo)}, {left:.0f} s left]")
-        print(report(task, timings, results, options.device), flush=True)
+        print(report(task, timings, results, options.device, clocks_mhz), flush=True)
         base = timings.get(options.baseline)
         for name, timing in timings.items():
             if base is not None and name != options.baseline:
@@ -311,8 +358,9 @@ def main() -> int:
     lines = options.output is not None and options.output.suffix == ".jsonl"
     if options.resume and not lines:
         parser.error("--resume needs --output with a name that ends in .jsonl")
-    results = ResultsFile(options.output if lines else None, machine(options.device))
-    complete = run(options, results)
+    results = ResultsFile(options.output if lines else None, machine(options.device), samples=not lines)
+    with clock_reader(options.device) as clock:
+        complete = run(options, results, clock)
     if options.output is not None and not lines:
         options.output.write_text(json.dumps(results.lines, indent=1) + "\n")
     return 0 if complete else 1

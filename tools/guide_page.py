@@ -19,12 +19,18 @@ from collections.abc import Callable
 from functools import partial
 from os.path import relpath
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from analysis_page import with_prints
 from benchmark_tables import BLOCKS, RESULTS, Line, base, every_line, newest_run, table
 
+from profiling_lab.analysis.coverage import coverage
+from profiling_lab.analysis.ncu import report as ncu_report
+from profiling_lab.analysis.ncu.consistency import CYCLES
+from profiling_lab.analysis.ncu.figures import DRAM, weighted
 from profiling_lab.exercises import entries
+from profiling_lab.trace import Trace
+from profiling_lab.trace.ownership import Ownership
 
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "benchmarks"))
@@ -45,6 +51,13 @@ _FIGURES = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures 
 _REPAIR = re.compile(r"speed: passed: ([\d.]+ ms) per step before, ([\d.]+ ms) after: ([\d.]+) times")
 ROWS, D = 8192, 4096
 """The size at which heavy_layer.py times bare GEMMs long enough to reach the GPU's rate."""
+ACTIVE_CYCLES = "sm__cycles_active.avg"
+EASY_WINS = (
+    ("pinned memory", "pageable_upload"),
+    ("mixed precision (bf16)", "fp32_products"),
+    ("a larger batch", "one_row_at_a_time"),
+)
+"""Programs whose defect is that it is missing."""
 FLOPS = 2 * D * D * (2 * D + ROWS)
 """Of its forward: two products of the weights, then one with the rows."""
 
@@ -174,8 +187,46 @@ def autotuning() -> list[str]:
     return [text, "", *table(("convolution", "`benchmark = False`", "`benchmark = True`"), rows)]
 
 
+def easy_wins() -> list[str]:
+    """What each was worth where it helps: programs of the diagnosis benchmark, and one op compiled."""
+    steps = {
+        (line["case"]["program"], line["provider"]): line
+        for line in every_line("diagnosis")
+        if line["metric"] == "step"
+    }
+    rows, used = [], []
+    for what, program in EASY_WINS:
+        old, new = (steps[program, state] for state in ("as it is", "mended"))
+        used += [old, new]
+        times = (f"{line['value']:.2f} ms" for line in (old, new))
+        rows.append((what, f"`{program}`", *times, f"{old['value'] / new['value']:.1f}"))
+    shares = [
+        selected(newest_run("layer_norm_gelu"), name, "share_of_copy", dtype="bfloat16", direction="forward")
+        for name in ("compile default", "eager")
+    ]
+    compiled, eager = (geometric_mean(line["value"] for line in lines) for lines in shares)
+    rows.append(("`torch.compile`", "LayerNorm and GELU, bf16, forward", "-", "-", f"{compiled / eager:.1f}"))
+    text = f"{base(used, 'diagnosis')}; {base(shares[0], 'layer_norm_gelu')}:"
+    return [text, "", *table(("easy win", "program", "step before", "after", "times as fast"), rows)]
+
+
+def use() -> list[str]:
+    """How busy the GPU was by its recording, and what of it the counters say was used, for one program."""
+    folder, rows = EXERCISES / "e35_long_kernel" / "recorded", []
+    for side in ("starter", "solution"):
+        with Trace.open(folder / f"{side}_h200.sqlite") as trace:
+            busy = coverage(trace, trace.stacks.own_rows(Ownership()))
+        launches = ncu_report.read(folder / f"{side}_h200.csv").launches
+        active = weighted(launches, lambda k: k.value(ACTIVE_CYCLES) / k.value(CYCLES))
+        dram = weighted(launches, lambda k: k.value(DRAM) / 100)
+        assert active is not None and dram is not None
+        shares = (busy.busy_ns / busy.span_ns, active, dram)
+        rows.append((f"E35 `long-kernel`, {side}", *(f"{100 * share:.0f} %" for share in shares)))
+    return table(("program, on an H200", "GPU busy", "SMs with work", "DRAM, of peak"), rows)
+
+
 OWN: dict[str, Callable[[], list[str]]] = {"clinic": clinic, "ridge": ridge, "sampling": sampling}
-OWN |= {"launch_blocking": launch_blocking, "autotuning": autotuning}
+OWN |= {"launch_blocking": launch_blocking, "autotuning": autotuning, "easy_wins": easy_wins, "use": use}
 OWN |= {exercise.name[:3]: partial(clinic, exercise.name[:3]) for exercise in CLINIC}
 
 

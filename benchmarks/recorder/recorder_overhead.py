@@ -64,6 +64,7 @@ PLAIN = "plain"
 DORMANT = "profiling-lab record --dormant"  # no attach
 BUDGET = "profiling-lab record --budget 1%"
 OUTSIDE = "profiling-lab record, outside of its window"
+NSYS_RATES_HZ = (200, 1000, 2000)
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
 # cupti_stages.cpp's bits; every stage is compared with the first.
@@ -411,10 +412,16 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
         commands[BUDGET] = record(BUDGET, "--budget", share)
     if nsys := shutil.which("nsys"):
         profile = [nsys, "profile", "--force-overwrite=true"]
+        sampled = ("--trace=cuda,nvtx", "--sample=process-tree", "--python-sampling=true")
         stacks = ("--trace=cuda,nvtx", "--python-backtrace=cuda", "--cudabacktrace=all:0")
         for name, options in {
             "nsys cuda,nvtx": ("--trace=cuda,nvtx", "--sample=none"),
             "nsys with Python stacks": stacks,
+            "nsys with CPU samples": ("--trace=cuda,nvtx", "--sample=process-tree"),
+            **{
+                f"nsys with Python samples, {rate} Hz": (*sampled, f"--python-sampling-frequency={rate}")
+                for rate in NSYS_RATES_HZ
+            },
         }.items():
             output = f"--output={folder}/nsys{len(commands)}"
             commands[name] = [*profile, output, *options, sys.executable, *program(name)]

@@ -69,12 +69,28 @@ def one_of(name: str, given: Any, known: Any) -> None:
 
 
 def chosen_rules(
-    only: Names | None, skip: Names, thresholds: Thresholds, rules_from: StrPath | Iterable[StrPath]
+    only: Names | None,
+    skip: Names,
+    thresholds: Thresholds,
+    rules_from: StrPath | Iterable[StrPath],
+    *,
+    trace: bool = True,
+    counters: bool = True,
 ) -> tuple[tuple[Rule, ...], Settings]:
-    """The selected rules and the thresholds set for them. Raises UsageError for unknown names."""
-    from profiling_lab.rules import RULES, load_rules, parse_settings, select
+    """The selected rules and the thresholds set for them. Raises UsageError for unknown names.
 
-    rules = (*RULES, *(rule for path in paths_of(rules_from) for rule in load_rules(Path(path))))
+    trace, counters: whether there is a recording, and a report of Nsight Compute. Without it, rules that need
+    it apply only where they are named.
+    """
+    from profiling_lab.rules import COUNTER_RULES, RULES, load_rules, parse_settings, select
+
+    of_yours = tuple(rule for path in paths_of(rules_from) for rule in load_rules(Path(path)))
+    rules = (*RULES, *COUNTER_RULES, *of_yours)
+    if only is None:
+        names = {rule.name for rule in rules}
+        select(rules, skip=[name for name in names_of(skip) if name not in names])
+        left = (*(RULES if trace else ()), *(COUNTER_RULES if counters else ()), *of_yours)
+        only = [rule.name for rule in left]
     if isinstance(thresholds, Mapping):
         thresholds = [f"{name}={value}" for name, value in thresholds.items()]
     settings = parse_settings(

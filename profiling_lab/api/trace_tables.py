@@ -452,21 +452,29 @@ class TraceTables:
         set: Thresholds = (),
         rules_from: StrPath | Iterable[StrPath] = (),
         whole: bool = False,
+        ncu: StrPath | None = None,
         limit: int | None = None,
     ) -> Table[Checked]:
         """The findings: evidence, cost, source line and remedy. `coverage` says which rules could not tell.
 
         only, skip: names of rules. set: thresholds, such as {"dataloader.share": "10%"}. rules_from: Python
-        files with your own rules, which are executed. whole: includes the start-up.
+        files with your own rules, which are executed. whole: includes the start-up. ncu: a report of Nsight
+        Compute of the same program (its raw page as CSV, or an .ncu-rep where ncu is installed).
         """
         from profiling_lab.analysis.coverage import coverage
+        from profiling_lab.analysis.ncu.report import read
         from profiling_lab.report.check import check_report
         from profiling_lab.rules import run
         from profiling_lab.trace.ownership import Ownership
 
         most = rows_of(limit)
-        rules, settings = chosen_rules(only, skip, set, rules_from)
-        result = run(self.trace, rules, self.own, settings, self.steps_by, whole)
+        is_report = self.trace.recorder == "ncu"
+        path = self.trace.path if ncu is None and is_report else ncu
+        report = None if path is None else read(Path(path))
+        rules, settings = chosen_rules(
+            only, skip, set, rules_from, trace=not is_report, counters=report is not None
+        )
+        result = run(self.trace, rules, self.own, settings, self.steps_by, whole, report)
         covered = coverage(self.trace, self.trace.stacks.own_rows(Ownership(self.own)))
         return Table(check_report(self.trace, result, covered, most), result)
 

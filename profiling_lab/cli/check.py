@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from profiling_lab.cli import _rule_arguments as shared_rules
 from profiling_lab.cli import _trace_arguments as shared
+
+if TYPE_CHECKING:
+    from profiling_lab.api import TraceTables
 
 HELP = "find problems in a trace: evidence, cost, source line and remedy"
 EXAMPLES = """\
@@ -16,6 +20,8 @@ EXAMPLES = """\
   profiling-lab check run.sqlite --rules-from my_rules.py     your own rules too
   profiling-lab check run.sqlite --fail-on 2ms                exit code 1 only for costs above 2 ms per step
   profiling-lab check run.sqlite --format github              annotations for CI, pinned to the lines
+  profiling-lab check run.sqlite --ncu report.csv             and what hardware counters show of its kernels
+  profiling-lab check report.csv                              a report of ncu alone: no lines, no idle time
   profiling-lab rules                                         every threshold, and where it comes from
 
 exit codes: 0 no finding at the level of --fail-on, 1 findings, 3 all rules abstained
@@ -34,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for one that "
         "costs more than 5%% of the recording or than 2ms per step (in total, if there are no steps); or "
         "never (default: low, any finding)",
+    )
+    parser.add_argument(
+        "--ncu",
+        metavar="REPORT",
+        help="also what only hardware counters show, kernel by kernel, from this report of Nsight Compute "
+        "of the same program: the CSV of `ncu --csv --page raw`, or an .ncu-rep where ncu is installed",
     )
     shared_rules.add_rules(parser)
     shared.add_steps_by(parser)
@@ -55,13 +67,14 @@ def run(args: argparse.Namespace) -> int:
     from profiling_lab.rules import parse_fail_on
 
     fails = parse_fail_on(args.fail_on)
-    with shared.open_tables(args) as trace:
+    with _opened(args) as trace:
         found = trace.check(
             args.only,
             skip=args.skip,
             set=args.set,
             rules_from=args.rules_from,
             whole=args.whole,
+            ncu=args.ncu,
             limit=args.limit,
         )
     checked = found.result
@@ -72,3 +85,15 @@ def run(args: argparse.Namespace) -> int:
     if any(fails(finding, checked.span_ns) for finding in checked.findings):
         return 1
     return 0 if checked.could_tell else NotEnoughDataError.exit_code
+
+
+def _opened(args: argparse.Namespace) -> TraceTables:
+    """A recording, or a report of ncu where FILE is one."""
+    from pathlib import Path
+
+    from profiling_lab.analysis.ncu.as_trace import REPORTS, trace_of_report
+    from profiling_lab.api import TraceTables
+
+    if args.ncu is None and Path(args.trace).suffix in REPORTS:
+        return TraceTables(trace_of_report(Path(args.trace))[0], own=args.own)
+    return shared.open_tables(args)

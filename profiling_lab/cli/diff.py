@@ -26,6 +26,7 @@ EXAMPLES = """\
   profiling-lab diff b1.sqlite,b2.sqlite a1.sqlite,a2.sqlite          the same, shorter
   profiling-lab diff --save main.json run.sqlite                      a small baseline file for CI
   profiling-lab diff main.json run.sqlite --save main.json --overwrite    and the next one
+  profiling-lab diff a.sqlite b.sqlite --journal turns.jsonl --note "pinned memory"   a record of each turn
   profiling-lab diff main.json pr.sqlite --gate 3% --format junit > diff.xml
   profiling-lab diff main.sqlite pr.sqlite --budget 'line:model.py:87<3ms' --budget 'gaps<5%'
   profiling-lab diff main.sqlite pr.sqlite --format md --annotate > comment.md
@@ -59,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="save the data of the side after as a baseline for later comparisons; needs only one side",
     )
     parser.add_argument("--overwrite", action="store_true", help="with --save: replace the file if it exists")
+    parser.add_argument(
+        "--journal",
+        metavar="FILE.jsonl",
+        help="append what came out to this file, a line of JSON for each turn, dropped changes too",
+    )
+    parser.add_argument("--note", metavar="TEXT", default="", help="with --journal: what was changed")
     add_judging(parser)
     parser.add_argument(
         "--memory",
@@ -122,8 +129,10 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import sys
     from contextlib import ExitStack
+    from pathlib import Path
 
     from profiling_lab.analysis.diff.diff import diff
+    from profiling_lab.report.diff import journal
     from profiling_lab.report.diff.data import workflow_warnings
     from profiling_lab.report.diff.diff import diff_report
     from profiling_lab.report.diff.junit import junit
@@ -133,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
     before, after = _sides(args)
     if args.save:
         _refuse_to_replace(args, (*before, *after))
+    _check_journal(args, before)
     with ExitStack() as opened:
         sides = [_opened(args, before, opened), _opened(args, after, opened)]
         traces = [side for side in (*sides[0], *sides[1]) if isinstance(side, Trace)]
@@ -154,6 +164,9 @@ def run(args: argparse.Namespace) -> int:
         )
         if args.save:
             _save(args, result.captures_after)
+        if args.journal:
+            turn = journal.append(Path(args.journal), result, args.note, before, after)["turn"]
+            print(f"turn {turn} is in {args.journal}", file=sys.stderr)
         if args.format == "github":
             sys.stdout.writelines(f"{line}\n" for line in workflow_warnings(result))
         elif args.format == "junit":
@@ -164,6 +177,22 @@ def run(args: argparse.Namespace) -> int:
             for line in workflow_warnings(result):
                 print(line, file=sys.stderr)
     return exit_code(result, args.lenient)
+
+
+def _check_journal(args: argparse.Namespace, before: Sequence[str]) -> None:
+    """Before the work: a journal of two sides' times, in a file that is one or does not exist."""
+    from pathlib import Path
+
+    from profiling_lab.errors import UsageError
+    from profiling_lab.report.diff.journal import turns
+
+    if args.note and not args.journal:
+        raise UsageError("--note goes into a journal: expected --journal FILE.jsonl as well")
+    if args.journal and (args.memory or not before):
+        what = "--memory" if args.memory else "--save with one side"
+        raise UsageError(f"--journal keeps comparisons of times: it cannot be combined with {what}")
+    if args.journal:
+        turns(Path(args.journal))
 
 
 def _memory(

@@ -254,8 +254,9 @@ def exercise(
     parts: tuple[Part, ...],
     tasks: str,
     mistakes: tuple[Mistake, ...],
+    rules: tuple[str, ...],
 ) -> KernelExercise:
-    """tasks: the module that has the TASKS of its repair."""
+    """tasks: the module that has the TASKS of its repair. rules: those of `check --ncu` that find it."""
     line = entry(name)
 
     def judge_findings(folder: Path, given: Answers) -> list[GradedCheck]:
@@ -272,6 +273,7 @@ def exercise(
         repair=judge_repair,
         program=("run.py",),
         recording=TRACE,
+        rules=rules,
         mistakes=(Mistake("no cause written down", {"fix.cause": ""}, "explanation"), *mistakes),
         parts=parts,
         look="kernels",

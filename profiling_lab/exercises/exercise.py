@@ -121,8 +121,8 @@ class Exercise:
     recording: str
     """A recording of ours, for learners without what it needs: a file in the folder. Empty: it needs none."""
     rules: tuple[str, ...] = ()
-    """The rules of `check` that find the planted cause in the starter's recording; one is enough. Empty: no
-    cause is planted."""
+    """The rules of `check` that find the planted cause in the starter's recording or report of ncu; one
+    is enough. Empty: no cause is planted."""
     mistakes: tuple[Mistake, ...] = ()
     record_options: tuple[str, ...] = ()
     """Options of `record` for this program."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of `check`: one rule per file. A finding has evidence, a cost, a source line and a remedy.
 
+RULES look at the trace alone, COUNTER_RULES (folder counters) at a report of Nsight Compute with it.
+
 To add a rule: `<name>.py` with a RULE of that name, one line in RULES, and `tests/rules/test_<name>.py` with
 a trace where it fires, one where it stays silent and one where it abstains. A file of your own for
 `profiling-lab check --rules-from` looks the same and ends with the tuple RULES:
@@ -63,6 +65,7 @@ from profiling_lab.rules import (
     tiny_kernels,
     unfused_attention,
 )
+from profiling_lab.rules.counters import COUNTER_RULES
 from profiling_lab.rules.finding import Abstain, Event, Finding, Threshold
 from profiling_lab.rules.load import load_rules
 from profiling_lab.rules.rule import Rule
@@ -113,6 +116,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 __all__ = [
+    "COUNTER_RULES",
     "RULES",
     "Abstain",
     "Checked",

@@ -80,6 +80,8 @@ class Finding:
     """all of the cost is in one of many steps"""
     effects: tuple[Finding, ...] = ()
     """the findings that this one explains"""
+    kernel: str = ""
+    """what hardware counters are of: findings about two kernels are two, also at one line"""
     gpu_ns_by_line: tuple[tuple[int, int], ...] = ()
     """the GPU time of its operations by line number. Findings about the same time are matched by it;
     empty if its events are not operations"""

@@ -119,6 +119,8 @@ def _shared_ns(cause: Finding, symptom: Finding, time: Time) -> float:
     """How much of the saving of the cause is time of the symptom. Busy time is compared by line, because
     a kernel at one line does not explain the time of another line. Idle time is that of the whole GPU.
     """
+    if _of_two_kernels(cause, symptom):
+        return 0
     if time != Time.BUSY or symptom.place is None:
         return cause.gain_ns
     if not (cause.gpu_ns_by_line and symptom.gpu_ns_by_line):
@@ -133,4 +135,9 @@ def _at_one_line(one: Finding, other: Finding) -> bool:
         one.place is not None
         and other.place is not None
         and (one.place.file, one.place.line) == (other.place.file, other.place.line)
+        and not _of_two_kernels(one, other)
     )
+
+
+def _of_two_kernels(one: Finding, other: Finding) -> bool:
+    return "" not in (one.kernel, other.kernel) and one.kernel != other.kernel

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, RuleResult, Severity
 from profiling_lab.rules.fold import folded
@@ -46,10 +47,12 @@ def run(
     settings: Settings | None = None,
     steps_by: str | None = None,
     whole: bool = False,
+    report: Report | None = None,
 ) -> Checked:
     """Apply the rules. `own`: the user's code (see Ownership). `settings`: thresholds to override, by rule
     and name (see parse_settings). `steps_by`: the ranges that are steps (see step_windows). `whole`: include
-    the start-up instead of the steady steps alone (see steady.py).
+    the start-up instead of the steady steps alone (see steady.py). `report`: of Nsight Compute, of the same
+    program.
 
     Raises NotEnoughDataError if the trace has no GPU operation, or no range that matches `steps_by`.
     """
@@ -57,6 +60,7 @@ def run(
         raise NotEnoughDataError(trace.why_empty())
     trace, start_up = (trace, None) if whole else steady_part(trace, steps_by)
     view = View(trace, own, steps_by)
+    view.report = report
     steps = len(view.steps) if view.steps else 0
     findings: list[Finding] = []
     silent: list[str] = []

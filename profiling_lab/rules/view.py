@@ -22,6 +22,7 @@ from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.analysis.gaps.wait_cost import WaitCosts, late_idle, wait_costs
 from profiling_lab.analysis.host.waits import AT_ONCE_NS, VALUE_BYTES, host_waits
 from profiling_lab.analysis.memory.devices import DeviceMemory
+from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import (
@@ -67,6 +68,8 @@ class View(LineNumbers):
     def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:
         super().__init__(trace, own)
         self._steps_by = steps_by
+        self.report: Report | None = None
+        """of Nsight Compute, for the rules about counters"""
         self.settings: Mapping[str, float] = {}
         """the user's settings for the current rule, by threshold name"""
 

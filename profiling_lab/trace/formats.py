@@ -20,7 +20,8 @@ _ROOT_WITHIN = 64
 _CONVERT = {
     ".nsys-rep": "an nsys report; convert it first: nsys export --type=sqlite --include-json=true {}",
     ".qdrep": "an nsys report; convert it first: nsys export --type=sqlite --include-json=true {}",
-    ".csv": "a CSV file, which is not read; rocprofv3 --output-format rocpd, or json, notes more",
+    ".csv": "a CSV file, which is not read here (that of ncu: `check`, `ncu --from`); "
+    "rocprofv3 --output-format rocpd, or json, notes more",
     ".pftrace": "a Perfetto trace, which is not read; record with rocprofv3 --output-format rocpd, or json",
 }
 

@@ -36,7 +36,7 @@ from profiling_lab.trace.spans import Pauses, Window
 from profiling_lab.trace.stacks import Stacks
 
 Recorder: TypeAlias = Literal[
-    "profiling_lab", "nsys", "torch.profiler", "torch.cuda.memory", "rocprofv3", "XLA"
+    "profiling_lab", "nsys", "torch.profiler", "torch.cuda.memory", "rocprofv3", "XLA", "ncu"
 ]
 
 

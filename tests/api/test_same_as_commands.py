@@ -266,7 +266,7 @@ OF_THE_COMMAND = {
     "check": {"fail_on"},
     "roofline": {"plot"},
     "rules": {"list"},
-    "diff": {"save", "overwrite", "annotate", "lenient", "memory"},
+    "diff": {"save", "overwrite", "annotate", "lenient", "memory", "journal", "note"},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from xml.etree import ElementTree
 
 import pytest
 from conftest import REPO
+from utils.fake_nvml import FakeGpu, install, refuse
+
+from profiling_lab.measure import ResultsFile, machine
 
 pytest.importorskip("torch")
 
@@ -85,6 +89,28 @@ def test_benchmark_times_tells_who_is_absent_and_resumes(tmp_path: Path, script:
     assert third.returncode == 1 and "problems are left; --resume goes on" in third.stderr
 
 
+def test_clocks_are_read_after_each_round_and_their_absence_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(REPO / "benchmarks"))
+    from attention_cases import problem
+    from benchmark_attention import Task, clock_reader, report
+
+    fake = install(monkeypatch, FakeGpu("GPU-1", "0000:01:00.0"))
+    with clock_reader("cuda") as read:
+        clocks = [*read(), *read()]
+        fake.broken["nvmlDeviceGetClockInfo"] = refuse()
+        assert clocks == [1980.0, 1980.0] and read() == []
+    assert fake.users == 0
+    results = ResultsFile(None, machine("cpu"), samples=True)
+    report(Task(problem("forward", 64, 16, False, 1, 1, 1, "float32")), {}, results, "cuda", clocks)
+    (line,) = results.lines
+    assert (line["metric"], line["value"], line["samples_mhz"]) == ("sm_clock", 1980.0, clocks)
+    fake.broken["nvmlInit"] = refuse("no driver")
+    with clock_reader("cuda") as read:
+        assert read() == [] and "without clocks: no driver" in capfd.readouterr().err
+
+
 def test_parts_of_a_suite_add_up_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(REPO / "benchmarks"))
     from attention_cases import SUITES
@@ -104,6 +130,8 @@ def test_plots_of_an_array(tmp_path: Path, script: Script) -> None:
         "--output", "benchmark_results.json",
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
+    times = [row for row in json.loads(Path("benchmark_results.json").read_text()) if row["metric"] == "time"]
+    assert times and all(statistics.median(row["samples_ns"]) == row["value"] for row in times)
     drawn = script(
         "visualize_results", "--input", "benchmark_results.json", "--output-dir", "plots/",
         "--baseline", "sdpa-math",

@@ -424,3 +424,34 @@ def test_work_without_a_line_is_grouped_by_operator_then_kernel(
     assert "kernel" in kinds.values(), "some were launched outside of every operator"
     _, out, _ = run(capsys, path, path, "--by", "operator", "--format", "json", "--limit", "0")
     assert {row["kind"] for row in json.loads(out)["data"]["rows"]} <= {"operator", "kernel", "idle", "rest"}
+
+
+def test_a_journal_has_a_line_for_each_turn(
+    before: Path, after: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "turns.jsonl"
+    for note, sides in (("a larger tile", (before, after)), ("back again", (after, before))):
+        status, _, err = run(capsys, *sides, "--journal", journal, "--note", note)
+        assert status == 0 and "is in" in err
+    turns = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [(turn["turn"], turn["note"], turn["verdict"]) for turn in turns] == [
+        (1, "a larger tile", "slower"),
+        (2, "back again", "faster"),
+    ]
+    assert turns[0]["before"] == [str(before)] and turns[0]["change_ns"] == -turns[1]["change_ns"] == MS
+    assert turns[0]["before_ns"] + MS == turns[0]["after_ns"] and turns[0]["sentence"].startswith("SLOWER: ")
+
+
+def test_a_journal_that_is_something_else_is_left_alone(
+    before: Path, after: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("my notes\n")
+    status, _, err = run(capsys, before, after, "--journal", other)
+    assert status == 2 and "is no journal of diff" in err and other.read_text() == "my notes\n"
+    status, _, err = run(capsys, before, after, "--note", "x")
+    assert status == 2 and "expected --journal" in err
+    status, _, err = run(capsys, before, after, "--journal", tmp_path / "none" / "turns.jsonl")
+    assert status == 2 and "cannot be written" in err
+    status, _, err = run(capsys, before, after, "--memory", "--journal", tmp_path / "turns.jsonl")
+    assert status == 2 and "--memory" in err and not (tmp_path / "turns.jsonl").exists()

@@ -14,7 +14,7 @@ from builders import TraceBuilder
 
 from profiling_lab.cli import main
 from profiling_lab.cli.rules import EXAMPLES
-from profiling_lab.rules import RULES
+from profiling_lab.rules import COUNTER_RULES, RULES
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
@@ -31,7 +31,9 @@ def test_list_shows_every_threshold_and_its_source(
     envelope = json.loads(out)
     rows = envelope["data"]["rows"]
     assert status == 0 and envelope["command"] == "rules"
-    assert [row["set"] for row in rows] == [f"{r.name}.{t.name}" for r in RULES for t in r.thresholds]
+    assert [row["set"] for row in rows] == [
+        f"{r.name}.{t.name}" for r in (*RULES, *COUNTER_RULES) for t in r.thresholds
+    ]
     for row in rows:
         assert row["question"].endswith("?") and row["source"] and row["unit"] and row["what"]
         assert row["value"] == row["default"]

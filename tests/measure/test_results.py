@@ -43,6 +43,12 @@ def test_without_a_path_lines_are_only_collected() -> None:
     ]
 
 
+def test_samples_are_kept_where_they_are_asked_for() -> None:
+    results = ResultsFile(None, HERE, samples=True)
+    results.add_timing("b", {"d": 8}, "ours", Timing("ours", (10, 30, 20)))
+    assert [r.get("samples_ns") for r in results.lines] == [[10, 30, 20], None, None]
+
+
 def test_machine_on_the_cpu() -> None:
     facts = machine("cpu")
     assert facts.torch and facts.driver is None and facts.cuda is None

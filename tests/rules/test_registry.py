@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from profiling_lab.cli.rules import EXAMPLES
-from profiling_lab.rules import RULES, Rule
+from profiling_lab.rules import COUNTER_RULES, RULES, Rule
 
 TESTS = Path(__file__).parent
 # What the tests of an answer are called, and what they have to assert.
@@ -45,6 +45,20 @@ def test_every_threshold_can_be_set_and_is_used(rule: Rule) -> None:
     used = "".join(part.read_text() for part in parts)
     for name in names:
         assert f"view[{name.upper()}]" in used or f"view[FIRST_{name.upper()}]" in used, name
+
+
+@pytest.mark.parametrize("rule", COUNTER_RULES, ids=lambda rule: rule.name)
+def test_every_rule_of_counters_is_tested_told_and_uses_its_thresholds(repo: Path, rule: Rule) -> None:
+    """tests/rules/test_counter_rules.py has a kernel for each of its answers."""
+    where = f"profiling_lab/rules/counters/{rule.name}.py"
+    assert f"[`{rule.name}`](../{where})" in (repo / "docs" / "rules.md").read_text()
+    tests = (TESTS / "test_counter_rules.py").read_text()
+    for answer in ANSWERS:
+        needs_nothing = (rule.name, answer) == ("few_threads", "abstains")  # grid and block are always there
+        assert needs_nothing or re.search(rf'Case\(\s*"{rule.name}", "{answer}"', tests), answer
+    used = "".join((repo / where).with_name(name).read_text() for name in (f"{rule.name}.py", "fault.py"))
+    for threshold in rule.thresholds:
+        assert f"view[{threshold.name.upper()}]" in used, threshold.name
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

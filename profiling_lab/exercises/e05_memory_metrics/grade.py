@@ -134,6 +134,7 @@ EXERCISE = Exercise(
     program=("./memory_bandwidth", "1"),
     recording=ncu_questions.STARTER,
     counters=COUNTERS,
+    rules=("uncoalesced", "bank_conflicts"),
     mistakes=(
         Mistake("bytes per second", {"field.gb_per_s": 2.65e12}, "field.gb_per_s"),
         Mistake("the datasheet", {"field.gb_per_s": 4800.0}, "field.gb_per_s"),

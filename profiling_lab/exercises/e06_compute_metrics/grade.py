@@ -145,6 +145,7 @@ EXERCISE = Exercise(
     program=("./compute_metrics", "1"),
     recording=ncu_questions.STARTER,
     counters=COUNTERS,
+    rules=("low_occupancy", "divergence"),
     mistakes=(
         Mistake("blocks of 256 are the limit", {"blend.limiter": "warps"}, "blend.limiter"),
         Mistake("a word of its own", {"blend.limiter": "latency"}, "blend.limiter"),

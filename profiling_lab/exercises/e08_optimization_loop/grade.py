@@ -90,6 +90,7 @@ EXERCISE = Exercise(
     program=("./optimization_loop", "1"),
     recording=RECORDING,
     counters=COUNTERS,
+    rules=("uncoalesced", "few_threads"),
     mistakes=(
         Mistake("no hypothesis", {"round1.why": ""}, "round 1"),
         Mistake("the duration is no cause", {"round1.metric": "gpu__time_duration.sum"}, "round 1"),

@@ -37,7 +37,7 @@ def findings(workspace: Path, answers: Answers) -> list[GradedCheck]:
     recording, found = _recording(workspace, answers)
     if found is None:
         reason = "there is no usable recording to check it against"
-        checks = [not_checked(name, reason) for name in ("layer", "kernel", "line", "share")]
+        checks = [not_checked(name, reason) for name in ("layer", "kernel", "line", "share", "helps")]
     else:
         truth = found.layers[0]
         checks = [
@@ -45,6 +45,7 @@ def findings(workspace: Path, answers: Answers) -> list[GradedCheck]:
             _kernel(answers, found, truth),
             _line(answers, truth),
             _share(answers, truth),
+            _helps(answers, found),
         ]
     return [recording, *checks, _explanation(answers)]
 
@@ -152,6 +153,39 @@ def _share(answers: Answers, truth: Layer) -> GradedCheck:
     return failed("share", "not its share of all GPU time; sum all its lines, forward and backward")
 
 
+def _helps(answers: Answers, found: Bottleneck) -> GradedCheck:
+    """Why backtraces help: the name of such a kernel does not say which line it belongs to."""
+    given, count = answers.text("helps.name"), answers.integer("helps.lines")
+    lines = {row.name: lines_of(row) for row in found.kernels}
+    if not any(len(each) > 1 for each in lines.values()):
+        return not_checked(
+            "helps", "no kernel of this recording has stacks of two lines: nsys has none of backward"
+        )
+    if given is None or count is None:
+        return _unanswered(
+            "helps", "`profiling-lab kernels FILE --stacks 0` shows every line that launches a kernel"
+        )
+    matches = {given} & lines.keys() or {row.name for row in found.kernels if _is_named(given, row)}
+    if len(matches) != 1:
+        what = (
+            "is in the names of several kernels; write more of one" if matches else "is in no kernel's name"
+        )
+        return failed("helps", f"{given!r} {what}")
+    right = len(lines[matches.pop()])
+    if right < 2:
+        return failed("helps", "its lines are not several: for this kernel the name would do")
+    if count != right:
+        return failed("helps", f"not {count} lines: count each line once, whatever its phase")
+    return passed("helps", f"{right} lines launch it: a list of kernels names none of them")
+
+
+def lines_of(row: KernelRow) -> set[tuple[str, int]]:
+    """The innermost lines of the exercise's files in the stacks of a kernel."""
+    files = {path.name for path in FOLDER.glob("*.py")}
+    own = ([f for f in stack.frames if PurePath(f.file).name in files] for stack in row.stacks)
+    return {(PurePath(frames[0].file).name, frames[0].line) for frames in own if frames}
+
+
 def _explanation(answers: Answers) -> GradedCheck:
     missing = [key for key in ("cause", "change") if answers.text(f"fix.{key}") is None]
     if missing:
@@ -195,6 +229,9 @@ EXERCISE = Exercise(
         ),
         Mistake("the caller instead of the layer", {"finding.layer": "training_step"}, "layer"),
         Mistake("a name that does not exist", {"finding.layer": "SlowLayer"}, "layer"),
+        Mistake("a kernel of one line", {"helps.name": "heavy_layer_slow_kernel", "helps.lines": 1}, "helps"),
+        Mistake("stacks counted, or callers", {"helps.lines": 7}, "helps"),
+        Mistake("a name that many kernels share", {"helps.name": "gemm"}, "helps"),
         Mistake("an invented kernel", {"finding.kernel": "ampere_sgemm_128x64_tn"}, "kernel"),
         Mistake("a letter that every kernel name contains", {"finding.kernel": "e"}, "kernel"),
         Mistake(

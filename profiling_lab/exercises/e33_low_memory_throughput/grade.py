@@ -33,6 +33,7 @@ EXERCISE = exercise(
     "Why does a kernel that only reads memory not use its bandwidth?",
     (PART,),
     repair.__name__,
+    rules=("uncoalesced",),
     mistakes=(
         Mistake("a kernel that reads as much", {"finding.kernel": "mix_kernel"}, "kernel"),
         Mistake("a kernel that does not exist", {"finding.kernel": "flash_fwd_kernel"}, "kernel"),

@@ -42,6 +42,7 @@ EXERCISE = exercise(
     "Why are so few warps resident, and does it matter?",
     (PART,),
     repair.__name__,
+    rules=("low_occupancy",),
     mistakes=(
         Mistake("a kernel of another library", {"finding.kernel": "flash_fwd_kernel"}, "kernel"),
         Mistake("half of the time", {"finding.share": 50.0}, "share"),

@@ -57,6 +57,7 @@ EXERCISE = exercise(
     "Why does a kernel take ten times as long as its bytes need?",
     PARTS,
     repair.__name__,
+    rules=("serial_atomics", "few_threads"),
     mistakes=(
         Mistake("another kernel", {"attend.kernel": "pages_kernel"}, "attend kernel"),
         Mistake("a kernel that does not exist", {"entropy.kernel": "reduce_kernel"}, "entropy kernel"),

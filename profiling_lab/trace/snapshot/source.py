@@ -9,19 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace.call_stacks import CallTable, StacksFound, unknown_facts
-from profiling_lab.trace.columns import U8, Calls, Operations, Ranges
+from profiling_lab.trace.call_stacks import CallTable
+from profiling_lab.trace.columns import U8, Operations, Ranges
 from profiling_lab.trace.extras import Device
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo, utc
 from profiling_lab.trace.memory_history import MemoryHistory
+from profiling_lab.trace.nothing import FLAGS, NUMBERS, TIMES, no_calls, no_ranges
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.snapshot.history import SnapshotStacks, histories
 from profiling_lab.trace.snapshot.plain_pickle import load_plain
 from profiling_lab.trace.source import Recorder, Source, Tables
 
-_TIMES = np.empty(0, np.int64)
-_NUMBERS = np.empty(0, np.int32)
-_FLAGS = np.empty(0, np.uint8)
 _HOW = "torch.cuda.memory._record_memory_history() at the start of the program"
 
 
@@ -51,45 +49,27 @@ class SnapshotSource(Source):
 
     def operations(self) -> tuple[Operations, dict[str, int]]:
         nothing = Operations(
-            _FLAGS,
-            _TIMES,
-            _TIMES,
-            _NUMBERS,
-            _NUMBERS,
-            _TIMES,
-            _TIMES,
-            _NUMBERS,
-            _TIMES,
+            FLAGS,
+            TIMES,
+            TIMES,
+            NUMBERS,
+            NUMBERS,
+            TIMES,
+            TIMES,
+            NUMBERS,
+            TIMES,
             (),
             (),
-            _FLAGS,
-            _FLAGS,
+            FLAGS,
+            FLAGS,
         )
         return nothing, {}
 
     def call_table(self) -> CallTable:
-        facts = unknown_facts(0)
-        calls = Calls(
-            start_ns=_TIMES,
-            end_ns=_TIMES,
-            process=_NUMBERS,
-            thread=_NUMBERS,
-            correlation=_TIMES,
-            name=_NUMBERS,
-            names=(),
-            stack=facts.stack,
-            next_sequence=facts.next_sequence,
-            node_sequence=facts.node_sequence,
-            counter=facts.counter,
-            node_counter=facts.node_counter,
-            node_name=facts.node_name,
-            node_names=(),
-            traits=_FLAGS,
-        )
-        return CallTable(calls, self._stacks, StacksFound("", 0, 0, 0))
+        return no_calls(self._stacks)
 
     def ranges(self) -> Ranges:
-        return Ranges(_TIMES, _TIMES, _NUMBERS, _NUMBERS, _NUMBERS, (), _TIMES, _FLAGS, _TIMES, {}, _NUMBERS)
+        return no_ranges()
 
     def info(self, whole: Tables) -> TraceInfo:
         times = [history.time_ns for history in self._histories if len(history)]
@@ -132,4 +112,4 @@ class SnapshotSource(Source):
         return 0
 
     def range_styles(self, whole: Tables) -> U8:
-        return _FLAGS
+        return FLAGS
