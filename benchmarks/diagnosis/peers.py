@@ -105,11 +105,7 @@ def judged(
     """Cause, line, false alarm. A tool that gave up on a recording has said nothing."""
     headlines = answer.headlines if answer else ()
     if not truth["causes"]:
-        return (
-            None,
-            None,
-            bool(answer and answer.alarm) if answer is None or answer.alarm is not None else None,
-        )
+        return None, None, answer.alarm if answer else None
     named = {cause for text in headlines for cause in meaning(tool, text)}
     return bool(named & set(truth["causes"])), bool(places(headlines, name) & lines(name, truth)), None
 

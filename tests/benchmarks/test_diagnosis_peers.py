@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the diagnosis benchmark makes of the words of other tools: right and wrong causes, lines and alarms."""
+"""What the diagnosis benchmark makes of the words of other tools: causes, lines and alarms."""
 
 from __future__ import annotations
 
@@ -118,3 +118,36 @@ def test_a_folder_without_recordings_is_one_sentence_a_tool(tmp_path: Path) -> N
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
     )
     assert done.returncode == 2 and done.stderr == f"hta: {tmp_path} holds no NAME.json.gz of run.py\n"
+
+
+ANALYZED = """
+Processing [run.sqlite] with [/opt/nsys/rules/cuda_memcpy_async.py]...
+
+ ** CUDA Async Memcpy with Pageable Memory (cuda_memcpy_async):
+
+There were no problems detected related to memcpy operations using pageable memory.
+
+Processing [run.sqlite] with [/opt/nsys/rules/cuda_api_sync.py]...
+
+ ** CUDA Synchronization APIs (cuda_api_sync):
+
+The following are synchronization APIs that block the host until all issued
+CUDA calls are complete.
+
+ Duration (ns)  Start (ns)  PID   TID        API Name
+ -------------  ----------  ---  ----  ---------------------
+    10,533,835  59,496,940  600   600  cudaStreamSynchronize
+"""
+
+
+@pytest.mark.parametrize(("text", "found"), [(ANALYZED, ("cuda_api_sync",)), (ANALYZED[:300], ())])
+def test_rules_of_nsys_that_list_something(
+    peers: ModuleType, tmp_path: Path, text: str, found: tuple[str, ...]
+) -> None:
+    recording = tmp_path / "run.sqlite"
+    recording.with_suffix(".analyze.txt").write_text(text)
+    assert peers.nsys_analyze(recording, "whole", tmp_path) == peers.Answer(found, bool(found))
+
+
+def test_a_tool_that_gave_up_raised_no_alarm_and_was_not_quiet(peers: ModuleType) -> None:
+    assert peers.judged("hta", None, "healthy_mlp", TRUTH["healthy_mlp"]) == (None, None, None)
