@@ -225,8 +225,40 @@ def use() -> list[str]:
     return table(("program, on an H200", "GPU busy", "SMs with work", "DRAM, of peak"), rows)
 
 
+def peers() -> list[str]:
+    """The newest answers to the diagnosis benchmark; ours at first sight on the same programs."""
+    lines = every_line("diagnosis")
+    theirs = [line for line in lines if "window" in line["case"]]
+    programs = {line["case"]["program"] for line in theirs}
+    ours: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        if line["provider"] == "profiling-lab check" and line["case"]["program"] in programs:
+            ours.setdefault((line["case"]["program"], line["metric"]), line)
+    named = {("`profiling-lab check`", "whole"): [*ours.values()]}
+    for line in theirs:
+        if line["run"] == theirs[-1]["run"]:
+            named.setdefault((line["provider"], line["case"]["window"]), []).append(line)
+    rows = []
+    for (provider, window), mine in named.items():
+        said: dict[str, dict[str, float]] = {}
+        for line in mine:
+            if line["case"]["counts"]:
+                said.setdefault(line["case"]["program"], {})[line["metric"]] = line["value"]
+        planted = [each for each in said.values() if "cause" in each]
+        healthy = [each["false_alarm"] for each in said.values() if "false_alarm" in each]
+        counts = (
+            sum(each["cause"] * each["line"] for each in planted),
+            sum(each["cause"] for each in planted),
+        )
+        alarms = f"{sum(healthy):.0f} of {len(healthy)}" if healthy else "no verdict"
+        rows.append((provider, window, *(f"{count:.0f} of {len(planted)}" for count in counts), alarms))
+    header = ("tool", "read", "cause and line first", "cause first", "false alarms, healthy")
+    return [f"{base([*ours.values(), *theirs], 'diagnosis')}:", "", *table(header, rows)]
+
+
 OWN: dict[str, Callable[[], list[str]]] = {"clinic": clinic, "ridge": ridge, "sampling": sampling}
 OWN |= {"launch_blocking": launch_blocking, "autotuning": autotuning, "easy_wins": easy_wins, "use": use}
+OWN |= {"peers": peers}
 OWN |= {exercise.name[:3]: partial(clinic, exercise.name[:3]) for exercise in CLINIC}
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the programs of the diagnosis benchmark on this machine's GPU: as they are, mended, and recorded.
 
-    python benchmarks/diagnosis/run.py --out recorded/ [--only NAME,NAME] [--parts times,recordings]
+    python benchmarks/diagnosis/run.py --out recorded/ [--only NAME,NAME] [--parts times,recordings,profiler]
 
 Each program runs as it is and mended, which measures what its defect costs, and then once more under
 `profiling-lab record` with its defaults, whole, as a user would. `recorded/times.jsonl` gets the step times,
 `recorded/NAME.sqlite` the recordings; score.py compares what `check` says with truth.toml and these times.
+With the part `profiler` each program runs under torch.profiler, too, whole and with stacks and shapes:
+`recorded/NAME.json.gz` is what peers.py gives to the tools that read such traces.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings and times.jsonl")
     parser.add_argument("--only", default="", help="names of programs, with commas (default: all)")
-    parser.add_argument("--parts", default="times,recordings", help="what to do (default: both)")
+    parser.add_argument("--parts", default="times,recordings", help="what to do (default: %(default)s)")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     programs = sorted((HERE / "programs").glob("*.py"))
@@ -62,6 +64,8 @@ def main() -> int:
                 said = f"{plain:9.2f} ms, mended {mended:9.2f} ms"
         if "recordings" in args.parts:
             failed += not _record(path, args.out)
+        if "profiler" in args.parts:
+            failed += not _profile(path, args.out)
         print(f"{path.stem:24} {said}  ({time.monotonic() - began:.1f} s)", flush=True)
     return 1 if failed else 0
 
@@ -103,6 +107,26 @@ def _record(path: Path, out: Path) -> bool:
     )
     if status or not recording.is_file():
         print(f"{path.stem} recorded: status {status}: {text[-500:]}", file=sys.stderr)
+        return False
+    return True
+
+
+def _profile(path: Path, out: Path) -> bool:
+    trace = out / f"{path.stem}.json.gz"
+    trace.unlink(missing_ok=True)
+
+    def run() -> int:
+        from torch.profiler import profile
+
+        sys.argv = [str(path)]
+        with profile(record_shapes=True, with_stack=True) as profiler:
+            runpy.run_path(str(path), run_name="__main__")
+        profiler.export_chrome_trace(str(trace))
+        return 0
+
+    status, text = _in_child(run)
+    if status or not trace.is_file():
+        print(f"{path.stem} under torch.profiler: status {status}: {text[-500:]}", file=sys.stderr)
         return False
     return True
 

@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="append JSON lines here, too")
     args = parser.parse_args()
     truth = tomllib.loads((HERE / "truth.toml").read_text())
-    times = _step_times(args.recorded / "times.jsonl")
+    times = step_times(args.recorded / "times.jsonl")
     names = [name for name in truth if args.half in (None, truth[name]["half"])]
     found = [args.recorded / f"{name}.sqlite" for name in names]
     if not any(path.is_file() for path in found):
@@ -111,7 +111,7 @@ def _check(recording: Path) -> list[dict[str, Any]]:
     return json.loads(done.stdout)["data"]["rows"]
 
 
-def _step_times(path: Path) -> dict[str, tuple[float, float]]:
+def step_times(path: Path) -> dict[str, tuple[float, float]]:
     """Milliseconds as it is and mended, by program; the last run counts."""
     if not path.is_file():
         return {}
@@ -124,17 +124,23 @@ def _step_times(path: Path) -> dict[str, tuple[float, float]]:
 
 def _keep(rows: list[Scored], times: Path, output: Path) -> None:
     """One line per answer: 1 is yes. The machine and the date are those of the recordings."""
-    from profiling_lab.measure.device import Machine, machine
     from profiling_lab.measure.results import ResultsFile
 
-    recorded = json.loads(times.read_text().splitlines()[0])
-    facts = {field.name: recorded[field.name] for field in fields(Machine)}
-    results = ResultsFile(output, Machine(**facts | {"git": machine("cpu").git}))
+    results = ResultsFile(output, facts(times))
     for row in rows:
         case = {"program": row.program, "half": row.half, "counts": row.counts}
         for metric in ("cause", "line", "gain", "false_alarm"):
             if (value := getattr(row, metric)) is not None:
                 results.add("diagnosis", case, "profiling-lab check", metric, float(value), "bool")
+
+
+def facts(times: Path) -> Any:
+    """The machine of the recordings, the commit of today."""
+    from profiling_lab.measure.device import Machine, machine
+
+    recorded = json.loads(times.read_text().splitlines()[0])
+    known = {field.name: recorded[field.name] for field in fields(Machine)}
+    return Machine(**known | {"git": machine("cpu").git})
 
 
 def _print(rows: list[Scored]) -> None:

@@ -32,6 +32,10 @@ GROUPS = (
     ("other tools", ("export", "mcp")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
+_SOLVE_EQUATIONS = {"energy"}
+_READ = {name for title, names in GROUPS if title.startswith("read") for name in names}
+_READ = (_READ | {"check", "diff", "ranks", "collectives", "export"}) - _SOLVE_EQUATIONS
+"""commands that need numpy's arrays and no more of it"""
 
 
 def module_of(command: str) -> str:
@@ -77,6 +81,21 @@ def _print_completion(parser: Parser, args: argparse.Namespace) -> int:
     return 0
 
 
+def _load_numpy() -> None:
+    """Without OpenBLAS's thread for each core: starting them takes longer than a small table.
+
+    The variable goes again: the processes that this one starts are not concerned.
+    """
+    import os
+
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        try:
+            import numpy  # noqa: F401
+        finally:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+
+
 def main(argv: list[str] | None = None) -> int:
     from profiling_lab.errors import LabError, UnreadableInputError
 
@@ -105,6 +124,9 @@ def main(argv: list[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors=STAND_INS)
+    # With arguments of its own it was called by a program, whose numpy is not ours to limit.
+    if argv is None and args.command in _READ:
+        _load_numpy()
     try:
         status: int = args.run(args)
         sys.stdout.flush()

@@ -126,7 +126,7 @@ def test_the_score_counts_causes_lines_gains_and_alarms(score: ModuleType, tmp_p
         for provider, value in (("as it is", 12.0), ("mended", 2.0))
     ]
     (tmp_path / "times.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
-    step_times = score._step_times(tmp_path / "times.jsonl")
+    step_times = score.step_times(tmp_path / "times.jsonl")
     assert step_times == {"tokenize_in_the_loop": (12.0, 2.0)}
 
     def scored(name: str, line: int, pause_ns: int) -> Any:

@@ -111,3 +111,35 @@ def test_what_is_denied_is_no_finding(
     assert main([str(run) if word == "RUN" else word for word in command]) == status
     err = capsys.readouterr().err.splitlines()[-1]
     assert "File name too long" in err and ("cannot be read" in err or "cannot be written" in err)
+
+
+THREADS = """
+import os, sys
+from profiling_lab import cli
+own, sys.argv = sys.argv[1] == "argv", sys.argv[1:]
+status = cli.main() if own else cli.main(sys.argv[1:])
+print(status, len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
+"""
+
+
+def test_a_table_starts_no_threads_of_openblas(tmp_path: Path) -> None:
+    """And leaves the environment, a user's choice and a calling program's numpy as they are."""
+    trace = TraceBuilder().launch("gemm", 1000, stack="/app/train.py:5 main").write(tmp_path / "run.sqlite")
+
+    def threads(how: str, **more: str) -> tuple[int, str]:
+        unset = {name: text for name, text in ENVIRONMENT.items() if name != "OPENBLAS_NUM_THREADS"}
+        command = [sys.executable, "-c", THREADS, how, "info", str(trace)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=unset | more, cwd="/", timeout=600, check=True
+        )
+        status, count, variable = done.stdout.splitlines()[-1].split()
+        assert status == "0"
+        return int(count), variable
+
+    quiet, loud = threads("argv"), threads("argv", OPENBLAS_NUM_THREADS="2")
+    assert (quiet[1], loud[1]) == ("None", "2")
+    called = threads("called")
+    assert called[1] == "None"
+    if loud[0] == called[0] == 1:
+        pytest.skip("this numpy starts no threads")
+    assert quiet[0] < loud[0] or quiet[0] < called[0]
