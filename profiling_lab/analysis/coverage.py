@@ -29,6 +29,7 @@ _SENTENCES = {
     Reason.FORWARD_UNKNOWN: "backward of a forward call that is not in the recording",
     Reason.FORWARD_WITHOUT_STACK: "backward of a call without a Python stack",
 }
+_NOT_IN_A_REPORT = "a report of ncu has no calls and no stacks: --ncu joins it with a recording, which has"
 # Stacks without an own frame, communication in hooks, and what the engine does when all nodes are done come
 # after the reasons of the attribution.
 _LIBRARY, _HOOK, _CALLBACK = range(len(Reason), len(Reason) + 3)
@@ -153,7 +154,7 @@ def reason_text(trace: Trace, number: int) -> str:
         )
         listed = ", ".join(name for name, _ in names.most_common(2)) + (", ..." if len(names) > 2 else "")
         return f"{_SENTENCES[reason]} ({listed})"
-    return _SENTENCES[reason]
+    return _NOT_IN_A_REPORT if trace.recorder == "ncu" else _SENTENCES[reason]
 
 
 LOST = (

@@ -213,6 +213,8 @@ def test_the_command_reads_a_report_alone_or_with_a_recording(capsys: pytest.Cap
     assert rows["both"][0]["line"] and not rows["alone"][0]["line"]
     told = {row["rule"] for row in rows["without"]}
     assert not told & BY_NAME.keys(), "without counters nothing is said of them"
+    assert main(["check", both[-1]]) == 1
+    assert "--ncu joins it with a recording" in capsys.readouterr().out.replace("\n", " ")
     assert main(["check", str(EXERCISES / "e17_python_backtrace" / "grade.csv")]) == 4
     assert "there is no report grade.csv" in capsys.readouterr().err
 
