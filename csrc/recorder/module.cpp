@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "recorder/counters/module.h"
 #include "recorder/cupti/kernel_names.h"
 #include "recorder/cupti/stream_captures.h"
 #include "recorder/nvtx/ranges.h"
@@ -250,6 +251,7 @@ PYBIND11_MODULE(_recorder, m) {
   m.doc() = "Records CUDA activity, Python stacks and NVTX ranges of the running process.";
   m.attr("VERSION") = PLAB_VERSION;
   py::register_local_exception_translator(&translate);
+  bind_counters(m);
   bind_python_stacks(m);
   m.def("start", &start);
   m.def("stop", &stop, py::arg("meta"));
