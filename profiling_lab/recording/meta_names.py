@@ -16,9 +16,10 @@ SOURCE = "source"
 ALLOCATIONS = "allocations"
 WORK = "work"
 ENERGY = "energy."
-"""begins the names of several pieces"""
+COUNTERS = "counters."
+"""begin the names of several pieces"""
 _STORED_ELSEWHERE = frozenset({GPU_INFO, SYSTEM_INFO, GENERATED_CODE, CELLS, SOURCE, ALLOCATIONS, WORK})
 
 
 def is_in_the_meta_table(name: str) -> bool:
-    return name not in _STORED_ELSEWHERE and not name.startswith(ENERGY)
+    return name not in _STORED_ELSEWHERE and not name.startswith((ENERGY, COUNTERS))

@@ -147,7 +147,7 @@ class EnergySampler:
 
     def _look_for_gpus(self) -> None:
         described: list[dict[str, Any]] = []
-        for device in _devices_in_use():
+        for device in devices_in_use():
             if device in self._gpus or device in self._refused:
                 continue
             described = described or gpu_facts.gpus()
@@ -222,7 +222,7 @@ class _Gpu:
             return None
 
 
-def _devices_in_use() -> list[int]:
+def devices_in_use() -> list[int]:
     """CUDA numbers of the GPUs on which this process has a primary context: torch, the runtime and JAX use
     these. Looks only, and initialises nothing.
     """
