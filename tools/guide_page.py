@@ -23,6 +23,8 @@ from statistics import geometric_mean, median
 
 from analysis_page import with_prints
 from benchmark_tables import BLOCKS, RESULTS, Line, base, every_line, newest_run, table
+from counter_figures import COUNTERS
+from counter_figures import FIGURES as COUNTER_FIGURES
 
 from profiling_lab.analysis.coverage import coverage
 from profiling_lab.analysis.ncu import report as ncu_report
@@ -75,6 +77,7 @@ def recordings(folder: Path) -> None:
     for side in ("before", "after"):
         shutil.copy(REPO / "docs" / "fast_ops" / f"{side}_h200.sqlite", folder / f"{side}.sqlite")
     shutil.copytree(REPO / "tests" / "data" / "ddp_h200", folder / "ddp")
+    shutil.copy(COUNTERS / "kernel_pairs_h200.csv", folder / "kernel_pairs.csv")
 
 
 def source(file: str, name: str) -> str:
@@ -258,7 +261,7 @@ def peers() -> list[str]:
 
 OWN: dict[str, Callable[[], list[str]]] = {"clinic": clinic, "ridge": ridge, "sampling": sampling}
 OWN |= {"launch_blocking": launch_blocking, "autotuning": autotuning, "easy_wins": easy_wins, "use": use}
-OWN |= {"peers": peers}
+OWN |= {"peers": peers, **COUNTER_FIGURES}
 OWN |= {exercise.name[:3]: partial(clinic, exercise.name[:3]) for exercise in CLINIC}
 
 
