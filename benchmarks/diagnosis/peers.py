@@ -44,7 +44,8 @@ HERE = Path(__file__).parent
 WORDS: dict[str, list[dict[str, Any]]] = tomllib.loads((HERE / "peers.toml").read_text())
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 HTA = """
-import json, sys
+import os, sys
+os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"  # in whole microseconds its times of short kernels do not add up
 from hta.trace_analysis import TraceAnalysis
 traces = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2])
 share = traces.get_temporal_breakdown(visualize=False).iloc[0]
