@@ -32,6 +32,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def main() -> int:
     parser.add_argument("recorded", type=Path, help="folder with the recordings of run.py")
     parser.add_argument("--bin", type=Path, required=True, help="folder of the tools' programs and python")
     parser.add_argument("--tools", default=",".join(TOOLS), help="(default: %(default)s)")
+    parser.add_argument("--window", choices=("whole", "steady"), help="read only so (default: both)")
     parser.add_argument("--nsys-version", default="unknown", help="of the nsys that wrote NAME.analyze.txt")
     parser.add_argument("-o", "--output", type=Path, help="append JSON lines here, too")
     args = parser.parse_args()
@@ -89,7 +91,7 @@ def main() -> int:
         found = [name for name in truth if (args.recorded / f"{name}{suffix}").is_file()]
         if not found:
             print(f"{tool}: {args.recorded} holds no NAME{suffix} of run.py", file=sys.stderr)
-        for window in windows:
+        for window in windows if args.window is None else {args.window}.intersection(windows):
             for name in found:
                 with tempfile.TemporaryDirectory() as scratch:
                     answer = ask(args.recorded / f"{name}{suffix}", window, Path(scratch))
@@ -289,6 +291,7 @@ def _keep(rows: list[Any], truth: dict[str, Any], times: Path, output: Path, nsy
                 )
 
 
+@cache
 def _version(tool: str) -> str:
     package = {"hta": "HolisticTraceAnalysis"}.get(tool, tool.split()[0])
     text = _run(["python", "-c", f"import importlib.metadata as m; print(m.version('{package}'))"], HERE)
