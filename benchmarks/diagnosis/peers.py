@@ -164,7 +164,7 @@ def nsys_ai_root_cause(recording: Path, window: str, scratch: Path) -> Answer | 
 
 
 def nsys_analyze(recording: Path, window: str, scratch: Path) -> Answer | None:
-    """All rules: each tells its name and then lists what it found, or says that it found nothing.
+    """Its default rules: each tells its name, then lists what it found, or says that it found nothing.
 
     NAME.analyze.txt next to the recording, what it printed on another machine, is read instead.
     """
@@ -172,7 +172,7 @@ def nsys_analyze(recording: Path, window: str, scratch: Path) -> Answer | None:
     if kept.is_file():
         text: str | None = kept.read_text()
     else:
-        text = _run(["nsys", "analyze", "--rule", "all", shutil.copy(recording, scratch)], scratch)
+        text = _run(["nsys", "analyze", shutil.copy(recording, scratch)], scratch)
     if text is None:
         return None
     parts = re.split(r"(?m)^\s*\*\* .*\((\w+)\):\s*$", text)
