@@ -232,6 +232,8 @@ def peers() -> list[str]:
     """The newest answers to the diagnosis benchmark; ours at first sight on the same programs."""
     lines = every_line("diagnosis")
     theirs = [line for line in lines if "window" in line["case"]]
+    newest = {line["provider"]: line["run"] for line in theirs}
+    theirs = [line for line in theirs if line["run"] == newest[line["provider"]]]
     programs = {line["case"]["program"] for line in theirs}
     ours: dict[tuple[str, str], Line] = {}
     for line in lines:
@@ -239,8 +241,7 @@ def peers() -> list[str]:
             ours.setdefault((line["case"]["program"], line["metric"]), line)
     named = {("`profiling-lab check`", "whole"): [*ours.values()]}
     for line in theirs:
-        if line["run"] == theirs[-1]["run"]:
-            named.setdefault((line["provider"], line["case"]["window"]), []).append(line)
+        named.setdefault((line["provider"], line["case"]["window"]), []).append(line)
     rows = []
     for (provider, window), mine in named.items():
         said: dict[str, dict[str, float]] = {}
