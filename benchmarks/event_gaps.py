@@ -5,7 +5,7 @@
 
 One large kernel and a chain of tiny ones, in turns of one process, each turn recorded. Of each: `events`, the
 time between the events; `kernels`, the sum of the kernels' own times in the recording; `count`, their number.
-The events have the recorder's cost for each launch in them. It has not been run on a GPU yet.
+The events have the recorder's cost for each launch in them.
 """
 
 from __future__ import annotations

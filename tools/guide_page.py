@@ -23,6 +23,8 @@ from statistics import geometric_mean, median
 
 from analysis_page import with_prints
 from benchmark_tables import BLOCKS, RESULTS, Line, base, every_line, newest_run, table
+from counter_figures import COUNTERS
+from counter_figures import FIGURES as COUNTER_FIGURES
 
 from profiling_lab.analysis.coverage import coverage
 from profiling_lab.analysis.ncu import report as ncu_report
@@ -75,6 +77,7 @@ def recordings(folder: Path) -> None:
     for side in ("before", "after"):
         shutil.copy(REPO / "docs" / "fast_ops" / f"{side}_h200.sqlite", folder / f"{side}.sqlite")
     shutil.copytree(REPO / "tests" / "data" / "ddp_h200", folder / "ddp")
+    shutil.copy(COUNTERS / "kernel_pairs_h200.csv", folder / "kernel_pairs.csv")
 
 
 def source(file: str, name: str) -> str:
@@ -229,6 +232,8 @@ def peers() -> list[str]:
     """The newest answers to the diagnosis benchmark; ours at first sight on the same programs."""
     lines = every_line("diagnosis")
     theirs = [line for line in lines if "window" in line["case"]]
+    newest = {line["provider"]: line["run"] for line in theirs}
+    theirs = [line for line in theirs if line["run"] == newest[line["provider"]]]
     programs = {line["case"]["program"] for line in theirs}
     ours: dict[tuple[str, str], Line] = {}
     for line in lines:
@@ -236,8 +241,7 @@ def peers() -> list[str]:
             ours.setdefault((line["case"]["program"], line["metric"]), line)
     named = {("`profiling-lab check`", "whole"): [*ours.values()]}
     for line in theirs:
-        if line["run"] == theirs[-1]["run"]:
-            named.setdefault((line["provider"], line["case"]["window"]), []).append(line)
+        named.setdefault((line["provider"], line["case"]["window"]), []).append(line)
     rows = []
     for (provider, window), mine in named.items():
         said: dict[str, dict[str, float]] = {}
@@ -258,7 +262,7 @@ def peers() -> list[str]:
 
 OWN: dict[str, Callable[[], list[str]]] = {"clinic": clinic, "ridge": ridge, "sampling": sampling}
 OWN |= {"launch_blocking": launch_blocking, "autotuning": autotuning, "easy_wins": easy_wins, "use": use}
-OWN |= {"peers": peers}
+OWN |= {"peers": peers, **COUNTER_FIGURES}
 OWN |= {exercise.name[:3]: partial(clinic, exercise.name[:3]) for exercise in CLINIC}
 
 

@@ -32,6 +32,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ HERE = Path(__file__).parent
 WORDS: dict[str, list[dict[str, Any]]] = tomllib.loads((HERE / "peers.toml").read_text())
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 HTA = """
-import json, sys
+import os, sys
+os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"  # in whole microseconds its times of short kernels do not add up
 from hta.trace_analysis import TraceAnalysis
 traces = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2])
 share = traces.get_temporal_breakdown(visualize=False).iloc[0]
@@ -75,6 +77,7 @@ def main() -> int:
     parser.add_argument("recorded", type=Path, help="folder with the recordings of run.py")
     parser.add_argument("--bin", type=Path, required=True, help="folder of the tools' programs and python")
     parser.add_argument("--tools", default=",".join(TOOLS), help="(default: %(default)s)")
+    parser.add_argument("--window", choices=("whole", "steady"), help="read only so (default: both)")
     parser.add_argument("--nsys-version", default="unknown", help="of the nsys that wrote NAME.analyze.txt")
     parser.add_argument("-o", "--output", type=Path, help="append JSON lines here, too")
     args = parser.parse_args()
@@ -88,7 +91,7 @@ def main() -> int:
         found = [name for name in truth if (args.recorded / f"{name}{suffix}").is_file()]
         if not found:
             print(f"{tool}: {args.recorded} holds no NAME{suffix} of run.py", file=sys.stderr)
-        for window in windows:
+        for window in windows if args.window is None else {args.window}.intersection(windows):
             for name in found:
                 with tempfile.TemporaryDirectory() as scratch:
                     answer = ask(args.recorded / f"{name}{suffix}", window, Path(scratch))
@@ -161,7 +164,7 @@ def nsys_ai_root_cause(recording: Path, window: str, scratch: Path) -> Answer | 
 
 
 def nsys_analyze(recording: Path, window: str, scratch: Path) -> Answer | None:
-    """All rules: each tells its name and then lists what it found, or says that it found nothing.
+    """Its default rules: each tells its name, then lists what it found, or says that it found nothing.
 
     NAME.analyze.txt next to the recording, what it printed on another machine, is read instead.
     """
@@ -169,7 +172,7 @@ def nsys_analyze(recording: Path, window: str, scratch: Path) -> Answer | None:
     if kept.is_file():
         text: str | None = kept.read_text()
     else:
-        text = _run(["nsys", "analyze", "--rule", "all", shutil.copy(recording, scratch)], scratch)
+        text = _run(["nsys", "analyze", shutil.copy(recording, scratch)], scratch)
     if text is None:
         return None
     parts = re.split(r"(?m)^\s*\*\* .*\((\w+)\):\s*$", text)
@@ -288,6 +291,7 @@ def _keep(rows: list[Any], truth: dict[str, Any], times: Path, output: Path, nsy
                 )
 
 
+@cache
 def _version(tool: str) -> str:
     package = {"hta": "HolisticTraceAnalysis"}.get(tool, tool.split()[0])
     text = _run(["python", "-c", f"import importlib.metadata as m; print(m.version('{package}'))"], HERE)

@@ -110,6 +110,19 @@ def test_the_steady_window_is_the_second_half_of_the_gpu_work(peers: ModuleType,
     assert whole["traceEvents"] == events
 
 
+@pytest.mark.parametrize(("window", "asked"), [([], ["whole", "steady"]), (["--window", "whole"], ["whole"])])
+def test_a_program_is_read_in_the_windows_that_were_asked_for(
+    peers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: list[str], asked: list[str]
+) -> None:
+    (tmp_path / "healthy_mlp.sqlite").touch()
+    seen = []
+    tool = (".sqlite", ("whole", "steady"), lambda recording, window, scratch: seen.append(window))
+    monkeypatch.setattr(peers, "TOOLS", {"hta": tool})
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setattr(sys, "argv", ["peers.py", str(tmp_path), "--bin", str(tmp_path), *window])
+    assert peers.main() == 0 and seen == asked
+
+
 def test_a_folder_without_recordings_is_one_sentence_a_tool(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(FOLDER / "peers.py"), str(tmp_path), "--bin", str(tmp_path), "--tools", "hta"],

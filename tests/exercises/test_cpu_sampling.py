@@ -216,7 +216,7 @@ def test_solution_needs_less_than_half_of_the_work(tmp_path: Path) -> None:
     ("old", "new", "more", "hint"),
     [
         pytest.param("    return packer.finish()", "    return []", "", "sequences, expected", id="deleted"),
-        pytest.param("", "", HARD_CODED, "sequences, expected", id="hard-coded"),
+        pytest.param("", "", HARD_CODED, "sequence", id="hard-coded"),  # their number may be right by chance
         pytest.param("most_open=24", "most_open=1", "", "", id="fewer sequences to look at"),
         pytest.param("best = min(", "best = max(", "", "", id="another choice"),
         pytest.param("def prepare(", "def arrange(", "", "AttributeError", id="no prepare"),
