@@ -14,7 +14,7 @@ from pathlib import Path
 from profiling_lab.errors import LabError, UnreadableInputError, UsageError
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.spool import Rows, Spool, StringTable
-from profiling_lab.recording.tables import activity, energy, memory, ranges, target, work
+from profiling_lab.recording.tables import activity, counters, energy, memory, ranges, target, work
 from profiling_lab.recording.tables.arrow_columns import of_list
 from profiling_lab.recording.tables.schema import (
     ALWAYS_WRITTEN,
@@ -136,6 +136,7 @@ def _tables(spool: Spool) -> Iterator[Rows]:
         yield from target.build(spool, strings)
         yield from work.build(spool, strings)
         yield from energy.build(spool)
+        yield from counters.build(spool)
         yield from strings.build()  # last: all other tables have added their strings
     except (MemoryError, OSError):
         raise

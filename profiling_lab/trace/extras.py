@@ -174,6 +174,29 @@ class EnergySamples:
         return len(self.time_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class CounterSamples:
+    """Sampled hardware counters of one GPU, in time order. A counter that this GPU does not sample is
+    missing in `values`."""
+
+    process: int
+    device: int
+    """CUDA ordinal in the process"""
+    start_ns: I64
+    end_ns: I64
+    values: dict[str, I64]
+    """per quantity of COUNTERS: bytes in the sample, or millionths of what the units could do in its time"""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+COUNTERS = {
+    "dram_read": "dramReadBytes", "dram_written": "dramWrittenBytes", "sm_active": "smActivePpm",
+    "issued": "issuedPpm", "tensor": "tensorPpm", "pcie_read": "pcieReadBytes",
+    "pcie_written": "pcieWrittenBytes", "nvlink_received": "nvlinkReceivedBytes", "nvlink_sent": "nvlinkSentBytes",
+}  # fmt: skip
+"""and its column in PYREC_COUNTERS"""
 UNKNOWN_READING = -1
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, without those that are no limit
 CLOCK_LIMITS = {

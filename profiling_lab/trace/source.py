@@ -19,6 +19,7 @@ from profiling_lab.trace.columns import I32, U8, Calls, Operations, Overheads, R
 from profiling_lab.trace.extras import (
     CollectiveFacts,
     Device,
+    CounterSamples,
     EnergySamples,
     HostSamples,
     HostSpans,
@@ -180,6 +181,10 @@ class Source(Protocol):
 
     def energy(self) -> tuple[EnergySamples, ...]:
         """The energy counters, per process and device; () if not recorded."""
+        return ()
+
+    def counters(self) -> tuple[CounterSamples, ...]:
+        """The sampled hardware counters, per process and device; () if not recorded."""
         return ()
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:

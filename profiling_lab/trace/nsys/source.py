@@ -16,6 +16,7 @@ from profiling_lab.trace.columns import I32, U8, Operations, Overheads, Ranges, 
 from profiling_lab.trace.extras import (
     CollectiveFacts,
     Device,
+    CounterSamples,
     EnergySamples,
     HostSamples,
     HostSpans,
@@ -30,6 +31,7 @@ from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.nsys import GZIP
 from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
 from profiling_lab.trace.nsys.devices import read_devices, read_gpus
+from profiling_lab.trace.nsys.counters import read_counters
 from profiling_lab.trace.nsys.energy import read_energy
 from profiling_lab.trace.nsys.host_spans import read_host_events, read_off_cpu, read_system_calls
 from profiling_lab.trace.nsys.info import sqlite_info
@@ -162,6 +164,9 @@ class SqliteSource(Source):
 
     def energy(self) -> tuple[EnergySamples, ...]:
         return read_energy(self.file, self.processes)
+
+    def counters(self) -> tuple[CounterSamples, ...]:
+        return read_counters(self.file, self.processes)
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
         return read_collectives(self.file, self.threads, whole, rows)
