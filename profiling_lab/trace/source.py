@@ -18,8 +18,8 @@ from profiling_lab.trace.call_stacks import CallTable, StacksFound
 from profiling_lab.trace.columns import I32, U8, Calls, Operations, Overheads, Ranges, Syncs
 from profiling_lab.trace.extras import (
     CollectiveFacts,
-    Device,
     CounterSamples,
+    Device,
     EnergySamples,
     HostSamples,
     HostSpans,

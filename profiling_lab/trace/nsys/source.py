@@ -15,8 +15,8 @@ from profiling_lab.trace.call_stacks import CallTable
 from profiling_lab.trace.columns import I32, U8, Operations, Overheads, Ranges, Syncs
 from profiling_lab.trace.extras import (
     CollectiveFacts,
-    Device,
     CounterSamples,
+    Device,
     EnergySamples,
     HostSamples,
     HostSpans,
@@ -30,8 +30,8 @@ from profiling_lab.trace.facts import Gpu, TraceInfo
 from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.nsys import GZIP
 from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
-from profiling_lab.trace.nsys.devices import read_devices, read_gpus
 from profiling_lab.trace.nsys.counters import read_counters
+from profiling_lab.trace.nsys.devices import read_devices, read_gpus
 from profiling_lab.trace.nsys.energy import read_energy
 from profiling_lab.trace.nsys.host_spans import read_host_events, read_off_cpu, read_system_calls
 from profiling_lab.trace.nsys.info import sqlite_info
