@@ -56,7 +56,7 @@ def run_dormant(args: argparse.Namespace, schedule: Schedule) -> int:
 
     wants = [args.output, args.overwrite, args.max_size, args.status, *sampling_options(args)]
     wants += [args.no_stacks, args.no_source, args.no_nvtx, args.graph_nodes]
-    wants += [args.memory, args.energy, args.work, args.work_step is not None]
+    wants += [args.memory, args.energy, args.counters, args.work, args.work_step is not None]
     if any(wants) or schedule != Schedule():
         raise UsageError(
             "--dormant records nothing by itself: tell profiling-lab attach what to record, and where to"

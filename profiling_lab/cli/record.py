@@ -97,6 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read the energy counter of each GPU in use, with power, clocks and temperature, for `energy`",
     )
+    parser.add_argument(
+        "--counters",
+        action="store_true",
+        help="sample hardware counters of each GPU in use (memory traffic, SM and tensor pipe, PCIe), without "
+        "replay, for `counters`; takes the permission that ncu takes",
+    )
     _add_work(parser)
     add_sampling(parser)
     _add_schedule(parser)
@@ -254,6 +260,7 @@ def _run_script(args: argparse.Namespace) -> int:
         graph_nodes=args.graph_nodes,
         memory=args.memory,
         energy=args.energy,
+        counters=args.counters,
         work=args.work,
         work_step=args.work_step,
         sample_hz=sample_hz(args),
@@ -329,6 +336,7 @@ def _plan(args: argparse.Namespace) -> Plan | None:
         graph_nodes=args.graph_nodes,
         memory=args.memory,
         energy=args.energy,
+        counters=args.counters,
         work=args.work,
         work_step=args.work_step,
         sample_hz=sample_hz(args),

@@ -51,6 +51,7 @@ class Plan:
     graph_nodes: bool = False
     memory: bool = False
     energy: bool = False
+    counters: bool = False
     work: bool = False
     work_step: int | None = None
     sample_hz: int = 0
@@ -112,6 +113,7 @@ def begin(text: str, uses_gpu: bool) -> None:
             graph_nodes=plan.graph_nodes,
             memory=plan.memory,
             energy=plan.energy,
+            counters=plan.counters,
             work=plan.work,
             work_step=plan.work_step,
             sample_hz=plan.sample_hz,

@@ -30,6 +30,7 @@ from profiling_lab.recording import (
 )
 from profiling_lab.recording import spool_file as files
 from profiling_lab.recording.allocations import Allocations
+from profiling_lab.recording.counters.sampler import CounterThread
 from profiling_lab.recording.energy.sampler import EnergySampler
 from profiling_lab.recording.gpu_wait import wait_for_gpu
 from profiling_lab.recording.meta_names import GPU_INFO, PROCESS_NAME, SYSTEM_INFO
@@ -93,6 +94,7 @@ class Recorder:
         graph_nodes: bool = False,
         memory: bool = False,
         energy: bool = False,
+        counters: bool = False,
         buffer_bytes: int = 4 << 20,
         flush_period_ms: int = 1000,
         even_if_idle: bool = True,
@@ -120,6 +122,7 @@ class Recorder:
         self._graph_nodes = graph_nodes
         self._allocations = Allocations() if memory else None
         self._energy = EnergySampler() if energy else None
+        self._counters = CounterThread() if counters else None
         self._buffer_bytes, self._flush_period_ms = buffer_bytes, flush_period_ms
         self._reasons: dict[str, str] = {}
         self._began = 0.0
@@ -219,6 +222,9 @@ class Recorder:
         if self._energy is not None:
             self._energy = EnergySampler()
             self._undo.append(self._energy.start())
+        if self._counters is not None:
+            self._counters = CounterThread()
+            self._undo.append(self._counters.start())
         if self._give_way is None:
             self._undo.append(process_end.call_then(self._stop_at_exit))
         global _running
@@ -411,6 +417,10 @@ class Recorder:
             facts |= self._energy.facts()
             if self._energy.reason:
                 self._reasons["energy"] = self._energy.reason
+        if self._counters is not None:
+            facts |= self._counters.facts()
+            if self._counters.reason:
+                self._reasons["counters"] = self._counters.reason
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             facts["torch_version"] = str(torch.__version__)

@@ -194,7 +194,8 @@ class CounterSamples:
 COUNTERS = {
     "dram_read": "dramReadBytes", "dram_written": "dramWrittenBytes", "sm_active": "smActivePpm",
     "issued": "issuedPpm", "tensor": "tensorPpm", "pcie_read": "pcieReadBytes",
-    "pcie_written": "pcieWrittenBytes", "nvlink_received": "nvlinkReceivedBytes", "nvlink_sent": "nvlinkSentBytes",
+    "pcie_written": "pcieWrittenBytes", "nvlink_received": "nvlinkReceivedBytes",
+    "nvlink_sent": "nvlinkSentBytes",
 }  # fmt: skip
 """and its column in PYREC_COUNTERS"""
 UNKNOWN_READING = -1

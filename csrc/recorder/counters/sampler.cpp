@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "recorder/system/mapped_library.h"
+
 namespace plab::recorder {
 namespace {
 
@@ -37,13 +39,14 @@ void CounterSampler::need(const char* what, cupti::Result (*function)(Params*), 
 CounterSampler::CounterSampler(const std::string& cupti_path, int device,
                                const std::vector<std::vector<std::string>>& choices, uint64_t period_ns,
                                uint32_t most_samples) {
-  void* const library = dlopen(cupti_path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(cupti_path + " cannot be loaded");
+  const std::string path = cupti_path.empty() ? find_mapped_library("libcupti.so") : cupti_path;
+  if (path.empty()) throw std::runtime_error("CUPTI is not loaded in this process");
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(path + " cannot be loaded");
   const auto bind = [&](const char* name) {
     void* const found = dlsym(library, name);
     if (found == nullptr)
-      throw std::runtime_error(cupti_path + " has no " + name +
-                               ": sampled counters take CUPTI 12.6 or newer");
+      throw std::runtime_error(path + " has no " + name + ": sampled counters take CUPTI 12.6 or newer");
     return found;
   };
 #define PLAB_BIND(function, theirs, FIELDS) \

@@ -15,6 +15,7 @@ class CounterSampler {
   // `choices`: per quantity the names of its metric, in the order of preference. The first that this GPU has and that
   // fits into the one pass with those before it is taken; without any, the quantity is left out.
   // Throws std::runtime_error with one sentence if this GPU or driver does not sample.
+  // cupti_path: "" is the copy that this process uses already.
   CounterSampler(const std::string& cupti_path, int device,
                  const std::vector<std::vector<std::string>>& choices, uint64_t period_ns,
                  uint32_t most_samples);

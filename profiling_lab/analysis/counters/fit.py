@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of a counter belongs to each part of a program, from samples that are longer than many kernels.
 
-A sample holds parts in different shares, so its count is the sum over the parts of time times rate: least squares
-over all samples, with no rate below zero. Part here is a kernel of a line, because a rate is one of a kernel; rows
-are sums of parts. Error bars leave out one block of samples after the other (jackknife), and so know how rates
-change while the program runs.
+A sample holds parts in different shares, so its count is the sum over the parts of time times rate: least
+squares over all samples, with no rate below zero. A part is a kernel of a line, because kernels have rates;
+rows are sums of parts. Error bars leave out one block of samples after the other (jackknife), so they know how
+rates change while the program runs.
 """
 
 from __future__ import annotations

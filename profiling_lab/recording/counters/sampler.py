@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the sampled counters of each GPU in use on a thread of its own, and keep them in the capture.
 
-CUPTI's PM sampling makes the GPU itself write a sample every PERIOD_NS; the thread fetches and decodes them ten
-times a second. A sample takes about 30 us of this thread and almost nothing of the program (docs/analysis/counters.md).
+CUPTI's PM sampling makes the GPU itself write a sample every PERIOD_NS; the thread fetches and decodes them
+ten times a second. A sample takes about 30 us of this thread, and almost nothing of the program.
 Nothing here raises into the program: what fails becomes a reason.
 """
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
 
-from profiling_lab.recording import signals
+from profiling_lab.recording import libcupti, signals
 from profiling_lab.recording.energy.sampler import devices_in_use
 from profiling_lab.recording.meta_names import COUNTERS
 
@@ -31,7 +32,7 @@ _JOIN_S = 5.0
 _THREAD = "profiling-lab counters"
 
 _BUSY = "avg.pct_of_peak_sustained_elapsed"
-# Per quantity its metric, in the order of preference: those of TriageCompute are collected at once with others.
+# Per quantity its metric, the best one first: those of TriageCompute are collected at once with others.
 CHOICES: dict[str, list[str]] = {
     "dram_read": ["dram__bytes_read.sum"],
     "dram_written": ["dram__bytes_write.sum"],
@@ -52,8 +53,7 @@ CHOICES: dict[str, list[str]] = {
 class CounterThread:
     """The samples of one recording."""
 
-    def __init__(self, cupti: str, period_ns: int = PERIOD_NS) -> None:
-        self._cupti, self._period_ns = cupti, period_ns
+    def __init__(self) -> None:
         self._failure = ""
         self._refused: dict[int, str] = {}
         self._gpus: dict[int, Any] = {}
@@ -99,7 +99,7 @@ class CounterThread:
         names = {device: dict(zip(CHOICES, gpu.metrics, strict=True)) for device, gpu in self._gpus.items()}
         state = {"counters_state": self.reason or "on", "counters_metrics": json.dumps(names)}
         self._gpus.clear()
-        return found | state | {"counters_period_ns": str(self._period_ns)}
+        return found | state | {"counters_period_ns": str(PERIOD_NS)}
 
     def _end(self) -> bool:
         """Whether the thread has ended."""
@@ -131,7 +131,11 @@ class CounterThread:
                 continue
             try:
                 self._gpus[device] = recorder.CounterSampler(
-                    self._cupti, device, list(CHOICES.values()), self._period_ns, MOST_SAMPLES
+                    os.environ.get(libcupti.OVERRIDE, ""),
+                    device,
+                    list(CHOICES.values()),
+                    PERIOD_NS,
+                    MOST_SAMPLES,
                 )
             except RuntimeError as error:
                 self._refused[device] = str(error)

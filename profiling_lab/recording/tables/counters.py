@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PYREC_COUNTERS: the samples of hardware counters, from the pieces of metadata that counters/sampler.py writes."""
+"""PYREC_COUNTERS: the samples of hardware counters, from the metadata that counters/sampler.py writes."""
 
 from __future__ import annotations
 

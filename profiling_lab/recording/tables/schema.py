@@ -173,9 +173,10 @@ PYREC_TABLES: dict[str, str] = {
         memoryClockMhz INTEGER, temperatureC INTEGER""",
     # Hardware counters, a row per sample: bytes, and millionths of what the units could do in its time.
     "PYREC_COUNTERS": """
-        start INTEGER NOT NULL, "end" INTEGER NOT NULL, globalPid INTEGER, deviceId INTEGER, dramReadBytes INTEGER,
-        dramWrittenBytes INTEGER, smActivePpm INTEGER, issuedPpm INTEGER, tensorPpm INTEGER, pcieReadBytes INTEGER,
-        pcieWrittenBytes INTEGER, nvlinkReceivedBytes INTEGER, nvlinkSentBytes INTEGER""",
+        start INTEGER NOT NULL, "end" INTEGER NOT NULL, globalPid INTEGER, deviceId INTEGER, dramReadBytes
+        INTEGER, dramWrittenBytes INTEGER, smActivePpm INTEGER, issuedPpm INTEGER, tensorPpm INTEGER,
+        pcieReadBytes INTEGER, pcieWrittenBytes INTEGER, nvlinkReceivedBytes INTEGER, nvlinkSentBytes
+        INTEGER""",
     # Names given through NVTX: of streams, events, contexts, devices and other resources.
     # type and identifier are NVTX's: 0x50001 is a cudaStream_t, whose handle is the identifier.
     "PYREC_RESOURCE": """
