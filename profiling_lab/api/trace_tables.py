@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.copies import By as CopiesBy
     from profiling_lab.analysis.copies import CopiesResult
     from profiling_lab.analysis.critical_path.critical_path import CriticalPath, PathChain, Predictions
+    from profiling_lab.analysis.counters.by_line import CountersResult
     from profiling_lab.analysis.energy.result import EnergyResult
     from profiling_lab.analysis.flame import CallTree
     from profiling_lab.analysis.gaps.gaps import GapsResult
@@ -337,6 +338,17 @@ class TraceTables:
         found = read(Path(report))
         result = join(plan(self.trace, line, self.own, phase, launches), found)
         return Table(ncu_report(self.trace, result, found.source), result)
+
+    def counters(self, *, limit: int | None = None) -> Table[CountersResult]:
+        """Memory traffic and busy units by line, sampled. The recording needs `record --counters`.
+
+        Raises NotEnoughDataError without it, or with too few samples. limit: the most rows.
+        """
+        from profiling_lab.analysis.counters.by_line import counters_by_line
+        from profiling_lab.report.counters import counters_report
+
+        result = counters_by_line(self.trace, self.own, rows_of(limit))
+        return Table(counters_report(self.trace, result), result)
 
     def energy(self, *, samples_per_step: int | None = None, limit: int | None = None) -> Table[EnergyResult]:
         """Joules per step and by line, with error bars. The recording needs `record --energy`.

@@ -24,7 +24,18 @@ GROUPS = (
     ("read a recording: your code", ("lines", "ranges", "steps", "critical-path", "report", "info")),
     (
         "read a recording: the GPU",
-        ("kernels", "roofline", "ncu", "copies", "streams", "overlap", "gaps", "memory", "energy"),
+        (
+            "kernels",
+            "roofline",
+            "ncu",
+            "copies",
+            "streams",
+            "overlap",
+            "gaps",
+            "memory",
+            "counters",
+            "energy",
+        ),
     ),
     ("read a recording: the CPU", ("apis", "syncs")),
     ("find problems", ("check", "rules")),
@@ -32,7 +43,7 @@ GROUPS = (
     ("other tools", ("export", "mcp")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
-_SOLVE_EQUATIONS = {"energy"}
+_SOLVE_EQUATIONS = {"energy", "counters"}
 _READ = {name for title, names in GROUPS if title.startswith("read") for name in names}
 _READ = (_READ | {"check", "diff", "ranks", "collectives", "export"}) - _SOLVE_EQUATIONS
 """commands that need numpy's arrays and no more of it"""

@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--counters",
         action="store_true",
-        help="sample hardware counters of each GPU in use (memory traffic, SM and tensor pipe, PCIe), without "
+        help="sample hardware counters of each GPU in use (memory traffic, SMs, tensor pipe, PCIe), without "
         "replay, for `counters`; takes the permission that ncu takes",
     )
     _add_work(parser)

@@ -3,8 +3,8 @@
 
 A sample holds parts in different shares, so its count is the sum over the parts of time times rate: least
 squares over all samples, with no rate below zero. A part is a kernel of a line, because kernels have rates;
-rows are sums of parts. Error bars leave out one block of samples after the other (jackknife), so they know how
-rates change while the program runs.
+rows are sums of parts. Error bars leave out one block of samples after the other (jackknife), so they know
+how rates change while the program runs.
 """
 
 from __future__ import annotations
