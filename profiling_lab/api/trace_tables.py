@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from profiling_lab.analysis.apis import ApisResult
     from profiling_lab.analysis.copies import By as CopiesBy
     from profiling_lab.analysis.copies import CopiesResult
-    from profiling_lab.analysis.critical_path.critical_path import CriticalPath, PathChain, Predictions
     from profiling_lab.analysis.counters.by_line import CountersResult
+    from profiling_lab.analysis.critical_path.critical_path import CriticalPath, PathChain, Predictions
     from profiling_lab.analysis.energy.result import EnergyResult
     from profiling_lab.analysis.flame import CallTree
     from profiling_lab.analysis.gaps.gaps import GapsResult

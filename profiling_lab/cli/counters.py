@@ -13,8 +13,8 @@ EXAMPLES = """\
   profiling-lab counters run.sqlite
   profiling-lab counters run.sqlite --format json       with the error of each amount
 
-The GPU notes its counters every 100 us while the program runs as always: no replay. What a line had of them is
-fitted to thousands of samples; what they do not tell is shown as -.
+The GPU notes its counters every 100 us while the program runs as always: no replay. What a line had of them
+is fitted to thousands of samples; what they do not tell is shown as -.
 """
 
 

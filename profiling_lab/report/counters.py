@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from profiling_lab.analysis.counters.by_line import BUSY, MOST_ERROR_FRAC, CountedRow, CountersResult, Known
 from profiling_lab.analysis.energy.fit import CONFIDENCE_FRAC
@@ -57,23 +58,11 @@ def _fields(names: list[str]) -> tuple[Field, ...]:
     for name in names:
         spare = SPARE if name in _SPARE else USUAL
         fields += [_amount(name), _error(name)]
-        if name in BUSY:
-            fields.append(
-                Field(
-                    f"{name}_frac",
-                    _TITLES[name],
-                    Unit.FRAC,
-                    value=lambda row, n=name: _rate(row, n),
-                    priority=spare,
-                )
-            )
-        else:
-            fields.append(
-                Field(
-                    f"{name}_rate", _TITLES[name], Unit.RATE, priority=spare,
-                    value=lambda row, n=name: None if (rate := _rate(row, n)) is None else round(rate * 1e9),
-                )
-            )  # fmt: skip
+        fields.append(
+            Field(f"{name}_frac", _TITLES[name], Unit.FRAC, value=partial(_rate, name), priority=spare)
+            if name in BUSY
+            else Field(f"{name}_rate", _TITLES[name], Unit.RATE, value=partial(_per_s, name), priority=spare)
+        )
     return tuple(fields)
 
 
@@ -92,12 +81,17 @@ def _of(row: CountedRow, name: str, what: str) -> int | None:
     return None if known is None else round(getattr(known, what))
 
 
-def _rate(row: CountedRow, name: str) -> float | None:
+def _rate(name: str, row: CountedRow) -> float | None:
     """Per nanosecond of the row, if it is told."""
     known: Known | None = row.counters.get(name)
     if known is None or not row.gpu_ns or not known.is_told:
         return None
     return known.amount / row.gpu_ns
+
+
+def _per_s(name: str, row: CountedRow) -> int | None:
+    rate = _rate(name, row)
+    return None if rate is None else round(rate * 1e9)
 
 
 def _row_name(row: CountedRow) -> str:

@@ -51,7 +51,8 @@ class Block:
 
 def amounts(blocks: list[Block], row: npt.NDArray[np.intp], rows: int) -> list[Amounts]:
     """Per counter. row: per part the row it belongs to, below `rows`."""
-    square, cross = sum(b.square for b in blocks), sum(b.cross for b in blocks)
+    square = np.sum([b.square for b in blocks], axis=0)
+    cross = np.sum([b.cross for b in blocks], axis=0)
     seconds = np.sum([block.seconds for block in blocks], axis=0)
     found = []
     for counter in range(blocks[0].cross.shape[1]):
@@ -75,7 +76,7 @@ def blocks_of(samples: int) -> list[npt.NDArray[np.intp]]:
 
 
 def _by_row(values: F64, row: npt.NDArray[np.intp], rows: int) -> F64:
-    return np.bincount(row, weights=values, minlength=rows)
+    return np.asarray(np.bincount(row, weights=values, minlength=rows), dtype=np.float64)
 
 
 def _rates(square: F64, cross: F64) -> F64:
