@@ -173,7 +173,7 @@ PYREC_TABLES: dict[str, str] = {
         memoryClockMhz INTEGER, temperatureC INTEGER""",
     # Hardware counters, a row per sample: bytes, and millionths of what the units could do in its time.
     "PYREC_COUNTERS": """
-        start INTEGER NOT NULL, "end" INTEGER NOT NULL, globalPid INTEGER, deviceId INTEGER, dramReadBytes
+        start INTEGER NOT NULL, end INTEGER NOT NULL, globalPid INTEGER, deviceId INTEGER, dramReadBytes
         INTEGER, dramWrittenBytes INTEGER, smActivePpm INTEGER, issuedPpm INTEGER, tensorPpm INTEGER,
         pcieReadBytes INTEGER, pcieWrittenBytes INTEGER, nvlinkReceivedBytes INTEGER, nvlinkSentBytes
         INTEGER""",

@@ -488,3 +488,5 @@ PLAB_FAKE void fake_other_buffers() {
 }
 
 }  // extern "C"
+
+#include "pm_sampling.h"

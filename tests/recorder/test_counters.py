@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`record --counters` with a CUPTI whose counters rise evenly: from its samples to the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorder.runner import Runner
+from recorder.test_energy import fake_nvml as fake_nvml
+
+from profiling_lab.trace import Trace
+
+Query = Callable[..., list[tuple[Any, ...]]]
+PRELUDE = """
+import ctypes
+driver = ctypes.CDLL(os.environ["PROFILING_LAB_NVML"])
+driver.fake_start.argtypes = (ctypes.c_double, ctypes.c_int64, ctypes.c_int64)
+driver.fake_start(100.0, 20_000_000, 3_000_000)
+"""
+PROGRAM = "with profiling_lab.record(OUT, counters=True):\n    time.sleep(0.8)\n"
+
+
+def test_samples_are_those_of_the_gpu(
+    run: Runner, query: Query, tmp_path: Path, fake_nvml: dict[str, str]
+) -> None:
+    run(PRELUDE + PROGRAM, env=fake_nvml)
+    assert query("SELECT value FROM PYREC_META WHERE name = 'counters_state'") == [("on",)]
+    assert not query("SELECT name FROM PYREC_META WHERE name LIKE 'counters.%'")
+    with Trace.open(tmp_path / "out.sqlite") as trace:
+        (samples,) = trace.source.counters()
+    assert len(samples) > 1000, "0.8 s, less what it took to begin, at one each 100 us"
+    assert (samples.end_ns - samples.start_ns == 100_000).all(), "the first one, of a second, is left out"
+    assert (samples.start_ns[1:] == samples.end_ns[:-1]).all(), "none is lost or there twice"
+    assert {name: set(values.tolist()) for name, values in samples.values.items()} == {
+        "dram_read": {200_000_000},
+        "dram_written": {50_000_000},
+        "sm_active": {750_000},
+        "tensor": {400_000},
+    }, "PCIe fits into no common pass, and this GPU has no other"
+
+
+@pytest.mark.parametrize(
+    ("function", "result", "words"),
+    [
+        ("PmSamplingEnable", 35, "ERR_NVGPUCTRPERM"),
+        ("PmSamplingGetCounterAvailability", 33, "virtual GPU"),
+        ("PmSamplingStart", 7, "CUPTI cannot sample hardware counters of this GPU: PmSamplingStart"),
+    ],
+)
+def test_a_gpu_that_refuses_is_named_and_the_program_goes_on(
+    function: str, result: int, words: str, run: Runner, query: Query, fake_nvml: dict[str, str]
+) -> None:
+    out = run(
+        PRELUDE
+        + f"fake.library.fake_fail({function!r}.encode(), {result})\n"
+        + PROGRAM
+        + "print('went on')\n",
+        env=fake_nvml,
+    )
+    assert "went on" in out.stdout
+    ((state,),) = query("SELECT value FROM PYREC_META WHERE name = 'counters_state'")
+    assert words in state and state.startswith("GPU 0: ")
