@@ -77,6 +77,8 @@ SCHEMA = {
     "PYREC_MEMORY_TENSOR": "globalPid setId address kind",
     "PYREC_ENERGY": "start! spread globalPid deviceId energyMj powerMw instantPowerMw smClockMhz clockLimits "
     "powerLimitMw memoryClockMhz temperatureC",
+    "PYREC_COUNTERS": "start! end! globalPid deviceId dramReadBytes dramWrittenBytes smActivePpm issuedPpm "
+    "tensorPpm pcieReadBytes pcieWrittenBytes nvlinkReceivedBytes nvlinkSentBytes",
     "PYREC_WORK": "start! end! globalTid nameId flops readBytes writtenBytes kindId mathId shapesId",
 }
 

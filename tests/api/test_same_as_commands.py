@@ -275,7 +275,7 @@ OF_THE_COMMAND = {
     [
         *((name, (getattr(TraceTables, name),)) for name in (
             "info", "kernels", "copies", "syncs", "ranges", "streams", "steps", "gaps", "overlap", "check",
-            "roofline", "rules", "energy",
+            "roofline", "rules", "counters", "energy",
         )),
         ("lines", (TraceTables.lines, TraceTables.call_tree, TraceTables.host_lines)),
         ("apis", (TraceTables.apis, TraceTables.launches)),

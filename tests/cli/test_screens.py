@@ -193,6 +193,7 @@ READS = (
     "gaps",
     "overlap",
     "memory",
+    "counters",
     "energy",
 )
 IN_ASCII = [

@@ -44,6 +44,7 @@ IN_EVERY_FORMAT = (
     "overlap",
     "roofline",
     "memory",
+    "counters",
     "energy",
     "check",
     "ranks",

@@ -53,13 +53,8 @@ def test_samples_are_those_of_the_gpu(
 def test_a_gpu_that_refuses_is_named_and_the_program_goes_on(
     function: str, result: int, words: str, run: Runner, query: Query, fake_nvml: dict[str, str]
 ) -> None:
-    out = run(
-        PRELUDE
-        + f"fake.library.fake_fail({function!r}.encode(), {result})\n"
-        + PROGRAM
-        + "print('went on')\n",
-        env=fake_nvml,
-    )
+    refuse = f"fake.library.fake_fail({function!r}.encode(), {result})\n"
+    out = run(PRELUDE + refuse + PROGRAM + "print('went on')\n", env=fake_nvml)
     assert "went on" in out.stdout
     ((state,),) = query("SELECT value FROM PYREC_META WHERE name = 'counters_state'")
     assert words in state and state.startswith("GPU 0: ")

@@ -242,6 +242,12 @@ def _stacks(file: SqliteFile, recorder_facts: dict[str, str]) -> list[Recorded]:
                 "profiling-lab record --work",
             ),
             Recorded(
+                "counters",
+                "samples of hardware counters",
+                _rows(file, "PYREC_COUNTERS"),
+                "profiling-lab record --counters",
+            ),
+            Recorded(
                 "energy",
                 "changes of the GPU's energy counter",
                 _rows(file, "PYREC_ENERGY"),
