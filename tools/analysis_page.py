@@ -54,6 +54,8 @@ def examples(folder: Path) -> None:
     roofline = REPO / "docs" / "roofline"
     (folder / "demo.sqlite").write_bytes(gzip.decompress((roofline / "demo_h200.sqlite.gz").read_bytes()))
     shutil.copy(roofline / "h200.json", folder)
+    counters = REPO / "tests" / "data" / "counters_h200" / "copies_and_products.sqlite.gz"
+    (folder / "counters.sqlite").write_bytes(gzip.decompress(counters.read_bytes()))
     sys.path.insert(0, str(REPO / "tests"))
     from builders import TraceBuilder
     from job_builder import Job

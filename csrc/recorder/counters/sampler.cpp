@@ -2,6 +2,7 @@
 #include "recorder/counters/sampler.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <stdexcept>
 
@@ -55,6 +56,7 @@ CounterSampler::CounterSampler(const std::string& cupti_path, int device,
 #undef PLAB_BIND
   result_string_ = reinterpret_cast<decltype(result_string_)>(bind("cuptiGetResultString"));
 
+  process_ = getpid();
   pm::initialize_params begin;
   need("ProfilerInitialize", initialize_, begin);
   pm::chip_name_params chip;
@@ -117,6 +119,7 @@ CounterSampler::CounterSampler(const std::string& cupti_path, int device,
 }
 
 CounterSampler::~CounterSampler() {
+  if (is_a_fork()) return;
   stop();
   if (sampling_ != nullptr) {
     pm::disable_params end;
@@ -171,9 +174,11 @@ bool CounterSampler::fits(const std::vector<std::string>& names) {
   return true;
 }
 
+bool CounterSampler::is_a_fork() const noexcept { return getpid() != process_; }
+
 CounterSampler::Samples CounterSampler::take() {
   Samples samples;
-  if (sampling_ == nullptr) return samples;
+  if (sampling_ == nullptr || is_a_fork()) return samples;
   for (bool more = true; more;) decode_into(&samples, &more);
   return samples;
 }
@@ -212,7 +217,7 @@ void CounterSampler::decode_into(Samples* samples, bool* more) {
 }
 
 void CounterSampler::stop() noexcept {
-  if (!running_) return;
+  if (!running_ || is_a_fork()) return;
   running_ = false;
   pm::stop_params end;
   end.sampling = sampling_;

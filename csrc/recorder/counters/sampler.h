@@ -41,6 +41,7 @@ class CounterSampler {
   cupti::Result call(cupti::Result (*function)(Params*), Params& params) const;
   template <class Params>
   void need(const char* what, cupti::Result (*function)(Params*), Params& params) const;
+  bool is_a_fork() const noexcept;
   bool fits(const std::vector<std::string>& names);
   void decode_into(Samples* samples, bool* more);
 
@@ -57,6 +58,7 @@ class CounterSampler {
   std::vector<const char*> names_;  // of used_
   uint64_t overflows_ = 0;
   bool running_ = false;
+  int process_ = 0;  // a fork has this object, but no CUDA: there nothing is called
 };
 
 }  // namespace plab::recorder
