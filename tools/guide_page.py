@@ -260,9 +260,27 @@ def peers() -> list[str]:
     return [f"{base([*ours.values(), *theirs], 'diagnosis')}:", "", *table(header, rows)]
 
 
+def ncu_cost() -> list[str]:
+    """A program alone and under each set of Nsight Compute."""
+    lines = every_line("ncu_cost")
+    found: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
+    for line in lines:
+        case = line["case"]["program"], line["case"]["launches"]
+        found.setdefault(case, {})[line["provider"], line["metric"]] = line["value"]
+    rows = []
+    for (program, launches), at in found.items():
+        for name in ("basic", "full"):
+            if (name, "seconds") in at:
+                times = (f"{at[which, 'seconds']:.1f} s" for which in ("alone", name))
+                rows.append((f"`{program}`", str(launches), name, *times, f"{at[name, 'passes']:.0f}"))
+    header = ("program", "launches profiled", "set", "alone", "under ncu", "runs of each launch")
+    return [f"{base(lines, 'ncu_cost')}:", "", *table(header, rows)]
+
+
 OWN: dict[str, Callable[[], list[str]]] = {"clinic": clinic, "ridge": ridge, "sampling": sampling}
 OWN |= {"launch_blocking": launch_blocking, "autotuning": autotuning, "easy_wins": easy_wins, "use": use}
 OWN |= {"peers": peers, **COUNTER_FIGURES}
+OWN |= {"ncu_cost": ncu_cost}
 OWN |= {exercise.name[:3]: partial(clinic, exercise.name[:3]) for exercise in CLINIC}
 
 

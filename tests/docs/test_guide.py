@@ -59,6 +59,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-c", make, str(folder)],
         env=os.environ | {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{TOOLS}"},
+        cwd=folder,  # in the source tree, -c would find its package, without what is compiled
         check=True,
     )
     for name in ("benchmarks", "docs", "tests"):
