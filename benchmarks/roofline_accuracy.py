@@ -10,6 +10,7 @@ them. It needs permission to read the counters. ncu empties the caches before ea
 several kernels reads what its first one left in the L2 cache from memory again. At the end of a kernel part
 of what it wrote is still in the L2 cache: up to half of that cache is added from the L2's counter of writes.
 FLOPs are those of the tensor cores, so products in float32 without TF32 have none to compare with.
+benchmarks/roofline_sampled.py measures the bytes of all of them in two minutes, without ncu.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ STORED = "lts__t_sectors_srcunit_tex_op_write.sum"
 TENSOR = re.compile(r"^sm__ops_path_tensor_src_(bf16_dst_fp32|fp16|tf32_dst_fp32|fp64)(_sparsity_off)?$")
 MARKER = "spin_kernel"  # of torch.cuda._sleep
 SECTOR_BYTES = 32
-RESULTS = Path(__file__).resolve().parent / "results" / "roofline_accuracy.jsonl"
 ENOUGH = 150  # operators before the models
+WITH_FLOPS = ("matmul", "convolution", "attention", "recurrent")
 
 
 def main() -> int:
@@ -54,12 +54,8 @@ def main() -> int:
     parser.add_argument("--begin", type=int, default=0, help="leave out this many operators")
     parser.add_argument("--keep", help="keep ncu's CSV and the counted work in this folder")
     parser.add_argument(
-        "--ranges",
-        action="store_true",
-        help="measure each operator as a whole by running everything once per pass of the counters, instead "
-        "of replaying kernel by kernel: the L2 cache works between the kernels of an operator (not verified)",
+        "--flops", action="store_true", help="only the counters of the tensor cores, of what has FLOPs: fast"
     )
-    parser.add_argument("--missing", action="store_true", help="leave out what benchmarks/results has")
     parser.add_argument("--limit", type=float, default=600.0, help="stop ncu after this time")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -102,20 +98,18 @@ def metrics_of(ncu: str) -> tuple[list[str], list[str]]:
 def parent(args: argparse.Namespace) -> int:
     ncu = ncu_program()
     metrics, tensor = metrics_of(ncu)
-    if args.ranges:  # few counters, so that the program runs but once or twice
-        tensor = [name for name in tensor if "bf16" in name or "tf32" in name]
-        metrics = [READ, WRITTEN, *tensor]
+    if args.flops:  # they fit into one pass, so no memory has to be restored between passes
+        metrics = tensor
     folder = Path(args.keep or tempfile.mkdtemp(prefix="roofline"))
     folder.mkdir(parents=True, exist_ok=True)
     table, work = folder / "ncu.csv", folder / "work.jsonl"
-    for old in (work, runs_of(work), table):
+    for old in (work, table):
         old.unlink(missing_ok=True)
     options = ["--only", args.only] * bool(args.only) + ["--compiled"] * args.compiled
     options += ["--models"] * args.models + ["--with-models"] * args.with_models
-    options += ["--ranges"] * args.ranges + ["--missing"] * args.missing
-    how = ["--replay-mode", "app-range"] if args.ranges else ["--profile-from-start", "off"]
+    options += ["--flops"] * args.flops
     command = [
-        ncu, *how, "--clock-control", "none", "--metrics", ",".join(metrics),
+        ncu, "--profile-from-start", "off", "--clock-control", "none", "--metrics", ",".join(metrics),
         "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(table), "-f",
         sys.executable, __file__, "--child", str(work), "--seconds", str(args.seconds),
         "--begin", str(args.begin), *options,
@@ -126,13 +120,11 @@ def parent(args: argparse.Namespace) -> int:
     print(f"ncu ended with {code} after {time.monotonic() - began:.0f} s", flush=True)
     counted = [json.loads(line) for line in work.read_text().splitlines()] if work.is_file() else []
     rows = list(read_csv(table)) if table.is_file() else []
-    measured = without_flush(rows) if args.ranges else list(between_markers(rows))
-    if runs_of(work).is_file():
-        print(f"the program ran {len(runs_of(work).read_text().splitlines())} times")
+    measured = list(between_markers(rows))
     if len(measured) != len(counted):
         print(f"{len(counted)} operators were called, the counters have {len(measured)}: the rest is dropped")
-    report(list(zip(counted, measured, strict=False)), tensor, args.results)
-    return 0 if measured and (not args.ranges or len(measured) == len(counted)) else 1
+    report(list(zip(counted, measured, strict=False)), tensor, args.results, args.flops)
+    return 0 if measured else 1
 
 
 def run_for(command: list[str], seconds: float) -> int:
@@ -179,23 +171,6 @@ def between_markers(rows: Iterable[dict[str, str]]) -> Iterator[list[dict[str, s
         return
 
 
-def runs_of(work: Path) -> Path:
-    """A line for each run of the program, with how many operators it called."""
-    return work.with_suffix(".runs")
-
-
-def without_flush(rows: list[dict[str, str]]) -> list[list[dict[str, str]]]:
-    """Per range its counters, without what the first range has: it only emptied the L2 cache."""
-    if not rows:
-        return []
-    flush, *ranges = rows
-    out = []
-    for row in ranges:
-        moved = {name: number(row.get(name)) - number(flush.get(name)) for name in (READ, WRITTEN)}
-        out.append([row | {name: str(max(value, 0.0)) for name, value in moved.items()}])
-    return out
-
-
 def measured_work(kernels: list[dict[str, str]], tensor: list[str], l2_bytes: int) -> dict[str, float]:
     read = written = flops = 0.0
     for row in kernels:
@@ -206,48 +181,74 @@ def measured_work(kernels: list[dict[str, str]], tensor: list[str], l2_bytes: in
     return {"read_bytes": read, "written_bytes": written, "flops": flops}
 
 
-def report(found: list[tuple[Any, Any]], tensor: list[str], results: str | None) -> None:
+def report(found: list[tuple[Any, Any]], tensor: list[str], results: str | None, only_flops: bool) -> None:
     from profiling_lab.measure import ResultsFile, machine
 
     file = ResultsFile(results, machine("cuda"))
-    errors: dict[str, list[tuple[float, float | None]]] = {}
+    errors = Errors()
     for counted, kernels in found:
         case = {name: counted[name] for name in ("kind", "op", "shape", "dtype")}
         if "error" in counted or not kernels:
             print(f"  {case['op']} {case['shape']}: {counted.get('error', 'no kernel was measured')}")
             continue
         measured = measured_work(kernels, tensor, counted["l2_bytes"])
-        for who, values in (("modelled", counted), ("ncu", measured)):
-            for metric in ("read_bytes", "written_bytes", "flops"):
-                if metric != "flops" or counted["flops"] is not None:
-                    unit = "FLOP" if metric == "flops" else "B"
-                    file.add("roofline_accuracy", case, who, metric, values[metric], unit)
+        if counted["flops"] is None:
+            del measured["flops"]
+        if only_flops:
+            measured = {"flops": measured["flops"]}
+        write(file, case, counted, "ncu", measured)
         file.add("roofline_accuracy", case, "ncu", "kernels", len(kernels), "kernels")
-        moved = [values["read_bytes"] + values["written_bytes"] for values in (counted, measured)]
-        of_bytes = abs(moved[0] - moved[1]) / moved[1] if moved[1] else float("inf")
-        of_flops = None
-        if counted["flops"] is not None and measured["flops"]:
-            of_flops = abs(counted["flops"] - measured["flops"]) / measured["flops"]
-        errors.setdefault(case["kind"], []).append((of_bytes, of_flops))
-        ratio = moved[0] / moved[1] if moved[1] else float("inf")
-        share = "" if of_flops is None else f", FLOPs {counted['flops'] / measured['flops']:.3f}"
-        print(
-            f"  {case['kind']:14} {case['op']:28} {case['shape']:32} {case['dtype']:9} counted / measured: "
-            f"bytes {ratio:.3f} (read {_ratio(counted, measured, 'read_bytes')}, written "
-            f"{_ratio(counted, measured, 'written_bytes')}){share}, {len(kernels)} kernels"
-        )
-    print(f"\n{'kind':16} pairs  median error of bytes, of FLOPs")
-    everything = [error for values in errors.values() for error in values]
-    for kind, values in [*sorted(errors.items()), ("all", everything)]:
-        if values:
-            flops = [f for _, f in values if f is not None]
-            of_bytes = 100 * statistics.median(b for b, _ in values)
-            of_flops = f"{100 * statistics.median(flops):.1f} %" if flops else "-"
-            print(f"{kind:16} {len(values):5}  {of_bytes:.1f} %, {of_flops}")
+        errors.add(case, counted, measured)
+    errors.show()
 
 
-def _ratio(counted: Any, measured: Any, name: str) -> str:
-    return f"{counted[name] / measured[name]:.3f}" if measured[name] else "-"
+def write(file: Any, case: dict[str, str], counted: Any, who: str, measured: dict[str, float]) -> None:
+    """A line for each quantity that was measured, and for the same as it is counted."""
+    for provider, values in (("modelled", counted), (who, measured)):
+        for metric in measured:
+            unit = "FLOP" if metric == "flops" else "B"
+            file.add("roofline_accuracy", case, provider, metric, values[metric], unit)
+
+
+class Errors:
+    """Of what is counted, by kind of operator."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, list[tuple[float | None, float | None]]] = {}
+
+    def add(self, case: dict[str, str], counted: Any, measured: dict[str, float]) -> None:
+        """Also prints it."""
+        ratios = {name: _ratio(counted[name], value) for name, value in measured.items()}
+        if "read_bytes" in measured:
+            names = ("read_bytes", "written_bytes")
+            mine, theirs = (sum(values[name] for name in names) for values in (counted, measured))
+            ratios["bytes"] = _ratio(mine, theirs)
+        of_bytes, of_flops = (_error(ratios.get(name)) for name in ("bytes", "flops"))
+        self._kinds.setdefault(case["kind"], []).append((of_bytes, of_flops))
+        text = ", ".join(f"{name} {'-' if r is None else format(r, '.3f')}" for name, r in ratios.items())
+        name = f"{case['kind']:14} {case['op']:28} {case['shape']:32} {case['dtype']:9}"
+        print(f"  {name} counted / measured: {text}", flush=True)
+
+    def show(self) -> None:
+        print(f"\n{'kind':16} pairs  median error of bytes, of FLOPs")
+        everything = [error for values in self._kinds.values() for error in values]
+        for kind, values in [*sorted(self._kinds.items()), ("all", everything)]:
+            if values:
+                texts = [_median([pair[i] for pair in values]) for i in (0, 1)]
+                print(f"{kind:16} {len(values):5}  {', '.join(texts)}")
+
+
+def _median(values: list[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return f"{100 * statistics.median(there):.1f} %" if there else "-"
+
+
+def _error(ratio: float | None) -> float | None:
+    return None if ratio is None else abs(ratio - 1)
+
+
+def _ratio(counted: float, measured: float) -> float | None:
+    return counted / measured if measured else None
 
 
 def interleaved(pairs: list[Any]) -> list[Any]:
@@ -258,13 +259,6 @@ def interleaved(pairs: list[Any]) -> list[Any]:
     return [pair for row in zip_longest(*kinds.values()) for pair in row if pair is not None]
 
 
-def measured_cases() -> set[tuple[str, ...]]:
-    """Operator, shape and dtype of what the recorded results have."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.is_file() else []
-    cases = [json.loads(line)["case"] for line in lines]
-    return {(case["op"], case["shape"], case["dtype"]) for case in cases}
-
-
 def chosen_pairs(args: argparse.Namespace) -> list[Any]:
     """What is called, in order."""
     from roofline_models import models
@@ -272,9 +266,13 @@ def chosen_pairs(args: argparse.Namespace) -> list[Any]:
 
     if args.models:
         return models()
-    done = measured_cases() if args.missing else set()
-    found = [pair for pair in pairs(args.compiled) if args.only in (None, pair.kind)]
-    found = interleaved([pair for pair in found if (pair.op, pair.shape, pair.dtype) not in done])
+    found = interleaved(
+        [
+            pair
+            for pair in pairs(args.compiled)
+            if args.only in (None, pair.kind) and (not args.flops or pair.kind in WITH_FLOPS)
+        ]
+    )
     if args.with_models:
         found[ENOUGH:ENOUGH] = models()
     return found[args.begin :]
@@ -292,19 +290,9 @@ def child(args: argparse.Namespace) -> int:
     l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
     cudart: Any = torch.cuda.cudart()
     torch.cuda._sleep(10)
-    runs = runs_of(Path(args.child))
-    before = [int(line) for line in runs.read_text().splitlines()] if runs.is_file() else []
-    first = not before  # the passes of ranges must all call the same operators
-    most = before[0] if before else len(chosen)
-    buffer = torch.zeros(4 * l2_bytes // 4, device="cuda")
-    after = partial(torch.sum, buffer, dim=0, out=torch.zeros((), device="cuda")) if args.ranges else None
-    if after is not None:
-        after()
-        measured_range(cudart, None, after)
-    done = 0
     with open(args.child, "a", encoding="utf-8") as file:
         for done, pair in enumerate(chosen):
-            if (first and time.monotonic() > ends) or done >= most:
+            if time.monotonic() > ends:
                 print(f"time is up: {done} of {len(chosen)} operators; --begin {args.begin + done} goes on")
                 break
             case = {"kind": pair.kind, "op": pair.op, "shape": pair.shape, "dtype": pair.dtype}
@@ -314,41 +302,34 @@ def child(args: argparse.Namespace) -> int:
                 print(f"  {pair.op} {pair.shape}: {type(error).__name__}: {str(error)[:200]}", flush=True)
                 torch.cuda.empty_cache()
                 continue
+            if args.flops and work["flops"] is None:
+                continue
             switched = time.monotonic()
-            if failed := measured_range(cudart, run, after):
+            if failed := measured(cudart, run):
                 work["error"] = failed
             measuring += time.monotonic() - switched
-            if first:
-                file.write(json.dumps(case | work | {"l2_bytes": l2_bytes}) + "\n")
-                file.flush()
+            file.write(json.dumps(case | work | {"l2_bytes": l2_bytes}) + "\n")
+            file.flush()
             del run
             torch.cuda.empty_cache()
-        else:
-            done = len(chosen)
-        if after is None:
-            measured_range(cudart, None, None)  # its marker ends the last one
-    with runs.open("a") as file:
-        file.write(f"{done}\n")
+        measured(cudart, None)  # its marker ends the last one
     print(f"{time.monotonic() - began:.0f} s, {measuring:.0f} of them with the counters on", flush=True)
     return 0
 
 
-def measured_range(cudart: Any, run: Callable[[], object] | None, after: Callable[[], object] | None) -> str:
-    """Call it with the counters on, after a marker, or before a flush of the L2 cache. Returns its error."""
+def measured(cudart: Any, run: Callable[[], object] | None) -> str:
+    """Call it with the counters on, after a marker. Returns its error."""
     import torch
 
     failed = ""
     torch.cuda.synchronize()
     cudart.cudaProfilerStart()
-    if after is None:
-        torch.cuda._sleep(10)
+    torch.cuda._sleep(10)
     try:
         if run is not None:
             run()
     except Exception as error:
         failed = f"{type(error).__name__}: {str(error)[:200]}"
-    if after is not None:
-        after()
     torch.cuda.synchronize()
     cudart.cudaProfilerStop()
     return failed

@@ -31,7 +31,12 @@ def pairs(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Va
     for line in lines:
         case = tuple(line["case"][name] for name in ("kind", "op", "shape", "dtype"))
         found.setdefault(case, {}).setdefault(line["provider"], {})[line["metric"]] = line["value"]
-    return {case: both for case, both in found.items() if {"modelled", "ncu"} <= set(both)}
+    return {case: both for case, both in found.items() if {"modelled"} < set(both)}
+
+
+def measured(case: dict[str, Values]) -> Values:
+    """Sampled counters for the bytes, ncu for what they do not have."""
+    return {**case.get("ncu", {}), **case.get("sampled", {})}
 
 
 def error(counted: float, measured: float) -> float | None:
@@ -41,10 +46,16 @@ def error(counted: float, measured: float) -> float | None:
 
 def errors_of(case: dict[str, Values]) -> tuple[float | None, float | None]:
     """Of the bytes, and of the FLOPs where they are counted."""
-    counted, measured = case["modelled"], case["ncu"]
-    moved = [values["read_bytes"] + values["written_bytes"] for values in (counted, measured)]
-    flops = error(counted["flops"], measured.get("flops", 0.0)) if "flops" in counted else None
-    return error(*moved), flops
+    counted, found = case["modelled"], measured(case)
+    flops = error(counted["flops"], found.get("flops", 0.0)) if "flops" in counted else None
+    if "read_bytes" not in found:
+        return None, flops
+    return error(*moved(case)), flops
+
+
+def moved(case: dict[str, Values]) -> list[float]:
+    """Bytes as counted and as measured."""
+    return [values["read_bytes"] + values["written_bytes"] for values in (case["modelled"], measured(case))]
 
 
 def by_kind(found: dict[tuple[str, ...], dict[str, Values]]) -> dict[str, list[Any]]:
@@ -88,9 +99,9 @@ def made(lines: list[dict[str, Any]], page: str) -> tuple[str, str]:
     kinds = by_kind(operators)
     if not kinds:
         return json.dumps({"kinds": {}}) + "\n", _BLOCK.sub(r"\1Not measured yet.\n\2", page)
-    first = lines[-1]
-    facts = f"{first['gpu']}, driver {first['driver']}, torch {first['torch']}, {first['date'][:10]}, "
-    facts += f"at {first['git']} ([lines](../benchmarks/results/{RESULTS.name})):"
+    last = lines[-1]
+    facts = f"{last['gpu']}, driver {last['driver']}, torch {last['torch']}, {last['date'][:10]}, "
+    facts += f"at {last['git']} ([lines](../benchmarks/results/{RESULTS.name})):"
     all_errors = [errors_of(case) for case in operators.values()]
     everything = summary([(b, f) for b, f in all_errors if b is not None])
     text = table(kinds, everything, facts)
@@ -104,10 +115,10 @@ def made(lines: list[dict[str, Any]], page: str) -> tuple[str, str]:
 def of_models(models: dict[tuple[str, ...], dict[str, Values]]) -> str:
     rows = ["| training step | bytes, counted / measured | FLOPs, counted / measured |", "|---|---:|---:|"]
     for (_, name, layers, _), case in sorted(models.items()):
-        counted, measured = case["modelled"], case["ncu"]
-        moved = [values["read_bytes"] + values["written_bytes"] for values in (counted, measured)]
-        flops = f"{counted['flops'] / measured['flops']:.3f}" if measured.get("flops") else "-"
-        rows.append(f"| {name}, {layers} | {moved[0] / moved[1]:.3f} | {flops} |")
+        counted, found = case["modelled"], measured(case)
+        mine, theirs = moved(case)
+        flops = f"{counted['flops'] / found['flops']:.3f}" if found.get("flops") else "-"
+        rows.append(f"| {name}, {layers} | {mine / theirs:.3f} | {flops} |")
     return "Steps of whole models (`benchmarks/roofline_models.py`):\n\n" + "\n".join(rows) + "\n"
 
 

@@ -46,18 +46,26 @@ def test_kernels_between_markers(study: Any, tmp_path: Path) -> None:
     assert work == {"read_bytes": 1500, "written_bytes": 400 + 10_000, "flops": 5000}
 
 
-def test_ranges_are_without_what_empties_the_cache(study: Any) -> None:
-    def row(read: str, written: str, tensor: str) -> dict[str, str]:
-        return {"dram__bytes_read.sum": read, "dram__bytes_write.sum": written, "tensor.sum": tensor}
-
-    (first, second) = study.without_flush(
-        [row("250", "1", "0"), row("1,250", "501", "9"), row("240", "1", "0")]
+def test_a_line_for_each_quantity_and_the_errors_by_kind(study: Any, capsys: Any) -> None:
+    case = {"kind": "copy", "op": "clone", "shape": "8", "dtype": "bfloat16"}
+    counted = {"read_bytes": 100, "written_bytes": 100, "flops": 50}
+    lines: list[tuple[str, str, float]] = []
+    file = study.argparse.Namespace(
+        add=lambda _, __, who, metric, value, ___: lines.append((who, metric, value))
     )
-    assert study.measured_work(first, ["tensor.sum"], 60) == {
-        "read_bytes": 1000, "written_bytes": 500, "flops": 9
-    }  # fmt: skip
-    assert study.measured_work(second, ["tensor.sum"], 60)["read_bytes"] == 0
-    assert study.without_flush([]) == []
+    study.write(file, case, counted, "sampled", {"read_bytes": 110.0, "written_bytes": 90.0})
+    assert lines == [
+        ("modelled", "read_bytes", 100), ("modelled", "written_bytes", 100),
+        ("sampled", "read_bytes", 110.0), ("sampled", "written_bytes", 90.0),
+    ]  # fmt: skip
+    errors = study.Errors()
+    errors.add(case, counted, {"read_bytes": 150.0, "written_bytes": 100.0})
+    errors.add(case, counted, {"flops": 40.0})
+    errors.add(case, counted, {"read_bytes": 0.0, "written_bytes": 0.0})  # nothing to compare with
+    errors.show()
+    text = capsys.readouterr().out
+    assert "read_bytes 0.667, written_bytes 1.000, bytes 0.800" in text and "flops 1.250" in text
+    assert "copy                 3  20.0 %, 25.0 %" in text
 
 
 def test_a_measurement_that_hangs_is_stopped(study: Any) -> None:
@@ -95,16 +103,11 @@ def test_there_are_enough_pairs_and_kinds_take_turns(study: Any) -> None:
     assert {pair.kind for pair in roofline_pairs.pairs(True)} <= set(KINDS)
     assert len({pair.kind for pair in study.interleaved(pairs)[:15]}) == 15
     assert len(study.interleaved(pairs)) == len(pairs)
-    options = {
-        "models": False,
-        "with_models": True,
-        "compiled": False,
-        "only": None,
-        "begin": 0,
-        "missing": False,
-    }
-    order = study.chosen_pairs(study.argparse.Namespace(**options))
+    options = {"models": False, "with_models": True, "compiled": False, "only": None, "begin": 0}
+    order = study.chosen_pairs(study.argparse.Namespace(**options, flops=False))
     assert [pair.kind for pair in order].index("model") == 150 and len(order) == len(pairs) + 5
+    some = study.chosen_pairs(study.argparse.Namespace(**options, flops=True))
+    assert {pair.kind for pair in some} == {*study.WITH_FLOPS, "model"}
 
 
 def test_models_count_what_their_layers_multiply(study: Any) -> None:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from recorder.runner import Runner
 from recorder.test_energy import fake_nvml as fake_nvml
@@ -58,3 +61,51 @@ def test_a_gpu_that_refuses_is_named_and_the_program_goes_on(
     assert "went on" in out.stdout
     ((state,),) = query("SELECT value FROM PYREC_META WHERE name = 'counters_state'")
     assert words in state and state.startswith("GPU 0: ")
+
+
+REAL = """
+import os, sys, torch
+def work(x):
+    for _ in range(2000):
+        x.clone()
+    torch.cuda.synchronize()
+x = torch.zeros(1 << 28, device="cuda")
+if "fork" in sys.argv:
+    torch.cuda.synchronize()
+    import time; time.sleep(0.5)
+    if os.fork() == 0:
+        print("child", flush=True)
+        os._exit(0)
+    os.wait()
+work(x)
+print("went on")
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("argument", ["", "fork"])
+def test_a_real_gpu_counts_the_bytes_of_copies(argument: str, tmp_path: Path) -> None:
+    from profiling_lab.analysis.counters.by_line import counters_by_line
+
+    (tmp_path / "copies.py").write_text(REAL)
+    command = ["record", "--counters", "-o", "out.sqlite", "copies.py", argument]
+    done = subprocess.run(
+        [sys.executable, "-m", "profiling_lab", *command],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0 and "went on" in done.stdout, done.stderr
+    with Trace.open(tmp_path / "out.sqlite") as trace:
+        state = trace.recorder_facts["counters_state"]
+        if "ERR_NVGPUCTRPERM" in state or "virtual" in state:
+            pytest.skip(state)
+        assert state == "on"
+        (samples,) = trace.source.counters()
+        row = next(row for row in counters_by_line(trace).rows if row.line == 5)
+    moved = 2000 * (1 << 30)
+    # the samples begin some tenths of a second after the program's first use of the GPU
+    assert row.counters["dram_read"].amount <= 1.03 * moved
+    assert row.counters["dram_read"].amount == pytest.approx(row.counters["dram_written"].amount, rel=0.02)
+    rate = row.counters["dram_read"].amount / (row.gpu_ns * 1e-9)
+    durations = trace.operations.end_ns - trace.operations.start_ns
+    assert rate == pytest.approx((1 << 30) / (np.median(durations) * 1e-9), rel=0.03)
+    assert {"sm_active", "issued", "tensor"} <= set(samples.values)

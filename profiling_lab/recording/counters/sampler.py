@@ -146,7 +146,7 @@ class CounterThread:
         if not start:
             return {}
         used = [name for name, metric in zip(CHOICES, gpu.metrics, strict=True) if metric]
-        packed = [base64.b85encode(zlib.compress(part, 1)).decode() for part in (start, end, values)]
+        packed = [base64.b64encode(zlib.compress(part, 1)).decode() for part in (start, end, values)]
         self._pieces += 1
         self._bytes += sum(map(len, packed))
         return {f"{COUNTERS}{self._pieces}": json.dumps([device, used, *packed])}

@@ -25,7 +25,7 @@ def build(spool: Spool) -> Iterator[Rows]:
         return
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("device", "start", "end", *QUANTITIES)}
     for device, used, *packed in pieces:
-        start, end, values = (zlib.decompress(base64.b85decode(text)) for text in packed)
+        start, end, values = (zlib.decompress(base64.b64decode(text)) for text in packed)
         columns["start"].append(np.frombuffer(start, np.int64) - np.int64(spool.start_ns))
         columns["end"].append(np.frombuffer(end, np.int64) - np.int64(spool.start_ns))
         count = len(columns["start"][-1])
