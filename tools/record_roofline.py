@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -39,8 +39,9 @@ sys.path[:0] = [str(BENCHMARKS)]
 class Work:
     """Where results go, and how much time is left."""
 
-    def __init__(self, out: Path, seconds: float, begin: int) -> None:
+    def __init__(self, out: Path, seconds: float, begin: int, models: Sequence[str]) -> None:
         self.out, self.ends, self.begin = out, time.monotonic() + seconds, begin
+        self.models = models
 
     @property
     def left(self) -> float:
@@ -107,7 +108,7 @@ def lines(work: Work) -> None:
     from profiling_lab.measure import ResultsFile, machine
 
     results = ResultsFile(work.out / "roofline_lines.jsonl", machine("cuda"))
-    for name in ("gpt", "vit"):
+    for name in work.models:
         if work.left < 40:
             print(f"no time is left for the lines of {name}")
             break
@@ -266,8 +267,8 @@ def cost(work: Work) -> None:
 
     results = ResultsFile(work.out / "counters.jsonl", machine("cuda"))
     with ExitStack() as keep:
-        todo = {name: partial(WORKLOADS[name], keep) for name in ("slow", "gpt2", "loop")}
-        for name, make in {"vit": partial(made, "vit", 12), **todo}.items():
+        todo = {name: partial(WORKLOADS[name], keep) for name in ("gpt2", "loop", "slow")}
+        for name, make in {**todo, "vit": partial(made, "vit", 12)}.items():
             step = make()
             for _ in range(5):
                 step()
@@ -321,9 +322,12 @@ def main() -> int:
     parser.add_argument(
         "--begin", type=int, default=0, help="the first operator of sampled and flops, from 0"
     )
+    parser.add_argument(
+        "--model", action="append", choices=("gpt", "vit"), help="lines: only this; may be given twice"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    work = Work(args.out.resolve(), args.seconds, args.begin)
+    work = Work(args.out.resolve(), args.seconds, args.begin, args.model or ("gpt", "vit"))
     failed = 0
     todo: dict[str, Callable[[Work], None]] = {
         "peaks": peaks, "sampled": sampled, "flops": flops, "lines": lines, "cost": cost,

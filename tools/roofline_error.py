@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the errors of `roofline` by kind of operator from the results of benchmarks/roofline_accuracy.py.
+"""Make the errors of `roofline` from the results of tools/record_roofline.py.
 
-python tools/roofline_error.py            # writes model_error.json and the table of docs/roofline.md
+python tools/roofline_error.py            # writes model_error.json and docs/roofline/accuracy.md
 python tools/roofline_error.py --check    # exit code 1 if they are not what the results say
 """
 
@@ -15,11 +15,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from profiling_lab.work.kinds import BACKWARD, KINDS
+
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results" / "roofline_accuracy.jsonl"
 ERRORS = REPO / "profiling_lab" / "analysis" / "roofline" / "model_error.json"
-PAGE = REPO / "docs" / "roofline.md"
+LINES = RESULTS.with_name("roofline_lines.jsonl")
+PAGE = REPO / "docs" / "roofline" / "accuracy.md"
 _BLOCK = re.compile(r"(<!-- roofline error -->\n).*?(<!-- end of roofline error -->)", re.DOTALL)
+_LINES = re.compile(r"(<!-- roofline lines -->\n).*?(<!-- end of roofline lines -->)", re.DOTALL)
 MODEL = "model"
 
 Values = dict[str, float]
@@ -61,7 +65,8 @@ def moved(case: dict[str, Values]) -> list[float]:
 def by_kind(found: dict[tuple[str, ...], dict[str, Values]]) -> dict[str, list[Any]]:
     """[pairs, median error of bytes, of FLOPs or None, largest of bytes], the kinds in order."""
     kinds: dict[str, list[tuple[float, float | None]]] = {}
-    for (kind, *_), case in found.items():
+    for (kind, op, *_), case in found.items():
+        kind += BACKWARD if op.endswith(BACKWARD) and kind + BACKWARD in KINDS else ""
         of_bytes, of_flops = errors_of(case)
         if of_bytes is not None:
             kinds.setdefault(kind, []).append((of_bytes, of_flops))
@@ -99,9 +104,7 @@ def made(lines: list[dict[str, Any]], page: str) -> tuple[str, str]:
     kinds = by_kind(operators)
     if not kinds:
         return json.dumps({"kinds": {}}) + "\n", _BLOCK.sub(r"\1Not measured yet.\n\2", page)
-    last = lines[-1]
-    facts = f"{last['gpu']}, driver {last['driver']}, torch {last['torch']}, {last['date'][:10]}, "
-    facts += f"at {last['git']} ([lines](../benchmarks/results/{RESULTS.name})):"
+    facts = _facts(lines, RESULTS)
     all_errors = [errors_of(case) for case in operators.values()]
     everything = summary([(b, f) for b, f in all_errors if b is not None])
     text = table(kinds, everything, facts)
@@ -122,9 +125,50 @@ def of_models(models: dict[tuple[str, ...], dict[str, Values]]) -> str:
     return "Steps of whole models (`benchmarks/roofline_models.py`):\n\n" + "\n".join(rows) + "\n"
 
 
+def of_lines(lines: list[dict[str, Any]]) -> str:
+    """Bytes by line: as counted, sampled, and summed over the line's kernels by ncu."""
+    found: dict[tuple[str, int, str], Values] = {}
+    for line in lines:
+        case = line["case"]
+        metric = f"{line['provider']} {line['metric']}"
+        found.setdefault((case["model"], case["line"], case["phase"]), {})[metric] = line["value"]
+    rows = [
+        "| line | phase | ms | counted | sampled | ncu, warm | ncu, cold | FLOPs, counted / ncu |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    held = told = 0
+    for (model, line, phase), v in found.items():
+        amount, half = v.get("sampled bytes"), v.get("sampled, half of the interval bytes")
+        sampled = "-" if amount is None or half is None else f"{amount / 1e6:,.0f} ± {half / 1e6:,.0f}"
+        if amount is not None and half is not None:
+            told += 1
+            held += abs(amount - v["ncu, warm bytes"]) <= half
+        both = [v.get(f"{who} flops") for who in ("modelled", "ncu")]
+        flops = f"{both[0] / both[1]:.3f}" if both[0] and both[1] else "-"
+        bytes_of = [f"{v[f'{who} bytes'] / 1e6:,.0f}" for who in ("modelled", "ncu, warm", "ncu")]
+        ms = v["recorded time"] / 1e6
+        rows.append(
+            f"| {model}:{line} | {phase} | {ms:.2f} | {bytes_of[0]} | {sampled} | {bytes_of[1]} | "
+            f"{bytes_of[2]} | {flops} |"
+        )
+    facts = f"ncu's sum lies within the error of the samples (99 %) in {held} of {told} lines."
+    return f"{_facts(lines, LINES)}\n\n" + "\n".join(rows) + f"\n\n{facts}\n"
+
+
+def _facts(lines: list[dict[str, Any]], file: Path) -> str:
+    last = lines[-1]
+    return (
+        f"{last['gpu']}, driver {last['driver']}, torch {last['torch']}, {last['date'][:10]}, "
+        f"at {last['git']} ([lines](../../benchmarks/results/{file.name})):"
+    )
+
+
 def main() -> int:
     lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.is_file() else []
     data, page = made(lines, PAGE.read_text())
+    by_line = [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.is_file() else []
+    text = of_lines(by_line) if by_line else "Not measured yet.\n"
+    page = _LINES.sub(lambda m: m[1] + text + m[2], page)
     if "--check" in sys.argv[1:]:
         return int(data != ERRORS.read_text() or page != PAGE.read_text())
     ERRORS.write_text(data)

@@ -34,14 +34,30 @@ _BEGINNINGS: dict[str, str] = {
     "expand_copy (slice|select|as_strided)_(backward|scatter) _reshape_copy _pack _pad",
 }
 _PATTERNS = {kind: re.compile(f"({'|'.join(text.split())})") for kind, text in _BEGINNINGS.items()}
-KINDS = (*_BEGINNINGS, "elementwise", "triton", OTHER)
+_SEEN_BACKWARD = (
+    "attention",
+    "batch norm",
+    "convolution",
+    "elementwise",
+    "index",
+    "loss",
+    "normalisation",
+    "pooling",
+    "recurrent",
+    "softmax",
+)
+BACKWARD = " backward"
+_IN_BACKWARD = re.compile("backward|_bwd")
+KINDS = (*_BEGINNINGS, "elementwise", "triton", OTHER, *(kind + BACKWARD for kind in _SEEN_BACKWARD))
 
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> str:
-    """`matmul` of `aten::addmm`. Operators of aten that have no kind of their own are elementwise."""
+    """`matmul` of `aten::addmm`. Operators of aten that have no kind of their own are elementwise.
+
+    An operator of a backward with a kernel of its own has another error: `softmax backward`.
+    """
     library, _, short = name.rpartition("::")
-    for kind, pattern in _PATTERNS.items():
-        if pattern.match(short):
-            return kind
-    return "elementwise" if library in ("", "aten") else OTHER
+    found = next((kind for kind, pattern in _PATTERNS.items() if pattern.match(short)), "")
+    kind = found or ("elementwise" if library in ("", "aten") else OTHER)
+    return kind + BACKWARD if _IN_BACKWARD.search(short) and kind in _SEEN_BACKWARD else kind

@@ -62,9 +62,10 @@ def _math(dtype: Any, kind: str) -> str:
 def _allows_tf32(kind: str) -> bool:
     import torch
 
-    backend: Any = torch.backends.cudnn.conv if kind == CONVOLUTION else torch.backends.cuda.matmul
+    convolves = kind.startswith(CONVOLUTION)
+    backend: Any = torch.backends.cudnn.conv if convolves else torch.backends.cuda.matmul
     try:
         return bool(backend.fp32_precision == "tf32")
     except (AttributeError, RuntimeError):  # before torch 2.9
-        old = torch.backends.cudnn if kind == CONVOLUTION else torch.backends.cuda.matmul
+        old = torch.backends.cudnn if convolves else torch.backends.cuda.matmul
         return bool(old.allow_tf32)

@@ -74,12 +74,17 @@ def counters_by_line(
 
     Raises NotEnoughDataError in a recording without samples, or with too few.
     """
-    sampled = [each for each in trace.whole.source.counters() if len(each) >= LEAST_SAMPLES]
+    sampled = trace.whole.source.counters()
     if not sampled:
         raise NotEnoughDataError(f"{trace.path} holds no sampled hardware counters: {_how(trace)}")
+    samples = sampled[0]
+    if len(samples) < LEAST_SAMPLES:
+        raise NotEnoughDataError(
+            f"{trace.path} holds {len(samples)} samples of hardware counters, and it takes {LEAST_SAMPLES} "
+            "to tell lines apart: record for longer"
+        )
     needs_operations(trace)
     needs_stacks(trace)
-    samples = sampled[0]
     own_row = trace.stacks.own_rows(Ownership(own or ()))
     part, row_of_part, labels = _parts(trace, own_row, samples)
     found, seconds = _fitted(trace, samples, part, row_of_part, len(labels))
@@ -98,6 +103,24 @@ def counters_by_line(
         coverage=coverage(trace, own_row),
         total_matched=len(rows),
     )
+
+
+def memory_rates(trace: Trace, own: tuple[str, ...] | None = None) -> dict[tuple[str, str], Known]:
+    """Per line and phase the bytes per second between memory and L2 cache; empty without enough samples."""
+    try:
+        rows = counters_by_line(trace, own).rows
+    except NotEnoughDataError:
+        return {}
+    rates = {}
+    for row in rows:
+        both = [row.counters[name] for name in ("dram_read", "dram_written") if name in row.counters]
+        if len(both) == 2 and row.gpu_ns:
+            per_s = 1e9 / row.gpu_ns
+            # The errors of both may go the same way.
+            rates[row.key, row.phase] = Known(
+                sum(one.amount for one in both) * per_s, sum(one.error for one in both) * per_s
+            )
+    return rates
 
 
 def _how(trace: Trace) -> str:

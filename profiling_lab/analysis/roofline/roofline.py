@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from profiling_lab.analysis.counters.by_line import Known, memory_rates
 from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.kernels.shapes import KernelShape, kernel_shapes
 from profiling_lab.analysis.lines import needs_stacks
@@ -67,6 +68,8 @@ class RoofRow:
     """memory, compute, latency; '' if the peaks are unknown"""
     shape: KernelShape | None = None
     """of a kernel how it was launched, if the file says it"""
+    sampled: Known | None = None
+    """bytes per second between memory and L2 cache, as sampled counters say of this line in all steps"""
 
     @property
     def bytes(self) -> int:
@@ -155,6 +158,9 @@ def roofline(
     rows = sorted(_rows(trace, step, by, own_row, peaks), key=lambda row: (-row.gpu_ns, row.key, row.phase))
     if by == "kernel":
         rows = _with_shapes(trace, step, rows)
+    if by == "line":
+        rates = memory_rates(trace, own)
+        rows = [replace(row, sampled=rates.get((row.key, row.phase))) for row in rows]
     duration = trace.operations.duration_ns[step.rows]
     facts = trace.recorder_facts
     return RooflineResult(

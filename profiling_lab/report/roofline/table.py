@@ -28,9 +28,11 @@ def roofline_report(trace: Trace, result: RooflineResult) -> Report:
     function = "function" if result.by == "line" else ""
     phase = "phase" if any(row.phase for row in result.rows) else ""
     roof = "roof_frac limit light_ns could_win_ns" if result.peaks else ""
+    sampled = "sampled_bytes_per_s" if _is_sampled(result) else ""
     table = table_of(
         _fields(result),
-        f"key {function} {phase} gpu_ns kernels flops bytes intensity flops_per_s bytes_per_s {roof}",
+        f"key {function} {phase} gpu_ns kernels flops bytes intensity flops_per_s bytes_per_s "
+        f"{sampled} {roof}",
         result.rows,
         result.total_matched,
         (_details(row, result.by) for row in result.rows),
@@ -92,6 +94,11 @@ def _fields(result: RooflineResult) -> tuple[Field, ...]:
         Field("intensity", "FLOP/B", cell=lambda row: _ratio(row.intensity), priority=SPARE),
         Field("flops_per_s", "FLOP/s", cell=_achieved, priority=USUAL),
         Field("bytes_per_s", "bandwidth", Unit.RATE, priority=USUAL),
+        Field("sampled_bytes_per_s", "measured", Unit.RATE, value=_sampled, priority=USUAL),
+        Field(
+            "sampled_error_bytes_per_s",
+            value=lambda row: None if row.sampled is None else round(row.sampled.error),
+        ),
         Field("roof_frac", "of the roof", Unit.FRAC, priority=ALWAYS),
         Field("limit", "limited by", cell=limit_text, priority=ALWAYS),
         Field(
@@ -106,6 +113,15 @@ def _fields(result: RooflineResult) -> tuple[Field, ...]:
         Field("occupancy_limited_by", value=lambda row: row.shape.limited_by if row.shape else ""),
         Field("could_win_ns", "could win", Unit.NS, scale="time", priority=USUAL),
     )
+
+
+def _is_sampled(result: RooflineResult) -> bool:
+    return any(_sampled(row) is not None for row in result.rows)
+
+
+def _sampled(row: RoofRow) -> int | None:
+    """None: there are no samples, or they do not tell it."""
+    return round(row.sampled.amount) if row.sampled is not None and row.sampled.is_told else None
 
 
 def limit_text(row: RoofRow) -> str:
@@ -158,6 +174,7 @@ def _header(result: RooflineResult) -> tuple[str, ...]:
         "source: modelled from shapes and dtypes: FLOPs of products, convolutions and attention; bytes read "
         "once and written once, without reuse in a cache",
         *_error_lines(result),
+        *_sampled_lines(result),
     ]
     for name, ns in result.uncounted[:_MOST_UNCOUNTED]:
         lines.append(f"  not counted: {numbers.time(ns)} in {name}")
@@ -186,7 +203,9 @@ def _error_lines(result: RooflineResult) -> list[str]:
     known = {kind: found for kind, found in errors().items() if kind in result.kinds}
     lines = []
     if tight := [f"{kind} {_error(found)}" for kind, found in known.items() if not found.is_loose]:
-        lines.append(f"  error of the bytes against ncu, median by kind of operator: {', '.join(tight)}")
+        lines.append(
+            f"  error of the bytes against hardware counters, median by kind of operator: {', '.join(tight)}"
+        )
     if wide := [f"{kind} {_error(found)}" for kind, found in known.items() if found.is_loose]:
         lines.append(f"  over {numbers.share(loose())}: {', '.join(wide)}")
     if unknown := [kind for kind in result.kinds if kind not in known]:
@@ -196,6 +215,17 @@ def _error_lines(result: RooflineResult) -> list[str]:
 
 def _error(found: KindError) -> str:
     return numbers.share(found.bytes_frac)
+
+
+def _sampled_lines(result: RooflineResult) -> list[str]:
+    if not _is_sampled(result):
+        return []
+    told = [row.sampled for row in result.rows if row.sampled is not None and row.sampled.is_told]
+    worst = max(known.error / known.amount for known in told if known.amount)
+    return [
+        "source of `measured`: hardware counters, sampled in all steps: what went between memory and L2 "
+        f"cache; errors up to {numbers.share(worst)}"
+    ]
 
 
 def _below(result: RooflineResult) -> list[str]:
