@@ -65,7 +65,7 @@ class Traffic:
         return max(2, min(MOST_CALLS, round(WINDOW_S / (time.perf_counter() - began))))
 
     def _moved(self, run: Callable[[], object] | None, calls: int) -> list[float]:
-        """Bytes read and written by so many calls, each followed by the reading of other memory."""
+        """Bytes read and written by these calls, each followed by the reading of other memory."""
         self._pass(0)
         self._settled()
         for i in range(calls):

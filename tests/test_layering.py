@@ -156,7 +156,8 @@ def test_python_torch_and_cupti_stay_in_their_files(path: Path) -> None:
     if any(n.startswith(("torch/", "ATen/", "c10/")) for n in names):
         assert where == "torch_abi/conformance.cpp", "torch's headers are only for the conformance check"
     if any(n.startswith("cupti") for n in names):
-        assert where == "recorder/cupti/conformance.cpp", "CUPTI's headers are only for the conformance check"
+        allowed = where.startswith("recorder/cupti/") and where.endswith("conformance.cpp")
+        assert allowed, "CUPTI's headers are only for the conformance checks"
     if "recorder/cupti/abi.h" in names:
         assert where.startswith("recorder/cupti/"), "CUPTI's declarations belong into recorder/cupti/ alone"
 

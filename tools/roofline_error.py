@@ -137,22 +137,29 @@ def of_lines(lines: list[dict[str, Any]]) -> str:
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     held = told = 0
+    off: list[float] = []
     for (model, line, phase), v in found.items():
         amount, half = v.get("sampled bytes"), v.get("sampled, half of the interval bytes")
         sampled = "-" if amount is None or half is None else f"{amount / 1e6:,.0f} ± {half / 1e6:,.0f}"
-        if amount is not None and half is not None:
+        warm = v.get("ncu, warm bytes")
+        if amount is not None and half is not None and warm is not None:
             told += 1
-            held += abs(amount - v["ncu, warm bytes"]) <= half
+            held += abs(amount - warm) <= half
+            off.append(abs(amount / warm - 1))
         both = [v.get(f"{who} flops") for who in ("modelled", "ncu")]
         flops = f"{both[0] / both[1]:.3f}" if both[0] and both[1] else "-"
-        bytes_of = [f"{v[f'{who} bytes'] / 1e6:,.0f}" for who in ("modelled", "ncu, warm", "ncu")]
+        of = (v["modelled bytes"], warm, v["ncu bytes"])
+        bytes_of = ["-" if value is None else f"{value / 1e6:,.0f}" for value in of]
         ms = v["recorded time"] / 1e6
         rows.append(
             f"| {model}:{line} | {phase} | {ms:.2f} | {bytes_of[0]} | {sampled} | {bytes_of[1]} | "
             f"{bytes_of[2]} | {flops} |"
         )
-    facts = f"ncu's sum lies within the error of the samples (99 %) in {held} of {told} lines."
-    return f"{_facts(lines, LINES)}\n\n" + "\n".join(rows) + f"\n\n{facts}\n"
+    facts = f"ncu's warm sum lies within the error of the samples (99 %) in {held} of {told} lines"
+    if off:
+        facts += f"; they differ by {100 * statistics.median(off):.1f} % in the median and "
+        facts += f"{100 * max(off):.1f} % at most"
+    return f"{_facts(lines, LINES)}\n\n" + "\n".join(rows) + f"\n\n{facts}.\n"
 
 
 def _facts(lines: list[dict[str, Any]], file: Path) -> str:

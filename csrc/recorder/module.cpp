@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "recorder/counters/module.h"
+#include "recorder/cupti/counters_module.h"
 #include "recorder/cupti/kernel_names.h"
 #include "recorder/cupti/stream_captures.h"
 #include "recorder/nvtx/ranges.h"

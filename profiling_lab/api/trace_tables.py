@@ -4,8 +4,7 @@
 trace = profiling_lab.open("run.sqlite")
 trace.lines(by="function").to_pandas()
 
-A keyword is the option of the same name. `lines --tree`, `lines --host` and `apis --launch` are methods of
-their own, because their rows are other ones.
+A keyword is the option of the same name. `lines --tree`, `--host` and `apis --launch` are other methods.
 """
 
 from __future__ import annotations
@@ -340,15 +339,12 @@ class TraceTables:
         return Table(ncu_report(self.trace, result, found.source), result)
 
     def counters(self, *, limit: int | None = None) -> Table[CountersResult]:
-        """Memory traffic and busy units by line, sampled. The recording needs `record --counters`.
-
-        Raises NotEnoughDataError without it, or with too few samples. limit: the most rows.
-        """
+        """Memory traffic and busy units by line, from the samples of `record --counters`."""
         from profiling_lab.analysis.counters.by_line import counters_by_line
         from profiling_lab.report.counters import counters_report
 
-        result = counters_by_line(self.trace, self.own, rows_of(limit))
-        return Table(counters_report(self.trace, result), result)
+        rows = counters_by_line(self.trace, self.own, rows_of(limit))
+        return Table(counters_report(self.trace, rows), rows)
 
     def energy(self, *, samples_per_step: int | None = None, limit: int | None = None) -> Table[EnergyResult]:
         """Joules per step and by line, with error bars. The recording needs `record --energy`.
@@ -482,10 +478,9 @@ class TraceTables:
         most = rows_of(limit)
         is_report = self.trace.recorder == "ncu"
         path = self.trace.path if ncu is None and is_report else ncu
-        report = None if path is None else read(Path(path))
-        rules, settings = chosen_rules(
-            only, skip, set, rules_from, trace=not is_report, counters=report is not None
-        )
+        report = read(Path(path)) if path is not None else None
+        kinds = {"trace": not is_report, "counters": report is not None}
+        rules, settings = chosen_rules(only, skip, set, rules_from, **kinds)
         result = run(self.trace, rules, self.own, settings, self.steps_by, whole, report)
         covered = coverage(self.trace, self.trace.stacks.own_rows(Ownership(self.own)))
         return Table(check_report(self.trace, result, covered, most), result)

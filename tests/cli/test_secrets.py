@@ -97,6 +97,8 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     builder.row("PYREC_MEMORY_EVENT", start=1, action=0, address=512, bytes=100, stackId=0, **memory)
     for i in range(3):
         builder.row("PYREC_ENERGY", start=builder.now_ns - i * 200_000, energyMj=9000 - 1000 * i, **memory)
+    for i in range(250):
+        builder.row("PYREC_COUNTERS", start=i * 2_000, end=i * 2_000 + 2_000, dramReadBytes=i, **memory)
     return builder.write(tmp_path / "run.sqlite")
 
 

@@ -34,4 +34,4 @@ def test_every_call_is_on_the_page() -> None:
         for name, call in inspect.getmembers(TraceTables, callable)
         if not name.startswith("_") and str(inspect.signature(call).return_annotation).startswith("Table[")
     }
-    assert set(re.findall(r"`trace\.(\w+)\(\)`", TABLE)) == makes_table and len(makes_table) == 23
+    assert set(re.findall(r"`trace\.(\w+)\(\)`", TABLE)) == makes_table and len(makes_table) == 24

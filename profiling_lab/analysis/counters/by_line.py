@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.analysis.counters.fit import Amounts, Block, amounts, blocks_of
+from profiling_lab.analysis.counters.fit import Amounts, SampleBlock, amounts, blocks_of
 from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.energy.shares import passed_ns
 from profiling_lab.analysis.lines import needs_operations, needs_stacks
@@ -81,7 +81,7 @@ def counters_by_line(
     if len(samples) < LEAST_SAMPLES:
         raise NotEnoughDataError(
             f"{trace.path} holds {len(samples)} samples of hardware counters, and it takes {LEAST_SAMPLES} "
-            "to tell lines apart: record for longer"
+            "to know what a line has: record for longer"
         )
     needs_operations(trace)
     needs_stacks(trace)
@@ -174,7 +174,7 @@ def _fitted(
             seconds[:, parts] = samples.end_ns[each] - samples.start_ns[each]
         else:
             seconds = passed[len(each) :] - passed[: len(each)]
-        blocks.append(Block.of(seconds * 1e-9, counts[each]))
+        blocks.append(SampleBlock.of(seconds * 1e-9, counts[each]))
     names = [name for name in COUNTERS if name in samples.values]
     total = np.sum([block.seconds for block in blocks], axis=0)
     return dict(zip(names, amounts(blocks, row, rows), strict=True)), np.bincount(row, total, minlength=rows)

@@ -33,7 +33,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SampleBlock:
     """Some samples: sums of products of times with times and with the counters."""
 
     square: F64
@@ -44,12 +44,12 @@ class Block:
     """[parts]"""
 
     @classmethod
-    def of(cls, seconds: F64, counts: F64) -> Block:
+    def of(cls, seconds: F64, counts: F64) -> SampleBlock:
         """seconds: [samples, parts]; counts: [samples, counters]"""
         return cls(seconds.T @ seconds, seconds.T @ counts, seconds.sum(axis=0))
 
 
-def amounts(blocks: list[Block], row: npt.NDArray[np.intp], rows: int) -> list[Amounts]:
+def amounts(blocks: list[SampleBlock], row: npt.NDArray[np.intp], rows: int) -> list[Amounts]:
     """Per counter. row: per part the row it belongs to, below `rows`."""
     square = np.sum([b.square for b in blocks], axis=0)
     cross = np.sum([b.cross for b in blocks], axis=0)

@@ -30,9 +30,7 @@ from profiling_lab.trace.facts import Gpu, TraceInfo
 from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.nsys import GZIP
 from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
-from profiling_lab.trace.nsys.counters import read_counters
 from profiling_lab.trace.nsys.devices import read_devices, read_gpus
-from profiling_lab.trace.nsys.energy import read_energy
 from profiling_lab.trace.nsys.host_spans import read_host_events, read_off_cpu, read_system_calls
 from profiling_lab.trace.nsys.info import sqlite_info
 from profiling_lab.trace.nsys.input_shapes import read_input_shapes
@@ -46,6 +44,9 @@ from profiling_lab.trace.nsys.overheads import read_overheads
 from profiling_lab.trace.nsys.pauses import read_pauses
 from profiling_lab.trace.nsys.range_styles import read_range_styles
 from profiling_lab.trace.nsys.ranges import read_ranges
+from profiling_lab.trace.nsys.recorder.counters import read_counters
+from profiling_lab.trace.nsys.recorder.energy import read_energy
+from profiling_lab.trace.nsys.recorder.work import read_work
 from profiling_lab.trace.nsys.recorder_stacks import has_recorder_stacks
 from profiling_lab.trace.nsys.samples import read_samples
 from profiling_lab.trace.nsys.source_texts import read_source_texts
@@ -53,7 +54,6 @@ from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.nsys.streams import read_streams
 from profiling_lab.trace.nsys.strings import Strings, read_strings
 from profiling_lab.trace.nsys.syncs import read_syncs
-from profiling_lab.trace.nsys.work import read_work
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry, pid_of, process_part
 from profiling_lab.trace.source import Recorder, Source, Tables

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiling_lab.analysis.counters.fit import Amounts, Block, amounts, blocks_of
+from profiling_lab.analysis.counters.fit import Amounts, SampleBlock, amounts, blocks_of
 
 SAMPLE_NS = 100_000
 KERNELS_NS = {"copy": 37_000, "product": 61_000, "small": 3_000, "gap": 20_000}
@@ -33,7 +33,7 @@ def samples(count: int, seed: int, noise: float = 0.0) -> tuple[np.ndarray, np.n
 
 def fitted(seconds: np.ndarray, counts: np.ndarray, row: list[int] | None = None) -> Amounts:
     rows = np.array(row or range(seconds.shape[1]), np.intp)
-    blocks = [Block.of(seconds[each], counts[each]) for each in blocks_of(len(seconds))]
+    blocks = [SampleBlock.of(seconds[each], counts[each]) for each in blocks_of(len(seconds))]
     return amounts(blocks, rows, int(rows.max()) + 1)[0]
 
 

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "recorder/counters/abi.h"
+#include "recorder/cupti/pm_sampling.h"
 
 namespace pm_fake {
 

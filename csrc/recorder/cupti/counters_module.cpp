@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "recorder/counters/module.h"
+#include "recorder/cupti/counters_module.h"
 
 #include <pybind11/stl.h>
 
-#include "recorder/counters/sampler.h"
+#include "recorder/cupti/counter_sampler.h"
 #include "recorder/system/signal_mask.h"
 
 namespace plab::recorder {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "recorder/counters/sampler.h"
+#include "recorder/cupti/counter_sampler.h"
 
 #include <dlfcn.h>
 #include <unistd.h>

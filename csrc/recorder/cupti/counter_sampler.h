@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "recorder/counters/abi.h"
+#include "recorder/cupti/pm_sampling.h"
 
 namespace plab::recorder {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// As cupti/conformance.cpp: compiled only where CUPTI's headers are, and fails if our declarations do not match.
+// As conformance.cpp: compiled only where CUPTI's headers are, and fails if our declarations do not match.
 #include <cupti.h>
 
 #if CUPTI_API_VERSION >= 130000 && CUPTI_API_VERSION < 130200
@@ -11,7 +11,7 @@
 
 #include <utility>
 
-#include "recorder/counters/abi.h"
+#include "recorder/cupti/pm_sampling.h"
 
 namespace plab::recorder::pm {
 namespace {

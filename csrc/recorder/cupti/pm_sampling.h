@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of CUPTI's PM sampling (CUDA 12.6 and newer) that the recorder uses, declared as in cupti/abi.h: so that
-// building needs no CUPTI header. counters/conformance.cpp checks it where the headers are.
+// building needs no CUPTI header. cupti/pm_sampling_conformance.cpp checks it where the headers are.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace plab::recorder::pm {
 using cupti::Result;
 
 inline constexpr int kProfilerPmSampling = 1;
-inline constexpr int kEveryTime = 1;    // a sample every so many nanoseconds
+inline constexpr int kEveryTime = 1;    // a sample at even times, in nanoseconds
 inline constexpr int kKeepOldest = 0;   // of samples, where the buffer of the GPU is full
 inline constexpr int kImageIsFull = 1;  // why decoding stopped: more samples wait
 
