@@ -17,7 +17,7 @@ from profiling_lab.report.roofline.table import limit_text, row_name
 from profiling_lab.trace import Trace
 
 _WIDTH, _HEIGHT = 860, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 20, 50
+_LEFT, _RIGHT, _TOP, _BOTTOM = 100, 40, 20, 50
 _BARS, _BAR_HEIGHT = 12, 22
 _COLORS = {"forward": "#2563eb", "backward": "#c2410c", "recompute": "#7c3aed", "optimizer": "#15803d"}
 _OTHER_COLOR = "#475569"
@@ -103,7 +103,7 @@ def bars(result: RooflineResult) -> str:
             f'fill="{_color(row)}" fill-opacity="0.7"><title>{escape(_hint(row, result))}</title></rect>'
             f'<text x="{left - 8}" y="{at}" text-anchor="end">{escape(_short(row_name(row, result.by)))} '
             f"{escape(row.phase)}</text>"
-            f'<text x="{left + width * rate / most + 6:.1f}" y="{at}">{numbers.rate(round(rate))}</text>'
+            f'<text x="{_WIDTH}" y="{at}" text-anchor="end">{numbers.rate(round(rate))}</text>'
         )
     height = 30 + len(rows) * _BAR_HEIGHT
     if roof:
