@@ -52,7 +52,7 @@ def main() -> int:
     for small in () if args.no_cost else (False, True):
         with going_on("cost"):
             costs.append(cost(args.out, small))
-    (args.out / "cost.json").write_text(json.dumps(costs, indent=1))
+    write(costs, args.out / "memory.jsonl")
     print(
         f"\n{'program':20} {'torch':>14} {'recording':>14} {'snapshot':>14} {'lines':>14} reserved complete"
     )
@@ -63,6 +63,19 @@ def main() -> int:
     print(f"{len(rows) - len(wrong)} of {len(names)} programs agree; not: {wrong or 'none'}")
     print(f"{time.perf_counter() - began:.1f} s in all")
     return 1 if wrong or len(rows) < len(names) else 0
+
+
+def write(costs: list[dict[str, Any]], path: Path) -> None:
+    """As lines of benchmarks/results."""
+    from profiling_lab.measure import ResultsFile, machine
+
+    results = ResultsFile(path, machine("cuda"))
+    for one in costs:
+        case = {name: one[name] for name in ("step", "allocations_per_step", "steps")}
+        for who in ("plain", "record", "memory"):
+            results.add("memory_cost", case, who, "step", one[f"{who}_ms"], "ms")
+        for who in ("record", "memory"):
+            results.add("memory_cost", case, who, "stop", one[f"stop_{who}_s"], "s")
 
 
 @contextlib.contextmanager
@@ -200,8 +213,6 @@ def cost(out: Path, small: bool) -> dict[str, Any]:
     )
     return {
         "step": "small" if small else "ordinary",
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
         "allocations_per_step": made,
         "steps": len(times["none"]),
         "plain_ms": 1e3 * plain,
