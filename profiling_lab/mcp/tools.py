@@ -42,7 +42,7 @@ class Tools:
         return (
             self.recordings, self.info, self.check, self.rules, self.lines, self.kernels, self.steps,
             self.gaps, self.copies, self.syncs, self.apis, self.ranges, self.streams, self.overlap,
-            self.critical_path, self.memory, self.energy, self.roofline, self.diff, self.ranks,
+            self.critical_path, self.memory, self.counters, self.energy, self.roofline, self.diff, self.ranks,
             self.collectives,
         )  # fmt: skip
 
@@ -186,6 +186,12 @@ class Tools:
         needs `record --memory`; memory snapshots of torch are read, too.
         """
         return self._table(file, None, None, tokens, lambda trace: trace.memory(by, at=at))
+
+    def counters(
+        self, file: str, step: str | None = None, range: str | None = None, tokens: int = USUAL_TOKENS
+    ) -> str:
+        """Memory traffic and busy units by line, from sampled hardware counters; needs `record --counters`."""
+        return self._table(file, step, range, tokens, lambda trace: trace.counters())
 
     def energy(
         self,
