@@ -190,7 +190,7 @@ class Tools:
     def counters(
         self, file: str, step: str | None = None, range: str | None = None, tokens: int = USUAL_TOKENS
     ) -> str:
-        """Memory traffic and busy units by line, from sampled hardware counters; needs `record --counters`."""
+        """Memory traffic and busy units by line, as sampled; needs `record --counters`."""
         return self._table(file, step, range, tokens, lambda trace: trace.counters())
 
     def energy(
