@@ -113,7 +113,7 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
   }
   p.heads = static_cast<int>(heads);
   p.kv_heads = static_cast<int>(kv_heads);
-  p.head_dim = static_cast<int>(dim);
+  p.head_dim = p.head_dim_v = static_cast<int>(dim);
   p.q_len = q.size(c.varlen ? 0 : 1);
   p.k_len = k.size(c.varlen ? 0 : 1);
   constexpr int64_t kMostRows = int64_t{1} << 30;

@@ -29,7 +29,7 @@ struct View {
 struct Problem {
   ElementType element;
   int batch, heads, kv_heads;  // heads % kv_heads == 0; query head h reads key head h / (heads / kv_heads)
-  int head_dim;
+  int head_dim, head_dim_v;     // of q and k, and of v, out and dout: at most head_dim
   int64_t q_len, k_len;         // rows per sequence; with cu_seqlens: rows of all sequences together
   const int32_t* cu_seqlens_q;  // null, or batch + 1 row offsets: sequence b owns rows [cu[b], cu[b + 1])
   const int32_t* cu_seqlens_k;  // null if and only if cu_seqlens_q is null

@@ -21,8 +21,8 @@ KernelLaunch<BwdParams> bwd_launch(const TileGrid& tiles) {
 template <class Element, bool kSoftcap>
 BwdPlan plan(const BwdParams& params) {
   const Problem& p = params.problem;
-  using Kv = BwdKvConfig<Element, kSoftcap>;
-  using Q = BwdQConfig<Element, 256, 64, kSoftcap>;
+  using Kv = BwdKvConfig<Element, 256, 256, 64, 2, kSoftcap>;
+  using Q = BwdQConfig<Element, 256, 256, 64, kSoftcap>;
   const int64_t kv_bytes = p.k_len / (p.cu_seqlens_k ? p.batch : 1) * p.head_dim * 4 * p.kv_heads / p.heads;
   BwdPlan plan;
   plan.add(bwd_launch<Kv, attention_bwd_wide_sm90_kernel<Kv>>(make_key_grid<Kv>(p)));
