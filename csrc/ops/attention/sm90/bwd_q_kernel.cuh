@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         tma_load_tile<kM, kDv>(do_tile, maps.dout, do_full, queries.row, tile.head, queries.batch);
       ptx::mbarrier_wait(v_empty + 8 * v.stage, v.parity ^ 1);
       tma_load_tile<kN, kDv>(v_ring + v.stage * Config::kBytesV, maps.v, v_full + 8 * v.stage, keys.row,
-                            kv_head, keys.batch);
+                             kv_head, keys.batch);
       v.advance();
     }
     return;

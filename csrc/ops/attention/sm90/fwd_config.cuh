@@ -36,6 +36,8 @@ struct FwdConfig {
   static constexpr int kSmemBytes = kUnits * kUnitBytes;
   static_assert(kStagesQ >= 1, "tiles and stages exceed the 227 KB of a block");
   static_assert(kHeadDimV <= kHeadDim, "O is stored through the buffer of Q");
+  static_assert(kStagesQ > 1 || !kPingPong,
+                "with one buffer O is stored from registers, which turns do not do");
   static_assert(kTileKv % 16 == 0, "P V consumes keys in steps of 16");
 };
 

@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_from_registers(const FwdParams& p,
   for (int h = 0; h < 2; ++h) {
     const int row = band + lane / 4 + 8 * h;
     write_row<Element, Config::kHeadDimV>(out + row * p.out.row, o, h, inverse[h], row < work.rows,
-                                         p.problem.head_dim_v);
+                                          p.problem.head_dim_v);
   }
 }
 
