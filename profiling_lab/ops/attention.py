@@ -81,9 +81,9 @@ def flash_attention(
               head_dim), and sequence b owns rows [cu[b], cu[b + 1]). On the GPU the host never reads the
               offsets. Rows behind the last offset give 0.
 
-    Returns out, contiguous and of q's shape with v's head_dim; with return_lse also lse, (batch, heads, rows) or (heads,
-    rows), float32 (or float64), differentiable too. A row that sees nothing gives out 0, lse -inf (or the
-    sink) and gradients 0.
+    Returns out, contiguous and of q's shape but for head_dim, which is v's; with return_lse also lse, (batch,
+    heads, rows) or (heads, rows), float32 (or float64), differentiable too. A row that sees nothing gives out
+    0, lse -inf (or the sink) and gradients 0.
 
     deterministic, or torch.use_deterministic_algorithms: the gradients have the same bits in every run.
     Differentiable to any order, in both modes, and under torch.func: what goes beyond first gradients is

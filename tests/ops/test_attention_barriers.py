@@ -13,7 +13,7 @@ from attention_barriers import Config, Stopped, Unit, causal_tile
 SM90 = Path(__file__).resolve().parents[2] / "csrc" / "ops" / "attention" / "sm90"
 LENGTHS = (5, 64, 130, 400, 512, 700, 1024)
 
-# The kernels of fwd_d*.cu: (head_dim, rows, keys, taking turns, units, stages, head_dim of v) -> buffers for Q.
+# The kernels of fwd_d*.cu: (head_dim, rows, keys, taking turns, units, stages, v's head_dim) -> buffers for Q
 Kernel = tuple[int, int, int, bool, int, int, int]
 KERNELS: dict[Kernel, int] = {
     (64, 192, 128, False, 1, 2, 64): 3,
