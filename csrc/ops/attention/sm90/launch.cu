@@ -35,6 +35,7 @@ std::optional<FwdPlan> plan_fwd(const FwdParams& params) {
     return std::nullopt;
   const int dim = p.widest();
   FwdPlan plan = dim <= 64    ? plan_fwd_d64(params)
+                 : dim <= 96  ? plan_fwd_d96(params)
                  : dim <= 128 ? plan_fwd_d128(params)
                  : dim <= 192 ? plan_fwd_d192(params)
                               : plan_fwd_d256(params);

@@ -7,7 +7,7 @@
 #include "ops/attention/sm90/epilogue.cuh"
 #include "ops/attention/sm90/gemm.cuh"
 
-// The backward for compute capability 9.0 at head_dim 256: dK and dV. bwd_q_kernel.cuh computes dQ.
+// The backward for compute capability 9.0 above head_dim 128: dK and dV. q_kernel.cuh computes dQ.
 namespace plab::ops::attention::sm90 {
 
 template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileQ_, int kStages_, bool kSoftcap_>
@@ -109,7 +109,7 @@ __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& til
 }
 
 // attention_bwd_wide_sm90: dK and dV of 64 keys of one head of up to 256 columns.
-// Mapping   one block per key tile and key head. dK and dV take 128 accumulators per thread each, too many for
+// Mapping   one block per key tile and key head. dK and dV take up to 128 accumulators per thread each, too many for
 //           one warpgroup that also holds S and dP. So one warpgroup computes S^T, P^T and dV += P^T dO. It
 //           passes its P^T, packed, thread by thread to the other, which computes dP^T, dS^T and
 //           dK += dS^T Q. The arithmetic of one warpgroup overlaps with the products of the other.

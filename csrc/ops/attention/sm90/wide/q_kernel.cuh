@@ -8,7 +8,7 @@
 #include "ops/attention/sm90/epilogue.cuh"
 #include "ops/attention/sm90/gemm.cuh"
 
-// The backward for compute capability 9.0 at head_dim 256: dQ. bwd_kv_kernel.cuh computes dK and dV.
+// The backward for compute capability 9.0 above head_dim 128: dQ. kv_kernel.cuh computes dK and dV.
 namespace plab::ops::attention::sm90 {
 
 template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileKv_, bool kSoftcap_>

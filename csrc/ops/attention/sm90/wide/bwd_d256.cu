@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/sm90/bwd_wide_launch.cuh"
 #include "ops/attention/sm90/launch.h"
+#include "ops/attention/sm90/wide/launch.cuh"
 
 namespace plab::ops::attention::sm90 {
 namespace {

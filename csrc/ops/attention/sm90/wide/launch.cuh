@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ops/attention/plan.cuh"
-#include "ops/attention/sm90/bwd_kv_kernel.cuh"
-#include "ops/attention/sm90/bwd_q_kernel.cuh"
+#include "ops/attention/sm90/wide/kv_kernel.cuh"
+#include "ops/attention/sm90/wide/q_kernel.cuh"
 
 // The backward above head_dim 128: two kernels and their grids.
 namespace plab::ops::attention::sm90 {
