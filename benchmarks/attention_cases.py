@@ -138,7 +138,7 @@ SUITES: dict[str, Suite] = {
         "head dims between those of the grid",
         dims=(80, 96, 160, 192),
         rows=(512, 1024, 4096, 16384),
-        providers=("flash", "sdpa-cudnn", "sdpa-flash"),
+        providers=("flash", "sdpa-cudnn"),
     ),
     "values": _suite(
         "q and k of head_dim 192, v of 128",

@@ -28,7 +28,7 @@ LENGTHS = [
 DIMS = (64, 128, 256, 40, 72, 80, 96, 112, 192)
 PAIRS = (
     (192, 192), (192, 128), (184, 184), (160, 160), (136, 136), (160, 104), (136, 8), (96, 96), (88, 80),
-    (64, 48), (128, 64), (256, 128), (64, 128), (128, 192), (72, 256),
+    (80, 80), (64, 48), (128, 64), (256, 128), (64, 128), (128, 192), (72, 256),
 )  # fmt: skip
 """Head dims of q and k, and of v."""
 HEADS = ((2, 2), (4, 1), (8, 2), (7, 7), (3, 1))
@@ -96,14 +96,17 @@ def test_lengths_on_the_gpu(number: int, lengths: tuple[int, int]) -> None:
 
 
 AROUND = (1, 5, 63, 64, 65, 79, 81, 95, 97, 111, 113, 127, 128, 129, 191, 193, 224, 257, 300, 513)
+LONG = ((1153, 1409), (2049, 1025), (1027, 1250), (1400, 1400))  # kernels for more than 1024 rows or keys
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dim", "dim_v"), PAIRS)
 def test_head_dims_on_the_gpu(dim: int, dim_v: int) -> None:
     """Each with lengths around the edges of its tiles, and every mask."""
-    for number in range(2 * len(AROUND)):
-        rows, keys = AROUND[number % len(AROUND)], AROUND[(7 * number + dim // 8) % len(AROUND)]
+    pairs = [
+        (AROUND[i % len(AROUND)], AROUND[(7 * i + dim // 8) % len(AROUND)]) for i in range(2 * len(AROUND))
+    ]
+    for number, (rows, keys) in enumerate([*pairs, *LONG, *LONG]):
         check("cuda", number, rows, keys, dim, dim_v)
 
 
@@ -113,11 +116,20 @@ def test_head_dims_on_the_cpu(dim: int, dim_v: int, mask: int) -> None:
     check("cpu", mask, 70, 131, dim, dim_v)
 
 
-@pytest.mark.parametrize(("dim", "dim_v"), [(192, 192), (192, 128), (160, 160), (96, 96), (48, 64)])
-@pytest.mark.parametrize("device", [CPU, CUDA])
-def test_packed_values_of_their_own_head_dim(device: str, dim: int, dim_v: int) -> None:
+@pytest.mark.parametrize(("dim", "dim_v"), [(192, 192), (192, 128), (160, 160), (96, 96), (80, 80), (48, 64)])
+@pytest.mark.parametrize(
+    ("device", "lengths"),
+    [
+        pytest.param("cpu", (5, 0, 130, 257, 1, 96, 224), id="cpu"),
+        pytest.param("cuda", (5, 0, 130, 257, 1, 96, 224), id="cuda-short", marks=pytest.mark.gpu),
+        pytest.param("cuda", (2100, 1301, 900), id="cuda-long", marks=pytest.mark.gpu),
+    ],
+)
+def test_packed_values_of_their_own_head_dim(
+    device: str, lengths: tuple[int, ...], dim: int, dim_v: int
+) -> None:
     """Sequences in one call equal calls of their own; NaN behind the last one changes nothing."""
-    lengths, dtype = (5, 0, 130, 257, 1, 96, 224), torch.float32 if device == "cpu" else torch.bfloat16
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
     ends = [0, *itertools.accumulate(lengths)]
     cu = torch.tensor(ends, dtype=torch.int32, device=device)
     generator = torch.Generator().manual_seed(4)
