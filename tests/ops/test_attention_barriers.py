@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No schedule of the Hopper forward's warps stops: its barriers, simulated, for all its tiles."""
+"""No schedule of the Hopper kernels' warps stops: their barriers, simulated, for all tiles of the forward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from attention_barriers import Config, Stopped, Unit, causal_tile
+from attention_barriers import Config, Stopped, Unit, WideBackward, causal_tile
 
 SM90 = Path(__file__).resolve().parents[2] / "csrc" / "ops" / "attention" / "sm90"
 LENGTHS = (5, 64, 130, 400, 512, 700, 1024)
@@ -43,6 +43,18 @@ def test_no_schedule_stops(kernel: Kernel, counts: bool) -> None:
     config = Config(rows, keys, stages=stages, stages_q=KERNELS[kernel], turns=turns, counts=counts)
     for seed in range(40):
         run(config, seed)
+
+
+@pytest.mark.parametrize(("stages", "ahead"), [(2, False), (3, True)])
+def test_no_schedule_of_the_wide_backward_stops(stages: int, ahead: bool) -> None:
+    for seed in range(60):
+        WideBackward(stages, ahead, steps=seed % 12, seed=seed).run()
+
+
+def test_a_wide_backward_ahead_with_one_stage_stops() -> None:
+    """The next tile's queries would need the buffer of those that dK still has to be added for."""
+    with pytest.raises(Stopped):
+        WideBackward(1, True, steps=5, seed=0).run()
 
 
 def test_one_arrival_for_a_warpgroup_stops() -> None:
