@@ -303,8 +303,8 @@ class Unit:
 
 
 class WideBackward:
-    """dK and dV above head_dim 128 (wide/kv_kernel.cuh), over `steps` query tiles: one warpgroup passes P to the
-    other. `ahead`: what they add to dV and dK for a tile runs under the arithmetic of the next tile.
+    """dK and dV above head_dim 128 (wide/kv_kernel.cuh), over `steps` query tiles: one warpgroup passes P to
+    the other. `ahead`: what they add to dV and dK for a tile runs under the arithmetic of the next tile.
     """
 
     def __init__(self, stages: int, ahead: bool, steps: int, seed: int) -> None:
