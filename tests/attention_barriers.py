@@ -304,11 +304,11 @@ class Unit:
 
 class WideBackward:
     """dK and dV above head_dim 128 (wide/kv_kernel.cuh), over `steps` query tiles: one warpgroup passes P to
-    the other. `ahead`: what they add to dV and dK for a tile runs under the arithmetic of the next tile.
+    the other.
     """
 
-    def __init__(self, stages: int, ahead: bool, steps: int, seed: int) -> None:
-        self.steps, self.ahead, self.stages, self.random = steps, ahead, stages, random.Random(seed)
+    def __init__(self, stages: int, steps: int, seed: int) -> None:
+        self.steps, self.stages, self.random = steps, stages, random.Random(seed)
         many = range(stages)
         # A copy and a warp's lanes fill Q with its statistics; every warp of both groups gives them back.
         self.q = Buffers([Barrier(2) for _ in many], [Barrier(2 * WARPS) for _ in many], [None] * stages)
@@ -338,59 +338,28 @@ class WideBackward:
             q.advance()
 
     def of_dv(self, warp: int) -> Steps:
-        ring, held = Ring(self.stages), Ring(self.stages)
-
-        def add(step: int) -> Steps:
-            yield from full(self.dout, held, step)
-            yield from meet(self.own[0])
-
-        def end() -> Steps:
-            yield lambda: True  # the product's end
-            if warp == 0:
-                self.dout.empty[held.stage].arrive()
-            held.advance()
-
+        ring = Ring(self.stages)
         for step in range(self.steps):
             yield from full(self.q, ring, step)
             yield from meet(self.own[0])  # four warps issue a product together
-            if self.ahead and step:
-                yield from add(step - 1)
             yield lambda: True
-            if self.ahead:
-                self.q.empty[ring.stage].arrive()
-                if step:
-                    yield from end()
-            else:
-                yield from add(step)
+            yield from full(self.dout, ring, step)
+            yield from meet(self.own[0])
             if step >= 2:
                 yield from meet(self.p_empty[step % 2])
             self.p[step % 2] = step
             self.p_full[step % 2].arrive()
-            if not self.ahead:
-                self.q.empty[ring.stage].arrive()
-                yield from end()
+            self.q.empty[ring.stage].arrive()
+            yield lambda: True  # the product's end
+            if warp == 0:
+                self.dout.empty[ring.stage].arrive()
             ring.advance()
-        if self.ahead and self.steps:
-            yield from add(self.steps - 1)
-            yield from end()
 
     def of_dk(self, warp: int) -> Steps:
-        ring, held = Ring(self.stages), Ring(self.stages)
-
-        def add(step: int) -> Steps:
-            assert self.q.holds[held.stage] == step, "dK of another tile's queries"
-            yield from meet(self.own[1])
-
-        def end() -> Steps:
-            yield lambda: True
-            self.q.empty[held.stage].arrive()
-            held.advance()
-
+        ring = Ring(self.stages)
         for step in range(self.steps):
             yield from full(self.dout, ring, step)
             yield from meet(self.own[1])
-            if self.ahead and step:
-                yield from add(step - 1)
             yield from full(self.q, ring, step)
             yield from meet(self.p_full[step % 2])
             assert self.p[step % 2] == step, "P of another tile"
@@ -399,15 +368,11 @@ class WideBackward:
             yield lambda: True
             if warp == 0:
                 self.dout.empty[ring.stage].arrive()
-            if self.ahead and step:
-                yield from end()
-            if not self.ahead:
-                yield from add(step)
-                yield from end()
+            assert self.q.holds[ring.stage] == step, "dK of another tile's queries"
+            yield from meet(self.own[1])
+            yield lambda: True
+            self.q.empty[ring.stage].arrive()
             ring.advance()
-        if self.ahead and self.steps:
-            yield from add(self.steps - 1)
-            yield from end()
 
 
 class Stopped(Exception):
