@@ -24,18 +24,23 @@ class Problem:
     heads: int
     kv_heads: int
     dtype: str = "bfloat16"
+    head_dim_v: int | None = None
+    """Of v, where it is not that of q and k."""
 
     @property
     def flops(self) -> int:
-        """4 b h s^2 d, half of it under a causal mask; backward 2.5 times that, whatever is computed."""
-        forward = 4 * self.batch * self.heads * self.rows**2 * self.head_dim // (2 if self.causal else 1)
-        return forward if self.direction == "forward" else forward * 5 // 2
+        """4 b h s^2 d, half of it under a causal mask; backward 2.5 times that, whatever is computed. Where v
+        has a head_dim of its own, each product counts its own."""
+        dim, dim_v = self.head_dim, self.head_dim_v or self.head_dim
+        columns = dim + dim_v if self.direction == "forward" else 3 * dim + 2 * dim_v
+        return 2 * self.batch * self.heads * self.rows**2 * columns // (2 if self.causal else 1)
 
     @property
     def label(self) -> str:
         heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
         mask = "causal" if self.causal else "full"
-        shape = f"d {self.head_dim:<4}s {self.rows:<6}b {self.batch:<3}h {heads:<6}"
+        dim = f"{self.head_dim}" + (f"/{self.head_dim_v}" if self.head_dim_v else "")
+        shape = f"d {dim:<8}s {self.rows:<6}b {self.batch:<3}h {heads:<6}"
         dtype = "" if self.dtype == "bfloat16" else f"{self.dtype} "
         return f"{shape}{mask:<7}{self.direction:<9}{dtype}"
 
@@ -49,10 +54,11 @@ def problem(
     heads: int | None = None,
     kv_heads: int | None = None,
     dtype: str = "bfloat16",
+    head_dim_v: int | None = None,
 ) -> Problem:
     heads = heads or max(1, COLUMNS_IN_ALL // head_dim)
     batch = batch or max(1, ROWS_IN_ALL // rows)
-    return Problem(direction, head_dim, rows, causal, batch, heads, kv_heads or heads, dtype)
+    return Problem(direction, head_dim, rows, causal, batch, heads, kv_heads or heads, dtype, head_dim_v)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ def _suite(
     about: str,
     *,
     dims: tuple[int, ...] = (128,),
+    dim_v: int | None = None,
     rows: tuple[int, ...],
     directions: tuple[Direction, ...] = BOTH,
     batch: int | None = None,
@@ -77,7 +84,7 @@ def _suite(
     device: str = "cuda",
 ) -> Suite:
     made = [
-        problem(direction, dim, length, causal, batch, *(pair or (None, None)), dtype=dtype)
+        problem(direction, dim, length, causal, batch, *(pair or (None, None)), dtype, dim_v)
         for dtype, dim, length, pair, causal, direction in product(
             dtypes, dims, rows, heads, (False, True), directions
         )
@@ -126,6 +133,20 @@ SUITES: dict[str, Suite] = {
             "flash-attn-4",
             "flash-attn-4-deterministic",
         ),
+    ),
+    "dims": _suite(
+        "head dims between those of the grid",
+        dims=(80, 96, 160, 192),
+        rows=(512, 1024, 4096, 16384),
+        providers=("flash", "sdpa-cudnn"),
+    ),
+    "values": _suite(
+        "q and k of head_dim 192, v of 128",
+        dims=(192,),
+        dim_v=128,
+        rows=(512, 1024, 4096, 16384),
+        heads=((16, 16),),
+        providers=("flash", "sdpa-cudnn"),
     ),
     "portable": _suite(
         "the sm_80 path against FlashAttention-2 (run with PROFILING_LAB_ATTENTION_PATH=sm80)",

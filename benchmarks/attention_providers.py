@@ -202,7 +202,8 @@ def as_named(name: str, backward: bool = False) -> Iterator[None]:
 def inputs(one: Problem, device: str) -> list[Tensor]:
     """q, k, v and the gradient of the output: normal, and the same in every run."""
     generator = torch.Generator(device).manual_seed(1)
-    counts = (one.heads, one.kv_heads, one.kv_heads, one.heads)
-    shapes = [(one.batch, one.rows, heads, one.head_dim) for heads in counts]
+    dim, dim_v = one.head_dim, one.head_dim_v or one.head_dim
+    counts = ((one.heads, dim), (one.kv_heads, dim), (one.kv_heads, dim_v), (one.heads, dim_v))
+    shapes = [(one.batch, one.rows, *count) for count in counts]
     dtype = getattr(torch, one.dtype)
     return [torch.empty(s, device=device, dtype=dtype).normal_(generator=generator) for s in shapes]

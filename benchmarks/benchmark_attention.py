@@ -67,7 +67,7 @@ def error_of(function: Attention, name: str, like: Problem, device: str) -> floa
     worst = 0.0
     heads = (like.heads // like.kv_heads) * 2
     for causal in (False, True):
-        small = problem("backward", like.head_dim, 384, causal, 2, heads, 2, like.dtype)
+        small = problem("backward", like.head_dim, 384, causal, 2, heads, 2, like.dtype, like.head_dim_v)
         tensors = inputs(small, device)
         doubles = [x.double() for x in tensors]
 
@@ -125,7 +125,7 @@ class Field:
 
     def of(self, task: Task, device: str) -> dict[str, Attention]:
         one, names = task.problem, self.wanted(task.providers)
-        key = (one.head_dim, one.heads // one.kv_heads, one.dtype, tuple(names))
+        key = (one.head_dim, one.head_dim_v, one.heads // one.kv_heads, one.dtype, tuple(names))
         if key not in self.usable:
             self.usable[key] = {}
             for name in names:
@@ -247,7 +247,7 @@ def done_before(path: Path, results: ResultsFile) -> set[Task]:
     results.run = rows[-1]["run"]
     cases = [r["case"] for r in rows if r["run"] == results.run and r["metric"] == "rate"]
     names = Problem.__dataclass_fields__
-    return {Task(Problem(**{name: case[name] for name in names}), case["suite"]) for case in cases}
+    return {Task(Problem(**{name: case.get(name) for name in names}), case["suite"]) for case in cases}
 
 
 def chosen(options: argparse.Namespace) -> list[Task]:

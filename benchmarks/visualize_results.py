@@ -65,12 +65,14 @@ def read(path: Path, wanted: str | None) -> Run | None:
 
 
 def column_of(case: dict[str, Any]) -> Key:
-    return (case["head_dim"], case["heads"], case["kv_heads"], case["dtype"])
+    names = ("head_dim", "heads", "kv_heads", "dtype")
+    return (*(case[name] for name in names), case.get("head_dim_v") or case["head_dim"])
 
 
 def title_of(column: Key, causal: bool) -> str:
-    dim, heads, kv_heads, dtype = column
-    text = f"head_dim {dim}, {'causal' if causal else 'no mask'}"
+    dim, heads, kv_heads, dtype, dim_v = column
+    text = f"head_dim {dim}" + (f" and {dim_v} of v" if dim_v != dim else "")
+    text += f", {'causal' if causal else 'no mask'}"
     text += f", {heads} heads on {kv_heads}" if heads != kv_heads else f", {heads} heads"
     return text if dtype == "bfloat16" else f"{text}, {dtype}"
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The barriers of a unit of the Hopper forward (csrc/ops/attention/sm90/fwd_mainloop.cuh, fwd_load.cuh).
+"""The barriers of a unit of the Hopper forward (csrc/ops/attention/sm90/fwd_mainloop.cuh, fwd_load.cuh), and
+of the kernel for dK and dV above head_dim 128.
 
 Every warp is a generator that yields what it waits for and arrives in between, as the kernel's warps do.
 Who goes on next is drawn at random, with speeds that differ and change: a schedule in which a warp waits
@@ -95,6 +96,37 @@ class Buffers:
     holds: list[object] = field(default_factory=list)
 
 
+def run_all(warps: list[Steps], choose: random.Random) -> None:
+    """Until all have ended; raises Stopped where none of those that are left can go on."""
+    waits: list[Callable[[], bool] | None] = [None] * len(warps)
+    alive = set(range(len(warps)))
+    speed = [0.01 + choose.random() ** 3 for _ in warps]
+    while alive:
+        ready = [i for i in alive if (wait := waits[i]) is None or wait()]
+        if not ready:
+            raise Stopped(f"{len(alive)} of {len(warps)} warps wait for ever")
+        now = choose.choices(ready, [speed[i] for i in ready])[0]
+        if choose.random() < 0.01:
+            speed = [0.01 + choose.random() ** 3 for _ in warps]
+        try:
+            waits[now] = next(warps[now])
+        except StopIteration:
+            alive.discard(now)
+
+
+def full(buffers: Buffers, ring: Ring, content: object) -> Steps:
+    """Waits for the ring's buffer, which must then hold that."""
+    stage, parity = ring.stage, ring.parity
+    yield lambda: buffers.full[stage].passed(parity)
+    assert buffers.holds[stage] == content, "a buffer of another tile"
+
+
+def meet(barrier: Barrier) -> Steps:
+    phase = barrier.phase
+    barrier.arrive()
+    yield lambda: barrier.phase > phase
+
+
 class Unit:
     """Runs a unit over `tiles`; raises Stopped, or AssertionError where a warp reads what it must not."""
 
@@ -112,20 +144,7 @@ class Unit:
     def run(self) -> None:
         warps = [self.produce()]
         warps += [self.consume(group, warp) for group in range(self.config.groups) for warp in range(WARPS)]
-        waits: list[Callable[[], bool] | None] = [None] * len(warps)
-        alive = set(range(len(warps)))
-        speed = [0.01 + self.random.random() ** 3 for _ in warps]
-        while alive:
-            ready = [i for i in alive if (wait := waits[i]) is None or wait()]
-            if not ready:
-                raise Stopped(f"{len(alive)} of {len(warps)} warps wait for ever")
-            now = self.random.choices(ready, [speed[i] for i in ready])[0]
-            if self.random.random() < 0.01:
-                speed = [0.01 + self.random.random() ** 3 for _ in warps]
-            try:
-                waits[now] = next(warps[now])
-            except StopIteration:
-                alive.discard(now)
+        run_all(warps, self.random)
 
     def produce(self) -> Steps:
         config = self.config
@@ -174,21 +193,16 @@ class Unit:
             give_back(buffers.empty[ring.stage])
             ring.advance()
 
-        def full(buffers: Buffers, ring: Ring) -> Steps:
+        def wait_full(buffers: Buffers, ring: Ring) -> Steps:
             stage, parity = ring.stage, ring.parity
             yield lambda: buffers.full[stage].passed(parity)
 
         def skip(buffers: Buffers, ring: Ring) -> Steps:
-            yield from full(buffers, ring)
+            yield from wait_full(buffers, ring)
             release(buffers, ring)
 
-        def meet(barrier: Barrier) -> Steps:
-            phase = barrier.phase
-            barrier.arrive()
-            yield lambda: barrier.phase > phase
-
         def product(buffers: Buffers, ring: Ring, tile: Tile, n: int) -> Steps:
-            yield from full(buffers, ring)
+            yield from wait_full(buffers, ring)
             assert buffers.holds[ring.stage] == (tile, n), "a product of another key tile"
 
         def scores(tile: Tile, n: int) -> Steps:
@@ -210,7 +224,7 @@ class Unit:
                 give_back(self.q.empty[q.stage])
 
         def next_tile() -> Generator[Callable[[], bool], None, Tile | None]:
-            yield from full(self.q, q)
+            yield from wait_full(self.q, q)
             tile = self.q.holds[q.stage]
             assert tile is None or isinstance(tile, Tile)
             return tile
@@ -286,6 +300,79 @@ class Unit:
             if config.stages_q == 1:
                 q.advance()
                 tile = yield from next_tile()
+
+
+class WideBackward:
+    """dK and dV above head_dim 128 (wide/kv_kernel.cuh), over `steps` query tiles: one warpgroup passes P to
+    the other.
+    """
+
+    def __init__(self, stages: int, steps: int, seed: int) -> None:
+        self.steps, self.stages, self.random = steps, stages, random.Random(seed)
+        many = range(stages)
+        # A copy and a warp's lanes fill Q with its statistics; every warp of both groups gives them back.
+        self.q = Buffers([Barrier(2) for _ in many], [Barrier(2 * WARPS) for _ in many], [None] * stages)
+        self.dout = Buffers([Barrier(1) for _ in many], [Barrier(2) for _ in many], [None] * stages)
+        self.own = [Barrier(WARPS), Barrier(WARPS)]
+        self.p_full, self.p_empty = ([Barrier(2 * WARPS) for _ in range(2)] for _ in range(2))
+        self.p: list[object] = [None, None]
+
+    def run(self) -> None:
+        groups = [f(warp) for f in (self.of_dv, self.of_dk) for warp in range(WARPS)]
+        run_all([self.copies(), self.statistics(), *groups], self.random)
+
+    def copies(self) -> Steps:
+        q, dout = Ring(self.stages), Ring(self.stages)
+        for step in range(self.steps):
+            for buffers, ring in ((self.q, q), (self.dout, dout)):
+                yield lambda b=buffers, s=ring.stage, p=ring.parity: b.empty[s].passed(p ^ 1)
+                buffers.holds[ring.stage] = step
+                buffers.full[ring.stage].arrive()
+                ring.advance()
+
+    def statistics(self) -> Steps:
+        q = Ring(self.stages)
+        for _ in range(self.steps):
+            yield lambda s=q.stage, p=q.parity: self.q.empty[s].passed(p ^ 1)
+            self.q.full[q.stage].arrive()
+            q.advance()
+
+    def of_dv(self, warp: int) -> Steps:
+        ring = Ring(self.stages)
+        for step in range(self.steps):
+            yield from full(self.q, ring, step)
+            yield from meet(self.own[0])  # four warps issue a product together
+            yield lambda: True
+            yield from full(self.dout, ring, step)
+            yield from meet(self.own[0])
+            if step >= 2:
+                yield from meet(self.p_empty[step % 2])
+            self.p[step % 2] = step
+            self.p_full[step % 2].arrive()
+            self.q.empty[ring.stage].arrive()
+            yield lambda: True  # the product's end
+            if warp == 0:
+                self.dout.empty[ring.stage].arrive()
+            ring.advance()
+
+    def of_dk(self, warp: int) -> Steps:
+        ring = Ring(self.stages)
+        for step in range(self.steps):
+            yield from full(self.dout, ring, step)
+            yield from meet(self.own[1])
+            yield from full(self.q, ring, step)
+            yield from meet(self.p_full[step % 2])
+            assert self.p[step % 2] == step, "P of another tile"
+            if step + 2 < self.steps:
+                self.p_empty[step % 2].arrive()
+            yield lambda: True
+            if warp == 0:
+                self.dout.empty[ring.stage].arrive()
+            assert self.q.holds[ring.stage] == step, "dK of another tile's queries"
+            yield from meet(self.own[1])
+            yield lambda: True
+            self.q.empty[ring.stage].arrive()
+            ring.advance()
 
 
 class Stopped(Exception):

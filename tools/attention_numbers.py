@@ -136,7 +136,12 @@ def shape(case: dict[str, Any]) -> str:
 
 
 def by_dim(case: dict[str, Any]) -> str:
-    return f"d{case['head_dim']} {case['direction']}"
+    values = f" on {case['head_dim_v']}" if case.get("head_dim_v") else ""
+    return f"d{case['head_dim']}{values} {case['direction']}"
+
+
+def by_dim_and_mask(case: dict[str, Any]) -> str:
+    return f"{by_dim(case)} {mask_of(case)}"
 
 
 def by_length(lines: list[Line], other: str, label: Callable[[dict[str, Any]], str]) -> list[str]:
@@ -151,7 +156,10 @@ def by_length(lines: list[Line], other: str, label: Callable[[dict[str, Any]], s
         means = {n: {who: geometric_mean(v) for who, v in found.items()} for n, found in points.items()}
         digits = 0 if max(of["flash"] for of in means.values()) >= 10 else 3
         cells = [
-            f"{means[n]['flash']:.{digits}f} ({means[n]['flash'] / means[n][other]:.2f})" for n in lengths
+            f"{means[n]['flash']:.{digits}f} ({means[n]['flash'] / means[n][other]:.2f})"
+            if {"flash", other} <= set(means.get(n, ()))
+            else ""
+            for n in lengths
         ]
         rows.append([row, *cells])
     return table(["", *map(str, lengths)], rows)
@@ -217,6 +225,9 @@ SECTIONS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str | None], ..
     ("odd", "Lengths that no tile divides, against the nearest that one does", shape, None),
     ("varlen", "Variable lengths (all equal) against the same as a batch", shape, None),
     ("deterministic", "Gradients with the same bits in every run", by_dim, None),
+    ("dims192", "Head_dim 192, 10 heads", by_dim_and_mask, "sdpa-cudnn"),
+    ("dims", "Head dims between those of the grid; 21 heads of 96, 25 of 80", by_dim_and_mask, "sdpa-cudnn"),
+    ("values", "Keys of head_dim 192, values of 128; 16 heads", by_dim_and_mask, "sdpa-cudnn"),
     ("short", "Short sequences", by_dim, "sdpa-cudnn"),
     ("portable", "The sm_80 path on the same GPU against FlashAttention-2, mean over s = 1024, 4096, 16384",
      by_dim, None),
@@ -276,9 +287,10 @@ def attention() -> list[str]:
         lines = suite(name)
         if lines:
             runs |= {line["run"] for line in lines}
-            what = f"`flash` and, in brackets, its ratio to `{other}`; " if other else ""
+            what = f"`flash` and, in brackets, its ratio to `{other}`"
             where = told(lines, "attention_suites")
-            out += ["", f"{about}; TFLOP/s, {what}mean over causal or not. {where}:", ""]
+            how = [what] * bool(other) + ["mean over causal or not"] * (label is not by_dim_and_mask)
+            out += ["", f"{about}; TFLOP/s, {'; '.join(how)}. {where}:", ""]
             out += by_length(lines, other, label) if other else table(*means(lines, label))
     out += decode()
     absent = {

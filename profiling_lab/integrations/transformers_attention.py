@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from profiling_lab.integrations._transformers_masks import Structure, StructuredMask, mask
 from profiling_lab.ops import explain, flash_attention
@@ -80,9 +79,6 @@ def _flash(
     softcap: float | None,
     sink: Tensor | None,
 ) -> Tensor:
-    width = value.shape[-1]
-    if width < query.shape[-1]:  # zeros do not change the result's first columns
-        value = F.pad(value, (0, query.shape[-1] - width))
     q, k, v = (t.transpose(1, 2) for t in (query, key[:, :, : structure.keys], value[:, :, : structure.keys]))
     options: dict[str, Any] = {
         "causal": structure.causal,
@@ -92,12 +88,11 @@ def _flash(
         "sink": sink,
     }
     if structure.cu_seqlens_q is None or structure.cu_seqlens_k is None:
-        out = flash_attention(q, k, v, **options)
-    else:
-        cu_q, cu_k = (t.to(q.device) for t in (structure.cu_seqlens_q, structure.cu_seqlens_k))
-        rows = (t.flatten(0, 1) for t in (q, k, v))
-        out = flash_attention(*rows, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, **options).view(q.shape)
-    return cast(Tensor, out if width == query.shape[-1] else out[..., :width])
+        return cast(Tensor, flash_attention(q, k, v, **options))
+    cu_q, cu_k = (t.to(q.device) for t in (structure.cu_seqlens_q, structure.cu_seqlens_k))
+    rows = (t.flatten(0, 1) for t in (q, k, v))
+    out = flash_attention(*rows, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, **options)
+    return cast(Tensor, out.unflatten(0, q.shape[:2]))
 
 
 def _why_not(
@@ -130,16 +125,14 @@ def _why_not(
         return "query, key and value have different dtypes"
     if query.shape[0] != key.shape[0] or query.shape[1] % max(key.shape[1], 1):
         return "batches or heads that are broadcast"
-    if value.shape[-1] > query.shape[-1]:
-        return "values with a larger head_dim than the keys"
     lengths = isinstance(attention_mask, StructuredMask) and attention_mask.structure.cu_seqlens_q is not None
     if (lengths or plain) and query.shape[2] == 1:
         return "one query a sequence over padded keys, which would be copied"
-    return _no_kernel(query)
+    return _no_kernel(query, value)
 
 
-def _no_kernel(query: Tensor) -> str | None:
-    device, dim = query.device, query.shape[-1]
+def _no_kernel(query: Tensor, value: Tensor) -> str | None:
+    device = query.device
     if device.type == "cpu" or device.type == "meta":
         return None
     if device.type != "cuda":
@@ -150,8 +143,9 @@ def _no_kernel(query: Tensor) -> str | None:
         return "no CUDA kernels in this build, or a GPU older than compute capability 8.0"
     if query.dtype not in (torch.bfloat16, torch.float16) and not torch.is_autocast_enabled("cuda"):
         return f"{str(query.dtype)[6:]} on CUDA; bfloat16 and float16 have kernels"
-    if dim % 8 or dim > 256:
-        return f"head_dim {dim} on CUDA; multiples of 8 up to 256 have kernels"
+    for dim in (query.shape[-1], value.shape[-1]):
+        if dim % 8 or dim > 256:
+            return f"head_dim {dim} on CUDA; multiples of 8 up to 256 have kernels"
     return None
 
 

@@ -30,7 +30,7 @@ def _check(
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != (4 if cu_q is None else 3):
             raise ValueError(f"{SLUG}: {name} has shape {list(x.shape)}, expected {expected}")
-    if k.shape != v.shape:
+    if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(f"{SLUG}: v has shape {list(v.shape)} but k has shape {list(k.shape)}")
     heads, kv_heads, dim = q.shape[-2], k.shape[-2], q.shape[-1]
     if cu_q is None and isinstance(q.shape[0], int) and q.shape[0] >= 1 << 31:  # symbols need no guard for it
@@ -46,10 +46,11 @@ def _check(
     check_dtype(SLUG, q)
     if q.is_cuda and q.dtype == torch.float32:
         raise ValueError(f"{SLUG}: dtype float32 is not supported on CUDA; expected bfloat16 or float16")
-    if q.is_cuda and (dim % 8 or not 8 <= dim <= 256):
-        raise ValueError(f"{SLUG}: head_dim is {dim}, expected a multiple of 8 from 8 to 256 on CUDA")
-    if dim < 1:
-        raise ValueError(f"{SLUG}: head_dim is 0")
+    for one in (dim, v.shape[-1]):
+        if q.is_cuda and (one % 8 or not 8 <= one <= 256):
+            raise ValueError(f"{SLUG}: head_dim is {one}, expected a multiple of 8 from 8 to 256 on CUDA")
+        if one < 1:
+            raise ValueError(f"{SLUG}: head_dim is 0")
     if sink is not None:
         statistics = sums_of(q.dtype)
         if sink.dtype != statistics:
@@ -85,7 +86,7 @@ def forward_fake(
 ) -> tuple[Tensor, Tensor]:
     _check(q, k, v, sink, cu_q, cu_k, softcap)
     rows = (q.shape[0], q.shape[2], q.shape[1]) if cu_q is None else (q.shape[1], q.shape[0])
-    return q.new_empty(q.shape), q.new_empty(rows, dtype=sums_of(q.dtype))
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(rows, dtype=sums_of(q.dtype))
 
 
 def backward_fake(

@@ -65,10 +65,11 @@ def flash_attention(
     """Return softmax(mask(q k^T * scale)) v, and with return_lse also the softmax's log-sum-exp.
 
     q is (batch, rows, heads, head_dim); k and v are (batch, keys, kv_heads, head_dim), heads a multiple of
-    kv_heads (query head h reads key head h // (heads / kv_heads)). Any strides with a dense last dimension
-    are read in place, so a tensor kept as (batch, heads, rows, head_dim) is passed as x.transpose(1, 2).
-    bfloat16 and float16 on CUDA with head_dim a multiple of 8 up to 256; float32, float64, bfloat16 and
-    float16 on the CPU with any head_dim. Sums are kept in float32 (float64 for float64).
+    kv_heads (query head h reads key head h // (heads / kv_heads)). v may have a head_dim of its own, which
+    is then out's. Any strides with a dense last dimension are read in place, so a tensor kept as (batch,
+    heads, rows, head_dim) is passed as x.transpose(1, 2).
+    bfloat16 and float16 on CUDA with head dims that are multiples of 8 up to 256; float32, float64, bfloat16
+    and float16 on the CPU with any head_dim. Sums are kept in float32 (float64 for float64).
 
     causal:   query i sees keys up to i + keys - rows, so the last query sees the last key.
     scale:    factor of the scores; 1 / sqrt(head_dim) by default.
@@ -80,9 +81,9 @@ def flash_attention(
               head_dim), and sequence b owns rows [cu[b], cu[b + 1]). On the GPU the host never reads the
               offsets. Rows behind the last offset give 0.
 
-    Returns out, contiguous and of q's shape; with return_lse also lse, (batch, heads, rows) or (heads,
-    rows), float32 (or float64), differentiable too. A row that sees nothing gives out 0, lse -inf (or the
-    sink) and gradients 0.
+    Returns out, contiguous and of q's shape but for head_dim, which is v's; with return_lse also lse, (batch,
+    heads, rows) or (heads, rows), float32 (or float64), differentiable too. A row that sees nothing gives out
+    0, lse -inf (or the sink) and gradients 0.
 
     deterministic, or torch.use_deterministic_algorithms: the gradients have the same bits in every run.
     Differentiable to any order, in both modes, and under torch.func: what goes beyond first gradients is
@@ -308,20 +309,20 @@ def _sdpa(
         return "no kernels for the device"
     if not query.device == key.device == value.device or not query.dtype == key.dtype == value.dtype:
         return "several devices or dtypes"
-    if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape != value.shape:
+    if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape[:-1] != value.shape[:-1]:
         return "batches that are broadcast, or keys and values of different shapes"
     if query.shape[-1] != key.shape[-1]:
         return "queries and keys of different head_dims"
     if is_causal and query.shape[2] != key.shape[2]:
         return "causal with unequal lengths, which torch aligns at the first key"
-    if query.shape[-1] == 0 or not query.is_floating_point():
+    if query.shape[-1] == 0 or value.shape[-1] == 0 or not query.is_floating_point():
         return "head_dim 0, or numbers that are no floating point"
     if query.shape[1] != key.shape[1] and not (enable_gqa and query.shape[1] % key.shape[1] == 0):
         return "heads that do not match"
     if query.is_cuda and not torch.is_autocast_enabled("cuda"):
         if query.dtype not in (torch.bfloat16, torch.float16):
             return "a dtype other than bfloat16 and float16 on CUDA"
-        if query.shape[-1] % 8 or query.shape[-1] > 256:
+        if any(x.shape[-1] % 8 or x.shape[-1] > 256 for x in (query, value)):
             return "a head_dim on CUDA that is not a multiple of 8 up to 256"
     if attn_mask is None:
         return attention_flash(query, key, value, causal=is_causal, scale=scale)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No schedule of the Hopper forward's warps stops: its barriers, simulated, for all its tiles."""
+"""No schedule of the Hopper kernels' warps stops: their barriers, simulated, for all tiles of the forward."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import re
 from pathlib import Path
 
 import pytest
-from attention_barriers import Config, Stopped, Unit, causal_tile
+from attention_barriers import Config, Stopped, Unit, WideBackward, causal_tile
 
 SM90 = Path(__file__).resolve().parents[2] / "csrc" / "ops" / "attention" / "sm90"
 LENGTHS = (5, 64, 130, 400, 512, 700, 1024)
 
-# The kernels of fwd_d*.cu: (head_dim, rows, keys, taking turns, units, stages) -> buffers for Q.
-KERNELS = {
-    (64, 192, 128, False, 1, 2): 3,
-    (64, 128, 64, False, 2, 4): 3,
-    (128, 128, 128, True, 1, 2): 3,
-    (256, 128, 64, False, 1, 2): 1,
+# The kernels of fwd_d*.cu: (head_dim, rows, keys, taking turns, units, stages, v's head_dim) -> buffers for Q
+Kernel = tuple[int, int, int, bool, int, int, int]
+KERNELS: dict[Kernel, int] = {
+    (64, 192, 128, False, 1, 2, 64): 3,
+    (64, 128, 64, False, 2, 4, 64): 3,
+    (80, 192, 112, False, 1, 2, 80): 2,
+    (96, 192, 96, False, 1, 2, 96): 2,
+    (96, 128, 128, True, 1, 2, 96): 3,
+    (128, 128, 128, True, 1, 2, 128): 3,
+    (192, 128, 64, True, 1, 2, 192): 2,
+    (192, 128, 80, False, 1, 2, 192): 2,
+    (192, 128, 128, False, 1, 2, 128): 1,
+    (256, 128, 64, False, 1, 2, 256): 1,
 }
 
 
@@ -30,12 +37,17 @@ def run(config: Config, seed: int) -> None:
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["dealt", "counted"])
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"d{kernel[0]}-{kernel[1]}x{kernel[2]}")
-def test_no_schedule_stops(kernel: tuple[int, int, int, bool, int, int], counts: bool) -> None:
-    _, rows, keys, turns, _, stages = kernel
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: f"d{k[0]}-d{k[6]}-{k[1]}x{k[2]}")
+def test_no_schedule_stops(kernel: Kernel, counts: bool) -> None:
+    _, rows, keys, turns, _, stages, _ = kernel
     config = Config(rows, keys, stages=stages, stages_q=KERNELS[kernel], turns=turns, counts=counts)
     for seed in range(40):
         run(config, seed)
+
+
+def test_no_schedule_of_the_wide_backward_stops() -> None:
+    for seed in range(100):
+        WideBackward(2, steps=seed % 12, seed=seed).run()
 
 
 def test_one_arrival_for_a_warpgroup_stops() -> None:
@@ -49,11 +61,23 @@ def test_one_arrival_for_a_warpgroup_stops() -> None:
     assert stopped > 10
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: f"d{k[0]}-d{k[6]}-{k[1]}x{k[2]}")
+def test_the_buffers_for_q_are_what_fits(kernel: Kernel) -> None:
+    """As FwdConfig (fwd_config.cuh) computes them: at most three, in what the rings of K and V leave."""
+    dim, rows, keys, _, units, stages, dim_v = kernel
+    columns, columns_v = (-(-d // 64) * 64 for d in (dim, dim_v))
+    left = 227 // units * 1024 - stages * keys * (columns + columns_v) * 2 - 1024
+    assert KERNELS[kernel] == min(3, left // (rows * columns * 2))
+
+
 def test_these_are_the_kernels() -> None:
     found = set()
     for path in SM90.glob("fwd_d*.cu"):
         for text in re.findall(r"plan_fwd_element<([^>]*)>", path.read_text()):
             values = [value.strip() for value in text.split(",")]
-            dim, rows, keys, turns, units, stages = [*values, "1", "2"][:6] if len(values) == 4 else values
-            found.add((int(dim), int(rows), int(keys), turns == "true", int(units), int(stages)))
+            dim, rows, keys, turns, units, stages, dim_v = [
+                *values,
+                *("1", "2", values[0])[len(values) - 4 :],
+            ]
+            found.add((int(dim), int(rows), int(keys), turns == "true", int(units), int(stages), int(dim_v)))
     assert found == set(KERNELS)

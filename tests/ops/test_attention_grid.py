@@ -7,6 +7,7 @@ same tests hold for the portable path.
 
 from __future__ import annotations
 
+import itertools
 import math
 from itertools import product
 from typing import Any
@@ -25,6 +26,11 @@ LENGTHS = [
     (4096, 4096), (4224, 4224),
 ]  # fmt: skip
 DIMS = (64, 128, 256, 40, 72, 80, 96, 112, 192)
+PAIRS = (
+    (192, 192), (192, 128), (184, 184), (160, 160), (136, 136), (160, 104), (136, 8), (96, 96), (88, 80),
+    (80, 80), (64, 48), (128, 64), (256, 128), (64, 128), (128, 192), (72, 256),
+)  # fmt: skip
+"""Head dims of q and k, and of v."""
 HEADS = ((2, 2), (4, 1), (8, 2), (7, 7), (3, 1))
 MASKS: tuple[dict[str, Any], ...] = (
     {},
@@ -53,14 +59,24 @@ def everything(call: Any, inputs: list[torch.Tensor], **options: Any) -> list[to
     return [out.detach(), finite(lse.detach()), *torch.autograd.grad(loss, leaves)]
 
 
-def check(device: str, number: int, rows: int, keys: int, dim: int) -> None:
+def among_nans(x: torch.Tensor) -> torch.Tensor:
+    """The same values in a larger tensor, with NaN behind each row and behind the last one."""
+    batch, rows, heads, dim = x.shape
+    large = x.new_full((batch, rows + 3, heads, dim + 8), math.nan)
+    large[:, :rows, :, :dim] = x
+    return large[:, :rows, :, :dim]
+
+
+def check(device: str, number: int, rows: int, keys: int, dim: int, dim_v: int | None = None) -> None:
     heads, kv_heads = HEADS[number % len(HEADS)]
     options = MASKS[number % len(MASKS)]
     dtype = torch.float32 if device == "cpu" else DTYPES[number % 2]
     generator = torch.Generator().manual_seed(number)
     batch = 1 if rows * keys > 8_000_000 else 2  # the scores in float64 would take 10 GB
-    shapes = [(batch, rows, heads, dim), *[(batch, keys, kv_heads, dim)] * 2]
+    shapes = [(batch, rows, heads, dim), (batch, keys, kv_heads, dim), (batch, keys, kv_heads, dim_v or dim)]
     inputs = [torch.randn(s, generator=generator).to(device, dtype) for s in shapes]
+    if dim_v is not None:
+        inputs = [among_nans(x) for x in inputs]
     ours = everything(flash_attention, inputs, deterministic=number % 3 == 0, **options)
     same = everything(reference, inputs, **options)
     exact = everything(reference, [x.double() for x in inputs], **options)
@@ -77,6 +93,71 @@ def check(device: str, number: int, rows: int, keys: int, dim: int) -> None:
 def test_lengths_on_the_gpu(number: int, lengths: tuple[int, int]) -> None:
     for i in range(3):
         check("cuda", number + 7 * i, *lengths, DIMS[(number + 3 * i) % len(DIMS)])
+
+
+AROUND = (1, 5, 63, 64, 65, 79, 81, 95, 97, 111, 113, 127, 128, 129, 191, 193, 224, 257, 300, 513)
+LONG = ((1153, 1409), (2049, 1025), (1027, 1250), (1400, 1400))  # kernels for more than 1024 rows or keys
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dim", "dim_v"), PAIRS)
+def test_head_dims_on_the_gpu(dim: int, dim_v: int) -> None:
+    """Each with lengths around the edges of its tiles, and every mask."""
+    pairs = [
+        (AROUND[i % len(AROUND)], AROUND[(7 * i + dim // 8) % len(AROUND)]) for i in range(2 * len(AROUND))
+    ]
+    for number, (rows, keys) in enumerate([*pairs, *LONG, *LONG]):
+        check("cuda", number, rows, keys, dim, dim_v)
+
+
+@pytest.mark.parametrize(("dim", "dim_v"), [*PAIRS, (33, 5), (5, 33), (32, 64), (1, 1)])
+@pytest.mark.parametrize("mask", range(len(MASKS)))
+def test_head_dims_on_the_cpu(dim: int, dim_v: int, mask: int) -> None:
+    check("cpu", mask, 70, 131, dim, dim_v)
+
+
+@pytest.mark.parametrize(("dim", "dim_v"), [(192, 192), (192, 128), (160, 160), (96, 96), (80, 80), (48, 64)])
+@pytest.mark.parametrize(
+    ("device", "lengths"),
+    [
+        pytest.param("cpu", (5, 0, 130, 257, 1, 96, 224), id="cpu"),
+        pytest.param("cuda", (5, 0, 130, 257, 1, 96, 224), id="cuda-short", marks=pytest.mark.gpu),
+        pytest.param("cuda", (2100, 1301, 900), id="cuda-long", marks=pytest.mark.gpu),
+    ],
+)
+def test_packed_values_of_their_own_head_dim(
+    device: str, lengths: tuple[int, ...], dim: int, dim_v: int
+) -> None:
+    """Sequences in one call equal calls of their own; NaN behind the last one changes nothing."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    ends = [0, *itertools.accumulate(lengths)]
+    cu = torch.tensor(ends, dtype=torch.int32, device=device)
+    generator = torch.Generator().manual_seed(4)
+    shapes = [(4, dim), (2, dim), (2, dim_v), (4, dim_v)]
+    q, k, v, dout = (
+        torch.cat([torch.randn(ends[-1], *s, generator=generator), torch.full((9, *s), math.nan)])
+        for s in shapes
+    )
+    leaves = [x.to(device, dtype).requires_grad_() for x in (q, k, v)]
+    dout = dout.to(device, dtype)
+    options = {"causal": True, "return_lse": True, "deterministic": True}
+    out, lse = flash_attention(*leaves, cu_seqlens_q=cu, cu_seqlens_k=cu, **options)
+    packed = [out, *torch.autograd.grad(out, leaves, dout)]
+    assert out.shape == (ends[-1] + 9, 4, dim_v) and bool((lse[:, ends[-1] :] == -math.inf).all())
+    assert not any(x[ends[-1] :].any() for x in packed)
+    packed.append(lse.T)
+    for begin, end in itertools.pairwise(ends):
+        if begin == end:
+            continue
+        parts = [x[None, begin:end].detach().requires_grad_() for x in leaves]
+        one, one_lse = flash_attention(*parts, **options)
+        alone = [
+            one[0],
+            *(g[0] for g in torch.autograd.grad(one, parts, dout[None, begin:end])),
+            one_lse[0].T,
+        ]
+        for a, b in zip(packed, alone, strict=True):
+            torch.testing.assert_close(a[begin:end], b, rtol=2e-2, atol=2e-2)
 
 
 SHORT = [(i, lengths) for i, lengths in enumerate(LENGTHS) if math.prod(lengths) <= 20_000]

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from profiling_lab.ops import OPS
 from profiling_lab.ops import _registration as registration
-from profiling_lab.ops.attention import flash_attention, reference
+from profiling_lab.ops.attention import flash_attention, flash_attention_for_sdpa, reference
 from profiling_lab.ops.case import OpCase
 from profiling_lab.ops.ladder_attention import ladder_attention
 from profiling_lab.ops.layer_norm_gelu import layer_norm_gelu
@@ -119,6 +121,8 @@ def bad_calls() -> list[Any]:
         "heads": (q, x(2, 6, 3, 8), x(2, 6, 3, 8), {}),
         "no heads of k": (q, x(2, 6, 0, 8), x(2, 6, 0, 8), {}),
         "head_dim 0": (q[..., :0], k[..., :0], k[..., :0], {}),
+        "head_dim 0 of v": (q, k, k[..., :0], {}),
+        "keys and values": (q, k, k[:, :5], {}),
         "dtype": (q.long(), k.long(), k.long(), {}),
         "dtypes": (q, k.double(), k, {}),
         "sink": (q, k, k, {"sink": x(3)}),
@@ -248,3 +252,52 @@ def test_tensors_that_are_missing_or_elsewhere(case: OpCase) -> None:
         call(inputs[0], inputs[1].to("meta"), *inputs[2:])
     with pytest.raises(ValueError, match=f"^{case.name}: {names[case.slug]} is on cpu but . is on meta$"):
         call(inputs[0].to("meta"), *inputs[1:])
+
+
+def narrow_values(generator: torch.Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    q, k, v = drawn(generator, dtype)
+    return q, k, v[..., :8]
+
+
+def test_values_of_their_own_head_dim_are_values_with_zeros_behind(
+    generator: torch.Generator, gradients: Any
+) -> None:
+    q, k, v = narrow_values(generator)
+    padded = torch.cat([v, torch.zeros_like(v)], -1)
+    dout = torch.randn(2, 80, 4, 8, generator=generator, dtype=torch.float64)
+    ours = gradients(lambda *x: flash_attention(*x, causal=True), (q, k, v), dout)
+    same = gradients(lambda *x: flash_attention(*x, causal=True)[..., :8], (q, k, padded), dout)
+    assert ours[0].shape == dout.shape and ours[0].is_contiguous()
+    for a, b in zip(ours, same, strict=True):
+        torch.testing.assert_close(a, b[..., : a.shape[-1]])
+
+
+def test_values_of_their_own_head_dim_under_torchs_transforms(generator: torch.Generator) -> None:
+    q, k, v = narrow_values(generator)
+    op, options = torch.ops.profiling_lab.attention_fwd.default, (None, None, None, 0.25, -1, 0, 0.0, False)
+    torch.library.opcheck(op, (*(x.requires_grad_() for x in (q, k, v)), *options))
+
+    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flash_attention(q[None], k[None], v[None], causal=True).square().sum()
+
+    alone = [torch.func.grad(loss, (0, 1, 2))(*(x[i] for x in (q, k, v))) for i in range(2)]
+    together = torch.func.vmap(torch.func.grad(loss, (0, 1, 2)))(q, k, v)
+    for a, b in zip(together, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(a, torch.stack(b))
+    few = [x[:1, :5].detach().requires_grad_() for x in (q, k, v)]
+    assert torch.autograd.gradgradcheck(lambda *x: flash_attention(*x, causal=True), few)
+    compiled = torch.compile(flash_attention, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v), flash_attention(q, k, v))
+
+
+def test_values_of_their_own_head_dim_for_sdpa_and_its_flops(generator: torch.Generator) -> None:
+    q, k, v = (x.transpose(1, 2) for x in narrow_values(generator))
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    with flash_attention_for_sdpa(), FlopCounterMode(display=False) as ours:
+        out = F.scaled_dot_product_attention(q, k, v)
+    with FlopCounterMode(display=False) as theirs:
+        same = F.scaled_dot_product_attention(q, k, v)
+    assert ours.get_total_flops() == 2 * 2 * 4 * 80 * 80 * (16 + 8) and out.shape == same.shape
+    assert [str(op) for op in ours.get_flop_counts()["Global"]] == ["profiling_lab.attention_fwd"]
+    assert theirs.get_total_flops() in (0, ours.get_total_flops())
+    torch.testing.assert_close(out, same)

@@ -14,8 +14,9 @@ PROGRAM = """
 import sys, torch
 from profiling_lab.ops import flash_attention
 
-def run(dim, heads, kv_heads, rows, keys, deterministic, lengths=None, **options):
-    shapes = [(rows, heads, dim), (keys, kv_heads, dim), (keys, kv_heads, dim), (rows, heads, dim)]
+def run(dim, heads, kv_heads, rows, keys, deterministic, lengths=None, dim_v=None, **options):
+    dim_v = dim_v or dim
+    shapes = [(rows, heads, dim), (keys, kv_heads, dim), (keys, kv_heads, dim_v), (rows, heads, dim_v)]
     q, k, v, dout = (torch.randn(s if lengths else (1, *s), device="cuda").bfloat16() for s in shapes)
     if lengths:
         options |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), torch.tensor(lengths).int().cuda())
@@ -24,12 +25,13 @@ def run(dim, heads, kv_heads, rows, keys, deterministic, lengths=None, **options
     torch.autograd.backward([out, lse], [dout, torch.ones_like(lse)])
 
 few = sys.argv[1] == "few"
-for dim in (64,) if few else (64, 128, 256):
+for dim in (64,) if few else (64, 96, 128, 192, 256):
     for deterministic in (False, True):
         run(dim, 2, 2, 270, 270, deterministic, causal=True)
         if few:
             continue
         run(dim, 4, 1, 129, 200, deterministic)
+        run(dim, 2, 1, 1100, 1100, deterministic, dim_v=dim - 64 or 8, causal=True)
         run(dim - 8, 2, 2, 200, 200, deterministic, window=(60, 10), sink=torch.zeros(2, device="cuda"))
         run(dim, 2, 2, 330, 330, deterministic, lengths=[0, 70, 70, 300], causal=True)
     run(dim, 2, 2, 100, 100, False, softcap=5.0)

@@ -128,6 +128,8 @@ struct Wgmma;
 #define PLAB_TEXT_N96 \
   PLAB_TEXT_0 ", " PLAB_TEXT_1 ", " PLAB_TEXT_2 ", " PLAB_TEXT_3 ", " PLAB_TEXT_4 ", " PLAB_TEXT_5
 #define PLAB_OUT_N96 PLAB_OUT(0), PLAB_OUT(1), PLAB_OUT(2), PLAB_OUT(3), PLAB_OUT(4), PLAB_OUT(5)
+#define PLAB_TEXT_N112 PLAB_TEXT_N96 ", " PLAB_TEXT_6
+#define PLAB_OUT_N112 PLAB_OUT_N96, PLAB_OUT(6)
 #define PLAB_TEXT_N128                                                                             \
   PLAB_TEXT_0 ", " PLAB_TEXT_1 ", " PLAB_TEXT_2 ", " PLAB_TEXT_3 ", " PLAB_TEXT_4 ", " PLAB_TEXT_5 \
               ", " PLAB_TEXT_6 ", " PLAB_TEXT_7
@@ -185,6 +187,8 @@ PLAB_WGMMA(80, __nv_bfloat16, "bf16", "%40", "%41", "%42", "%43", "%44", "%45", 
 PLAB_WGMMA(80, __half, "f16", "%40", "%41", "%42", "%43", "%44", "%45", "%46")
 PLAB_WGMMA(96, __nv_bfloat16, "bf16", "%48", "%49", "%50", "%51", "%52", "%53", "%54")
 PLAB_WGMMA(96, __half, "f16", "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+PLAB_WGMMA(112, __nv_bfloat16, "bf16", "%56", "%57", "%58", "%59", "%60", "%61", "%62")
+PLAB_WGMMA(112, __half, "f16", "%56", "%57", "%58", "%59", "%60", "%61", "%62")
 PLAB_WGMMA(128, __nv_bfloat16, "bf16", "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 PLAB_WGMMA(128, __half, "f16", "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 PLAB_WGMMA(176, __nv_bfloat16, "bf16", "%88", "%89", "%90", "%91", "%92", "%93", "%94")

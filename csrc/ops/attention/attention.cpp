@@ -32,6 +32,10 @@ struct Checked {
   Dtype statistics;  // of LSE and of the sink
 };
 
+bool alike_but_last(const Tensor& a, const Tensor& b) {
+  return std::ranges::equal(a.sizes().first(a.sizes().size() - 1), b.sizes().first(b.sizes().size() - 1));
+}
+
 // The checks of both directions. q, k, v are (batch, rows, heads, head_dim), or (rows, heads, head_dim) with
 // cu_seqlens.
 Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& sink,
@@ -47,10 +51,10 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
     PLAB_CHECK(one.tensor.dim() == dims, kOp, ": ", one.name, " has shape ",
                torch_abi::text(one.tensor.sizes()), ", expected ",
                c.varlen ? "(rows, heads, head_dim) with cu_seqlens" : "(batch, rows, heads, head_dim)");
-  PLAB_CHECK(std::ranges::equal(k.sizes(), v.sizes()), kOp, ": v has shape ", torch_abi::text(v.sizes()),
-             " but k has shape ", torch_abi::text(k.sizes()));
+  PLAB_CHECK(alike_but_last(k, v), kOp, ": v has shape ", torch_abi::text(v.sizes()), " but k has shape ",
+             torch_abi::text(k.sizes()));
   Problem& p = c.problem;
-  const int64_t heads = q.size(-2), kv_heads = k.size(-2), dim = q.size(-1);
+  const int64_t heads = q.size(-2), kv_heads = k.size(-2), dim = q.size(-1), dim_v = v.size(-1);
   PLAB_CHECK(k.size(-1) == dim, kOp, ": k has head_dim ", k.size(-1), " but q has ", dim);
   PLAB_CHECK(c.varlen || k.size(0) == q.size(0), kOp, ": k has batch ", k.size(0), " but q has ", q.size(0));
   PLAB_CHECK(kv_heads > 0 ? heads % kv_heads == 0 : heads == 0, kOp, ": q has ", heads,
@@ -60,10 +64,11 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
   if (c.cuda) {
     PLAB_CHECK(p.element != ElementType::kFloat32, kOp,
                ": dtype float32 is not supported on CUDA; expected bfloat16 or float16");
-    PLAB_CHECK(dim % 8 == 0 && dim >= 8 && dim <= 256, kOp, ": head_dim is ", dim,
-               ", expected a multiple of 8 from 8 to 256 on CUDA");
+    for (const int64_t one : {dim, dim_v})
+      PLAB_CHECK(one % 8 == 0 && one >= 8 && one <= 256, kOp, ": head_dim is ", one,
+                 ", expected a multiple of 8 from 8 to 256 on CUDA");
   } else {
-    PLAB_CHECK(dim >= 1, kOp, ": head_dim is 0");
+    PLAB_CHECK(dim >= 1 && dim_v >= 1, kOp, ": head_dim is 0");
   }
   c.statistics = p.element == ElementType::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
   if (sink) {
@@ -78,7 +83,7 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
   }
   const int64_t batch = c.varlen ? cu_q->numel() - 1 : q.size(0);
   for (const auto& [what, size] :
-       {std::pair{"batches", batch}, {"heads", heads}, {"elements in head_dim", dim}})
+       {std::pair{"batches", batch}, {"heads", heads}, {"elements in head_dim", std::max(dim, dim_v)}})
     PLAB_CHECK(size < int64_t{1} << 31, kOp, ": ", size, " ", what, ", expected fewer than 2^31");
   p.batch = static_cast<int>(batch);
   if (c.varlen) {
@@ -114,6 +119,7 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
   p.heads = static_cast<int>(heads);
   p.kv_heads = static_cast<int>(kv_heads);
   p.head_dim = static_cast<int>(dim);
+  p.head_dim_v = static_cast<int>(dim_v);
   p.q_len = q.size(c.varlen ? 0 : 1);
   p.k_len = k.size(c.varlen ? 0 : 1);
   constexpr int64_t kMostRows = int64_t{1} << 30;
@@ -159,7 +165,9 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
                                    const OptionalTensor& cu_k, double scale, int64_t left, int64_t right,
                                    double softcap, bool) {
   const Checked c = check(q, k, v, sink, cu_q, cu_k, scale, left, right, softcap);
-  Tensor out = torch_abi::empty_like(q);
+  Tensor out = c.varlen
+                   ? empty(std::array{q.size(0), q.size(1), v.size(2)}, q.dtype(), q.device())
+                   : empty(std::array{q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype(), q.device());
   Tensor lse = c.varlen ? empty(std::array{q.size(1), q.size(0)}, c.statistics, q.device())
                         : empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
   if (out.numel() == 0) return {std::move(out), std::move(lse)};
@@ -197,8 +205,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& dout, const Op
   const Checked c = check(q, k, v, sink, cu_q, cu_k, scale, left, right, softcap);
   torch_abi::check_alike(kOp, {{"q", q}, {"dout", dout}, {"out", out}});
   for (const Named& one : {Named{"dout", dout}, {"out", out}})
-    PLAB_CHECK(std::ranges::equal(one.tensor.sizes(), q.sizes()), kOp, ": ", one.name, " has shape ",
-               torch_abi::text(one.tensor.sizes()), " but q has shape ", torch_abi::text(q.sizes()));
+    PLAB_CHECK(one.tensor.dim() == q.dim() && alike_but_last(one.tensor, q) &&
+                   one.tensor.size(-1) == c.problem.head_dim_v,
+               kOp, ": ", one.name, " has shape ", torch_abi::text(one.tensor.sizes()), " but q has shape ",
+               torch_abi::text(q.sizes()), " and v ", torch_abi::text(v.sizes()));
   const auto check_statistics = [&](const char* name, const Tensor& tensor) {
     PLAB_CHECK(tensor.dtype() == c.statistics && tensor.device() == q.device() &&
                    tensor.numel() == (c.varlen ? 1 : c.problem.batch) * c.problem.heads * c.problem.q_len,

@@ -28,14 +28,17 @@ struct View {
 
 struct Problem {
   ElementType element;
-  int batch, heads, kv_heads;  // heads % kv_heads == 0; query head h reads key head h / (heads / kv_heads)
-  int head_dim;
+  int batch, heads, kv_heads;   // heads % kv_heads == 0; query head h reads key head h / (heads / kv_heads)
+  int head_dim, head_dim_v;     // of q and k; of v and out
   int64_t q_len, k_len;         // rows per sequence; with cu_seqlens: rows of all sequences together
   const int32_t* cu_seqlens_q;  // null, or batch + 1 row offsets: sequence b owns rows [cu[b], cu[b + 1])
   const int32_t* cu_seqlens_k;  // null if and only if cu_seqlens_q is null
   int64_t window_left, window_right;  // negative: unbounded
   double scale, softcap;              // softcap 0: off
   const void* sink;                   // null, or one logit per head, of LSE's type
+
+  // The columns that a kernel for both must have.
+  constexpr int widest() const { return head_dim > head_dim_v ? head_dim : head_dim_v; }
 };
 
 // Statistics of a query row: (batch, heads, q_len), or (heads, rows) with cu_seqlens. Rows are contiguous.
@@ -78,7 +81,7 @@ struct BwdParams {
 using FwdPlan = Plan<FwdParams>;
 using BwdPlan = Plan<BwdParams>;
 
-// CUDA, on the current device: kBFloat16 and kFloat16; head_dim % 8 == 0 and <= 256; every base pointer
+// CUDA, on the current device: kBFloat16 and kFloat16; head dims % 8 == 0 and <= 256; every base pointer
 // 16-byte aligned and every stride a multiple of 8 elements; fewer than 2^30 rows in a sequence. Empty axes:
 // no query rows, nothing to launch; no key rows, O is 0. Compute capability 8.0 or newer. Planning uses
 // everything except the workspace pointers.

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = index % problem.q_len, group = index / problem.q_len;
   const int head = int(group % problem.heads), batch = int(group / problem.heads);
   float sum = 0.f;
-  if (lane * 8 < problem.head_dim) {
+  if (lane * 8 < problem.head_dim_v) {
     const auto load = [&](const View& view) {
       return cuda::Vec<Element>{
           *reinterpret_cast<const uint4*>(row_pointer<const Element>(view, batch, row, head) + lane * 8)};
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) fwd_prepare_kernel(const __grid_cons
   const Problem& problem = p.problem;
   const int heads = problem.heads;
   const int64_t first = problem.cu_seqlens_q[problem.batch], count = (problem.q_len - first) * heads;
-  clear_tail(p.out, first, problem.q_len, heads, problem.head_dim);
+  clear_tail(p.out, first, problem.q_len, heads, problem.head_dim_v);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads)
     static_cast<float*>(p.lse)[i % heads * p.rows.head + first + i / heads] = -INFINITY;
@@ -108,8 +108,8 @@ KernelLaunch<BwdParams> row_statistics(const Problem& p) {
     return KernelLaunch<BwdParams>{launch, (statistics_rows(p) * lanes + kThreads - 1) / kThreads, kThreads,
                                    0};
   };
-  if (p.head_dim <= 64) return with_lanes(launch_row_statistics<Element, 8>, 8);
-  if (p.head_dim <= 128) return with_lanes(launch_row_statistics<Element, 16>, 16);
+  if (p.head_dim_v <= 64) return with_lanes(launch_row_statistics<Element, 8>, 8);
+  if (p.head_dim_v <= 128) return with_lanes(launch_row_statistics<Element, 16>, 16);
   return with_lanes(launch_row_statistics<Element, 32>, 32);
 }
 
@@ -121,12 +121,12 @@ void launch_fwd_tail(const KernelLaunch<FwdParams>& how, const FwdParams& params
   launch_kernel(fwd_prepare_kernel, how, stream, params);
 }
 
-template <View BwdParams::*kGradient, bool kQueries>
+template <View BwdParams::*kGradient, bool kQueries, int Problem::*kColumns>
 void launch_bwd_tail(const KernelLaunch<BwdParams>& how, const BwdParams& params, cudaStream_t stream) {
   const Problem& p = params.problem;
   const int32_t* const end = (kQueries ? p.cu_seqlens_q : p.cu_seqlens_k) + p.batch;
   launch_kernel(clear_tail_kernel, how, stream, params.*kGradient, end, kQueries ? p.q_len : p.k_len,
-                kQueries ? p.heads : p.kv_heads, p.head_dim);
+                kQueries ? p.heads : p.kv_heads, p.*kColumns);
 }
 
 }  // namespace
@@ -152,9 +152,9 @@ FwdPlan plan_tails(const FwdParams& params) {
 BwdPlan plan_tails(const BwdParams& params) {
   BwdPlan plan;
   if (params.problem.cu_seqlens_q == nullptr) return plan;
-  plan.add({launch_bwd_tail<&BwdParams::dq, true>, kTailBlocks, kThreads, 0});
-  plan.add({launch_bwd_tail<&BwdParams::dk, false>, kTailBlocks, kThreads, 0});
-  plan.add({launch_bwd_tail<&BwdParams::dv, false>, kTailBlocks, kThreads, 0});
+  plan.add({launch_bwd_tail<&BwdParams::dq, true, &Problem::head_dim>, kTailBlocks, kThreads, 0});
+  plan.add({launch_bwd_tail<&BwdParams::dk, false, &Problem::head_dim>, kTailBlocks, kThreads, 0});
+  plan.add({launch_bwd_tail<&BwdParams::dv, false, &Problem::head_dim_v>, kTailBlocks, kThreads, 0});
   return plan;
 }
 

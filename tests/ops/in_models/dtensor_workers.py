@@ -35,7 +35,7 @@ def run(inputs: list[Any], options: dict[str, Any]) -> tuple[Any, ...]:
 
 def prove(what: str, mesh: Any, rank: int, place: Any, kv_heads: int, sink: bool, expected: Any) -> None:
     torch.manual_seed(0)
-    whole: list[Tensor | None] = [draw(4, 6, 4, 8), draw(4, 6, kv_heads, 8), draw(4, 6, kv_heads, 8)]
+    whole: list[Tensor | None] = [draw(4, 6, 4, 8), draw(4, 6, kv_heads, 8), draw(4, 6, kv_heads, 5)]
     whole.append(draw(4) if sink else None)
     options = {"causal": True, "window": (3, 0), "softcap": 4.0}
     for_sink = Shard(0) if place == Shard(2) else Replicate()
@@ -55,7 +55,7 @@ def prove(what: str, mesh: Any, rank: int, place: Any, kv_heads: int, sink: bool
 def prove_packed(mesh: Any, rank: int) -> None:
     torch.manual_seed(0)
     offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
-    q, k, v = draw(9, 4, 8), draw(9, 2, 8), draw(9, 2, 8)
+    q, k, v = draw(9, 4, 8), draw(9, 2, 8), draw(9, 2, 5)
     truth = run([q, k, v, None], {"causal": True, "cu_seqlens_q": offsets, "cu_seqlens_k": offsets})
     everywhere = distribute_tensor(offsets, mesh, [Replicate()])
     options = {"causal": True, "cu_seqlens_q": everywhere, "cu_seqlens_k": everywhere}

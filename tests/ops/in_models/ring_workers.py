@@ -16,7 +16,7 @@ from torch import Tensor
 from profiling_lab.ops import ring_attention
 from profiling_lab.ops._attention_in_torch import reference
 
-ROWS, DIM = 12, 8
+ROWS, DIM, DIM_V = 12, 8, 6
 
 
 def loss_of(out: Tensor, lse: Tensor, weights: list[Tensor]) -> Tensor:
@@ -30,8 +30,8 @@ def prove(what: str, group: Any, kv_heads: int, dtype: torch.dtype, **options: A
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    whole = [draw(2, ROWS, heads, DIM) for heads in (4, kv_heads, kv_heads)]
-    weights = [draw(2, ROWS, 4, DIM), draw(2, 4, ROWS)]
+    whole = [draw(2, ROWS, heads, dim) for heads, dim in ((4, DIM), (kv_heads, DIM), (kv_heads, DIM_V))]
+    weights = [draw(2, ROWS, 4, DIM_V), draw(2, 4, ROWS)]
     mine = [t.chunk(size, 1)[rank].to(dtype).requires_grad_() for t in whole]
     out, lse = ring_attention(*mine, group, return_lse=True, **options)
     loss_of(out, lse, [weights[0].chunk(size, 1)[rank], weights[1].chunk(size, 2)[rank]]).backward()

@@ -97,8 +97,7 @@ struct Amx {
 
   // Rows of a view, dense, with zeros up to `whole` rows and the padded width.
   PLAB_INLINE static void pack(uint16_t* to, const View& view, const Place& at, int64_t rows, int64_t whole,
-                               int64_t dim) {
-    const int64_t wide = padded(dim);
+                               int64_t dim, int64_t wide) {
     const BFloat16* from = row_at<const BFloat16>(view, at.batch, at.row, at.head);
     for (int64_t i = 0; i < rows; ++i, from += view.row, to += wide) {
       std::memcpy(to, from, dim * sizeof(uint16_t));
@@ -182,9 +181,10 @@ struct Amx {
   class Forward {
    public:
     static int64_t scratch(int64_t dim) { return kBlock * (2 * padded(dim) + kBlock); }
-    PLAB_INLINE Forward(Scratch<float>& scratch, int64_t dim)
-        : dim_(dim),
-          wide_(padded(dim)),
+    PLAB_INLINE Forward(Scratch<float>& scratch, const Problem& p)
+        : dim_(p.head_dim),
+          dim_v_(p.head_dim_v),
+          wide_(padded(p.widest())),
           query_(take_words(scratch, kBlock * wide_ / 2)),
           values_(take_words(scratch, kBlock * wide_ / 2)),
           rows_(take_halves(scratch, kBlock * wide_)),
@@ -192,24 +192,24 @@ struct Amx {
 
     PLAB_INLINE void load_queries(const View& view, const Place& at, int64_t rows, float factor) {
       factor_ = factor;
-      pack(rows_, view, at, rows, kBlock, dim_);
+      pack(rows_, view, at, rows, kBlock, dim_, wide_);
       transposed(query_, rows_, wide_);
     }
     PLAB_INLINE void scores(float* score, const View& view, const Place& at, int64_t keys) {
-      pack(rows_, view, at, keys, kBlock, dim_);
+      pack(rows_, view, at, keys, kBlock, dim_, wide_);
       amx_product<false>(score, kBlock, rows_, wide_, query_, kBlock, kBlock, kBlock, int(wide_));
       scale(score, factor_);
     }
     PLAB_INLINE void add_values(float* out, const float* score, const View& view, const Place& at, int64_t,
                                 int64_t keys) {
-      pack(rows_, view, at, keys, kBlock, dim_);
+      pack(rows_, view, at, keys, kBlock, dim_v_, wide_);
       interleaved(values_, rows_, kBlock, wide_);
       narrow_transposed(p_, score);
       amx_product<true>(out, wide_, p_, kBlock, values_, wide_, kBlock, int(wide_), kBlock);
     }
 
    private:
-    const int64_t dim_, wide_;
+    const int64_t dim_, dim_v_, wide_;
     float factor_ = 1;
     uint32_t* const query_;
     uint32_t* const values_;
@@ -223,9 +223,10 @@ struct Amx {
       const int64_t whole = blocks_of(keys) * kBlock;
       return (4 * kBlock + whole + whole / 2) * padded(dim) + 3 * kBlock * kBlock / 2;
     }
-    PLAB_INLINE Backward(Scratch<float>& scratch, int64_t dim, int64_t keys)
-        : dim_(dim),
-          wide_(padded(dim)),
+    PLAB_INLINE Backward(Scratch<float>& scratch, const Problem& p, int64_t keys)
+        : dim_(p.head_dim),
+          dim_v_(p.head_dim_v),
+          wide_(padded(p.widest())),
           whole_(blocks_of(keys) * kBlock),
           query_(take_words(scratch, kBlock * wide_ / 2)),
           slope_out_(take_words(scratch, kBlock * wide_ / 2)),
@@ -241,17 +242,17 @@ struct Amx {
           ds_transposed_(take_halves(scratch, kBlock * kBlock)) {}
 
     PLAB_INLINE void load_keys(const View& k, const View& v, const Place& at, int64_t keys) {
-      pack(k_, k, at, keys, whole_, dim_);
-      pack(v_, v, at, keys, whole_, dim_);
+      pack(k_, k, at, keys, whole_, dim_, wide_);
+      pack(v_, v, at, keys, whole_, dim_v_, wide_);
       interleaved(k_words_, k_, whole_, wide_);
     }
     PLAB_INLINE void load_queries(const View& q, const View& dout, const Place& at, int64_t rows,
                                   float factor) {
       factor_ = factor;
-      pack(rows_, q, at, rows, kBlock, dim_);
+      pack(rows_, q, at, rows, kBlock, dim_, wide_);
       transposed(query_, rows_, wide_);
       interleaved(q_, rows_, kBlock, wide_);
-      pack(rows_, dout, at, rows, kBlock, dim_);
+      pack(rows_, dout, at, rows, kBlock, dim_v_, wide_);
       transposed(slope_out_, rows_, wide_);
       interleaved(dout_, rows_, kBlock, wide_);
     }
@@ -279,7 +280,7 @@ struct Amx {
     }
 
    private:
-    const int64_t dim_, wide_, whole_;
+    const int64_t dim_, dim_v_, wide_, whole_;
     float factor_ = 1;
     uint32_t* const query_;
     uint32_t* const slope_out_;

@@ -26,11 +26,11 @@ struct Task {
   PLAB_INLINE static void fwd(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
                               Scratch<Acc>& scratch) {
     const Problem& problem = p.problem;
-    const int64_t dim = problem.head_dim, wide = padded(dim), first = block * kBlock;
+    const int64_t wide = padded(problem.widest()), first = block * kBlock;
     const int64_t rows = std::min<int64_t>(kBlock, s.q_len - first),
                   kv_head = head / (problem.heads / problem.kv_heads);
     scratch.used = 0;
-    typename Products::Forward products(scratch, dim);
+    typename Products::Forward products(scratch, problem);
     Acc* const out = scratch.take(kBlock * wide);
     Acc* const score = scratch.take(kBlock * kBlock);
     Acc* const top = scratch.take(kBlock);
@@ -71,14 +71,14 @@ struct Task {
       const Acc inverse = sum[i] == Acc(0) ? Acc(0) : weight / sum[i];
       lse[i] = sum[i] == Acc(0) ? -kInf : top[i] + std::log(sum[i]);
       T* to = row_at<T>(p.out, s.batch, s.q_row + first + i, head);
-      for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<T>(out[i * wide + d] * inverse);
+      for (int64_t d = 0; d < problem.head_dim_v; ++d) to[d] = static_cast<T>(out[i * wide + d] * inverse);
     }
   }
 
   // D of every query of a sequence and head. Sixteen independent sums: a single one is bound by add latency.
   PLAB_INLINE static void statistics(const BwdParams& p, const Sequence& s, int64_t head) {
     constexpr int64_t kSums = 16;
-    const int64_t at = s.batch * p.rows.batch + head * p.rows.head + s.q_row, dim = p.problem.head_dim;
+    const int64_t at = s.batch * p.rows.batch + head * p.rows.head + s.q_row, dim = p.problem.head_dim_v;
     for (int64_t i = 0; i < s.q_len; ++i) {
       const T* out = row_at<const T>(p.out, s.batch, s.q_row + i, head);
       const T* dout = row_at<const T>(p.dout, s.batch, s.q_row + i, head);
@@ -97,7 +97,7 @@ struct Task {
   // dQ of a sequence and head: the sum of the partial results of all key ranges, `share` elements apart.
   PLAB_INLINE static void sum_shares(const BwdParams& p, const Sequence& s, int64_t head, Acc* first,
                                      int64_t share, int64_t shares) {
-    const int64_t dim = p.problem.head_dim, wide = padded(dim);
+    const int64_t dim = p.problem.head_dim, wide = padded(p.problem.widest());
     const Acc scale = Acc(p.problem.scale);
     for (int64_t row = 0; row < s.q_len; ++row, first += wide) {
       for (int64_t run = 1; run < shares; ++run)
@@ -118,10 +118,11 @@ struct Task {
   PLAB_INLINE static void bwd(const BwdParams& p, const Sequence& s, int64_t kv_head, int64_t key_begin,
                               int64_t key_end, Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
     const Problem& problem = p.problem;
-    const int64_t dim = problem.head_dim, wide = padded(dim), group = problem.heads / problem.kv_heads,
-                  own_keys = key_end - key_begin, whole = blocks_of(own_keys) * kBlock;
+    const int64_t dim = problem.head_dim, wide = padded(problem.widest()),
+                  group = problem.heads / problem.kv_heads, own_keys = key_end - key_begin,
+                  whole = blocks_of(own_keys) * kBlock;
     scratch.used = 0;
-    typename Products::Backward products(scratch, dim, own_keys);
+    typename Products::Backward products(scratch, problem, own_keys);
     Acc* const dq_space = scratch.take(kBlock * wide);
     Acc* const score = scratch.take(kBlock * kBlock);
     Acc* const slope = scratch.take(kBlock * kBlock);
@@ -173,7 +174,7 @@ struct Task {
       T* to_k = row_at<T>(p.dk, s.batch, s.k_row + key_begin + j, kv_head);
       T* to_v = row_at<T>(p.dv, s.batch, s.k_row + key_begin + j, kv_head);
       for (int64_t d = 0; d < dim; ++d) to_k[d] = static_cast<T>(dk[j * wide + d] * scale);
-      for (int64_t d = 0; d < dim; ++d) to_v[d] = static_cast<T>(dv[j * wide + d]);
+      for (int64_t d = 0; d < problem.head_dim_v; ++d) to_v[d] = static_cast<T>(dv[j * wide + d]);
     }
   }
 };

@@ -56,8 +56,7 @@ struct Place {
 
 // Rows of a view converted to Acc and packed densely, with zeros up to the padded width.
 template <class T, class Acc>
-PLAB_INLINE void pack(Acc* to, const View& view, const Place& at, int64_t rows, int64_t dim) {
-  const int64_t wide = padded(dim);
+PLAB_INLINE void pack(Acc* to, const View& view, const Place& at, int64_t rows, int64_t dim, int64_t wide) {
   const T* from = row_at<const T>(view, at.batch, at.row, at.head);
   for (int64_t i = 0; i < rows; ++i, from += view.row, to += wide) {
     for (int64_t d = 0; d < dim; ++d) to[d] = static_cast<Acc>(from[d]);
@@ -75,26 +74,27 @@ struct Fma {
   class Forward {
    public:
     static int64_t scratch(int64_t dim) { return 2 * kBlock * padded(dim); }
-    PLAB_INLINE Forward(Scratch<Acc>& scratch, int64_t dim)
-        : dim_(dim),
-          wide_(padded(dim)),
+    PLAB_INLINE Forward(Scratch<Acc>& scratch, const Problem& p)
+        : dim_(p.head_dim),
+          dim_v_(p.head_dim_v),
+          wide_(padded(p.widest())),
           query_(scratch.take(wide_ * kBlock)),
           space_(scratch.take(kBlock * wide_)) {}
 
     PLAB_INLINE void load_queries(const View& view, const Place& at, int64_t rows, Acc factor) {
-      pack<T, Acc>(space_, view, at, rows, dim_);
+      pack<T, Acc>(space_, view, at, rows, dim_, wide_);
       transpose<Acc, kBytes, kBlock>(query_, space_, wide_, int(rows), int(wide_), factor);
     }
     // score[key][query] = key · query · factor
     PLAB_INLINE void scores(Acc* score, const View& view, const Place& at, int64_t keys) {
-      const Rows k = rows_of(view, at, keys);
+      const Rows k = rows_of(view, at, keys, dim_);
       product<Acc, kBytes, false>(score, kBlock, {k.data, k.stride, 1}, query_, kBlock, int(keys), kBlock,
                                   int(dim_));
     }
     // out += scoreᵀ V
     PLAB_INLINE void add_values(Acc* out, const Acc* score, const View& view, const Place& at, int64_t rows,
                                 int64_t keys) {
-      const Rows v = rows_of(view, at, keys);
+      const Rows v = rows_of(view, at, keys, dim_v_);
       product<Acc, kBytes, true>(out, wide_, {score, 1, kBlock}, v.data, v.stride, int(rows), int(wide_),
                                  int(keys));
     }
@@ -105,14 +105,14 @@ struct Fma {
       int64_t stride;
     };
     // In place where the view's memory already is what the product reads.
-    PLAB_INLINE Rows rows_of(const View& view, const Place& at, int64_t rows) {
+    PLAB_INLINE Rows rows_of(const View& view, const Place& at, int64_t rows, int64_t dim) {
       if constexpr (std::is_same_v<T, Acc>) {
-        if (dim_ == wide_) return {row_at<const T>(view, at.batch, at.row, at.head), view.row};
+        if (dim == wide_) return {row_at<const T>(view, at.batch, at.row, at.head), view.row};
       }
-      pack<T, Acc>(space_, view, at, rows, dim_);
+      pack<T, Acc>(space_, view, at, rows, dim, wide_);
       return {space_, wide_};
     }
-    const int64_t dim_, wide_;
+    const int64_t dim_, dim_v_, wide_;
     Acc* const query_;
     Acc* const space_;
   };
@@ -121,9 +121,10 @@ struct Fma {
   class Backward {
    public:
     static int64_t scratch(int64_t dim, int64_t keys) { return (4 * kBlock + 2 * keys) * padded(dim); }
-    PLAB_INLINE Backward(Scratch<Acc>& scratch, int64_t dim, int64_t keys)
-        : dim_(dim),
-          wide_(padded(dim)),
+    PLAB_INLINE Backward(Scratch<Acc>& scratch, const Problem& p, int64_t keys)
+        : dim_(p.head_dim),
+          dim_v_(p.head_dim_v),
+          wide_(padded(p.widest())),
           query_(scratch.take(wide_ * kBlock)),
           slope_out_(scratch.take(wide_ * kBlock)),
           q_(scratch.take(kBlock * wide_)),
@@ -132,13 +133,13 @@ struct Fma {
           v_(scratch.take(keys * wide_)) {}
 
     PLAB_INLINE void load_keys(const View& k, const View& v, const Place& at, int64_t keys) {
-      pack<T, Acc>(k_, k, at, keys, dim_);
-      pack<T, Acc>(v_, v, at, keys, dim_);
+      pack<T, Acc>(k_, k, at, keys, dim_, wide_);
+      pack<T, Acc>(v_, v, at, keys, dim_v_, wide_);
     }
     PLAB_INLINE void load_queries(const View& q, const View& dout, const Place& at, int64_t rows,
                                   Acc factor) {
-      pack<T, Acc>(q_, q, at, rows, dim_);
-      pack<T, Acc>(dout_, dout, at, rows, dim_);
+      pack<T, Acc>(q_, q, at, rows, dim_, wide_);
+      pack<T, Acc>(dout_, dout, at, rows, dim_v_, wide_);
       transpose<Acc, kBytes, kBlock>(query_, q_, wide_, int(rows), int(wide_), factor);
       transpose<Acc, kBytes, kBlock>(slope_out_, dout_, wide_, int(rows), int(wide_), Acc(1));
     }
@@ -147,7 +148,7 @@ struct Fma {
       product<Acc, kBytes, false>(score, kBlock, {k_ + first * wide_, wide_, 1}, query_, kBlock, int(keys),
                                   kBlock, int(dim_));
       product<Acc, kBytes, false>(slope, kBlock, {v_ + first * wide_, wide_, 1}, slope_out_, kBlock,
-                                  int(keys), kBlock, int(dim_));
+                                  int(keys), kBlock, int(dim_v_));
     }
     // With score = Pᵀ and slope = dSᵀ: dV += Pᵀ dO, dK += dSᵀ Q, dQ += dS K
     PLAB_INLINE void add_gradients(Acc* dq, Acc* dk, Acc* dv, const Acc* score, const Acc* slope,
@@ -160,7 +161,7 @@ struct Fma {
     }
 
    private:
-    const int64_t dim_, wide_;
+    const int64_t dim_, dim_v_, wide_;
     Acc* const query_;
     Acc* const slope_out_;
     Acc* const q_;

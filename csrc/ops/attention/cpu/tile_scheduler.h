@@ -60,14 +60,14 @@ void fwd_element(const FwdParams& p) {
   for (const Sequence& s : all) first.push_back(first.back() + blocks_of(s.q_len));
   if (problem.cu_seqlens_q != nullptr) {
     const int64_t end = problem.cu_seqlens_q[problem.batch];
-    clear_tail<T>(p.out, end, problem.q_len, problem.heads, problem.head_dim);
+    clear_tail<T>(p.out, end, problem.q_len, problem.heads, problem.head_dim_v);
     for (int64_t head = 0; head < problem.heads; ++head) {
       Acc* lse = static_cast<Acc*>(p.lse) + head * p.rows.head;
       std::fill(lse + end, lse + problem.q_len, -std::numeric_limits<Acc>::infinity());
     }
   }
   const auto kernel = KernelsOf<T>::fwd();
-  for_each_task<Acc>(first.back() * problem.heads, KernelsOf<T>::fwd_scratch(problem.head_dim),
+  for_each_task<Acc>(first.back() * problem.heads, KernelsOf<T>::fwd_scratch(problem.widest()),
                      [&](int64_t task, Scratch<Acc>& scratch) {
                        // Last blocks first: under a causal mask they take longest.
                        const int64_t head = task % problem.heads,
@@ -83,11 +83,12 @@ void bwd_element(const BwdParams& p) {
   using Acc = Accum<T>;
   const Problem& problem = p.problem;
   const std::vector<Sequence> all = sequences(problem);
-  const int64_t dim = problem.head_dim, wide = padded(dim), group = problem.heads / problem.kv_heads;
+  const int64_t dim = problem.widest(), wide = padded(dim), group = problem.heads / problem.kv_heads;
   if (problem.cu_seqlens_q != nullptr) {
-    clear_tail<T>(p.dq, problem.cu_seqlens_q[problem.batch], problem.q_len, problem.heads, dim);
-    for (const View* view : {&p.dk, &p.dv})
-      clear_tail<T>(*view, problem.cu_seqlens_k[problem.batch], problem.k_len, problem.kv_heads, dim);
+    clear_tail<T>(p.dq, problem.cu_seqlens_q[problem.batch], problem.q_len, problem.heads, problem.head_dim);
+    const int64_t end = problem.cu_seqlens_k[problem.batch];
+    clear_tail<T>(p.dk, end, problem.k_len, problem.kv_heads, problem.head_dim);
+    clear_tail<T>(p.dv, end, problem.k_len, problem.kv_heads, problem.head_dim_v);
   }
   const int64_t count = static_cast<int64_t>(all.size());
   torch_abi::parallel_for(count * problem.heads, 1, [&](int64_t begin, int64_t end) {

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const Problem& problem = p.problem;
   const Tile tile = find_tile(problem, grid, false, blockIdx.x);
   if (!tile.valid) return;
-  const int dim = problem.head_dim, keys = min(kN, tile.k_len - tile.row),
+  const int dim = problem.head_dim, dim_v = problem.head_dim_v, keys = min(kN, tile.k_len - tile.row),
             group = problem.heads / problem.kv_heads;
   const Visible visible(problem, tile);
   const int query_begin = visible.low_query(tile.row) / kM;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   if (Config::kDk)
     load_tile<kN, kD, kThreads>(v_tile,
                                 row_pointer<const Element>(p.v, tile.batch, tile.k_row + tile.row, tile.head),
-                                p.v.row, keys, dim);
+                                p.v.row, keys, dim_v);
   ptx::cp_async_commit();
   if (steps > 0) load_queries(0);
 
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
                                  keys, dim);
   if constexpr (Config::kDv)
     store_tile<kN, kD, kThreads>(row_pointer<Element>(p.dv, tile.batch, row, tile.head), p.dv.row, v_tile,
-                                 keys, dim);
+                                 keys, dim_v);
 }
 
 template <class Element_, int kHeadDim_, int kTileKv_, int kBlocksPerSm_>
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const Problem& problem = p.problem;
   const Tile tile = find_tile(problem, grid, true, blockIdx.x);
   if (!tile.valid) return;
-  const int dim = problem.head_dim, rows = min(kM, tile.q_len - tile.row);
+  const int dim = problem.head_dim, dim_v = problem.head_dim_v, rows = min(kM, tile.q_len - tile.row);
   const int kv_head = tile.head / (problem.heads / problem.kv_heads);
   const Visible visible(problem, tile);
   const int key_begin = visible.low(tile.row) / kN;
@@ -169,14 +169,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
                                 left, dim);
     load_tile<kN, kD, kThreads>(stage + Config::kBytesKv,
                                 row_pointer<const Element>(p.v, tile.batch, row, kv_head), p.v.row, left,
-                                dim);
+                                dim_v);
     ptx::cp_async_commit();
   };
   const int64_t row = tile.q_row + tile.row;
   load_tile<kM, kD, kThreads>(q_tile, row_pointer<const Element>(p.q, tile.batch, row, tile.head), p.q.row,
                               rows, dim);
   load_tile<kM, kD, kThreads>(do_tile, row_pointer<const Element>(p.dout, tile.batch, row, tile.head),
-                              p.dout.row, rows, dim);
+                              p.dout.row, rows, dim_v);
   ptx::cp_async_commit();
   if (key_begin < key_end) load_keys(key_end - 1);
 

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const Problem& problem = p.problem;
   const Tile tile = find_tile(problem, grid, false, blockIdx.x);
   if (!tile.valid) return;
-  const int dim = problem.head_dim, keys = min(kN, tile.k_len - tile.row);
+  const int dim = problem.head_dim, dim_v = problem.head_dim_v, keys = min(kN, tile.k_len - tile.row);
   const int group = problem.heads / problem.kv_heads;
   const Visible visible(problem, tile);
   const int begin = visible.low_query(tile.row) / kM;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   load_tile<kN, kD, kThreads>(k_tile, row_pointer<const Element>(p.k, tile.batch, key_row, tile.head),
                               p.k.row, keys, dim);
   load_tile<kN, kD, kThreads>(v_tile, row_pointer<const Element>(p.v, tile.batch, key_row, tile.head),
-                              p.v.row, keys, dim);
+                              p.v.row, keys, dim_v);
   ptx::cp_async_commit();
 
   const ScoreMap map(problem);
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   store_tile<kN, kD, kThreads>(row_pointer<Element>(p.dk, tile.batch, key_row, tile.head), p.dk.row, k_tile,
                                keys, dim);
   store_tile<kN, kD, kThreads>(row_pointer<Element>(p.dv, tile.batch, key_row, tile.head), p.dv.row, v_tile,
-                               keys, dim);
+                               keys, dim_v);
 }
 
 }  // namespace plab::ops::attention::sm80

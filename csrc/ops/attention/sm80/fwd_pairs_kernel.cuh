@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const Problem& problem = p.problem;
   const Tile tile = find_tile(problem, grid, true, blockIdx.x);
   if (!tile.valid) return;
-  const int kv_head = tile.head / (problem.heads / problem.kv_heads), dim = problem.head_dim;
+  const int kv_head = tile.head / (problem.heads / problem.kv_heads), dim = problem.head_dim,
+            dim_v = problem.head_dim_v;
   const int rows = min(kM, tile.q_len - tile.row);
   const Visible visible(problem, tile);
   const int key_begin = visible.low(tile.row) / kN;
@@ -53,14 +54,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 
   const Element* k = row_pointer<const Element>(p.k, tile.batch, tile.k_row, kv_head);
   const Element* v = row_pointer<const Element>(p.v, tile.batch, tile.k_row, kv_head);
-  const auto load_kv = [&](uint32_t smem, const Element* from, const View& view, int n) {
+  const auto load_kv = [&](uint32_t smem, const Element* from, const View& view, int n, int columns) {
     load_tile<kN, kD, Config::kThreads>(smem, from + int64_t{n} * kN * view.row, view.row,
-                                        tile.k_len - n * kN, dim);
+                                        tile.k_len - n * kN, columns);
   };
   load_tile<kM, kD, Config::kThreads>(
       q_tile, row_pointer<const Element>(p.q, tile.batch, tile.q_row + tile.row, tile.head), p.q.row, rows,
       dim);
-  if (key_begin < key_end) load_kv(k_tile, k, p.k, key_end - 1);
+  if (key_begin < key_end) load_kv(k_tile, k, p.k, key_end - 1, dim);
   ptx::cp_async_commit();
 
   const ScoreMap map(problem);
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   for (int n = key_end - 1; n >= key_begin; --n) {
     ptx::cp_async_wait<0>();
     __syncthreads();  // K(n) has arrived, and no warp still reads V(n+1) and P(n+1)
-    load_kv(v_tile, v, p.v, n);
+    load_kv(v_tile, v, p.v, n, dim_v);
     ptx::cp_async_commit();
     float s[2][kKeys / 2] = {}, top[2][2];
     product_nt<Element, 2, kKeys, kD>(s, q_tile, row0, k_tile + key0 * kD * 2);
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       if (lane % 4 == 0) mine[16 * m] = top[m][0], mine[16 * m + 8] = top[m][1];
     }
     __syncthreads();  // the other half's maxima have arrived, and no warp still reads K(n)
-    if (n > key_begin) load_kv(k_tile, k, p.k, n - 1);
+    if (n > key_begin) load_kv(k_tile, k, p.k, n - 1, dim);
     ptx::cp_async_commit();
 
     uint32_t packed[2][kKeys / 4];
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   __syncthreads();
   store_tile<kM, kD, Config::kThreads>(
       row_pointer<Element>(p.out, tile.batch, tile.q_row + tile.row, tile.head), p.out.row, q_tile, rows,
-      dim);
+      dim_v);
 }
 
 }  // namespace plab::ops::attention::sm80

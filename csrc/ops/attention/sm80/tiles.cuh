@@ -73,13 +73,13 @@ __device__ __forceinline__ void load_query_stage(const BwdParams& p, const Tile&
   using Element = typename Config::Element;
   constexpr int kM = Config::kTileQ, kD = Config::kHeadDim, kThreads = Config::kThreads;
   static_assert(2 * kM <= kThreads);
-  const int rows = tile.q_len - first, dim = p.problem.head_dim;
+  const int rows = tile.q_len - first, dim = p.problem.head_dim, dim_v = p.problem.head_dim_v;
   const int64_t row = tile.q_row + first;
   load_tile<kM, kD, kThreads>(stage, row_pointer<const Element>(p.q, tile.batch, row, head), p.q.row, rows,
                               dim);
   load_tile<kM, kD, kThreads>(stage + Config::kBytesQ,
                               row_pointer<const Element>(p.dout, tile.batch, row, head), p.dout.row, rows,
-                              dim);
+                              dim_v);
   const int64_t stat = tile.batch * p.rows.batch + head * p.rows.head + row;
   if (int(threadIdx.x) < 2 * kM) {
     const int which = int(threadIdx.x) / kM, i = int(threadIdx.x) % kM;

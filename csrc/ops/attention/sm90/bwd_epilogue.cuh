@@ -41,8 +41,7 @@ __device__ __forceinline__ void stage_dq(uint32_t sum, const float (&dq)[Config:
 // Stores 64 rows of dK or dV, times `by`. The staging area is this warpgroup's chunks of dS, from tile `buffer` on.
 // `out_lane` is where this lane stores a fragment, `ds_chunk` where the chunk begins.
 template <class Config>
-__device__ __forceinline__ void store_gradient(const View& view, const Tile& tile, int keys,
-                                               const Problem& problem,
+__device__ __forceinline__ void store_gradient(const View& view, const Tile& tile, int keys, int columns,
                                                const float (&acc)[Config::kHeadDim / 2], float by, int buffer,
                                                uint32_t ds_chunk, uint32_t out_lane, int group, int thread) {
   using Element = typename Config::Element;
@@ -63,7 +62,7 @@ __device__ __forceinline__ void store_gradient(const View& view, const Tile& til
   const uint32_t from = ds_chunk + offset + (piece / 8) * Config::kBytesDs;
 #pragma unroll
   for (int row = thread / kPieces; row < 64; row += kRows)
-    if (64 * group + row < keys && piece * 8 < problem.head_dim)
+    if (64 * group + row < keys && piece * 8 < columns)
       *reinterpret_cast<uint4*>(out + row * view.row) =
           ptx::load_shared_16(from + row * 128 + (((piece % 8) ^ (row & 7)) << 4));
   ptx::named_barrier_sync(kOwnBarrier + group, kWarpgroup);

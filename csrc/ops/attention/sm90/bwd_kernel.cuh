@@ -195,9 +195,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ++turn;
   };
   // Bound here once: passing all arguments at both call sites makes the compiler allocate registers differently.
-  const auto write_rows = [&](const Tile& tile, int keys, const View& view, const float(&acc)[kD / 2],
-                              float by, int buffer) {
-    store_gradient<Config>(view, tile, keys, problem, acc, by, buffer, ds_chunk, out_lane, group, thread);
+  const auto write_rows = [&](const Tile& tile, int keys, int columns, const View& view,
+                              const float(&acc)[kD / 2], float by, int buffer) {
+    store_gradient<Config>(view, tile, keys, columns, acc, by, buffer, ds_chunk, out_lane, group, thread);
   };
   const auto write_piece = [&](int piece) { store_part<Config>(p, dk, dv, piece, group, thread); };
 
@@ -221,8 +221,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       continue;
     }
     ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);  // no warp still reads dS
-    write_rows(tile, queries.keys, p.dv, dv, 1.f, 0);
-    write_rows(tile, queries.keys, p.dk, dk, float(problem.scale), kD == 128 ? 0 : 1);
+    write_rows(tile, queries.keys, problem.head_dim_v, p.dv, dv, 1.f, 0);
+    write_rows(tile, queries.keys, problem.head_dim, p.dk, dk, float(problem.scale), kD == 128 ? 0 : 1);
   }
 }
 

@@ -29,10 +29,11 @@ __device__ __forceinline__ void gather_parts(const BwdParams& p, const KeyGrid& 
     const bool is_dk = quad < kQuads;
     const View& view = is_dk ? p.dk : p.dv;
     const float by = is_dk ? float(p.problem.scale) : 1.f;
+    const int columns = is_dk ? p.problem.head_dim : p.problem.head_dim_v;
     const int row = tile.row + 64 * group + 16 * (thread / 32) + lane / 4,
               column = quad % kQuads * 8 + 2 * (lane % 4);
     const auto put = [&](int at, float x, float y) {
-      if (at < tile.k_len && column < p.problem.head_dim)
+      if (at < tile.k_len && column < columns)
         *reinterpret_cast<uint32_t*>(row_pointer<Element>(view, tile.batch, tile.k_row + at, tile.head) +
                                      column) = ptx::pack_pair<Element>(x * by, y * by);
     };

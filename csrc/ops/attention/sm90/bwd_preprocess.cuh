@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   for (int i = int(threadIdx.x) / kLanes; i < Config::kTileQ; i += kRows) {
     const bool exists = tile.row + i < tile.q_len;
     float sum = 0.f;
-    if (exists && lane * 8 < problem.head_dim) {
+    if (exists && lane * 8 < problem.head_dim_v) {
       const int64_t row = tile.q_row + tile.row + i;
       const auto load = [&](const View& view) {
         return cuda::Vec<Element>{*reinterpret_cast<const uint4*>(

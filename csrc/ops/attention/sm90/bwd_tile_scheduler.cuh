@@ -16,8 +16,9 @@ namespace plab::ops::attention::sm90 {
 template <class Config>
 TileGrid make_key_grid(const Problem& p) {
   const int sequences = p.cu_seqlens_q ? p.batch : 1;  // that share q_len
-  TileGrid grid = make_tile_grid(p, false, Config::kTileKv,
-                                 p.q_len / sequences * p.head_dim * 8 * (p.heads / p.kv_heads));
+  TileGrid grid =
+      make_tile_grid(p, false, Config::kTileKv,
+                     p.q_len / sequences * (p.head_dim + p.head_dim_v) * 4 * (p.heads / p.kv_heads));
   if (p.window_right >= 0 && blocks(grid) < 8 * cuda::device_attribute(cudaDevAttrMultiProcessorCount))
     grid.section = grid.groups;
   return grid;

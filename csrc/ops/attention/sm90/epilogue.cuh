@@ -30,7 +30,7 @@ __device__ __forceinline__ void store_rows(Element* global, int64_t stride, uint
                                            int rows_valid, int cols_valid) {
   constexpr int kPieces = kDim / 8, kStep = kWarpgroup / kPieces;
   const int piece = int(threadIdx.x) % kPieces, first = int(threadIdx.x % kWarpgroup) / kPieces;
-  if (piece * 8 >= cols_valid) return;
+  if (piece * 8 >= cols_valid || first >= kStep) return;
 #pragma unroll 4
   for (int row = row0 + first; row < row0 + 64; row += kStep) {
     if (row >= rows_valid) return;

@@ -10,19 +10,22 @@ namespace plab::ops::attention::sm90 {
 
 // A block has one or two units. A unit is a producer warp, kTileQ / 64 consumer warpgroups, and its own rings. Two
 // units work on different tiles, so one computes while the other starts or finishes a tile.
+// kHeadDimV is the head_dim of V and O. In shared memory every row has whole chunks of 64 columns.
 template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_, int kUnits_ = 1,
-          int kStages_ = 2>
+          int kStages_ = 2, int kHeadDimV_ = kHeadDim_>
 struct FwdConfig {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_, kTileQ = kTileQ_, kTileKv = kTileKv_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_, kTileQ = kTileQ_, kTileKv = kTileKv_;
+  static constexpr int kColumns = whole_chunks(kHeadDim), kColumnsV = whole_chunks(kHeadDimV);
   static constexpr int kUnits = kUnits_, kStages = kStages_;
   static constexpr bool kPingPong = kPingPong_;
   static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kUnits * kConsumers) * kWarpgroup;
   // Registers a thread, out of 65536 for the block: producers need few, consumers hold S, P and O.
   static constexpr int kProducerRegs = kUnits * kConsumers == 2 ? 56 : 32;
   static constexpr int kConsumerRegs = kUnits * kConsumers == 2 ? 224 : kUnits * kConsumers == 3 ? 160 : 112;
-  static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
-  static constexpr int kBytesRings = 2 * kStages * kBytesKv, kBytesBarriers = 1024;
+  static constexpr int kBytesQ = kTileQ * kColumns * 2;
+  static constexpr int kBytesK = kTileKv * kColumns * 2, kBytesV = kTileKv * kColumnsV * 2;
+  static constexpr int kBytesRings = kStages * (kBytesK + kBytesV), kBytesBarriers = 1024;
   static constexpr int kBytesMost = 227 / kUnits * 1024;  // of a unit
   // With several buffers for Q a unit goes from tile to tile without draining its products. One buffer holds
   // the current queries, one holds O of the previous tile until TMA has read it, and one receives the next
@@ -32,6 +35,9 @@ struct FwdConfig {
   static constexpr int kUnitBytes = (kStagesQ * kBytesQ + kBytesRings + kBytesBarriers + 1023) / 1024 * 1024;
   static constexpr int kSmemBytes = kUnits * kUnitBytes;
   static_assert(kStagesQ >= 1, "tiles and stages exceed the 227 KB of a block");
+  static_assert(kHeadDimV <= kHeadDim, "O is stored through the buffer of Q");
+  static_assert(kStagesQ > 1 || !kPingPong,
+                "with one buffer O is stored from registers, which turns do not do");
   static_assert(kTileKv % 16 == 0, "P V consumes keys in steps of 16");
 };
 
@@ -48,8 +54,8 @@ struct FwdMemory {
     constexpr int kQ = Config::kStagesQ, kKv = Config::kStages;
     q_ring = base;
     k_ring = q_ring + kQ * Config::kBytesQ;
-    v_ring = k_ring + kKv * Config::kBytesKv;
-    q_full = v_ring + kKv * Config::kBytesKv;
+    v_ring = k_ring + kKv * Config::kBytesK;
+    q_full = v_ring + kKv * Config::kBytesV;
     k_full = q_full + 8 * kQ;
     v_full = k_full + 8 * kKv;
     q_empty = v_full + 8 * kKv;

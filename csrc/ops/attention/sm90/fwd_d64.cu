@@ -9,8 +9,8 @@ namespace plab::ops::attention::sm90 {
 // causal diagonal.
 FwdPlan plan_fwd_d64(const FwdParams& params) {
   const Problem& p = params.problem;
-  const int64_t keys = p.k_len / (p.cu_seqlens_k != nullptr ? p.batch : 1);  // of a sequence, or their mean
-  if (keys <= (p.window_right >= 0 ? 2048 : 512)) return plan_fwd_element<64, 128, 64, false, 2, 4>(p);
+  if (keys_per_sequence(p) <= (p.window_right >= 0 ? 2048 : 512))
+    return plan_fwd_element<64, 128, 64, false, 2, 4>(p);
   return plan_fwd_element<64, 192, 128, false>(p);
 }
 

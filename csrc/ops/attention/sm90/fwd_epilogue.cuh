@@ -77,7 +77,7 @@ __device__ __forceinline__ void finish_rows(const FwdParams& p, const LazyRow& r
 // From registers, so that the only Q buffer is free after the last S.
 template <class Config>
 __device__ __forceinline__ void store_from_registers(const FwdParams& p,
-                                                     const float (&o)[Config::kHeadDim / 2],
+                                                     const float (&o)[Config::kHeadDimV / 2],
                                                      const LazyRow& rows, float factor, const WorkTile& work,
                                                      int64_t lse, int band, int lane) {
   using Element = typename Config::Element;
@@ -87,8 +87,8 @@ __device__ __forceinline__ void store_from_registers(const FwdParams& p,
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = band + lane / 4 + 8 * h;
-    write_row<Element, Config::kHeadDim>(out + row * p.out.row, o, h, inverse[h], row < work.rows,
-                                         p.problem.head_dim);
+    write_row<Element, Config::kHeadDimV>(out + row * p.out.row, o, h, inverse[h], row < work.rows,
+                                          p.problem.head_dim_v);
   }
 }
 
@@ -97,11 +97,11 @@ __device__ __forceinline__ void store_from_registers(const FwdParams& p,
 template <class Config>
 __device__ __forceinline__ void store_by_tma(const FwdParams& p, const FwdMaps& maps,
                                              const FwdMemory<Config>& memory,
-                                             const float (&o)[Config::kHeadDim / 2], const LazyRow& rows,
+                                             const float (&o)[Config::kHeadDimV / 2], const LazyRow& rows,
                                              float factor, int stage, int& leaving, int group, int band,
                                              int lane, bool leader, int own_barrier) {
   using Element = typename Config::Element;
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ;
+  constexpr int kD = Config::kHeadDimV, kM = Config::kTileQ;
   const Problem& problem = p.problem;
   const WorkTile work = read_work_tile(memory.note(stage));
   float inverse[2];
@@ -116,13 +116,13 @@ __device__ __forceinline__ void store_by_tma(const FwdParams& p, const FwdMaps& 
   if (problem.cu_seqlens_q != nullptr) {  // the rows behind a sequence belong to the next one
     ptx::named_barrier_sync(own_barrier, kWarpgroup);
     store_rows<kM, kD>(row_pointer<Element>(p.out, work.batch, work.q_row + work.row, work.head), p.out.row,
-                       o_tile, 64 * group, work.rows, problem.head_dim);
+                       o_tile, 64 * group, work.rows, problem.head_dim_v);
   }
   ptx::fence_proxy_async();
   ptx::named_barrier_sync(own_barrier, kWarpgroup);
   if (leader && problem.cu_seqlens_q == nullptr) {
 #pragma unroll
-    for (int chunk = 0; chunk < kD / 64; ++chunk)
+    for (int chunk = 0; chunk < Config::kColumnsV / 64; ++chunk)
       ptx::tma_store_4d(&maps.o, o_tile + chunk * kM * 128 + 64 * group * 128, chunk * 64,
                         work.row + 64 * group, work.head, work.batch);
     ptx::tma_store_commit();

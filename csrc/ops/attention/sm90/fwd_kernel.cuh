@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     attention_fwd_sm90_kernel(const __grid_constant__ FwdParams p, const __grid_constant__ TileGrid grid,
                               const __grid_constant__ FwdMaps maps) {
   using Element = typename Config::Element;
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kD = Config::kHeadDim, kDv = Config::kHeadDimV, kM = Config::kTileQ, kN = Config::kTileKv;
   constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
   extern __shared__ __align__(1024) unsigned char bytes[];
   const int warpgroup = uniform(int(threadIdx.x) / kWarpgroup);
@@ -57,14 +57,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     Ring<kStages> k, v;
     const ScoreMap map(problem);
     const float slack = fminf(LazyRow::kSlack / map.factor, 0x1p125f);
-    float o[kD / 2], s[kN / 2], rescale[2];
+    float o[kDv / 2], s[kN / 2], rescale[2];
     uint32_t probability[kN / 16][4];
     LazyRow state;
     int leaving = -1;  // the Q buffer from which TMA is storing O
     WarpgroupTile part{};
     bool begins = true;  // the next P V is the first of its tile: it overwrites O, so O need not be set to 0
 #pragma unroll
-    for (int i = 0; i < kD / 2; ++i) o[i] = 0.f;
+    for (int i = 0; i < kDv / 2; ++i) o[i] = 0.f;
 
     // The phases, with their state bound here once: passing all of it at every call site makes the compiler
     // allocate registers differently.
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       if (Config::kPingPong) ptx::named_barrier_sync(kTurnBarrier + group, 2 * kWarpgroup);
       ptx::wgmma_fence();
       issue_nt<Element, kN, kD, kM>(s, memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group,
-                                    memory.k_ring + k.stage * Config::kBytesKv);
+                                    memory.k_ring + k.stage * Config::kBytesK);
     };
     const auto issue_output = [&](int n, int k_len) {
       issue_pv<Config>(o, probability, begins, memory, v, problem, n, k_len, own_barrier);
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           begins = true;
         } else if (changed) {
 #pragma unroll
-          for (int i = 0; i < kD / 2; ++i) o[i] *= rescale[i / 2 % 2];
+          for (int i = 0; i < kDv / 2; ++i) o[i] *= rescale[i / 2 % 2];
         }
         pack_probabilities<Config>(probability, s);
       }

@@ -12,7 +12,7 @@ namespace plab::ops::attention::sm90 {
 template <class Config>
 __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, const FwdMaps& maps,
                                            const FwdMemory<Config>& memory, int unit) {
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kM = Config::kTileQ, kN = Config::kTileKv;
   constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
   const Problem& problem = p.problem;
   int32_t* const counter = p.tile_counter;
@@ -24,21 +24,28 @@ __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, co
                        Config::kUnits * int(gridDim.x));
   WorkTile work;
   int k_row = 0, kv_head = 0, batch = 0;
-  const auto load = [&](Ring<kStages>& ring, uint32_t base, uint32_t full, uint32_t empty,
-                        const CUtensorMap& map, int n) {
-    ptx::mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
+  const auto load_k = [&](int n) {
+    ptx::mbarrier_wait(memory.k_empty + 8 * k.stage, k.parity ^ 1);
     if (elected)
-      tma_load_tile<kN, kD>(base + ring.stage * Config::kBytesKv, map, full + 8 * ring.stage, k_row + n * kN,
-                            kv_head, batch);
-    ring.advance();
+      tma_load_tile<kN, Config::kColumns>(memory.k_ring + k.stage * Config::kBytesK, maps.k,
+                                          memory.k_full + 8 * k.stage, k_row + n * kN, kv_head, batch);
+    k.advance();
+  };
+  const auto load_v = [&](int n) {
+    ptx::mbarrier_wait(memory.v_empty + 8 * v.stage, v.parity ^ 1);
+    if (elected)
+      tma_load_tile<kN, Config::kColumnsV>(memory.v_ring + v.stage * Config::kBytesV, maps.v,
+                                           memory.v_full + 8 * v.stage, k_row + n * kN, kv_head, batch);
+    v.advance();
   };
   const auto announce = [&] {
     ptx::mbarrier_wait(memory.q_empty + 8 * q.stage, q.parity ^ 1);
     if (elected) {
       write_work_tile<kM / 64, kN, Config::kPingPong>(memory.note(q.stage), problem, p.rows, work);
       if (work.rows > 0)
-        tma_load_tile<kM, kD>(memory.q_ring + q.stage * Config::kBytesQ, maps.q, memory.q_full + 8 * q.stage,
-                              work.q_row + work.row, work.head, work.batch);
+        tma_load_tile<kM, Config::kColumns>(memory.q_ring + q.stage * Config::kBytesQ, maps.q,
+                                            memory.q_full + 8 * q.stage, work.q_row + work.row, work.head,
+                                            work.batch);
       else
         ptx::mbarrier_arrive(memory.q_full + 8 * q.stage);
     }
@@ -58,12 +65,12 @@ __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, co
     const int early = max(late ? min(end - 2, begin + 1) : end - 2, begin);
     const int asks = late ? min(end - 1, begin + 2) : end - 1;
     const int looks = late ? min(end - 1, begin + 1) : kStagesQ > 1 ? early : end - 1;
-    load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, end - 1);
+    load_k(end - 1);
     if (kStagesQ == 1) announce();
 #pragma unroll 1
     for (int n = end - 1; n >= begin; --n) {
-      if (n > begin) load(k, memory.k_ring, memory.k_full, memory.k_empty, maps.k, n - 1);
-      load(v, memory.v_ring, memory.v_full, memory.v_empty, maps.v, n);
+      if (n > begin) load_k(n - 1);
+      load_v(n);
       if (n == asks) walk.ask();
       if (n == looks) find_work_tile<kM, kN, Config::kPingPong>(problem, grid, walk, work);
       if (kStagesQ > 1 && n == early) announce();

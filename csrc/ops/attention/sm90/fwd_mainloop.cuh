@@ -54,7 +54,7 @@ __device__ __forceinline__ void pass_turn(int group) {
 // NaN there must not be multiplied by a probability of 0.
 template <class Config>
 __device__ __forceinline__ void clear_tail(uint32_t v_tile, int first, int own_barrier) {
-  constexpr int kD = Config::kHeadDim, kN = Config::kTileKv;
+  constexpr int kD = Config::kHeadDimV, kN = Config::kTileKv;
   for (int i = int(threadIdx.x % kWarpgroup); i < (kN - first) * (kD / 8); i += kWarpgroup) {
     const int row = first + i / (kD / 8), piece = i % (kD / 8);
     ptx::store_shared_16(v_tile + (piece / 8) * kN * 128 + row * 128 + (piece % 8) * 16,
@@ -66,16 +66,16 @@ __device__ __forceinline__ void clear_tail(uint32_t v_tile, int first, int own_b
 
 // O += P V of key tile n; O = P V where a tile begins.
 template <class Config>
-__device__ __forceinline__ void issue_pv(float (&o)[Config::kHeadDim / 2],
+__device__ __forceinline__ void issue_pv(float (&o)[Config::kHeadDimV / 2],
                                          const uint32_t (&probability)[Config::kTileKv / 16][4], bool& begins,
                                          const FwdMemory<Config>& memory, const Ring<Config::kStages>& v,
                                          const Problem& problem, int n, int k_len, int own_barrier) {
   ptx::mbarrier_wait(memory.v_full + 8 * v.stage, v.parity);
-  const uint32_t v_tile = memory.v_ring + v.stage * Config::kBytesKv;
+  const uint32_t v_tile = memory.v_ring + v.stage * Config::kBytesV;
   if (problem.cu_seqlens_k != nullptr && (n + 1) * Config::kTileKv > k_len)
     clear_tail<Config>(v_tile, k_len - n * Config::kTileKv, own_barrier);
   ptx::wgmma_fence();
-  issue_nn<typename Config::Element, Config::kHeadDim, Config::kTileKv>(o, probability, v_tile, !begins);
+  issue_nn<typename Config::Element, Config::kHeadDimV, Config::kTileKv>(o, probability, v_tile, !begins);
   begins = false;
 }
 

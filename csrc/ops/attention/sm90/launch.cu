@@ -33,9 +33,12 @@ std::optional<FwdPlan> plan_fwd(const FwdParams& params) {
   if (is_decode(p)) return plan_decode(p);
   if (p.k_len == 0 || !tma_walks(p, params.q, p.q_len, p.heads) || !tma_walks_keys(p, params.k, params.v))
     return std::nullopt;
-  FwdPlan plan = p.head_dim <= 64    ? plan_fwd_d64(params)
-                 : p.head_dim <= 128 ? plan_fwd_d128(params)
-                                     : plan_fwd_d256(params);
+  const int dim = p.widest();
+  FwdPlan plan = dim <= 64    ? plan_fwd_d64(params)
+                 : dim <= 96  ? plan_fwd_d96(params)
+                 : dim <= 128 ? plan_fwd_d128(params)
+                 : dim <= 192 ? plan_fwd_d192(params)
+                              : plan_fwd_d256(params);
   if (!plan.workspace.tile_counter || p.cu_seqlens_q != nullptr) return plan;  // plan_tails clears it
   FwdPlan with_counter;
   with_counter.add({launch_clear_counter, 1, 1, 0});
@@ -52,10 +55,12 @@ std::optional<BwdPlan> plan_bwd(const BwdParams& params) {
   // Up to head_dim 128 the backward's own preprocessing computes the row statistics. The sink's gradient needs
   // them too.
   BwdPlan plan;
-  if (p.head_dim > 128 || params.dsink != nullptr) plan = plan_row_statistics(params);
-  plan.append(p.head_dim <= 64    ? plan_bwd_d64(params)
-              : p.head_dim <= 128 ? plan_bwd_d128(params)
-                                  : plan_bwd_d256(params));
+  const int dim = p.widest();
+  if (dim > 128 || params.dsink != nullptr) plan = plan_row_statistics(params);
+  plan.append(dim <= 64    ? plan_bwd_d64(params)
+              : dim <= 128 ? plan_bwd_d128(params)
+              : dim <= 192 ? plan_bwd_d192(params)
+                           : plan_bwd_d256(params));
   return plan;
 }
 

@@ -21,10 +21,13 @@ void decode_with_cache(const FwdParams& params, const KeyCache& cache, cudaStrea
 
 // One translation unit per direction and head_dim (fwd_d*.cu, bwd_d*.cu), so that compilers share the work.
 FwdPlan plan_fwd_d64(const FwdParams& params);
+FwdPlan plan_fwd_d96(const FwdParams& params);
 FwdPlan plan_fwd_d128(const FwdParams& params);
+FwdPlan plan_fwd_d192(const FwdParams& params);
 FwdPlan plan_fwd_d256(const FwdParams& params);
 BwdPlan plan_bwd_d64(const BwdParams& params);
 BwdPlan plan_bwd_d128(const BwdParams& params);
+BwdPlan plan_bwd_d192(const BwdParams& params);
 BwdPlan plan_bwd_d256(const BwdParams& params);
 
 }  // namespace plab::ops::attention::sm90

@@ -16,6 +16,9 @@ namespace ptx = plab::cuda::ptx;
 
 constexpr int kWarpgroup = 128;
 
+// The columns that a row of `head_dim` elements takes in shared memory.
+constexpr int whole_chunks(int head_dim) { return (head_dim + 63) / 64 * 64; }
+
 // A ring of kStages buffers: which buffer comes next, and the parity its barriers will complete with.
 template <int kStages>
 struct Ring {
@@ -52,13 +55,13 @@ inline CUtensorMap make_tensor_map(const View& view, ElementType element, int64_
 // a tile, head, stop), where the tile's rows are the tile_rows rows before row `stop` of the real tensor. A tile
 // that starts `rows` before the end of its sequence loads the box that starts `rows` before the end of this
 // tensor. What is out of bounds arrives as zeros.
-inline CUtensorMap make_row_map(const Problem& p, const View& view, int64_t rows, int64_t heads,
+inline CUtensorMap make_row_map(const Problem& p, const View& view, int dim, int64_t rows, int64_t heads,
                                 int tile_rows) {
   if (p.cu_seqlens_q == nullptr)
-    return make_tensor_map(view, p.element, p.head_dim, rows, heads, p.batch, tile_rows);
+    return make_tensor_map(view, p.element, dim, rows, heads, p.batch, tile_rows);
   const int64_t stride = rows > 1 ? view.row : 8;  // a single row has no stride
   const View ragged{static_cast<uint16_t*>(view.data) - tile_rows * stride, stride, stride, view.head};
-  return make_tensor_map(ragged, p.element, p.head_dim, tile_rows, heads, rows + 1, tile_rows);
+  return make_tensor_map(ragged, p.element, dim, tile_rows, heads, rows + 1, tile_rows);
 }
 
 // Where TMA finds the rows from `row` on of a sequence of `length` rows that begins at row `first` of the
@@ -92,10 +95,10 @@ struct BwdMaps {
 
 inline BwdMaps make_bwd_maps(const BwdParams& params, int tile_q, int tile_kv) {
   const Problem& p = params.problem;
-  return {make_row_map(p, params.q, p.q_len, p.heads, tile_q),
-          make_row_map(p, params.dout, p.q_len, p.heads, tile_q),
-          make_row_map(p, params.k, p.k_len, p.kv_heads, tile_kv),
-          make_row_map(p, params.v, p.k_len, p.kv_heads, tile_kv)};
+  return {make_row_map(p, params.q, p.head_dim, p.q_len, p.heads, tile_q),
+          make_row_map(p, params.dout, p.head_dim_v, p.q_len, p.heads, tile_q),
+          make_row_map(p, params.k, p.head_dim, p.k_len, p.kv_heads, tile_kv),
+          make_row_map(p, params.v, p.head_dim_v, p.k_len, p.kv_heads, tile_kv)};
 }
 
 }  // namespace plab::ops::attention::sm90

@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     const int head = kv_head * heads + (first_row + row) / q_len, query = (first_row + row) % q_len;
     float inverse, lse;
     finish_sum(sum, most * map.factor, problem.sink, head, inverse, lse);
-    if (column < dim) {
+    if (column < problem.head_dim_v) {
       Element* out = row_pointer<Element>(p.out, batch, query, head) + column;
       *reinterpret_cast<uint2*>(out) =
           make_uint2(ptx::pack_pair<Element>(total[0] * inverse, total[1] * inverse),

@@ -33,12 +33,11 @@ template <class Config>
 __device__ __forceinline__ void load_keys(uint32_t stage, const DenseKeys&, const FwdParams& p, int batch,
                                           int kv_head, int key, int k_len) {
   using Element = typename Config::Element;
-  const int dim = p.problem.head_dim;
   load_rows<Config::kHeadDim>(stage, row_pointer<const Element>(p.k, batch, key, kv_head), p.k.row,
-                              k_len - key, dim);
+                              k_len - key, p.problem.head_dim);
   load_rows<Config::kHeadDim>(stage + Config::kBytesTile,
                               row_pointer<const Element>(p.v, batch, key, kv_head), p.v.row, k_len - key,
-                              dim);
+                              p.problem.head_dim_v);
 }
 
 template <class Config>

@@ -78,8 +78,8 @@ void launch_planned(const KernelLaunch<FwdParams>& how, const FwdParams& params,
 template <class With>
 auto choose(const Problem& p, With&& with) {
   const auto of_element = [&]<class Element>(Element) {
-    if (p.head_dim <= 64) return with(DecodeConfig<Element, 64>{});
-    return p.head_dim <= 128 ? with(DecodeConfig<Element, 128>{}) : with(DecodeConfig<Element, 256>{});
+    if (p.widest() <= 64) return with(DecodeConfig<Element, 64>{});
+    return p.widest() <= 128 ? with(DecodeConfig<Element, 128>{}) : with(DecodeConfig<Element, 256>{});
   };
   return p.element == ElementType::kBFloat16 ? of_element(__nv_bfloat16{}) : of_element(__half{});
 }

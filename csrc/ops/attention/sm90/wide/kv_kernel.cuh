@@ -7,20 +7,24 @@
 #include "ops/attention/sm90/epilogue.cuh"
 #include "ops/attention/sm90/gemm.cuh"
 
-// The backward for compute capability 9.0 at head_dim 256: dK and dV. bwd_q_kernel.cuh computes dQ.
+// The backward for compute capability 9.0 above head_dim 128: dK and dV. q_kernel.cuh computes dQ.
 namespace plab::ops::attention::sm90 {
 
-template <class Element_, bool kSoftcap_>
+template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileQ_, int kStages_, bool kSoftcap_>
 struct BwdKvConfig {
   using Element = Element_;
   static constexpr bool kSoftcap = kSoftcap_;  // P comes with the slope of the capped scores
-  static constexpr int kHeadDim = 256, kTileKv = 64, kTileQ = 64, kStages = 2;
-  static constexpr int kThreads = 3 * kWarpgroup, kProducerRegs = 24, kConsumerRegs = 240;
-  static constexpr int kBytesKv = kTileKv * kHeadDim * 2, kBytesQ = kTileQ * kHeadDim * 2;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_, kTileKv = 64, kTileQ = kTileQ_,
+                       kStages = kStages_;
+  static constexpr int kThreads = 3 * kWarpgroup, kProducerRegs = kHeadDim == 256 ? 24 : 56,
+                       kConsumerRegs = kHeadDim == 256 ? 240 : 224;
+  static constexpr int kBytesK = kTileKv * kHeadDim * 2, kBytesV = kTileKv * kHeadDimV * 2;
+  static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesDo = kTileQ * kHeadDimV * 2;
   static constexpr int kBytesP = kTileKv * kTileQ * 2 * (kSoftcap ? 2 : 1);
   static constexpr int kStatistics = 2 * kTileQ * 4;
   static constexpr int kSmemBytes =
-      2 * kBytesKv + 2 * kStages * kBytesQ + 2 * kBytesP + kStages * kStatistics + 256;
+      kBytesK + kBytesV + kStages * (kBytesQ + kBytesDo) + 2 * kBytesP + kStages * kStatistics + 256;
+  static_assert(kHeadDimV <= kHeadDim, "one warpgroup holds dK, the other dV in as many registers");
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed the 227 KB of a block");
 };
 
@@ -34,7 +38,7 @@ struct QueryBarriers {
         q_empty(do_full + 8 * kStagesDo),
         do_empty(q_empty + 8 * kStages) {}
   __device__ __forceinline__ void init() const {
-    ptx::mbarrier_init(kv_full, 1);
+    ptx::mbarrier_init(kv_full, 2);  // K and V
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(q_full + 8 * i, 1 + 32);  // the copy, and the lanes that bring the statistics
       ptx::mbarrier_init(q_empty + 8 * i, 256);    // every consumer thread: each reads the statistics itself
@@ -55,17 +59,11 @@ __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& til
                                              const QueryBarriers<kStages, kStagesDo>& barriers,
                                              uint32_t k_tile, uint32_t v_tile, uint32_t q_ring,
                                              uint32_t do_ring, uint32_t statistics) {
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kD = Config::kHeadDim, kDv = Config::kHeadDimV, kM = Config::kTileQ, kN = Config::kTileKv;
   if (threadIdx.x == 0 && queries.steps > 0) {
     const RowBox keys = row_box<kN>(p.problem, tile, tile.k_row, tile.k_len, tile.row);
-    ptx::mbarrier_arrive_expect_tx(barriers.kv_full, 2 * Config::kBytesKv);
-#pragma unroll
-    for (int chunk = 0; chunk < kD / 64; ++chunk) {
-      ptx::tma_load_4d(k_tile + chunk * kN * 128, &maps.k, barriers.kv_full, chunk * 64, keys.row, tile.head,
-                       keys.batch);
-      ptx::tma_load_4d(v_tile + chunk * kN * 128, &maps.v, barriers.kv_full, chunk * 64, keys.row, tile.head,
-                       keys.batch);
-    }
+    tma_load_tile<kN, kD>(k_tile, maps.k, barriers.kv_full, keys.row, tile.head, keys.batch);
+    tma_load_tile<kN, kDv>(v_tile, maps.v, barriers.kv_full, keys.row, tile.head, keys.batch);
     Ring<kStages> ring;
     Ring<kStagesDo> ring_do;
     int head = tile.head * queries.heads, m = queries.begin;
@@ -75,8 +73,8 @@ __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& til
       tma_load_tile<kM, kD>(q_ring + ring.stage * Config::kBytesQ, maps.q, barriers.q_full + 8 * ring.stage,
                             rows.row, head, rows.batch);
       ptx::mbarrier_wait(barriers.do_empty + 8 * ring_do.stage, ring_do.parity ^ 1);
-      tma_load_tile<kM, kD>(do_ring + ring_do.stage * Config::kBytesQ, maps.dout,
-                            barriers.do_full + 8 * ring_do.stage, rows.row, head, rows.batch);
+      tma_load_tile<kM, kDv>(do_ring + ring_do.stage * Config::kBytesDo, maps.dout,
+                             barriers.do_full + 8 * ring_do.stage, rows.row, head, rows.batch);
       ring.advance();
       ring_do.advance();
       if (++m == queries.end) {
@@ -111,7 +109,7 @@ __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& til
 }
 
 // attention_bwd_wide_sm90: dK and dV of 64 keys of one head of up to 256 columns.
-// Mapping   one block per key tile and key head. dK and dV take 128 accumulators per thread each, too many for
+// Mapping   one block per key tile and key head. dK and dV take up to 128 accumulators per thread each, too many for
 //           one warpgroup that also holds S and dP. So one warpgroup computes S^T, P^T and dV += P^T dO. It
 //           passes its P^T, packed, thread by thread to the other, which computes dP^T, dS^T and
 //           dK += dS^T Q. The arithmetic of one warpgroup overlaps with the products of the other.
@@ -122,11 +120,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     attention_bwd_wide_sm90_kernel(const __grid_constant__ BwdParams p, const __grid_constant__ TileGrid grid,
                                    const __grid_constant__ BwdMaps maps) {
   using Element = typename Config::Element;
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv, kStages = Config::kStages;
+  constexpr int kD = Config::kHeadDim, kDv = Config::kHeadDimV, kM = Config::kTileQ, kN = Config::kTileKv,
+                kStages = Config::kStages;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const uint32_t k_tile = ptx::shared_address(memory), v_tile = k_tile + Config::kBytesKv;
-  const uint32_t q_ring = v_tile + Config::kBytesKv, do_ring = q_ring + kStages * Config::kBytesQ;
-  const uint32_t p_tiles = do_ring + kStages * Config::kBytesQ, statistics = p_tiles + 2 * Config::kBytesP;
+  const uint32_t k_tile = ptx::shared_address(memory), v_tile = k_tile + Config::kBytesK;
+  const uint32_t q_ring = v_tile + Config::kBytesV, do_ring = q_ring + kStages * Config::kBytesQ;
+  const uint32_t p_tiles = do_ring + kStages * Config::kBytesDo, statistics = p_tiles + 2 * Config::kBytesP;
   const QueryBarriers<kStages> barriers(statistics + kStages * Config::kStatistics);
 
   const Problem& problem = p.problem;
@@ -163,6 +162,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     const float factor = float(problem.scale) * kLog2e;
     const ScoreMap map(problem);
     [[maybe_unused]] uint32_t bend[kM / 16][4];
+    auto& dv = reinterpret_cast<float(&)[kDv / 2]>(sum);
     int m = queries.begin;
     for (int step = 0; step < queries.steps; ++step) {
       const uint32_t p_tile = p_tiles + (step & 1) * Config::kBytesP + thread * 16;
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       pack();
       ptx::mbarrier_wait(barriers.do_full + 8 * ring.stage, ring.parity);
       ptx::wgmma_fence();
-      issue_nn<Element, kD, kM>(sum, operand, do_ring + ring.stage * Config::kBytesQ);
+      issue_nn<Element, kDv, kM>(dv, operand, do_ring + ring.stage * Config::kBytesDo);
       if (step >= 2) ptx::named_barrier_sync(kEmpty + (step & 1), 2 * kWarpgroup);
 #pragma unroll
       for (int i = 0; i < kM / 16; ++i) {
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::named_barrier_arrive(kFull + (step & 1), 2 * kWarpgroup);
       ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
       ptx::wgmma_wait<0>();
-      ptx::keep(sum);
+      ptx::keep(dv);
       ptx::keep(operand);
       if (thread == 0) ptx::mbarrier_arrive(barriers.do_empty + 8 * ring.stage);
       ring.advance();
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       const uint32_t p_tile = p_tiles + (step & 1) * Config::kBytesP + thread * 16;
       ptx::mbarrier_wait(barriers.do_full + 8 * ring.stage, ring.parity);
       ptx::wgmma_fence();
-      issue_nt<Element, kM, kD, kN>(s, v_tile, do_ring + ring.stage * Config::kBytesQ);
+      issue_nt<Element, kM, kDv, kN>(s, v_tile, do_ring + ring.stage * Config::kBytesDo);
       ptx::mbarrier_wait(barriers.q_full + 8 * ring.stage, ring.parity);
       ptx::named_barrier_sync(kFull + (step & 1), 2 * kWarpgroup);
       [[maybe_unused]] uint32_t bend[kM / 16][4];
@@ -237,13 +237,19 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   // After this barrier no warp reads the tiles of K and V: they become the staging area.
   ptx::named_barrier_sync(kBoth, 2 * kWarpgroup);
-  const float scale = has_dv ? 1.f : float(problem.scale), scales[2] = {scale, scale};
-  const uint32_t staging = has_dv ? v_tile : k_tile;
-  const View& view = has_dv ? p.dv : p.dk;
-  stage_rows<Element, kN, kD>(staging, 0, sum, scales);
-  ptx::named_barrier_sync(kOwn + has_dv, kWarpgroup);
-  store_rows<kN, kD>(row_pointer<Element>(view, tile.batch, tile.k_row + tile.row, tile.head), view.row,
-                     staging, 0, queries.keys, problem.head_dim);
+  if (has_dv) {
+    const float scales[2] = {1.f, 1.f};
+    stage_rows<Element, kN, kDv>(v_tile, 0, reinterpret_cast<float(&)[kDv / 2]>(sum), scales);
+    ptx::named_barrier_sync(kOwn, kWarpgroup);
+    store_rows<kN, kDv>(row_pointer<Element>(p.dv, tile.batch, tile.k_row + tile.row, tile.head), p.dv.row,
+                        v_tile, 0, queries.keys, problem.head_dim_v);
+  } else {
+    const float scale = float(problem.scale), scales[2] = {scale, scale};
+    stage_rows<Element, kN, kD>(k_tile, 0, sum, scales);
+    ptx::named_barrier_sync(kOwn + 1, kWarpgroup);
+    store_rows<kN, kD>(row_pointer<Element>(p.dk, tile.batch, tile.k_row + tile.row, tile.head), p.dk.row,
+                       k_tile, 0, queries.keys, problem.head_dim);
+  }
 }
 
 }  // namespace plab::ops::attention::sm90

@@ -8,20 +8,21 @@
 #include "ops/attention/sm90/epilogue.cuh"
 #include "ops/attention/sm90/gemm.cuh"
 
-// The backward for compute capability 9.0 at head_dim 256: dQ. bwd_kv_kernel.cuh computes dK and dV.
+// The backward for compute capability 9.0 above head_dim 128: dQ. kv_kernel.cuh computes dK and dV.
 namespace plab::ops::attention::sm90 {
 
-template <class Element_, int kHeadDim_, int kTileKv_, bool kSoftcap_ = false>
+template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileKv_, bool kSoftcap_>
 struct BwdQConfig {
   using Element = Element_;
   static constexpr bool kSoftcap = kSoftcap_;
-  static constexpr int kHeadDim = kHeadDim_, kTileQ = 128, kTileKv = kTileKv_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_, kTileQ = 128, kTileKv = kTileKv_;
   static constexpr bool kAhead =
       kHeadDim < 256;  // the next tile's scores are computed under this tile's product
   static constexpr int kStagesK = kAhead ? 3 : 2, kStagesV = kAhead ? 2 : 1;
   static constexpr int kThreads = 3 * kWarpgroup, kProducerRegs = 24, kConsumerRegs = 240;
-  static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesKv = kTileKv * kHeadDim * 2;
-  static constexpr int kSmemBytes = 2 * kBytesQ + (kStagesK + kStagesV) * kBytesKv + 256;
+  static constexpr int kBytesQ = kTileQ * kHeadDim * 2, kBytesDo = kTileQ * kHeadDimV * 2;
+  static constexpr int kBytesK = kTileKv * kHeadDim * 2, kBytesV = kTileKv * kHeadDimV * 2;
+  static constexpr int kSmemBytes = kBytesQ + kBytesDo + kStagesK * kBytesK + kStagesV * kBytesV + 256;
   static_assert(kSmemBytes <= 227 * 1024, "tiles and stages exceed the 227 KB of a block");
 };
 
@@ -36,11 +37,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                                     const __grid_constant__ TileGrid grid,
                                     const __grid_constant__ BwdMaps maps) {
   using Element = typename Config::Element;
-  constexpr int kD = Config::kHeadDim, kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kD = Config::kHeadDim, kDv = Config::kHeadDimV, kM = Config::kTileQ, kN = Config::kTileKv;
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t q_tile = ptx::shared_address(memory), do_tile = q_tile + Config::kBytesQ;
-  const uint32_t k_ring = do_tile + Config::kBytesQ, v_ring = k_ring + Config::kStagesK * Config::kBytesKv;
-  const uint32_t q_full = v_ring + Config::kStagesV * Config::kBytesKv, do_full = q_full + 8;
+  const uint32_t k_ring = do_tile + Config::kBytesDo, v_ring = k_ring + Config::kStagesK * Config::kBytesK;
+  const uint32_t q_full = v_ring + Config::kStagesV * Config::kBytesV, do_full = q_full + 8;
   const uint32_t k_full = do_full + 8, k_empty = k_full + 8 * Config::kStagesK;
   const uint32_t v_full = k_empty + 8 * Config::kStagesK, v_empty = v_full + 8 * Config::kStagesV;
 
@@ -78,14 +79,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     for (int n = key_end - 1; n >= key_begin; --n) {
       const RowBox keys = row_box<kN>(problem, tile, tile.k_row, tile.k_len, n * kN);
       ptx::mbarrier_wait(k_empty + 8 * k.stage, k.parity ^ 1);
-      tma_load_tile<kN, kD>(k_ring + k.stage * Config::kBytesKv, maps.k, k_full + 8 * k.stage, keys.row,
+      tma_load_tile<kN, kD>(k_ring + k.stage * Config::kBytesK, maps.k, k_full + 8 * k.stage, keys.row,
                             kv_head, keys.batch);
       k.advance();
       if (n == key_end - 1)
-        tma_load_tile<kM, kD>(do_tile, maps.dout, do_full, queries.row, tile.head, queries.batch);
+        tma_load_tile<kM, kDv>(do_tile, maps.dout, do_full, queries.row, tile.head, queries.batch);
       ptx::mbarrier_wait(v_empty + 8 * v.stage, v.parity ^ 1);
-      tma_load_tile<kN, kD>(v_ring + v.stage * Config::kBytesKv, maps.v, v_full + 8 * v.stage, keys.row,
-                            kv_head, keys.batch);
+      tma_load_tile<kN, kDv>(v_ring + v.stage * Config::kBytesV, maps.v, v_full + 8 * v.stage, keys.row,
+                             kv_head, keys.batch);
       v.advance();
     }
     return;
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   Ring<Config::kStagesV> v;
   const auto add_product = [&] {
     ptx::wgmma_fence();
-    issue_nn<Element, kD, kN>(dq, slope, k_ring + held.stage * Config::kBytesKv);
+    issue_nn<Element, kD, kN>(dq, slope, k_ring + held.stage * Config::kBytesK);
   };
   const auto end_product = [&] {
     ptx::keep(dq);
@@ -130,10 +131,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     constexpr int kHeld = Config::kAhead && !decltype(first)::value;
     ptx::mbarrier_wait(k_full + 8 * k.stage, k.parity);
     ptx::wgmma_fence();
-    issue_nt<Element, kN, kD, kM>(s, q_rows, k_ring + k.stage * Config::kBytesKv);
+    issue_nt<Element, kN, kD, kM>(s, q_rows, k_ring + k.stage * Config::kBytesK);
     ptx::mbarrier_wait(v_full + 8 * v.stage, v.parity);
     ptx::wgmma_fence();
-    issue_nt<Element, kN, kD, kM>(dp, do_rows, v_ring + v.stage * Config::kBytesKv);
+    issue_nt<Element, kN, kDv, kM>(dp, do_rows, v_ring + v.stage * Config::kBytesV);
     if constexpr (kHeld) add_product();
     ptx::wgmma_wait<1 + kHeld>();
     ptx::keep(s);
