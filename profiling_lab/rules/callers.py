@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of functions that call each other: what one passes to the next has one cause."""
+"""Operations of functions that call each other: what one passes to the next has one cause, and so have the
+launches of a loop, whatever it calls.
+"""
 
 from __future__ import annotations
 
@@ -33,4 +35,23 @@ def _functions_around(view: View, rows: I64) -> set[int]:
     while len(row := row[row > 0]):
         found.update(view.function_of_line[view.place_of_stack(row)].tolist())
         row = np.unique(own_row[stacks.parent[row]])
+    return found
+
+
+def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
+    """Functions that launched some of these operations, mostly called by one line, in a loop: that line
+    launches such operations too, and waits for the GPU at least `passes` times. Numbers of functions, each
+    with that of the line.
+    """
+    stacks, place = view.trace.stacks, view.operation_place[rows]
+    around = stacks.parent[stacks.own_rows(view.ownership)[view.attribution.stack[rows]]]
+    calling = view.place_of_stack(around.astype(np.int32))
+    waits = np.bincount(view.wait_place(view.waits) + 1, minlength=view.lines + 1)[1:]
+    loops = set(place[place >= 0].tolist()) & set(np.flatnonzero(waits >= passes).tolist())
+    found = {}
+    for function, mine in grouped(calling, view.function_of_line[place]):
+        lines, count = np.unique(mine, return_counts=True)
+        line = int(lines[count.argmax()])
+        if line in loops and 2 * count.max() >= len(mine) and view.function_of_line[line] != function:
+            found[int(function)] = line
     return found
