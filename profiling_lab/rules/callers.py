@@ -38,6 +38,17 @@ def _functions_around(view: View, rows: I64) -> set[int]:
     return found
 
 
+def callers(view: View) -> set[tuple[str, str]]:
+    """File and name of your functions in which others of them launched something."""
+    stacks = view.trace.stacks
+    own_row, found = stacks.own_rows(view.ownership), set[tuple[str, str]]()
+    row = np.unique(own_row[view.attribution.stack])
+    while len(row := np.unique(own_row[stacks.parent[row[row > 0]]])) and row[-1] > 0:
+        frames = (stacks.frames[number] for number in np.unique(stacks.frame[row[row > 0]]).tolist())
+        found.update((frame.file, frame.function) for frame in frames)
+    return found
+
+
 def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
     """Functions that launched some of these operations, mostly called by one line, in a loop: that line
     launches such operations too, and waits for the GPU at least `passes` times. Numbers of functions, each

@@ -55,6 +55,7 @@ from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+F64: TypeAlias = npt.NDArray[np.float64]
 
 LONG_LAUNCH_NS = 500_000
 _LAUNCHING = (Cause.HOST_CODE, Cause.CUDA_CALL, Cause.LATENCY, Cause.BETWEEN)
