@@ -51,18 +51,20 @@ def callers(view: View) -> set[tuple[str, str]]:
 
 def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
     """Functions that launched some of these operations, mostly called by one line, in a loop: that line
-    launches such operations too, and waits for the GPU at least `passes` times. Numbers of functions, each
-    with that of the line.
+    launches such operations too, and its waits for the GPU divide the function's launches into at least
+    `passes` parts. Numbers of functions, each with that of the line.
     """
-    stacks, place = view.trace.stacks, view.operation_place[rows]
+    stacks, place, calls = view.trace.stacks, view.operation_place[rows], view.calls
     around = stacks.parent[stacks.own_rows(view.ownership)[view.attribution.stack[rows]]]
     calling = view.place_of_stack(around.astype(np.int32))
-    waits = np.bincount(view.wait_place(view.waits) + 1, minlength=view.lines + 1)[1:]
-    loops = set(place[place >= 0].tolist()) & set(np.flatnonzero(waits >= passes).tolist())
-    found = {}
-    for function, mine in grouped(calling, view.function_of_line[place]):
-        lines, count = np.unique(mine, return_counts=True)
-        line = int(lines[count.argmax()])
-        if line in loops and 2 * count.max() >= len(mine) and view.function_of_line[line] != function:
+    wait_place, found = view.wait_place(view.waits), {}
+    for function, mine in grouped(np.arange(len(rows)), view.function_of_line[place]):
+        lines, count = np.unique(calling[mine], return_counts=True)
+        line, call = int(lines[count.argmax()]), view.attribution.call[rows[mine]]
+        if 2 * count.max() < len(mine) or line not in place or view.function_of_line[line] == function:
+            continue
+        ends_ns = np.sort(calls.end_ns[view.waits[wait_place == line]])
+        parts = np.unique(np.searchsorted(ends_ns, calls.start_ns[call[call >= 0]]))
+        if line >= 0 and len(parts) >= passes:
             found[int(function)] = line
     return found

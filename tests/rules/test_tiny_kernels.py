@@ -124,6 +124,10 @@ def test_what_a_loop_with_waits_calls_is_part_of_the_loop(judge: Judge) -> None:
     )
     one, other = sorted(judge(RULE, passes(waits=False)), key=lambda finding: finding.place.line)
     assert (one.place.line, one.events, other.place.line, other.events) == (60, 480, 78, 120)
+    apart = passes(waits=False)  # the line waits as often, but not in between
+    for _ in range(120):
+        apart.call("cudaStreamSynchronize_v3020", call_ns=4_000, stack="/app/boxes.py:78 kept")
+    assert len(judge(RULE, apart)) == 2
     helper_alone = TraceBuilder()
     for _ in range(120):
         helper_alone.launch("max", 2_000, stack="/app/train.py:9 main > /app/boxes.py:60 overlap")
