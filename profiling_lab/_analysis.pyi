@@ -160,6 +160,26 @@ def deciding_chain(source: _I32, time_ns: _I64, decided_by: _I32, last: int, unt
     `until_ns`.
     """
 
+class ArrowBatch:
+    """Rows of a table. The columns that are arrays are views of it."""
+
+    @property
+    def width(self) -> int: ...
+    def integers(self, column: int) -> _I64 | None:
+        """None if it has a NULL or is no column of integers."""
+
+    def texts(self, column: int) -> tuple[_I32, _U8] | None:
+        """Offsets and bytes of a BLOB column, as TextCodes takes them. None if it has a NULL or is none."""
+
+    def values(self, column: int) -> list[int | float | bytes | None]: ...
+
+class ArrowStream:
+    """The batches of an object with `__arrow_c_stream__`, without pyarrow."""
+
+    def __init__(self, driver: object) -> None: ...
+    def __iter__(self) -> ArrowStream: ...
+    def __next__(self) -> ArrowBatch: ...
+
 class TextCodes:
     """Numbers texts in order of first appearance. Texts have Arrow's layout: text i is
     bytes[offsets[i]:offsets[i + 1]].

@@ -190,28 +190,32 @@ def diagnosis() -> list[str]:
         return []
     rows = []
     for run in dict.fromkeys(line["run"] for line in lines):
-        for half in ("open", "held"):
-            mine = [line for line in lines if line["run"] == run and line["case"]["half"] == half]
-            answers: dict[str, dict[str, float]] = {}
-            for line in mine:
-                if line["case"]["counts"]:
-                    answers.setdefault(line["case"]["program"], {})[line["metric"]] = line["value"]
-            planted = [each for each in answers.values() if "cause" in each]
-            healthy = [each["false_alarm"] for each in answers.values() if "false_alarm" in each]
-            gains = [each["gain"] for each in planted if "gain" in each]
-            both = sum(each["cause"] * each["line"] for each in planted)
-            rows.append(
-                (
-                    mine[0]["git"][:7],
-                    half,
-                    f"{both:.0f} of {len(planted)}",
-                    f"{sum(each['cause'] for each in planted):.0f} of {len(planted)}",
-                    f"{sum(gains):.0f} of {len(gains)}",
-                    f"{sum(healthy):.0f} of {len(healthy)}",
-                )
-            )
-    header = ("at", "half", "cause and line first", "cause first", "gain within 1.5", "false alarms, healthy")
+        of_run = [line for line in lines if line["run"] == run]
+        halves = [
+            _score([each for each in of_run if each["case"]["half"] == half]) for half in ("open", "held")
+        ]
+        rows.append((of_run[0]["git"][:7], *(one for both in zip(*halves, strict=True) for one in both)))
+    told = ("cause and line first", "cause first", "gain within 1.5", "false alarms, healthy")
+    header = (
+        "at",
+        *(f"{what}: open" if half == "open" else half for what in told for half in ("open", "held")),
+    )
     return [f"{base(lines, 'diagnosis')}:", "", *table(header, rows)]
+
+
+def _score(lines: list[Line]) -> list[str]:
+    answers: dict[str, dict[str, float]] = {}
+    for line in lines:
+        if line["case"]["counts"]:
+            answers.setdefault(line["case"]["program"], {})[line["metric"]] = line["value"]
+    planted = [each for each in answers.values() if "cause" in each]
+    columns = [
+        [each["cause"] * each["line"] for each in planted],
+        [each["cause"] for each in planted],
+        [each["gain"] for each in planted if "gain" in each],
+        [each["false_alarm"] for each in answers.values() if "false_alarm" in each],
+    ]
+    return [f"{sum(column):.0f} of {len(column)}" for column in columns]
 
 
 def build() -> list[str]:

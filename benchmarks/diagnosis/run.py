@@ -134,7 +134,9 @@ def _profile(path: Path, out: Path) -> bool:
 def _in_child(run: Callable[[], int]) -> tuple[int, str]:
     """Runs it in a fork of this process, where torch is imported but no CUDA context made: all that happens
     on the GPU happens anew, without the seconds of importing. Returns the wait status and the output."""
-    import torch  # noqa: F401
+    # Asking the driver whether there is a GPU would start it, and a fork of such a process cannot use CUDA.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import torch._dynamo  # noqa: F401 - the first optimizer imports it, which takes seconds
 
     reading, writing = os.pipe()
     child = os.fork()

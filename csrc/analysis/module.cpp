@@ -284,6 +284,7 @@ py::array_t<int32_t> deciding_chain(const I32& source, const I64& time_ns, const
 PYBIND11_MODULE(_analysis, m) {
   m.doc() = "Analyses over the columns of a trace.";
   m.attr("NO_SEQUENCE") = plab::trace::kNoSequence;
+  plab::analysis::add_arrow_reader(m);
   plab::analysis::add_chrome_reader(m);
   plab::analysis::add_text_codes(m);
   m.def("merged", &merged);

@@ -25,6 +25,7 @@ py::array_t<T> give(std::vector<T>&& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(owner->size()), owner->data(), release);
 }
 
+void add_arrow_reader(py::module_& m);   // arrow_module.cpp
 void add_chrome_reader(py::module_& m);  // chrome_module.cpp
 void add_text_codes(py::module_& m);     // text_module.cpp
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of functions that call each other: what one passes to the next has one cause."""
+"""Operations of functions that call each other: what one passes to the next has one cause, and so have the
+launches of a loop, whatever it calls.
+"""
 
 from __future__ import annotations
 
@@ -33,4 +35,36 @@ def _functions_around(view: View, rows: I64) -> set[int]:
     while len(row := row[row > 0]):
         found.update(view.function_of_line[view.place_of_stack(row)].tolist())
         row = np.unique(own_row[stacks.parent[row]])
+    return found
+
+
+def callers(view: View) -> set[tuple[str, str]]:
+    """File and name of your functions in which others of them launched something."""
+    stacks = view.trace.stacks
+    own_row, found = stacks.own_rows(view.ownership), set[tuple[str, str]]()
+    row = np.unique(own_row[view.attribution.stack])
+    while len(row := np.unique(own_row[stacks.parent[row[row > 0]]])) and row[-1] > 0:
+        frames = (stacks.frames[number] for number in np.unique(stacks.frame[row[row > 0]]).tolist())
+        found.update((frame.file, frame.function) for frame in frames)
+    return found
+
+
+def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
+    """Functions that launched some of these operations, mostly called by one line, in a loop: that line
+    launches such operations too, and its waits for the GPU divide the function's launches into at least
+    `passes` parts. Numbers of functions, each with that of the line.
+    """
+    stacks, place, calls = view.trace.stacks, view.operation_place[rows], view.calls
+    around = stacks.parent[stacks.own_rows(view.ownership)[view.attribution.stack[rows]]]
+    calling = view.place_of_stack(around.astype(np.int32))
+    wait_place, found = view.wait_place(view.waits), {}
+    for function, mine in grouped(np.arange(len(rows)), view.function_of_line[place]):
+        lines, count = np.unique(calling[mine], return_counts=True)
+        line, call = int(lines[count.argmax()]), view.attribution.call[rows[mine]]
+        if 2 * count.max() < len(mine) or line not in place or view.function_of_line[line] == function:
+            continue
+        ends_ns = np.sort(calls.end_ns[view.waits[wait_place == line]])
+        parts = np.unique(np.searchsorted(ends_ns, calls.start_ns[call[call >= 0]]))
+        if line >= 0 and len(parts) >= passes:
+            found[int(function)] = line
     return found

@@ -11,6 +11,8 @@ save all of it.
 
 from __future__ import annotations
 
+import numpy as np
+
 from profiling_lab.rules.finding import RuleResult, Threshold
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little, rearranging
 from profiling_lab.rules.layout_copies import by_function
@@ -27,8 +29,8 @@ REMEDY = (
 
 def check(view: View) -> RuleResult:
     _, casts = rearranging(view)
-    wins_frac = None if _may_train(view) else 1.0
-    found = by_function(view, casts, view[SHARE], "kernels only cast to another dtype", REMEDY, wins_frac)
+    saved = None if _may_train(view) else np.ones(len(view.operations))
+    found = by_function(view, casts, view[SHARE], "kernels only cast to another dtype", REMEDY, saved)
     return found or names_tell_little(view) or ()
 
 

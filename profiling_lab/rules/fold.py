@@ -4,7 +4,8 @@
 A rule says whether its cost is idle or busy time of the GPU, and whether it names a cause or only describes
 a symptom. A symptom is folded into the causes of its kind of time if they explain enough of it. Two causes
 of one kind at one line are folded into the one with the larger saving, but never a specific cause into a
-generic one (Rule.generic), except for host code that is little compared with it. A cause that makes many
+generic one (Rule.generic), except for host code that is little compared with it. Their savings are the larger
+one, or the sum where one is no part of the other (Rule.adds). A cause that makes many
 lines slow (Rule.all_lines) explains their idle time wherever it is. Of several symptoms of one
 kind that no cause explains, only the most specific one is listed.
 """
@@ -83,15 +84,22 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
             if rules[cause.rule].generic and little:  # the host code between the launches, at one in many
                 kept[first] = replace(cause, effects=(*cause.effects, one))
                 continue
+            both = rules[cause.rule].adds or rules[one.rule].adds
             more = max(one, cause, key=lambda finding: finding.gain_ns)
             kept[first] = replace(
                 one,
                 effects=(*one.effects, cause),
-                gain_ns=more.gain_ns,
-                gain_per_step_ns=more.gain_per_step_ns,
+                gain_ns=one.gain_ns + cause.gain_ns if both else more.gain_ns,
+                gain_per_step_ns=_sum(one, cause) if both else more.gain_per_step_ns,
                 severity=more.severity,
             )
     return sorted(kept, key=lambda finding: (-finding.gain_ns, finding.rule))
+
+
+def _sum(one: Finding, other: Finding) -> int | None:
+    if one.gain_per_step_ns is None or other.gain_per_step_ns is None:
+        return None
+    return one.gain_per_step_ns + other.gain_per_step_ns
 
 
 def _says_little(cause: Finding, rules: Mapping[str, Rule]) -> bool:

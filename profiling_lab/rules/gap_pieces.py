@@ -23,7 +23,7 @@ def reported(view: View, line: I32, long_ns: float) -> tuple[GapPieces, I64, Mas
     pieces = view.gap_pieces
     idle_ns = pieces.end_ns - pieces.start_ns
     short = np.isin(pieces.cause, ENDED_BY_A_LAUNCH) & (idle_ns < long_ns)
-    of_copies = short & _copying_lines(view)[line]
+    of_copies = short & copying_lines(view)[line]
     told = np.isin(pieces.cause, [int(cause) for cause in REMEDIES]) & (~short | of_copies)
     told &= pieces.device < len(view.devices)  # a window may hold a device that does nothing in it
     idle_ns = np.where(of_copies, idle_ns * view.left_without_waits(pieces), idle_ns).astype(np.int64)
@@ -31,7 +31,7 @@ def reported(view: View, line: I32, long_ns: float) -> tuple[GapPieces, I64, Mas
     return replace(pieces, cause=cause), idle_ns, told
 
 
-def _copying_lines(view: View) -> Mask:
+def copying_lines(view: View) -> Mask:
     """Per line number, whether most of what the line launches is copies within the GPU and memsets; False
     last, for what has no line.
     """

@@ -5,7 +5,9 @@ Such kernels compute nothing. They are recognised by name, copies within the GPU
 followed by contiguous() copies the tensor; a view does not. Sometimes the copy pays off, because the next
 kernel would otherwise read with bad strides many times. Conversions inside of a convolution (cuDNN's
 nchwToNhwc) are reported separately, and casts to another dtype by `dtype_casts`, because they have other
-remedies. Lines of one function are one finding, at the line that costs most. The cost is all of their time.
+remedies. Lines of one function are one finding, at the line that costs most. The cost is all of their time. A
+third of it stays where copies may be needed in any layout: at lines that also multiply matrices, and where
+backward joins the gradients of slices (chunk, unbind).
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
-from profiling_lab.rules.kernel_families import CONVERTING, KNOWN, names_tell_little, rearranging
+from profiling_lab.rules.kernel_families import CONVERTING, KNOWN, MATRIX, names_tell_little, rearranging
 from profiling_lab.rules.rule import Rule, Time
-from profiling_lab.rules.view import Mask, View
+from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.attribution import Phase
 
 SHARE = Threshold(
     "share", "layout changes in one function", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
 )
+NEEDED_SAVED_FRAC = 2 / 3
+JOINING = r"CatArrayBatchedCopy"
 REMEDY = (
     "keep one layout throughout (channels_last, or strides that the next kernel accepts), write into a slice "
     "instead of cat, drop contiguous() if nothing needs it"
@@ -34,17 +38,24 @@ def check(view: View) -> RuleResult:
     moves, casts = rearranging(view)
     converts = view.kernels_named(CONVERTING)
     copies = "kernels and copies only change the memory layout"
+    place, products = view.operation_place, view.kernels_named(MATRIX)
+    needed = (place >= 0) & np.isin(place, place[products])
+    needed |= view.kernels_named(JOINING) & (view.attribution.phase == Phase.BACKWARD)
+    saved = np.where(needed, NEEDED_SAVED_FRAC, 1.0)
     findings = [
-        *by_function(view, moves & ~casts & ~converts, view[SHARE], copies, REMEDY),
+        *by_function(view, moves & ~casts & ~converts, view[SHARE], copies, REMEDY, saved),
         *by_function(view, converts, view[SHARE], "kernels convert layouts for cuDNN", OF_CONVERSIONS),
     ]
     return findings or names_tell_little(view) or ()
 
 
 def by_function(
-    view: View, counted: Mask, least_frac: float, what: str, remedy: str, wins_frac: float | None = None
+    view: View, counted: Mask, least_frac: float, what: str, remedy: str, saved: F64 | None = None
 ) -> list[Finding]:
-    """One finding for each function in which such kernels take at least `least_frac` of the GPU time."""
+    """One finding for each function in which such kernels take at least `least_frac` of the GPU time.
+
+    saved: per operation the fraction of its time that the remedy saves; else that of the rule.
+    """
     duration, findings = view.operations.duration_ns, []
     rows = np.flatnonzero(counted)
     for _, mine in grouped(rows, view.function_of_line[view.operation_place[rows]]):
@@ -65,7 +76,7 @@ def by_function(
                 weight=duration[mine],
                 remedy=remedy,
                 confidence="medium",
-                wins_frac=wins_frac,
+                wins_frac=None if saved is None else float(saved[mine] @ duration[mine]) / total_ns,
             )
         )
     return findings

@@ -5,8 +5,10 @@ Elementwise operations, activations, normalisations, softmax, reductions, dropou
 operations per element. Memory bandwidth limits them on every GPU, and each one reads what the one before
 wrote. They are recognised by name. A kernel with blocks for a few SMs only is not one of them: so few cannot
 use the bandwidth, and fusing it would leave its grid as small. Kernels that only change a layout or a dtype
-are left to `layout_copies` and `dtype_casts`. The cost is all of their time; fusion saves a good part of it,
-but not all. Every network has such kernels, so the severity is at most medium.
+are left to `layout_copies` and `dtype_casts`. The cost is all of their time. Fusion saves part of it where
+kernels follow each other on a stream with no other work in between: of such a chain the longest remains,
+because one has to read and write. Kernels of a foreach or fused optimizer have tensors of their own, so they
+form no chain. Every network has such kernels, so the severity is at most medium.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, wher
 from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, REARRANGING, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.small_grids import FILLED, small_grids
-from profiling_lab.rules.view import View
+from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace.columns import I64
 
 SHARE = Threshold("share", "memory-bound kernels", 0.3, "of the GPU time, from", "ours: worth fusing")
+OF_MANY_TENSORS = r"multi_tensor_apply"
 REMEDY = "fuse them: torch.compile, or a fused op (layer_norm_gelu, a fused optimizer, SDPA)"
 
 
@@ -44,8 +48,26 @@ def check(view: View) -> RuleResult:
             weight=duration[rows],
             remedy=REMEDY,
             confidence="medium",
+            wins_frac=fusible_ns(view, memory) / total_ns,
         )
     ]
+
+
+def fusible_ns(view: View, memory: Mask) -> int:
+    """What fusion saves: of each chain on a stream all but its longest kernel. Copies do not end a chain."""
+    operations = view.operations
+    fuses = memory & ~view.kernels_named(OF_MANY_TENSORS)
+    order = np.lexsort((operations.start_ns, operations.stream, operations.device, operations.process))
+    stream = np.stack([operations.process, operations.device, operations.stream])[:, order]
+    begins = np.append(True, (np.diff(stream) != 0).any(axis=0))
+    ends = ~(fuses | view.kernels_named(REARRANGING))[order]
+    number = np.cumsum(begins | ends)  # what ends a chain has a number that it shares with the chain after it
+    of_chain, rows = number[fuses[order]], order[fuses[order]]
+    if not len(rows):
+        return 0
+    duration: I64 = operations.duration_ns[rows]
+    first = np.flatnonzero(np.append(True, np.diff(of_chain) != 0))
+    return int(duration.sum() - np.maximum.reduceat(duration, first).sum())
 
 
 RULE = Rule(
@@ -55,6 +77,6 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.BUSY,
+    generic=True,
     severity_at_most="medium",
-    wins_frac=0.3,
 )

@@ -35,6 +35,8 @@ class Rule:
     """the rule describes what is slow, and other rules say why (see fold.py)"""
     generic: bool = False
     """other causes at the same line are more specific"""
+    adds: bool = False
+    """its cost is no part of that of another cause at the same line: both are saved"""
     all_lines: bool = False
     """a finding of it covers all lines, so it explains the idle time of this cause at any of them"""
     severity_at_least: Severity = "low"

@@ -78,7 +78,7 @@ def run(
             findings += [_finished(finding, rule, view.span_ns) for finding in result]
         else:
             silent.append(rule.name)
-    left = folded(findings, {rule.name: rule for rule in rules})
+    left = [_at_most(view, each) for each in folded(findings, {rule.name: rule for rule in rules})]
     return Checked(tuple(left), tuple(silent), tuple(abstained), steps, view.span_ns, start_up)
 
 
@@ -95,6 +95,16 @@ def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
             min(_severity(gain_ns, span_ns), rule.severity_at_least, key=list(SEVERITIES).index),
             _most(rule, finding.once),
         ),
+    )
+
+
+def _at_most(view: View, finding: Finding) -> Finding:
+    """The savings of several findings together are no more than all of the time."""
+    step_ns = finding.gain_per_step_ns
+    return replace(
+        finding,
+        gain_ns=min(finding.gain_ns, view.span_ns),
+        gain_per_step_ns=min(step_ns, view.longest_step_ns) if step_ns and view.steps else step_ns,
     )
 
 

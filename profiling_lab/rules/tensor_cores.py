@@ -19,6 +19,7 @@ from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule, Time
+from profiling_lab.rules.unaligned_products import unaligned_products
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
@@ -64,8 +65,10 @@ def check(view: View) -> RuleResult:
         return Abstain(
             f"the names of kernels with {share} of the matrix multiplication time are not known", COUNTER
         )
-    if without_ns < view[SHARE] * view.gpu_ns:
-        return ()
+    least_ns = view[SHARE] * view.gpu_ns
+    unaligned = unaligned_products(view, products & ~without, least_ns)
+    if without_ns < least_ns:
+        return unaligned or ()
     rows = np.flatnonzero(without)
     place = view.hottest_line(rows, duration[rows])
     return [
@@ -80,7 +83,8 @@ def check(view: View) -> RuleResult:
             weight=duration[rows],
             remedy=BEFORE_AMPERE if capabilities and max(capabilities) < _AMPERE else REMEDY,
             confidence="medium" if capabilities else "low",
-        )
+        ),
+        *unaligned,
     ]
 
 

@@ -2,12 +2,12 @@
 """Which lines launch many tiny kernels? A fused kernel or a CUDA graph needs fewer launches.
 
 A line is charged for its launches in forward and in backward; lines of one function are one finding, at the
-line that costs most. All kernels of a CUDA graph are one launch. The
-cost is the GPU time of these kernels plus the GPU's short idle times before them; fusion saves most of that.
-Calls that take long load code or wait for room in the launch queue, so their idle time is not counted. Nor
-is the idle time that a wait of the host costs: see `sync_calls` and `implicit_sync`. If the host waits after
-every few of these launches, the line is that of most waits, because neither a fused kernel nor a CUDA graph
-reaches over a wait.
+line that costs most. All kernels of a CUDA graph are one launch. The cost is the GPU time of these kernels
+plus the GPU's short idle times before them; fusion saves most of that. Calls that take long load code or wait
+for room in the launch queue: their idle time is not counted, nor is that which a wait of the host costs (see
+`sync_calls`, `implicit_sync`), nor that of lines that launch mostly copies (see `gap_cause`). If the host
+waits after every few of these launches, the line is that of most waits: neither a fused kernel nor a CUDA
+graph reaches over a wait. A line that waits again and again is a loop: functions that it calls belong to it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.callers import waiting_loops
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
+from profiling_lab.rules.gap_pieces import copying_lines
 from profiling_lab.rules.launch_queue import waits_between
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -25,9 +27,7 @@ from profiling_lab.trace.columns import I64
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
-SLOW_CALL = Threshold(
-    "slow_call", "calls that do more than launch take", 100_000, "ns, from", "HTA: 50-100 µs"
-)
+SLOW_CALL = Threshold("slow_call", "calls that load code take", 100_000, "ns, from", "HTA: 50-100 µs")
 FEW = Threshold("few", "launches between two waits of the host", 4, "on average, less than", "ours")
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
@@ -38,33 +38,36 @@ def check(view: View) -> RuleResult:
     gpu_time_ns, count = view.kernels_by_line()
     candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))
     rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
+    function, loops = view.function_of_line[view.operation_place[rows]], waiting_loops(view, rows, view[MANY])
+    for called, line in loops.items():
+        function[function == called] = view.function_of_line[line]
+    idle_by_line = np.where(copying_lines(view)[:-1], 0, view.launching_idle_by_line)
     findings = []
-    for _, mine in grouped(rows, view.function_of_line[view.operation_place[rows]]):
+    for number, mine in grouped(rows, function):
         duration, launches = operations.duration_ns[mine], _launches(view, mine)
         lines = np.unique(view.operation_place[mine])
         # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
         quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
         gpu_ns, launch_ns = int(duration.sum()), host_blocked(view, quick).total_ns
-        idle_ns = int(view.launching_idle_by_line[lines[lines >= 0]].sum())
+        idle_ns = int(idle_by_line[lines[lines >= 0]].sum())
         cost_ns = min(gpu_time(view, mine) + idle_ns, view.span_ns)
         unknown = int((view.attribution.call[mine] < 0).sum())
         if len(launches) + unknown < view[MANY] or cost_ns < view[SHARE] * view.span_ns:
             continue
         backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
+        loop = [line for line in loops.values() if view.function_of_line[line] == number]
+        functions = "a loop and what it calls" if loop else "one function"
         of_line = view.operation_place[mine]
-        line_idle_ns = (
-            np.append(view.launching_idle_by_line, 0)[of_line] // np.bincount(of_line + 1)[of_line + 1]
-        )
-        place = view.hottest_line(mine, duration + line_idle_ns)
+        line_idle_ns = np.append(idle_by_line, 0)[of_line] // np.bincount(of_line + 1)[of_line + 1]
+        place, cut = view.hottest_line(mine, duration + line_idle_ns), ""
         cutting, pieces = waits_between(view, launches)
-        cut = ""
-        if len(launches) < view[FEW] * pieces:
-            place = view.place(cutting)
+        if len(launches) < view[FEW] * pieces or loop:
+            place = view.place(loop[0] if loop else cutting)
             cut = f"; the host waits after every {len(launches) / pieces:.1f} of them, mostly at this line"
         findings.append(
             view.finding(
                 what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
-                f"{f' at {len(lines)} lines of one function' if len(lines) > 1 else ''}"
+                f"{f' at {len(lines)} lines of {functions}' if len(lines) > 1 else ''}"
                 f"{', forward and backward' if backward else ''}: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} "
                 f"to launch them; the GPU idled {ms(idle_ns)} before them{cut}",
                 cost_ns=cost_ns,
@@ -92,5 +95,6 @@ RULE = Rule(
     __doc__ or "",
     time=Time.IDLE,
     generic=True,
+    adds=True,
     wins_frac=0.7,
 )

@@ -55,6 +55,7 @@ from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+F64: TypeAlias = npt.NDArray[np.float64]
 
 LONG_LAUNCH_NS = 500_000
 _LAUNCHING = (Cause.HOST_CODE, Cause.CUDA_CALL, Cause.LATENCY, Cause.BETWEEN)
@@ -444,7 +445,7 @@ class View(LineNumbers):
             within = (start_ns[mine] >= began[its[0]]) & (start_ns[mine] < ended[its[-1]])
             inside += float(share[mine][within].sum())
             number += len(its)
-        return min(round(cost_ns * inside / number), self._longest_step_ns) if number else None
+        return min(round(cost_ns * inside / number), self.longest_step_ns) if number else None
 
     def in_one_step(self, start_ns: I64, weight: I64) -> bool:
         """Whether one of many steps has all of the weight of events that start at these times."""
@@ -456,7 +457,7 @@ class View(LineNumbers):
         return bool(in_step.max() >= ALL_FRAC * weight.sum())
 
     @cached_property
-    def _longest_step_ns(self) -> int:
+    def longest_step_ns(self) -> int:
         """From the start of a step to the start of the next in its process, or to the end of the recording.
         An event of a step may begin before the first step.
         """

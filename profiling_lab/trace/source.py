@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +30,13 @@ from profiling_lab.trace.extras import (
     WorkRows,
 )
 from profiling_lab.trace.facts import Gpu, TraceInfo
-from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.spans import Pauses, Window
 from profiling_lab.trace.stacks import Stacks
+
+if TYPE_CHECKING:
+    from profiling_lab.trace.memory_history import MemoryHistory
 
 Recorder: TypeAlias = Literal[
     "profiling_lab", "nsys", "torch.profiler", "torch.cuda.memory", "rocprofv3", "XLA", "ncu"

@@ -20,6 +20,7 @@ LINES = tuple(f"/app/train.py:{line} step" for line in (3, 5, 8))
 KERNELS = (
     "k", "gemm", "volta_sgemm_64x64_nt", "elementwise_kernel<copy_kernel>", "ncclDevKernel_AllReduce",
     "cudnn_convolve", "flash_fwd_kernel", "indexing_backward_kernel", "CUDAFunctor_add<double>",
+    "multi_bluestein_fft", "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x64_tn_align1",
 )  # fmt: skip
 WAITS = ("cudaStreamSynchronize_v3020", "cudaDeviceSynchronize_v3020", "cudaMalloc_v3020", "cudaFree_v3020")
 COPY_APIS = ("cudaMemcpyAsync_v3020", "cudaMemcpy_v3020")
@@ -88,6 +89,7 @@ def longest_step(view: View) -> int:
 GPU_TIME = {
     "dominant_kernel", "dominant_line", "tensor_cores", "slow_convolution", "memory_bound", "layout_copies",
     "dtype_casts", "double_precision", "recompute", "kernel_variability", "slow_scatter",
+    "slow_fourier",
 }  # fmt: skip
 IDLE = {"low_utilisation", "gpu_gaps", "gap_cause", "sync_calls", "implicit_sync", "short_runs", "dataloader"}
 

@@ -26,6 +26,7 @@ RULES = {
         rule("spread", Time.OTHER, symptom=True),
         rule("waits", Time.IDLE),
         rule("tiny", Time.IDLE, generic=True),
+        rule("launches", Time.IDLE, generic=True, adds=True),
         rule("slow_math", Time.BUSY),
         rule("layout", Time.BUSY),
     )
@@ -86,6 +87,15 @@ def test_a_generic_cause_yields_at_one_line() -> None:
     assert only.rule == "waits" and [effect.rule for effect in only.effects] == ["tiny"]
     assert only.gain_ns == 90 and only.severity == "high", "it costs what both are about"
     assert told(found("tiny", 90, 4), found("waits", 60, 3)) == [("tiny", []), ("waits", [])]
+
+
+def test_savings_of_two_times_at_one_line_are_added() -> None:
+    waits = found("waits", 60, 3, gain_per_step_ns=6)
+    (only,) = folded([found("launches", 90, 3, gain_per_step_ns=9), waits], RULES)
+    assert (only.rule, only.gain_ns, only.gain_per_step_ns) == ("waits", 150, 15)
+    (only,) = folded([found("launches", 90, 3), waits], RULES)
+    assert (only.gain_ns, only.gain_per_step_ns) == (150, None), "of one of them the steps are not known"
+    assert len(folded([found("launches", 90, 4), waits], RULES)) == 2
 
 
 def test_of_gains_that_may_be_equal_the_specific_cause_comes_first() -> None:

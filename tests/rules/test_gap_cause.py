@@ -30,6 +30,27 @@ def test_fires_for_the_hosts_own_code_and_names_where_it_was_going(judge: Judge)
     assert {event.table for event in finding.evidence} == {"operations"}
 
 
+def hosts(*stacks: str) -> TraceBuilder:
+    builder = TraceBuilder()
+    for _ in range(10):
+        builder.launch("k", 100_000, stack=STEP).gap(100_000)
+        for stack in stacks:
+            builder.launch("k", 1_000, stack=stack).gap(1_000_000)
+            for tenth in range(1, 10):
+                builder.sample(builder.now_ns - tenth * 100_000, stack)
+    return builder
+
+
+def test_host_code_of_one_function_is_one_finding(judge: Judge) -> None:
+    work = [f"{STEP} > /app/masks.py:{line} window_mask" for line in (4, 5)]
+    (one,) = judge(RULE, hosts(*work))
+    assert one.place.function == "window_mask" and "at 2 lines of one function, most of it at" in one.what
+    assert one.cost_ns == pytest.approx(20 * 1_000_000, rel=0.15)
+    loop = ["/app/train.py:3 step", "/app/train.py:4 step"]
+    found = judge(RULE, hosts(*loop, work[0]))
+    assert sorted(each.place.line for each in found) == [3, 4, 4], "what calls others does many works"
+
+
 def test_fires_for_allocations_and_not_for_other_calls_near_them(judge: Judge) -> None:
     builder = TraceBuilder()
     for _ in range(10):

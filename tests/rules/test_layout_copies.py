@@ -77,3 +77,11 @@ def test_conversions_of_cudnn_have_another_remedy(judge: Judge) -> None:
     copies, conversions = judge(RULE, builder)
     assert (copies.place.line, conversions.place.line) == (2, 1), "of one function, but not of one cause"
     assert "contiguous" in copies.remedy and "convert layouts for cuDNN" in conversions.what
+
+
+def test_a_third_of_what_may_be_needed_stays(judge: Judge) -> None:
+    (alone,) = judge(RULE, program(COPY, 25_000))
+    assert alone.wins_frac == 1
+    builder = program(COPY, 25_000)
+    (at_a_product,) = judge(RULE, builder.launch(GEMM, 1_000, stack="/app/model.py:2 f"))
+    assert at_a_product.wins_frac == pytest.approx(2 / 3) and at_a_product.cost_ns == 125_000

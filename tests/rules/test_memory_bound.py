@@ -12,6 +12,7 @@ from profiling_lab.rules.memory_bound import RULE
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
 NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>(int, float)"
 GEMM = "volta_sgemm_64x64_nt"
+COPY = "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda(T&)::{lambda()#3}>"
 
 
 def kernels(*named: tuple[str, int]) -> TraceBuilder:
@@ -28,11 +29,31 @@ def test_fires_and_names_the_hottest_line(judge: Judge) -> None:
 
 
 def test_copies_of_a_layout_are_left_to_their_own_rule(judge: Judge) -> None:
-    copy = (
-        "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda(T&)::{lambda()#3}>"
-    )
-    (finding,) = judge(RULE, kernels((GEMM, 20_000), (ADD, 30_000), (copy, 40_000)))
+    (finding,) = judge(RULE, kernels((GEMM, 20_000), (ADD, 30_000), (COPY, 40_000)))
     assert finding.cost_ns == 30_000 and finding.events == 1 and finding.place.line == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "saved_ns"),
+    [
+        ([(ADD, 30_000), (NORM, 20_000), (ADD, 40_000)], 50_000),
+        ([(ADD, 30_000), (GEMM, 9_000), (NORM, 20_000), (ADD, 40_000)], 20_000),
+        ([(ADD, 30_000), (COPY, 9_000), (NORM, 20_000)], 20_000),
+        ([(ADD, 30_000), (GEMM, 9_000), (NORM, 20_000)], 0),
+        ([("multi_tensor_apply_kernel<AddFunctor>", 30_000)] * 3, 0),
+    ],
+)
+def test_fusion_leaves_the_longest_of_each_chain(
+    judge: Judge, named: list[tuple[str, int]], saved_ns: int
+) -> None:
+    (finding,) = judge(RULE, kernels((GEMM, 1_000), *named))
+    assert finding.wins_frac is not None and finding.wins_frac * finding.cost_ns == pytest.approx(saved_ns)
+
+
+def test_kernels_of_two_streams_are_no_chain(judge: Judge) -> None:
+    builder = TraceBuilder().launch(ADD, 30_000, stream=7).launch(NORM, 20_000, stream=8)
+    (finding,) = judge(RULE, builder.launch(ADD, 10_000, stream=8))
+    assert finding.wins_frac == pytest.approx(10_000 / 60_000)
 
 
 def norms(blocks: int | None, sms: int | None = 132) -> TraceBuilder:

@@ -49,6 +49,22 @@ def test_silent_for_each_name_with(judge: Judge, kernel: str) -> None:
     assert judge(RULE, run_of(kernel, kernel, "elementwise_kernel")) == ()
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x64_tn_align1",
+        "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x64_64x4_tn_align2>(Params)",
+        "volta_h884gemm_128x64_ldg4_nn",
+    ],
+)
+def test_fires_on_products_of_unaligned_rows(judge: Judge, kernel: str) -> None:
+    (finding,) = judge(RULE, run_of(kernel, kernel, WITH[0]))
+    assert finding.cost_ns == 100_000 and finding.wins_frac == 0.75 and "unaligned rows" in finding.what
+    both = judge(RULE, run_of(kernel, WITHOUT[0]))
+    assert ["without tensor cores" in each.what for each in both] == [True, False]
+    assert judge(RULE, run_of(kernel, *[WITH[0]] * 20)) == (), "too little to be worth the change"
+
+
 def test_fires_however_many_others_use_them(judge: Judge) -> None:
     (finding,) = judge(RULE, run_of(*[WITH[0]] * 9, WITHOUT[0]))
     assert finding.cost_ns == 50_000 and "10.0 % of the GPU time" in finding.what

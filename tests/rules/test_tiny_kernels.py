@@ -103,3 +103,34 @@ def test_waits_after_every_few_launches_are_the_line_to_look_at(judge: Judge) ->
     assert "the host waits after every 2.0 of them, mostly at this line" in cut.what
     (whole,) = judge(RULE, layers(4))
     assert whole.place.line == 14 and "waits" not in whole.what
+
+
+def passes(waits: bool) -> TraceBuilder:
+    """A loop that drops boxes: a helper computes, and the line that calls it reads how many are left."""
+    builder, line = TraceBuilder(), "/app/boxes.py:78 kept"
+    for _ in range(120):
+        for _ in range(4):
+            builder.launch("max", 2_000, stack=f"{line} > /app/boxes.py:60 overlap", call_ns=4_000)
+        builder.launch("index", 2_000, stack=line, call_ns=4_000)
+        if waits:
+            builder.call("cudaStreamSynchronize_v3020", call_ns=4_000, stack=line)
+    return builder
+
+
+def test_what_a_loop_with_waits_calls_is_part_of_the_loop(judge: Judge) -> None:
+    (loop,) = judge(RULE, passes(waits=True))
+    assert (
+        loop.place.line == 78 and loop.events == 600 and "at 2 lines of a loop and what it calls" in loop.what
+    )
+    one, other = sorted(judge(RULE, passes(waits=False)), key=lambda finding: finding.place.line)
+    assert (one.place.line, one.events, other.place.line, other.events) == (60, 480, 78, 120)
+    apart = passes(waits=False)  # the line waits as often, but not in between
+    for _ in range(120):
+        apart.call("cudaStreamSynchronize_v3020", call_ns=4_000, stack="/app/boxes.py:78 kept")
+    assert len(judge(RULE, apart)) == 2
+    helper_alone = TraceBuilder()
+    for _ in range(120):
+        helper_alone.launch("max", 2_000, stack="/app/train.py:9 main > /app/boxes.py:60 overlap")
+        helper_alone.call("cudaStreamSynchronize_v3020", call_ns=4_000, stack="/app/train.py:9 main")
+    (alone,) = judge(RULE, helper_alone)
+    assert "one function" not in alone.what and "loop" not in alone.what, "the line launches nothing itself"

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.trace.columns import I32, I64, Operations
 from profiling_lab.trace.stacks import Frame
 
+Rows: TypeAlias = npt.NDArray[np.intp]
 CauseAtLine = tuple[Cause, Frame | None, bool]
 """the cause, its line, and whether the host was in that line, not only on its way to it"""
 
@@ -36,6 +38,26 @@ def cause_at_line(
     if seen.rival is not None:
         return Cause.GIL_WAIT, seen.rival, True
     return Cause.DATA_LOADING if seen.in_loader else Cause.HOST_CODE, seen.frame, True
+
+
+def by_function(
+    groups: Mapping[CauseAtLine, Sequence[Rows]], idle_ns: I64, callers: Collection[tuple[str, str]]
+) -> Iterator[tuple[CauseAtLine, Rows, int]]:
+    """The pieces of each group and its number of lines. Host code of one function is one group, at the line
+    of most of its idle time: its lines do one work. Not those of `callers`, file and name of functions that
+    leave the work to others: a training loop does many works.
+    """
+    parts = {at: np.concatenate(rows) for at, rows in groups.items()}
+    first: dict[tuple[str, str], CauseAtLine] = {}
+    for at in sorted(parts, key=lambda at: -int(idle_ns[parts[at]].sum())):
+        if at[0] == Cause.HOST_CODE and at[1] is not None:
+            first.setdefault((at[1].file, at[1].function), at)
+    together: dict[CauseAtLine, list[Rows]] = {}
+    for at, rows in parts.items():
+        function = (at[1].file, at[1].function) if at[0] == Cause.HOST_CODE and at[1] else None
+        one = at if function is None or function in callers else first[function]
+        together.setdefault(one, []).append(rows)
+    return ((at, np.concatenate(rows), len(rows)) for at, rows in together.items())
 
 
 def awaited_operations(

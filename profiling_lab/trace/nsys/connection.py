@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An SQLite database through ADBC's own classes.
-
-Its DB-API module would import the compute functions of pyarrow first: as long as reading a small trace takes.
+"""An SQLite database through ADBC's own classes, without pyarrow: its import takes as long as reading a small
+trace.
 """
 
 from __future__ import annotations
@@ -9,11 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import adbc_driver_manager
 import adbc_driver_sqlite
-import pyarrow as pa
+
+from profiling_lab import _analysis
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BATCH_ROWS = 65536
 
@@ -40,7 +44,7 @@ class Connection:
             prepared.set_sql_query(statement)
             prepared.execute_update()
 
-    def rows(self, query: str) -> Generator[pa.RecordBatch, None, None]:
+    def rows(self, query: str) -> Generator[_analysis.ArrowBatch, None, None]:
         """The rows of a query, BATCH_ROWS at a time.
 
         The statement is open until all are read, or until the generator is closed.
@@ -49,8 +53,7 @@ class Connection:
             prepared.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             prepared.set_sql_query(query)
             stream, _ = prepared.execute_query()
-            with pa.RecordBatchReader.from_stream(stream) as batches:
-                yield from batches
+            yield from _analysis.ArrowStream(stream)
 
     def ingest(self, table: str, rows: pa.Table | pa.RecordBatchReader, mode: str) -> None:
         """Write rows into a table. `mode`: "append", or "replace" for a new table."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,6 @@ from profiling_lab.trace.extras import (
     WorkRows,
 )
 from profiling_lab.trace.facts import Gpu, TraceInfo
-from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.nsys import GZIP
 from profiling_lab.trace.nsys.calls import CALL_TABLE, read_calls
 from profiling_lab.trace.nsys.devices import read_devices, read_gpus
@@ -35,9 +35,7 @@ from profiling_lab.trace.nsys.host_spans import read_host_events, read_off_cpu, 
 from profiling_lab.trace.nsys.info import sqlite_info
 from profiling_lab.trace.nsys.input_shapes import read_input_shapes
 from profiling_lab.trace.nsys.launch_shapes import read_launch_shapes
-from profiling_lab.trace.nsys.memory.history import read_memory_history
 from profiling_lab.trace.nsys.memory.usage import read_memory
-from profiling_lab.trace.nsys.nccl_calls import read_collectives
 from profiling_lab.trace.nsys.nvtx import NvtxRows, read_nvtx
 from profiling_lab.trace.nsys.operations import TABLES, read_operations
 from profiling_lab.trace.nsys.overheads import read_overheads
@@ -58,6 +56,9 @@ from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import Registry, pid_of, process_part
 from profiling_lab.trace.source import Recorder, Source, Tables
 from profiling_lab.trace.spans import Pauses
+
+if TYPE_CHECKING:
+    from profiling_lab.trace.memory_history import MemoryHistory
 
 # A file with any of these tables is a trace in the nsys schema; tables without rows are not written.
 _MARKS = (
@@ -157,6 +158,8 @@ class SqliteSource(Source):
         return read_memory(self.file, self.processes)
 
     def memory_history(self) -> tuple[MemoryHistory, ...]:
+        from profiling_lab.trace.nsys.memory.history import read_memory_history  # few tables need it
+
         return read_memory_history(self.file, self.processes)
 
     def work(self) -> WorkRows | None:
@@ -169,6 +172,8 @@ class SqliteSource(Source):
         return read_counters(self.file, self.processes)
 
     def collectives(self, whole: Tables, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts | None]:
+        from profiling_lab.trace.nsys.nccl_calls import read_collectives  # few tables need it
+
         return read_collectives(self.file, self.threads, whole, rows)
 
     def system_calls(self) -> HostSpans:

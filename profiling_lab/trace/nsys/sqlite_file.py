@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
@@ -97,12 +96,12 @@ class SqliteFile:
             " WHERE m.type IN ('table', 'view') ORDER BY m.name, c.cid",
         )
         for batch in rows:
-            for table, column in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                names.setdefault(table, []).append(column)
+            for table, column in _rows(batch):
+                names.setdefault(decoded(table), []).append(decoded(column))
         return {table: tuple(columns) for table, columns in names.items()}
 
     def _read(
-        self, query: str, parts: Sequence[str], read: Callable[[Iterator[pa.RecordBatch]], _T]
+        self, query: str, parts: Sequence[str], read: Callable[[Iterator[_analysis.ArrowBatch]], _T]
     ) -> list[_T]:
         """The results of `read` for the rows of each part, in order."""
 
@@ -189,13 +188,12 @@ class SqliteFile:
     def integers(self, query: str, width: int, parts: Sequence[str] = WHOLE) -> list[I64]:
         """The `width` columns of a query as int64 arrays. The query gives every NULL a value (IFNULL)."""
         batches = [batch for part in self._read(query, parts, list) for batch in part]
-        return [self._int64([batch.column(i) for batch in batches]) for i in range(width)]
+        return [self._int64(batches, i) for i in range(width)]
 
-    def _int64(self, chunks: list[pa.Array]) -> I64:
-        if any(chunk.null_count or chunk.type != pa.int64() for chunk in chunks):
+    def _int64(self, batches: Sequence[_analysis.ArrowBatch], column: int) -> I64:
+        arrays = [values for batch in batches if (values := batch.integers(column)) is not None]
+        if len(arrays) < len(batches):
             raise UnreadableInputError(f"{self.path} has a value that is not an integer in an integer column")
-        # Arrow's own to_numpy() imports pandas where that is installed (0.4 s).
-        arrays: list[I64] = [np.asarray(np.from_dlpack(chunk), np.int64) for chunk in chunks]
         return arrays[0] if len(arrays) == 1 else np.concatenate([*arrays, np.empty(0, np.int64)])
 
     def select(self, table: str, wanted: dict[str, int | str], where: str = "") -> dict[str, I64]:
@@ -219,12 +217,8 @@ class SqliteFile:
     def texts(self, query: str) -> list[tuple[str, ...]]:
         """Rows of text; invalid UTF-8 is replaced. For small tables, because it creates Python strings."""
 
-        def rows(batches: Iterator[pa.RecordBatch]) -> list[tuple[str, ...]]:
-            return [
-                tuple(decoded(value) for value in row)
-                for batch in batches
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            ]
+        def rows(batches: Iterator[_analysis.ArrowBatch]) -> list[tuple[str, ...]]:
+            return [tuple(decoded(value) for value in row) for batch in batches for row in _rows(batch)]
 
         return self._read(query, WHOLE, rows)[0]
 
@@ -237,13 +231,16 @@ class SqliteFile:
         before it is the sequence number (NO_SEQUENCE if there is none).
         """
 
-        def coded(batches: Iterator[pa.RecordBatch]) -> tuple[list[list[I64]], list[bytes]]:
+        def coded(batches: Iterator[_analysis.ArrowBatch]) -> tuple[list[list[I64]], list[bytes]]:
             codes = _analysis.TextCodes()
             columns: list[list[I64]] = [[] for _ in range(width + 1 + operators)]
             for batch in batches:
-                offsets, data = self._text_buffers(batch.column(width))
+                texts = batch.texts(width)
+                if texts is None:
+                    raise UnreadableInputError(f"{self.path} has a value that is not a text in a text column")
+                offsets, data = texts
                 found = codes.add_operators(offsets, data)[::-1] if operators else (codes.add(offsets, data),)
-                integers = [self._int64([batch.column(i)]) for i in range(width)]
+                integers = [self._int64([batch], i) for i in range(width)]
                 for column, values in zip(columns, (*integers, *found), strict=True):
                     column.append(np.asarray(values))
             return columns, codes.texts()
@@ -259,15 +256,9 @@ class SqliteFile:
         none = np.empty(0, dtype=np.int64)
         return [np.concatenate([none, *pieces]) for pieces in gathered], [decoded(text) for text in numbers]
 
-    def _text_buffers(self, column: pa.Array) -> tuple[Any, Any]:
-        """Offsets and bytes of a BLOB column, as views."""
-        if column.type != pa.binary() or column.null_count:
-            raise UnreadableInputError(f"{self.path} has a value that is not a text in a text column")
-        _, offsets, data = column.buffers()
-        return (
-            np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1],
-            np.frombuffer(data or b"", dtype=np.uint8),
-        )
+
+def _rows(batch: _analysis.ArrowBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(batch.values(column) for column in range(batch.width)), strict=True)
 
 
 def decoded(value: Any) -> str:
