@@ -90,11 +90,11 @@ def measure(results: ResultsFile, job: RankJob, how: str) -> None:
     }
     for metric, (value, unit) in values.items():
         results.add(BENCHMARK, case, OURS, metric, value, unit)
-    print(
-        f"{len(job.files):6,} ranks of {job.events:9,} events, {how:5}: {seconds:7.1f} s, cpu {cpu_s:7.1f} s, "
-        f"{peaks.own / 1e6:6.0f} MB, a worker {peaks.of_a_worker / 1e6:6.0f} MB",
-        flush=True,
+    said = (
+        f"{len(job.files):6,} ranks of {job.events:9,} events, {how:5}: {seconds:7.1f} s, cpu {cpu_s:7.1f} s"
     )
+    memory = f"{peaks.own / 1e6:6.0f} MB, a worker {peaks.of_a_worker / 1e6:6.0f} MB"
+    print(said, memory, sep=", ", flush=True)
 
 
 def _check(answer: dict[str, Any], job: RankJob) -> None:
