@@ -227,8 +227,8 @@ def many_ranks() -> list[str]:
 def _of_another(
     newest: dict[tuple[int, int, str], dict[str, float]], events: int, how: str, metric: str
 ) -> float:
-    """What one more rank costs: between the two largest jobs, of 16 ranks and more, because up to 16 are followed
-    for the path."""
+    """What one more rank costs: between the two largest jobs. Up to 16 ranks are followed for the path, so
+    jobs have at least 16."""
     mine = sorted((ranks, found[metric]) for (many, ranks, by), found in newest.items()
                   if (many, by) == (events, how) and ranks >= 16)  # fmt: skip
     (few, less), (many, more) = mine[-2:]
