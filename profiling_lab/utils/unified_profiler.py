@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +85,9 @@ class UnifiedProfiler:
         return [*record, *launcher, script, *arguments]
 
     def profile_script(self, script: str, arguments: Sequence[str] = ()) -> int:
-        """Run the script with its arguments and record it; returns its exit code.
+        """Run the script with its arguments and record it; returns its exit code, -N after signal N.
 
+        Ctrl-C is the script's: this waits until its recordings are written and its processes are gone.
         Raises UsageError if there is no such script, no deepspeed for its mode, or output_dir cannot be made.
         """
         if not Path(script).is_file():
@@ -97,7 +100,8 @@ class UnifiedProfiler:
             raise UsageError(
                 f"the folder {self.config.output_dir} cannot be made: {error.strerror}"
             ) from None
-        return subprocess.run(self.command(script, arguments)).returncode
+        with subprocess.Popen(self.command(script, arguments)) as process:
+            return _waited_for(process)
 
     def generate_report(self) -> str:
         """The recordings in output_dir and its folders, with the command that reads each."""
@@ -108,6 +112,21 @@ class UnifiedProfiler:
         if len(files) > 1:
             lines.append(f"profiling-lab ranks {self.config.output_dir}")
         return "\n".join(lines)
+
+
+def _waited_for(process: subprocess.Popen[bytes]) -> int:
+    """The exit code. SIGTERM is passed on, if this is the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if is_main else None
+    if is_main:
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        while True:
+            with suppress(KeyboardInterrupt):  # the terminal sends it to the script as well
+                return process.wait()
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def get_profiler_context(enabled: bool = True, **options: Any) -> AbstractContextManager[Any]:
@@ -159,7 +178,7 @@ class NVTXAnnotator:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code of the script, 2 for wrong arguments."""
+    """The command line; returns the script's exit code (128 + N after signal N), 2 for wrong arguments."""
     parser = argparse.ArgumentParser(description="Record a script; like profiling-lab record.")
     parser.add_argument("--mode", choices=MODES, default="auto")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="processes per machine (default: 1)")
@@ -182,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LabError as error:
         parser.error(str(error))
     sys.stderr.write(profiler.generate_report() + "\n")
-    return code
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,59 @@ def test_deepspeed_starts_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyP
     done = run("--mode", "deepspeed", "--gpus", "2", "train.py", "--zero", "3", folder=tmp_path)
     assert done.returncode == 5 and "launched with --num_gpus 2" in done.stdout
     assert "['--zero', '3']" in done.stdout
+
+
+ENDLESS = """
+import os, pathlib, time
+pathlib.Path(f"pid.{os.environ.get('RANK', 0)}").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments, processes, code",
+    [
+        (("--mode", "single"), 1, 130),
+        (("--mode", "multi-gpu", "--gpus", "2"), 2, 1),
+        (("--mode", "multi-gpu", "--gpus", "2"), 2, None),
+    ],
+    ids=["Ctrl-C", "Ctrl-C, two ranks", "SIGTERM, two ranks"],
+)
+def test_when_it_is_stopped_nothing_is_left_running(
+    arguments: tuple[str, ...], processes: int, code: int | None, tmp_path: Path
+) -> None:
+    """Ctrl-C reaches all processes of a terminal, SIGTERM the first one alone. code: None with SIGTERM."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "profiling_lab.utils.unified_profiler", *arguments, "endless.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever this one was started with
+    )
+    try:
+        until = time.monotonic() + 120
+        while len(ranks := [file for file in tmp_path.glob("pid.*") if file.read_text()]) < processes:
+            assert process.poll() is None and time.monotonic() < until, "the script did not start"
+            time.sleep(0.1)
+        if code is None:
+            process.terminate()
+        else:
+            os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=120)
+        assert process.returncode == (code or process.returncode) != 0, told
+        for rank in ranks:
+            with pytest.raises(ProcessLookupError):
+                os.kill(int(rank.read_text()), 0)
+        assert "unified_profiler.py" not in told, "its own traceback"
+        assert "profiling-lab lines profiles/endless.sqlite" in told
+        assert [file.name for file in (tmp_path / "profiles").iterdir()] == ["endless.sqlite"]
+    finally:
+        for rank in tmp_path.glob("pid.*"):
+            with suppress(ProcessLookupError, ValueError):
+                os.kill(int(rank.read_text()), signal.SIGKILL)
 
 
 def command(**config: Any) -> str:

@@ -14,7 +14,7 @@ from profiling_lab.analysis.places import Place
 from profiling_lab.analysis.ranks.collectives import Occurrences
 from profiling_lab.analysis.ranks.kinds import Series
 from profiling_lab.analysis.ranks.summary import RankSummary
-from profiling_lab.analysis.ranks.totals import RankComparison, Totals, meeting
+from profiling_lab.analysis.ranks.totals import Meetings
 from profiling_lab.trace.columns import I32, I64
 
 _OWN = ("number", "start_ns", "end_ns", "size_bytes", "whole")
@@ -59,7 +59,7 @@ class Calls:
         return self.end_ns - self.start_ns
 
 
-def calls_of(ranks: Sequence[RankSummary], totals: Totals, comparison: RankComparison) -> Calls:
+def calls_of(ranks: Sequence[RankSummary], met: Meetings) -> Calls:
     """ranks: on one clock, with all their collectives, of which there must be one."""
     series_number: dict[Series, int] = {}
     place_number: dict[Place, int] = {}
@@ -74,7 +74,7 @@ def calls_of(ranks: Sequence[RankSummary], totals: Totals, comparison: RankCompa
                 part = {name: np.full(len(occurrences.number), value) for name, value in about.items()}
                 part |= {name: getattr(occurrences, name) for name in _OWN}
                 part["place"] = np.array(places, dtype=np.int32)[occurrences.place]
-                parts.append(part | _arrivals(series, occurrences, matched, totals, comparison))
+                parts.append(part | _arrivals(series, occurrences, matched, met))
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return Calls(
         all_series=tuple(series_number),
@@ -85,10 +85,10 @@ def calls_of(ranks: Sequence[RankSummary], totals: Totals, comparison: RankCompa
 
 
 def _arrivals(
-    series: Series, occurrences: Occurrences, matched: bool, totals: Totals, comparison: RankComparison
+    series: Series, occurrences: Occurrences, matched: bool, all_met: Meetings
 ) -> dict[str, npt.NDArray[Any]]:
     """When the ranks came to the collectives of a series, where all did."""
-    if not (matched and series.is_together and comparison.comparable):
+    if not (matched and series.is_together and all_met.comparison.comparable):
         nothing = np.zeros_like(occurrences.number)
         return {
             "compared": nothing > 0,
@@ -96,9 +96,9 @@ def _arrivals(
             "spread_ns": nothing,
             "last_rank": nothing - 1,
         }
-    met = meeting(totals, series, comparison)
+    met = all_met.of[series]
     row = met.starts.rows(occurrences.number)
-    is_late = met.behind_ns[row] > comparison.late_ns
+    is_late = met.behind_ns[row] > all_met.comparison.late_ns
     return {
         "compared": met.together[row],
         "last_ns": met.last_ns[row],

@@ -88,7 +88,7 @@ def collectives(
     check_own(options.own, facts)
     if not any(rank.collectives.series or rank.collectives.alone for rank in ranks):
         raise NotEnoughDataError(_none(facts))
-    calls = calls_of(ranks, job.totals, job.comparison)
+    calls = calls_of(ranks, job.met)
     rows, total = sums(calls, by, limit)
     busy, hidden = busy_and_hidden(calls, np.zeros(len(calls), dtype=np.int64), 1)
     sizes = np.array([series.size for series in calls.all_series])

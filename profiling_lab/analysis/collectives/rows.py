@@ -16,7 +16,7 @@ from profiling_lab.analysis.collectives.bandwidth import Arrivals, Bandwidth, Ra
 from profiling_lab.analysis.collectives.calls import Calls
 from profiling_lab.analysis.places import Place, shares
 from profiling_lab.analysis.ranks.collectives import PER_STEP, covered
-from profiling_lab.analysis.ranks.kinds import Series
+from profiling_lab.analysis.ranks.kinds import RankSet, Series
 from profiling_lab.analysis.stats import Stats, StatsByKey, grouped
 from profiling_lab.trace.columns import I32, I64, combined
 
@@ -159,7 +159,7 @@ class _Names:
     def series(self, row: int) -> Series:
         series = self._calls.all_series[int(self._calls.series[self._first[row]])]
         mixed = self._by == "kind" and self._groups_of[series.kind] > 1
-        return Series(series.kind, "", (), 0, "") if mixed else series
+        return Series(series.kind, "", RankSet(), 0, "") if mixed else series
 
     def key(self, row: int) -> str:
         first, calls = self._first[row], self._calls

@@ -71,16 +71,14 @@ class Clocks:
         return self.state != "none"
 
 
-def align(
-    pool: Pool, handles: list[Handle], is_wall: Sequence[Sequence[bool]]
-) -> tuple[list[Handle], Clocks]:
+def align(pool: Pool, handles: list[Handle], is_wall: Sequence[Sequence[bool]]) -> Clocks:
     """Put all summaries on one clock. is_wall: per file and rank, whether the calendar rules its clock."""
     files, all_wall = len(is_wall), all(wall for file in is_wall for wall in file)
     moved: dict[tuple[int, int], int] = {}
     rates: dict[tuple[int, int], float] = {}
     drifts: list[tuple[Drift, ...]] = []
     for _ in range(ROUNDS):
-        ends = pool.merge(merged_by_name, pool.map(ends_of, handles))
+        ends = pool.merge(merged_by_name, handles, ends_of)
         drifts = pool.gather(pool.map(drifts_of, handles, ends))
         farthest = max((abs(drift.median_ns) for file in drifts for drift in file), default=0)
         grows = any(drift.rate for file in drifts for drift in file)
@@ -91,19 +89,19 @@ def align(
             for j, step in enumerate(file):
                 moved[i, j] = moved.get((i, j), 0) + step.by_ns
                 rates[i, j] = rates.get((i, j), 0.0) + step.rate
-        handles = pool.map(move, handles, each=steps)
+        pool.change(move, handles, steps)
     known = [drift for file in drifts for drift in file if drift.collectives]
     accuracy = max((abs(drift.median_ns) + drift.off_ns for drift in known), default=None)
     ranks = sum(map(len, is_wall))
     if files == 1:
-        return handles, Clocks("one", 0, accuracy)
+        return Clocks("one", 0, accuracy)
     if known:
         ruled = [(i, j) for i, file in enumerate(drifts) for j, d in enumerate(file) if d.collectives]
         ways, speeds = ([of.get(rank, 0) for rank in ruled] for of in (moved, rates))
-        return handles, Clocks(
+        return Clocks(
             "collectives", int(max(ways) - min(ways)), accuracy, max(speeds) - min(speeds), ranks - len(known)
         )
-    return handles, Clocks("wall" if all_wall else "none", 0, accuracy)
+    return Clocks("wall" if all_wall else "none", 0, accuracy)
 
 
 def ends_of(file: FileSummary) -> Ends:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.places import Place, launched_at
 from profiling_lab.analysis.ranks.clock_move import ClockMove
-from profiling_lab.analysis.ranks.kinds import Series
+from profiling_lab.analysis.ranks.kinds import RankSet, Series
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, full
@@ -22,8 +22,9 @@ from profiling_lab.trace.step_windows import StepWindows
 
 PER_STEP = 1 << 20
 """the number of a collective is its step's times this plus its place in the step"""
-AT_MOST = 20_000
-"""collectives kept of one rank for a comparison: those of its first steps"""
+AT_MOST = 8_000
+"""collectives kept of one rank for a comparison: those of its last steps, in which the path across ranks is
+followed. They are most of what a rank takes while a job is compared: 360 KB"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class RankCollectives:
     """collectives outside of steps, which have no number"""
     left_out: int
     """collectives beyond AT_MOST"""
+    steps_left_out: int
+    """the rank's first steps, of which not all are kept"""
 
     def moved(self, move: ClockMove, steps: int = 0) -> RankCollectives:
         """The same on another clock, and with other numbers of steps."""
@@ -111,19 +114,19 @@ def collectives(
     alone: dict[Series, tuple[list[int], list[int]]] = {}
     seen: Counter[tuple[Series, int]] = Counter()
     place_of: dict[tuple[Series, int], int] = {}
-    most = len(rows) if options.each_collective else AT_MOST
-    for i, facts in enumerate(details[:most]):
+    first_step, past = (0, len(rows)) if options.each_collective else _kept(step)
+    cut = past < len(rows)
+    of_members: dict[int, RankSet] = {}
+    for i, facts in enumerate(details[:past]):
         by_sequence = facts.sequence >= 0
         numbered = by_sequence or bool(inside[i])
-        if not numbered and not options.each_collective:
+        if (not numbered and not options.each_collective) or (first_step and step[i] < first_step):
             continue
-        series = Series(
-            facts.kind,
-            facts.group,
-            facts.members,
-            facts.size,
-            "sequence" if by_sequence else "order",
-        )
+        group = of_members.get(id(facts.members))
+        if group is None:  # the same tuple for all collectives of a group
+            group = of_members[id(facts.members)] = RankSet.of(facts.members)
+        how = "sequence" if by_sequence else "order"
+        series = Series(facts.kind, facts.group, group, facts.size, how)
         place = facts.sequence
         if not by_sequence:
             part = (series, facts.part_of)
@@ -155,8 +158,23 @@ def collectives(
         places=lines,
         hidden=hidden,
         outside=outside,
-        left_out=max(len(rows) - most, 0),
+        left_out=int((step[:past] < first_step).sum() if first_step else 0) + len(rows) - past,
+        steps_left_out=first_step + cut,
     )
+
+
+def _kept(step: npt.NDArray[np.intp]) -> tuple[int, int]:
+    """The first step of which collectives are kept, and how many come before the end of those.
+
+    step: of each collective, in the order of launches. One that has more than AT_MOST is kept from its begin.
+    """
+    if len(step) <= AT_MOST:
+        return 0, len(step)
+    whole = np.flatnonzero(np.diff(step[-AT_MOST - 1 :]) > 0)
+    if len(whole):
+        return int(step[len(step) - AT_MOST + whole[0]]), len(step)
+    first = int(step[-1])
+    return max(first, 0), int(np.searchsorted(step, first)) + AT_MOST
 
 
 @dataclass(slots=True)

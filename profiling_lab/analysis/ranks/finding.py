@@ -12,7 +12,7 @@ from profiling_lab.analysis.critical_path.what_if import Touched
 from profiling_lab.analysis.ranks.blame import Blame, Suspects
 from profiling_lab.analysis.ranks.joint_path import JointPath, PathShare
 from profiling_lab.analysis.ranks.path_part import NoPart, RankPart
-from profiling_lab.analysis.ranks.totals import RankComparison, RankRow, Totals
+from profiling_lab.analysis.ranks.totals import Meetings, RankRow
 from profiling_lab.trace.columns import I64
 
 MOST_RANKS, MOST_STEPS = 16, 8
@@ -40,19 +40,21 @@ class PathFinding:
     """what the path is made of, the largest first"""
 
 
-def find(
-    ask: AskFor, rows: Sequence[RankRow], totals: Totals, comparison: RankComparison
-) -> PathFinding | str:
+def find(ask: AskFor, rows: Sequence[RankRow], met: Meetings) -> PathFinding | str:
     """What the path says, or why it cannot be followed."""
+    comparison = met.comparison
     if not comparison.comparable or not len(comparison.steps):
         return "no step is in all recordings" if comparison.comparable else "clocks cannot be compared"
     if len(rows) < 2:
         return "fewer than two ranks have steps"
-    found = ask(_followed(rows), comparison.steps[-(MOST_STEPS + 2) :])
+    kept = min(row.compared_steps for row in rows)
+    if not kept:
+        return "a step has too many collectives to keep them all"
+    found = ask(_followed(rows), comparison.steps[-min(MOST_STEPS + 2, kept) :])
     for part in found:
         if isinstance(part, NoPart):
             return f"rank {part.rank}: {part.why}"
-    path = JointPath([part for part in found if isinstance(part, RankPart)], totals, comparison)
+    path = JointPath([part for part in found if isinstance(part, RankPart)], met)
     if not len(path.steps):
         return "no step of all ranks begins and ends with recorded launches or operations"
     if not path.meetings:

@@ -29,9 +29,11 @@ from profiling_lab.analysis.ranks.tables import (
     step_rows,
 )
 from profiling_lab.analysis.ranks.totals import (
+    Meetings,
     RankComparison,
     RankRow,
     Totals,
+    meetings,
     merge_totals,
     rows_of,
     totals_of,
@@ -122,7 +124,7 @@ class Joined:
     assignments: Assignments
     clocks: Clocks
     totals: Totals
-    comparison: RankComparison
+    met: Meetings
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
 
@@ -130,7 +132,10 @@ class Joined:
 def joined(
     pool: Pool, handles: list[Handle], only: tuple[int, ...], devices: tuple[int, ...], least: int = 2
 ) -> Joined:
-    """Put what was read together. least: how many ranks are needed. Raises as `ranks`."""
+    """Put what was read together; it takes the place of what the handles refer to.
+
+    least: how many ranks are needed. Raises as `ranks`.
+    """
     read: list[FileSummary | tuple[RankFacts, ...]] = pool.gather(pool.map(facts_of, handles))
     failures = tuple(
         entry.failure for entry in read if isinstance(entry, FileSummary) and entry.failure is not None
@@ -141,18 +146,19 @@ def joined(
         raise _none_left(worst, len(failures))
     assignments = numbered(all_facts, only, devices, least)
     kept = [i for i, file in enumerate(assignments.of_files) if any(file)]
-    handles = pool.map(assign, [handles[i] for i in kept], each=[assignments.of_files[i] for i in kept])
+    handles[:] = [handles[i] for i in kept]
+    pool.change(assign, handles, [assignments.of_files[i] for i in kept])
     chosen = tuple(
         tuple(facts for facts, one in zip(all_facts[i], assignments.of_files[i], strict=True) if one)
         for i in kept
     )
-    handles, note = _matched_steps(pool, handles, chosen)
-    handles, clocks = align(pool, handles, [tuple(facts.is_wall for facts in file) for file in chosen])
-    totals: Totals = pool.merge(merge_totals, pool.map(totals_of, handles))
+    note = _matched_steps(pool, handles, chosen)
+    clocks = align(pool, handles, [tuple(facts.is_wall for facts in file) for file in chosen])
+    totals: Totals = pool.merge(merge_totals, handles, totals_of)
     present = tuple(sorted(one.rank for file in assignments.of_files for one in file if one))
     with_steps = sum(facts.steps > 0 for file in chosen for facts in file)
     common = totals.walls.keys[totals.walls.ranks == with_steps].astype(np.int64)
-    comparison = RankComparison(present, common, clocks.accuracy_ns or 0, clocks.comparable)
+    met = meetings(totals, RankComparison(present, common, clocks.accuracy_ns or 0, clocks.comparable))
     notes = (
         *assignments.notes,
         *note,
@@ -161,7 +167,7 @@ def joined(
         *other_program(totals),
         *unnamed(totals, chosen[0][0].communicators),
     )
-    return Joined(handles, chosen, assignments, clocks, totals, comparison, failures, notes)
+    return Joined(handles, chosen, assignments, clocks, totals, met, failures, notes)
 
 
 def _compared(
@@ -174,8 +180,9 @@ def _compared(
 ) -> JobResult:
     """opened: the one file of the job, if it is open here."""
     job = joined(pool, handles, only, devices)
-    totals, comparison, handles = job.totals, job.comparison, job.handles
-    per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, totals, comparison))
+    totals, met, handles = job.totals, job.met, job.handles
+    comparison = met.comparison
+    per_file: list[tuple[RankRow, ...]] = pool.gather(pool.map(rows_of, handles, met))
     rows = tuple(sorted((row for file in per_file for row in file), key=lambda row: row.rank))
     counted = [row for row in rows if row.steps]
 
@@ -189,12 +196,12 @@ def _compared(
             for part in file
         ]
 
-    finding = find(ask, counted, totals, comparison)
+    finding = find(ask, counted, met)
     path = finding if isinstance(finding, PathFinding) else None
     excesses = _excesses(pool, handles, per_file, counted, totals)
     return JobResult(
         rows=rows,
-        collectives=collective_rows(totals, comparison),
+        collectives=collective_rows(totals, met),
         steps=step_rows(totals, comparison),
         lines=line_rows(totals, mean_step_ns(rows)),
         verdict=verdict(counted, excesses, path),
@@ -236,25 +243,23 @@ def _none_left(worst: Failure | None, count: int) -> LabError:
 
 def _matched_steps(
     pool: Pool, handles: list[Handle], all_facts: Sequence[Sequence[RankFacts]]
-) -> tuple[list[Handle], tuple[str, ...]]:
+) -> tuple[str, ...]:
     """Give steps that were counted per recording the same numbers, where some recordings have fewer: they may
     have begun later. The calendar decides, if all clocks are tied to it.
     """
     every = [facts for file in all_facts for facts in file]
     counts = {facts.steps for facts in every}
     if len(counts) == 1 or all(facts.named for facts in every):
-        return handles, ()
+        return ()
     listed = f"ranks have {min(counts)} to {max(counts)} steps"
     if len(all_facts) > 1 and not all(facts.is_wall for facts in every):
-        return handles, (
-            f"{listed} and clocks that cannot be compared: steps are matched from the first one on",
-        )
+        return (f"{listed} and clocks that cannot be compared: steps are matched from the first one on",)
     most = max(every, key=lambda facts: facts.steps)
     holder = next(i for i, file in enumerate(all_facts) if most in file)
     starts: I64 = pool.gather(pool.map(starts_of, [handles[holder]], most.pid, most.device))[0]
     shifts: list[tuple[int, ...]] = pool.gather(pool.map(shift_of, handles, starts))
-    moved = pool.map(_renumber, handles, each=shifts)
-    return moved, (f"{listed}: they are matched by the time at which they began",)
+    pool.change(_renumber, handles, shifts)
+    return (f"{listed}: they are matched by the time at which they began",)
 
 
 def _renumber(file: FileSummary, shifts: tuple[int, ...]) -> FileSummary:

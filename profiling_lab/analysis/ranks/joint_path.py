@@ -20,7 +20,7 @@ from profiling_lab.analysis.critical_path.kinds import GPU, GROUP_OF_KIND, GROUP
 from profiling_lab.analysis.critical_path.pieces import Meeting, join, process_of_parts
 from profiling_lab.analysis.critical_path.what_if import Touched, changed
 from profiling_lab.analysis.ranks.path_part import RankPart
-from profiling_lab.analysis.ranks.totals import RankComparison, Totals, meeting
+from profiling_lab.analysis.ranks.totals import Meetings, RankComparison
 from profiling_lab.trace.columns import I64, combined, full
 
 WORK = (GPU, HOST)
@@ -50,7 +50,7 @@ class PathShare:
 class JointPath:
     """The graph of some ranks over some steps. Where a rank is asked for it is a row of `ranks`."""
 
-    def __init__(self, parts: Sequence[RankPart], totals: Totals, comparison: RankComparison) -> None:
+    def __init__(self, parts: Sequence[RankPart], all_met: Meetings) -> None:
         self.parts = parts = sorted(parts, key=lambda part: part.rank)
         self.ranks = [part.rank for part in parts]
         common = parts[0].steps
@@ -59,7 +59,7 @@ class JointPath:
         # What the first one waited for lies before it, and is not in the pieces.
         common = common[1:] if len(common) > 2 else common
         self.steps: I64 = common
-        met = [*_meetings(parts, totals, comparison), *_pairs(parts, comparison)]
+        met = [*_meetings(parts, all_met), *_pairs(parts, all_met.comparison)]
         joined = join([part.piece for part in parts], met)
         self.meetings = len(met)
         self.graph: Graph = joined.graph
@@ -199,13 +199,12 @@ def _bounds(parts: Sequence[RankPart], place: Sequence[I64], common: I64) -> tup
     return np.stack(moments), np.stack(to_ns)
 
 
-def _meetings(parts: Sequence[RankPart], totals: Totals, comparison: RankComparison) -> list[Meeting]:
+def _meetings(parts: Sequence[RankPart], all_met: Meetings) -> list[Meeting]:
     """The collectives in which all ranks wait for the last."""
     out = []
-    for series in totals.starts:
+    for series, found in all_met.of.items():
         if not series.is_together:
             continue
-        found = meeting(totals, series, comparison)
         real = set(found.starts.keys[found.together].tolist())
         members: dict[int, list[tuple[int, int]]] = {}
         for place, part in enumerate(parts):

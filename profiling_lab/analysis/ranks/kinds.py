@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 # No rank can be done before the last has come. A broadcast's source need not wait for another rank.
@@ -13,18 +14,54 @@ _TOGETHER = frozenset({"AllReduce", "ReduceScatter", "AllGather", "AllToAll", "B
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class RankSet:
+    """Ranks of a group in their order, as runs (first, step, count). Every rank of a job names all members of
+    its groups; groups of many ranks are few runs.
+    """
+
+    runs: tuple[tuple[int, int, int], ...] = ()
+
+    @classmethod
+    def of(cls, ranks: Sequence[int]) -> RankSet:
+        runs: list[tuple[int, int, int]] = []
+        for rank in ranks:
+            first, step, count = runs[-1] if runs else (rank, 0, 0)
+            if count == 1 and rank != first:
+                runs[-1] = (first, rank - first, 2)
+            elif count > 1 and rank == first + step * count:
+                runs[-1] = (first, step, count + 1)
+            else:
+                runs.append((rank, 1, 1))
+        return cls(tuple(runs))
+
+    def __len__(self) -> int:
+        return sum(count for _, _, count in self.runs)
+
+    def __contains__(self, rank: int) -> bool:
+        return any(rank in range(first, first + step * count, step) for first, step, count in self.runs)
+
+    def __iter__(self) -> Iterator[int]:
+        for first, step, count in self.runs:
+            yield from range(first, first + step * count, step)
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Series:
     """Collectives that are numbered together: the same number on two ranks is the same collective."""
 
     kind: str
     group: str
     """the process group or communicator, '' where the file names none"""
-    members: tuple[int, ...]
-    """the ranks of the group, () where the file does not say"""
+    group_ranks: RankSet
+    """the ranks of the group, empty where the file does not say"""
     size: int
     """ranks in the group, 0 where the file does not say"""
     numbered: str
     """'sequence': by the number that the program gave; 'order': by order of occurrence within a step"""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(self.group_ranks)
 
     @property
     def is_together(self) -> bool:

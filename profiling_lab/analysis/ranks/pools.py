@@ -35,13 +35,18 @@ class Pool(Protocol):
     ) -> list[Handle]:
         """function(value, *shared) per handle, with its own element of `each` in front of `shared`."""
 
+    def change(self, function: Callable[..., Any], handles: list[Handle], each: Sequence[Any]) -> None:
+        """Let each handle refer to function(value, its element of `each`). Old values are not kept."""
+
     def read_again(
         self, function: Callable[..., Any], handles: Sequence[Handle], *shared: Any
     ) -> list[Handle]:
-        """The same for a function that reads the files of FileSummaries. Raises UnreadableInputError."""
+        """As `map`, for a function that reads the files of FileSummaries. Raises UnreadableInputError."""
 
-    def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
-        """One value from all by merging up to WIDTH at a time."""
+    def merge(
+        self, merged: Callable[[Sequence[Any]], Any], handles: Sequence[Handle], of: Callable[[Any], Any]
+    ) -> Any:
+        """One value from of(value) of all, WIDTH merged at a time: few of them are there at once."""
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
         """The values."""
@@ -86,14 +91,34 @@ class LocalPool:
             function(value, *own, *shared) for value, own in zip(handles, _own(handles, each), strict=True)
         ]
 
-    def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
-        level = list(handles)
-        while len(level) > 1:
-            level = [function(level[i : i + WIDTH]) for i in range(0, len(level), WIDTH)]
-        return function(level) if len(handles) == 1 else level[0]
+    def change(self, function: Callable[..., Any], handles: list[Handle], each: Sequence[Any]) -> None:
+        for i, own in enumerate(each):
+            handles[i] = function(handles[i], own)
+
+    def merge(
+        self, merged: Callable[[Sequence[Any]], Any], handles: Sequence[Handle], of: Callable[[Any], Any]
+    ) -> Any:
+        waiting: list[list[Any]] = [[]]
+        """by level of the tree what is not merged yet, less than WIDTH each"""
+        for value in handles:
+            part, level = of(value), 0
+            while True:
+                waiting[level].append(part)
+                if len(waiting[level]) < WIDTH:
+                    break
+                part, waiting[level] = merged(waiting[level]), []
+                level += 1
+                waiting += [[]] if level == len(waiting) else []
+        return merged([part for level in reversed(waiting) for part in level])
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
         return list(handles)
+
+
+def _merged(
+    merged: Callable[[Sequence[Any]], Any], values: Sequence[Any], of: Callable[[Any], Any] | None
+) -> Any:
+    return merged([of(value) for value in values] if of is not None else values)
 
 
 def _own(handles: Sequence[Handle], each: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -142,13 +167,22 @@ class DaskPool:
     ) -> list[Handle]:
         return self.map(function, handles, *shared)
 
-    def merge(self, function: Callable[[Sequence[Any]], Any], handles: Sequence[Handle]) -> Any:
-        level = list(handles)
+    def change(self, function: Callable[..., Any], handles: list[Handle], each: Sequence[Any]) -> None:
+        handles[:] = self.map(function, handles, each=each)
+
+    def merge(
+        self, merged: Callable[[Sequence[Any]], Any], handles: Sequence[Handle], of: Callable[[Any], Any]
+    ) -> Any:
+        level, depth = list(handles), 0
         while True:
+            # What is farther up goes first: its parts are then no longer needed.
             level = [
-                self._client.submit(function, level[i : i + WIDTH], pure=False)
+                self._client.submit(
+                    _merged, merged, level[i : i + WIDTH], None if depth else of, pure=False, priority=depth
+                )
                 for i in range(0, len(level), WIDTH)
             ]
+            depth += 1
             if len(level) == 1:
                 return level[0].result()
 

@@ -10,7 +10,7 @@ needs all ranks, such as how long one waited for the last, is then asked of each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,10 @@ class Spread:
         second = full(len(keys), NONE)
         np.maximum.at(second, where, np.maximum(beaten, np.concatenate([part.second for part in parts])))
         return cls(keys, ranks, total, most[top], most_rank[top], second, least[bottom], least_rank[bottom])
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Spread:
+        """Some of its rows."""
+        return Spread(*(getattr(self, field.name)[kept] for field in fields(self)))
 
     def rows(self, keys: Keys) -> npt.NDArray[np.intp]:
         """The row of each key; -1 where there is none."""

@@ -68,7 +68,7 @@ COMMUNICATORS = "nsys has them with --trace=cuda,nvtx, exported with --include-b
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank. It takes some tens of KB at most, whatever the size of the recording."""
+    """One rank. It takes 400 KB at most, whatever the size of the recording: see collectives.AT_MOST."""
 
     facts: RankFacts
     number: I64
@@ -236,7 +236,9 @@ def _notes(unit: _Unit, steps: int, found: RankCollectives, lines: LineTimes) ->
     if found.outside:
         out.append(f"{found.outside} collectives lie outside of steps and are not compared")
     if found.left_out:
-        out.append(f"only its first {AT_MOST:,} collectives are compared, {found.left_out:,} are left out")
+        whole = steps - found.steps_left_out
+        where = f"in its last {whole:,} steps" if whole > 0 else f"up to the {AT_MOST:,}th of its last step"
+        out.append(f"only its collectives {where} are compared, {found.left_out:,} are left out")
     if not lines.complete:
         out.append(f"only its {len(lines.key)} most expensive lines are compared")
     return tuple(out)

@@ -11,7 +11,7 @@ from profiling_lab.analysis.ranks.collectives import PER_STEP
 from profiling_lab.analysis.ranks.kinds import Series, bus_bytes
 from profiling_lab.analysis.ranks.lines import SEPARATOR
 from profiling_lab.analysis.ranks.spread import NONE
-from profiling_lab.analysis.ranks.totals import Meeting, RankComparison, Totals, meeting
+from profiling_lab.analysis.ranks.totals import Meeting, Meetings, RankComparison, Totals
 
 WORST = 3
 """single collectives named under a row"""
@@ -116,14 +116,14 @@ class RankLineRow:
         return f"{self.kind}:{self.line}:{self.cause}"
 
 
-def collective_rows(totals: Totals, comparison: RankComparison) -> tuple[CollectiveRow, ...]:
+def collective_rows(totals: Totals, met: Meetings) -> tuple[CollectiveRow, ...]:
     """By the time that ranks lose waiting, the most first."""
-    rows = [_collective(totals, series, comparison) for series in sorted(totals.starts)]
+    rows = [_collective(totals, series, met) for series in sorted(totals.starts)]
     return tuple(sorted(rows, key=lambda row: (-(row.wait_ns or 0) * row.compared * row.ranks, row.key)))
 
 
-def _collective(totals: Totals, series: Series, comparison: RankComparison) -> CollectiveRow:
-    met = meeting(totals, series, comparison)
+def _collective(totals: Totals, series: Series, all_met: Meetings) -> CollectiveRow:
+    met, comparison = all_met.of[series], all_met.comparison
     chosen = met.together & comparison.comparable & series.is_together
     compared = int(chosen.sum())
     ranks = met.starts.ranks[chosen]

@@ -35,6 +35,8 @@ class Totals:
     ends: dict[Series, Spread]
     sizes: dict[Series, Spread]
     """message sizes of those that have one"""
+    first: dict[Series, int]
+    """the number from which on no rank left collectives out, where one did"""
     lines: Spread
     """time per step by line_key"""
     lines_complete: bool
@@ -47,6 +49,7 @@ def totals_of(file: FileSummary) -> Totals:
 
 def _alone(rank: RankSummary) -> Totals:
     number, found = rank.facts.rank or 0, rank.collectives.series
+    is_part = rank.collectives.left_out > 0
     steps = max(len(rank), 1)
     sized = {series: occurrences.size_bytes >= 0 for series, occurrences in found.items()}
     return Totals(
@@ -60,6 +63,7 @@ def _alone(rank: RankSummary) -> Totals:
             for s, o in found.items()
             if sized[s].any()
         },
+        first={s: int(o.number.min()) for s, o in found.items() if is_part},
         lines=Spread.of(
             number,
             np.array(rank.lines.key, dtype=np.str_),
@@ -77,6 +81,10 @@ def merge_totals(parts: Sequence[Totals]) -> Totals:
         starts=merged_by_name([part.starts for part in parts]),
         ends=merged_by_name([part.ends for part in parts]),
         sizes=merged_by_name([part.sizes for part in parts]),
+        first={
+            s: max(part.first[s] for part in parts if s in part.first)
+            for s in dict.fromkeys(s for part in parts for s in part.first)
+        },
         lines=Spread.merged([part.lines for part in parts]),
         lines_complete=all(part.lines_complete for part in parts),
     )
@@ -120,10 +128,41 @@ class Meeting:
         return self.starts.most
 
 
-def meeting(totals: Totals, series: Series, comparison: RankComparison) -> Meeting:
-    """Which ranks met in the collectives of a series."""
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """All collectives of a job, and where a rank looks for its own without asking all groups."""
+
+    comparison: RankComparison
+    of: dict[Series, Meeting]
+    of_rank: dict[int, tuple[Series, ...]]
+    """series of groups whose ranks are known, by rank"""
+    of_all: tuple[Series, ...]
+    """series of no group: any rank may have them"""
+
+    def expected_of(self, rank: int) -> tuple[Series, ...]:
+        return (*self.of_rank.get(rank, ()), *self.of_all)
+
+
+def meetings(totals: Totals, comparison: RankComparison) -> Meetings:
+    """Which ranks met in the collectives of each series."""
+    present = frozenset(comparison.present)
+    of: dict[Series, Meeting] = {}
+    of_rank: dict[int, list[Series]] = {}
+    for series in totals.starts:
+        here = [rank for rank in series.group_ranks if rank in present]
+        of[series] = _meeting(totals, series, comparison, len(here))
+        for rank in here:
+            of_rank.setdefault(rank, []).append(series)
+    of_all = tuple(series for series in of if not series.group and not series.group_ranks)
+    return Meetings(comparison, of, {rank: tuple(mine) for rank, mine in of_rank.items()}, of_all)
+
+
+def _meeting(totals: Totals, series: Series, comparison: RankComparison, here: int) -> Meeting:
+    """here: how many ranks of the group there are, 0 where that is unknown."""
     starts, ends = totals.starts[series], totals.ends[series]
-    here = len(set(series.members) & set(comparison.present)) if series.members else 0
+    if series in totals.first:
+        kept = starts.keys >= totals.first[series]
+        starts, ends = starts.only(kept), ends.only(kept)
     expected = here or min(series.size or frame_size(starts), frame_size(starts))
     whole = starts.ranks >= max(expected, 2)
     together = whole & (starts.most <= ends.least + comparison.tolerance_ns)
@@ -151,6 +190,8 @@ class RankRow:
     facts: RankFacts
     steps: int
     """steps counted"""
+    compared_steps: int
+    """those of which the collectives are kept"""
     step_ns: int
     compute_ns: int
     exposed_ns: int
@@ -190,13 +231,14 @@ class RankRow:
         return self.late / self.compared if self.compared else None
 
 
-def rows_of(file: FileSummary, totals: Totals, comparison: RankComparison) -> tuple[RankRow, ...]:
+def rows_of(file: FileSummary, met: Meetings) -> tuple[RankRow, ...]:
     """The rows of a file's ranks."""
-    return tuple(_row(rank, totals, comparison) for rank in file.ranks)
+    return tuple(_row(rank, met) for rank in file.ranks)
 
 
-def _row(rank: RankSummary, totals: Totals, comparison: RankComparison) -> RankRow:
-    number = rank.facts.rank or 0
+def _row(rank: RankSummary, all_met: Meetings) -> RankRow:
+    number, comparison = rank.facts.rank or 0, all_met.comparison
+    mine = rank.collectives.series
     chosen = (
         np.isin(rank.number, comparison.steps) if len(comparison.steps) else np.ones(len(rank), dtype=bool)
     )
@@ -207,23 +249,25 @@ def _row(rank: RankSummary, totals: Totals, comparison: RankComparison) -> RankR
     wait = exposed_wait = transfer = late = compared = missing = cost = 0
     behind: list[I64] = []
     late_at: list[I64] = []
-    for series in totals.starts:
-        if not series.is_together or (series.members and number not in series.members):
+    for series in dict.fromkeys((*mine, *all_met.expected_of(number))):
+        if not series.is_together or (series.group_ranks and number not in series.group_ranks):
             continue
-        met = meeting(totals, series, comparison)
-        found = rank.collectives.series.get(series)
+        met, found = all_met.of[series], mine.get(series)
         if found is None:
             missing += int((met.starts.ranks > 0).sum()) if _belongs(series, met, comparison) else 0
             continue
         row = met.starts.rows(found.number)
+        known = row >= 0
+        row = row[known]
         missing += len(met.starts) - len(row)
         here = met.together[row] & comparison.comparable
-        start, end, last = found.start_ns[here], found.end_ns[here], met.last_ns[row][here]
+        start, end = found.start_ns[known][here], found.end_ns[known][here]
+        last = met.last_ns[row][here]
         waited = np.clip(last - start, 0, end - start)
         wait += int(waited.sum())
         # Compute begins during a collective and ends before it: exposed is its end, the transfer and
         # before that some of the wait.
-        exposed_wait += int(np.clip(found.exposed_ns[here] - (end - start - waited), 0, waited).sum())
+        exposed_wait += int(np.clip(found.exposed_ns[known][here] - (end - start - waited), 0, waited).sum())
         transfer += int((end - start - waited).sum())
         was_late = (met.starts.most_rank[row][here] == number) & (
             met.behind_ns[row][here] > comparison.late_ns
@@ -234,22 +278,25 @@ def _row(rank: RankSummary, totals: Totals, comparison: RankComparison) -> RankR
         late_at.append(start[was_late])
         cost += int(met.cost_ns[row][here][was_late].sum())
     each = max(steps, 1)
+    in_steps = int(chosen[rank.collectives.steps_left_out :].sum())
+    per_step = max(in_steps, 1)
     far, at = (np.concatenate(p) if p else np.empty(0, dtype=np.int64) for p in (behind, late_at))
     return RankRow(
         rank=number,
         facts=rank.facts,
         steps=steps,
+        compared_steps=in_steps,
         step_ns=int(walls.sum()) // each,
         **part,
         median_ns=int(np.median(walls)) if steps else 0,
-        wait_ns=wait // each if compared else None,
-        exposed_wait_ns=exposed_wait // each if compared else None,
-        transfer_ns=transfer // each if compared else None,
+        wait_ns=wait // per_step if compared else None,
+        exposed_wait_ns=exposed_wait // per_step if compared else None,
+        transfer_ns=transfer // per_step if compared else None,
         compared=compared,
         late=late,
         late_steps=len(np.unique(np.searchsorted(rank.start_ns, at, side="right"))),
         behind_ns=int(np.median(far)) if len(far) else 0,
-        cost_ns=cost // each,
+        cost_ns=cost // per_step,
         missing=missing,
     )
 
@@ -257,4 +304,4 @@ def _row(rank: RankSummary, totals: Totals, comparison: RankComparison) -> RankR
 def _belongs(series: Series, met: Meeting, comparison: RankComparison) -> bool:
     """Whether a rank without any collective of a series should have some: it is of the group, or the file
     names no groups and all others have them."""
-    return bool(series.members) or (not series.group and met.expected >= len(comparison.present) - 1 > 0)
+    return bool(series.group_ranks) or (not series.group and met.expected >= len(comparison.present) - 1 > 0)

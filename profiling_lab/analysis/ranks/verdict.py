@@ -86,7 +86,7 @@ def verdict(
         others = _mean([row.exposed_wait_ns or 0 for row in rows if row is not worst])
         cost = min(worst.cost_ns, others)
         is_most = worst.cost_ns >= STRAGGLER_FRAC * sum(row.cost_ns for row in rows)
-        is_often = worst.late_steps >= STRAGGLER_FRAC * worst.facts.steps
+        is_often = worst.late_steps >= STRAGGLER_FRAC * worst.compared_steps
         if path is None and is_most and is_often and cost >= COST_FRAC * step_ns:
             return JobVerdict("straggler", worst.rank, cost, excess_of.get(worst.rank), imbalance, False)
         return _no_straggler(waits, step_ns, imbalance, path)

@@ -14,7 +14,7 @@ from job_builder import EPOCH_NS, KERNEL
 
 from profiling_lab.analysis.ranks import Options, RankSummary, summarize
 from profiling_lab.analysis.ranks.collectives import PER_STEP
-from profiling_lab.analysis.ranks.kinds import Series, bus_bytes
+from profiling_lab.analysis.ranks.kinds import RankSet, Series, bus_bytes
 from profiling_lab.trace import Trace
 from profiling_lab.trace.operation_classes import collective_kind
 
@@ -149,7 +149,8 @@ def test_groups_of_torch_keep_their_own_members(tmp_path: Path) -> None:
     found = summary_of(path)
     assert (found.facts.rank, found.facts.world_size, found.facts.said_by) == (1, 4, "recording")
     world, pair = (
-        Series("AllGather", g, m, len(m), "order") for g, m in (("0", (0, 1, 2, 3)), ("1", (0, 1)))
+        Series("AllGather", g, RankSet.of(m), len(m), "order")
+        for g, m in (("0", (0, 1, 2, 3)), ("1", (0, 1)))
     )
     assert len(found.collectives.series[world].number) == 2
     assert found.collectives.series[pair].size_bytes.tolist() == [20], "the part of one rank"
