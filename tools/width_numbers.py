@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """layer_norm_gelu over the width of its rows, from benchmarks/results: the picture and the table of its page.
 
-python tools/width_numbers.py            # rewrites docs/notebook/layer_norm_gelu_widths.svg and the block of the page
+python tools/width_numbers.py            # rewrites docs/notebook/layer_norm_gelu_widths.svg and .md
 python tools/width_numbers.py --check    # exit code 1 if they are not what the results say
 """
 
@@ -21,7 +21,9 @@ PAGE = REPO / "docs" / "notebook" / "layer_norm_gelu_widths.md"
 PICTURE = PAGE.with_suffix(".svg")
 BEGIN, END = "<!-- figures: tools/width_numbers.py -->", "<!-- end of figures -->"
 
-GOALS = {("forward", True): 0.85, ("backward", True): 0.80, ("forward", False): 0.70, ("backward", False): 0.60}
+GOALS = {
+    ("forward", True): 0.85, ("backward", True): 0.80, ("forward", False): 0.70, ("backward", False): 0.60
+}  # fmt: skip
 """By direction, and whether d is a multiple of 8."""
 
 Shares = dict[str, dict[int, float]]
@@ -63,7 +65,7 @@ def picture(found: dict[tuple[str, str], Shares], facts: dict[str, str]) -> str:
             )
             row.append(Panel(f"{direction}, {dtype}", tuple(line for line in lines if line.points)))
         rows.append(row)
-    note = f"2^28 elements, {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}; 1 is the rate of a copy"
+    note = f"2^28 elements, {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}; 1 is a copy's rate"
     title = "layer_norm_gelu over the width d of a row"
     return draw_panels(title, note, rows, "d", "share of the copy rate", reference=1.0, same_y=True)
 
