@@ -121,7 +121,8 @@ PLAB_FAKE Result cuptiPmSamplingDecodeData(pm_fake::pm::decode_params* p) {
   const int64_t period = static_cast<int64_t>(s.period_ns), now = pm_fake::now_ns();
   while (s.given_ns + period <= now && s.image.size() < s.most) {
     // The first sample begins long before the sampling, as on an H200.
-    s.image.emplace_back(s.given_ns == s.begun_ns ? s.begun_ns - 1'000'000'000 : s.given_ns, s.given_ns + period);
+    s.image.emplace_back(s.given_ns == s.begun_ns ? s.begun_ns - 1'000'000'000 : s.given_ns,
+                         s.given_ns + period);
     s.given_ns += period;
   }
   p->stopped = s.image.size() == s.most ? pm_fake::pm::kImageIsFull : 2;
