@@ -23,13 +23,14 @@ driver = ctypes.CDLL(os.environ["PROFILING_LAB_NVML"])
 driver.fake_start.argtypes = (ctypes.c_double, ctypes.c_int64, ctypes.c_int64)
 driver.fake_start(100.0, 20_000_000, 3_000_000)
 """
-PROGRAM = "with profiling_lab.record(OUT, counters=True):\n    time.sleep(0.8)\n"
+PROGRAM = "with profiling_lab.record(OUT, counters=True) as r:\n    time.sleep(0.8)\n"
 
 
 def test_samples_are_those_of_the_gpu(
     run: Runner, query: Query, tmp_path: Path, fake_nvml: dict[str, str]
 ) -> None:
-    run(PRELUDE + PROGRAM, env=fake_nvml)
+    out = run(f"{PRELUDE}{PROGRAM}print(r.reasons)\n", env=fake_nvml)
+    assert "counters" not in out.stdout, "nothing is missing, and nothing is said to be"
     assert query("SELECT value FROM PYREC_META WHERE name = 'counters_state'") == [("on",)]
     assert not query("SELECT name FROM PYREC_META WHERE name LIKE 'counters.%'")
     with Trace.open(tmp_path / "out.sqlite") as trace:
@@ -94,6 +95,7 @@ def test_a_real_gpu_counts_the_bytes_of_copies(argument: str, tmp_path: Path) ->
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0 and "went on" in done.stdout, done.stderr
+    assert "counters:" not in done.stderr or "counters: GPU" in done.stderr
     with Trace.open(tmp_path / "out.sqlite") as trace:
         state = trace.recorder_facts["counters_state"]
         if "ERR_NVGPUCTRPERM" in state or "virtual" in state:

@@ -55,6 +55,7 @@ class CounterThread:
 
     def __init__(self) -> None:
         self._failure = ""
+        self._at_end: str | None = None
         self._refused: dict[int, str] = {}
         self._gpus: dict[int, Any] = {}
         self._pieces = self._bytes = 0
@@ -64,6 +65,8 @@ class CounterThread:
     @property
     def reason(self) -> str:
         """Why something is not recorded; "" if all is."""
+        if self._at_end is not None:
+            return self._at_end
         refused = "; ".join(f"GPU {device}: {why}" for device, why in self._refused.items())
         lost = sum(gpu.overflows for gpu in self._gpus.values())
         late = f"samples were lost {lost} times: the reader came too late" if lost else ""
@@ -97,8 +100,9 @@ class CounterThread:
             except Exception as error:
                 self._failure = f"{type(error).__name__}: {error}"
         names = {device: dict(zip(CHOICES, gpu.metrics, strict=True)) for device, gpu in self._gpus.items()}
-        state = {"counters_state": self.reason or "on", "counters_metrics": json.dumps(names)}
-        self._gpus.clear()
+        self._at_end = self.reason
+        self._gpus.clear()  # ends the sampling of each GPU
+        state = {"counters_state": self._at_end or "on", "counters_metrics": json.dumps(names)}
         return found | state | {"counters_period_ns": str(PERIOD_NS)}
 
     def _end(self) -> bool:
