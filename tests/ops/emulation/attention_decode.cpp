@@ -119,6 +119,7 @@ void run(const Case& c) {
                     c.heads,
                     c.kv_heads,
                     c.dim,
+                    c.dim,
                     c.q_len,
                     c.k_len,
                     nullptr,

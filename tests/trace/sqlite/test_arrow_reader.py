@@ -102,5 +102,7 @@ def test_a_table_of_a_recording_needs_no_pyarrow(tmp_path: Path) -> None:
         "status = main(['lines', sys.argv[1]])\n"
         "print(status, [name for name in sys.modules if name.startswith('pyarrow')])"
     )
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], cwd=tmp_path, capture_output=True, text=True, check=False
+    )  # the source tree has no compiled modules where the package is installed
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
