@@ -11,6 +11,7 @@ reference's. Processes use NCCL where each has a GPU, else gloo on the CPU.
 """
 
 import argparse
+import gc
 import os
 from importlib.util import find_spec
 
@@ -164,7 +165,7 @@ def main(argv=None):
         model = tensor_parallel(model, device)
     if args.way.startswith("zero"):
         model = deepspeed_engine(model, int(args.way[-1]), args.batch // parts)
-        step, backward = model.step, model.backward
+        step, backward, optimizer = model.step, model.backward, None
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         step, backward = optimizer.step, torch.Tensor.backward
@@ -184,6 +185,9 @@ def main(argv=None):
             print(f"step {number}: loss {mean.item() / world:.6f}", flush=True)
     if world > 1:
         dist.barrier()
+        # FSDP2's hooks hold the group. If they let go of it when Python ends, some processes abort.
+        model = optimizer = step = backward = scores = loss = None
+        gc.collect()
         dist.destroy_process_group()
 
 
