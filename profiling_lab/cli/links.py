@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HELP = "measure what the links between GPUs reach: latency and bandwidth of each collective, by size"
 EXAMPLES = """\
-  profiling-lab links                              a process per GPU of this machine; prints a fit per collective
+  profiling-lab links                              every GPU of this machine; prints a fit per collective
   profiling-lab links -o links.json                also keep the times, for `collectives --links links.json`
   profiling-lab links links.json --by size         print what was measured before, with every size
   profiling-lab links --ranks 2 --largest 64       two GPUs, messages up to 64 MiB
@@ -21,9 +21,9 @@ EXAMPLES = """\
   torchrun --nnodes 2 ... -m profiling_lab links -o links.json
                                                    the ranks of a job; rank 0 prints and writes
 
-Takes some seconds, and memory for two messages of the largest size. Measure while the GPUs are idle. Bandwidths
-are the bus bandwidths of nccl-tests: what each link carries, comparable with its figure. The latency is that of
-one call after another on the GPU; the time in which the host launches it is not in it.
+Takes some seconds, and memory for two messages of the largest size. Measure while the GPUs are idle.
+Bandwidths are the bus bandwidths of nccl-tests: what each link carries, comparable with its figure. The
+latency is that of one call after another on the GPU; the time in which the host launches it is not in it.
 """
 
 
@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
 def _measured(args: argparse.Namespace) -> Links | None:
     """None on ranks other than 0 of a job."""
     from profiling_lab.analysis.collectives.links import Links, LinkTime
+    from profiling_lab.errors import UsageError
     from profiling_lab.measure import links, local_ranks
     from profiling_lab.measure.device import machine
 
@@ -91,10 +92,9 @@ def _measured(args: argparse.Namespace) -> Links | None:
     else:
         ranks = args.ranks or (2 if args.cpu else local_ranks.gpus())
         if ranks < 2:
-            from profiling_lab.errors import UsageError
-
             raise UsageError(
-                f"expected at least two ranks, got {ranks}: a link has two ends (--cpu --ranks 2 needs no GPU)"
+                f"expected at least two ranks, got {ranks}: a link has two ends "
+                "(--cpu --ranks 2 needs no GPU)"
             )
         call = "profiling_lab.measure.links:on_each_rank"
         rows = local_ranks.run(call, asked, ranks, device="cpu" if args.cpu else "cuda")[0]

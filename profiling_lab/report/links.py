@@ -69,8 +69,8 @@ def links_report(links: Links, by: str = "kind") -> Report:
         table = table_of(_FITS, shown, rows, len(rows))
         largest = size(max(time.size_bytes for time in links.times))
         header += [
-            f"  messages up to {largest}; fit: time = latency + bus bytes / bus bandwidth, off by: the median "
-            "and the most of all sizes",
+            f"  messages up to {largest}; fit: time = latency + bus bytes / bus bandwidth, off by: the "
+            "median and the most of all sizes",
             "  half at: the message that gets half of the bandwidth",
         ]
     else:

@@ -100,9 +100,9 @@ class Bandwidth:
     def _moved_ns(self, rows: I64) -> I64:
         """From the last rank's arrival on."""
         calls = self._calls
-        return calls.duration_ns[rows] - np.clip(
-            calls.last_ns[rows] - calls.start_ns[rows], 0, calls.duration_ns[rows]
-        )
+        duration_ns = calls.duration_ns[rows]
+        waited_ns = np.clip(calls.last_ns[rows] - calls.start_ns[rows], 0, duration_ns)
+        return np.asarray(duration_ns - waited_ns)
 
     def after_arrival(self, rows: I64) -> Arrivals:
         """rows: those whose ranks are all there."""
