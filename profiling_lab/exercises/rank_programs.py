@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start the programs of exercises on several ranks of this machine; for the scripts that learners run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+
+def on_ranks(ranks: int) -> list[str]:
+    """What stands between `python` and the program: torchrun's module with its options; nothing for one."""
+    if ranks == 1:
+        return []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run `python` with these arguments and print what it prints; ends this program if that one fails."""
+    command = [sys.executable, *arguments]
+    # torchrun would set it and say so.
+    variables = {"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    print(done.stdout, end="", flush=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stderr}")
+
+
+def recorded(ranks: int, name: str, program: Sequence[str], steps: str, **environment: str) -> list[str]:
+    """Record these steps of a program on so many ranks; returns the names of the files, one per rank."""
+    record = ["-m", "profiling_lab", "record", "--overwrite", "-o", f"{name}.sqlite", "--steps", steps]
+    run([*record, *on_ranks(ranks), *program], environment)
+    return [f"{name}.rank{rank}.sqlite" for rank in range(ranks)]
