@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 
 def on_ranks(ranks: int) -> list[str]:
@@ -23,8 +24,10 @@ def on_ranks(ranks: int) -> list[str]:
 def run(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """Run `python` with these arguments and print what it prints; ends this program if that one fails."""
     command = [sys.executable, *arguments]
-    # torchrun would set it and say so.
-    variables = {"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})}
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    # torchrun would set the number of threads, and say so.
+    variables = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths, **(environment or {})}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     print(done.stdout, end="", flush=True)
     if done.returncode:

@@ -19,7 +19,7 @@ from typing import Any
 
 from profiling_lab.errors import LabError
 from profiling_lab.exercises.exercise import GradedCheck, Need, failed, not_checked, passed
-from profiling_lab.exercises.program_repair import FP32, TF32, TRAININGS, load
+from profiling_lab.exercises.program_repair import FP32, TF32, load
 from profiling_lab.measure import local_ranks
 
 Outcome = dict[str, Any]
@@ -27,6 +27,8 @@ Outcome = dict[str, Any]
 LIMIT_S = 240.0
 RANKS, MOST_RANKS = 2, 4
 ROUNDS = 7
+TRAININGS = (2, 1, 3)
+"""steps of each call of train on one small job"""
 SLOWER_ALONE_FRAC = 1.1
 """how much longer the repaired program may take on one GPU: what is slow there scales well"""
 PRINTED_FRAC = 4 * TF32
@@ -114,20 +116,20 @@ def _first_difference(exact: Outcome, old: Outcome, new: Outcome, rounding: floa
 
 
 def _outcome(program: Any, device: str, seed: int, dtype: Any) -> Outcome:
-    """What this rank has after training a small job; what is printed counts on rank 0 alone."""
+    """What this rank has after each training of a small job; what is printed counts on rank 0 alone."""
     import torch
     import torch.distributed as dist
 
     job = program.build(device, small=True, seed=seed, dtype=dtype)
-    printed = [program.train(job, steps) for steps in TRAININGS]
     found = {}
-    if dist.get_rank() == 0:
-        numbers = [float(each) for part in printed for each in part]
-        found["the return value of train"] = torch.tensor(numbers, dtype=torch.float64)
-    for name, parameter in job.model.named_parameters():
-        found[f"the parameter {name} after training"] = parameter.detach().double().cpu()
-        if parameter.grad is not None:
-            found[f"the gradient of {name}"] = parameter.grad.double().cpu()
+    for turn, steps in enumerate(TRAININGS, 1):
+        printed = [float(each) for each in program.train(job, steps)]
+        if dist.get_rank() == 0:
+            found[f"the return value of train {turn}"] = torch.tensor(printed, dtype=torch.float64)
+        for name, parameter in job.model.named_parameters():
+            found[f"the parameter {name} after train {turn}"] = parameter.detach().double().cpu().clone()
+            if parameter.grad is not None:
+                found[f"the gradient of {name} after train {turn}"] = parameter.grad.double().cpu().clone()
     return found
 
 

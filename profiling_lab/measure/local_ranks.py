@@ -46,8 +46,10 @@ def run(call: str, asked: Any, ranks: int, *, device: str = "cuda", limit_s: flo
     with tempfile.TemporaryDirectory(prefix="profiling-lab-") as folder:
         task = {"call": call, "asked": asked, "ranks": ranks, "device": device, "limit_s": limit_s}
         Path(folder, _TASK).write_text(json.dumps(task), encoding="utf-8")
-        with Path(folder, _PRINTED).open("wb") as printed:
-            _wait(_started(folder, printed), limit_s, Path(folder))
+        status, printed = _ended(folder, limit_s)
+        if status:
+            said = [line for line in printed.splitlines() if line.strip()]
+            raise RankError(f"a rank failed: {said[-1].strip() if said else f'status {status}'}")
         return [json.loads(_result(folder, rank).read_text(encoding="utf-8")) for rank in range(ranks)]
 
 
@@ -89,21 +91,23 @@ def gpus() -> int:
             os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = before
 
 
-def _started(folder: str, printed: Any) -> subprocess.Popen[bytes]:
-    """The process that starts the ranks, in a process group of its own: it ends as a whole."""
+def _ended(folder: str, limit_s: float) -> tuple[int, str]:
+    """The exit code of the process that starts the ranks, and what all of them printed.
+
+    It has a process group of its own, which ends as a whole. Raises RankError after the limit.
+    """
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    return subprocess.Popen(
-        [sys.executable, "-c", _START, folder],
-        env={**os.environ, "PYTHONPATH": paths},
-        stdin=subprocess.DEVNULL,
-        stdout=printed,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-def _wait(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> None:
+    text = Path(folder, _PRINTED)
+    with text.open("wb") as printed:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START, folder],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         status = process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -112,10 +116,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, folder: Path) -> Non
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if status:
-        text = (folder / _PRINTED).read_text(encoding="utf-8", errors="replace")
-        said = [line for line in text.splitlines() if line.strip()]
-        raise RankError(f"a rank failed: {said[-1].strip() if said else f'status {status}'}")
+    return status, text.read_text(encoding="utf-8", errors="replace")
 
 
 def _result(folder: str, rank: int) -> Path:

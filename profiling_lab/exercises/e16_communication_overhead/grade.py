@@ -5,7 +5,6 @@ a second run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from profiling_lab.errors import LabError
@@ -164,18 +163,13 @@ def _changed(old: str, new: str) -> dict[str, str]:
     return {PROGRAM: text.replace(old, new, 1)}
 
 
-NOT_SYNCHRONISED = """\
-        if dist.is_initialized() and len(losses) % 2:
-            with job.parallel.no_sync():
-                loss.backward()
-        else:
-            loss.backward()
-"""
+FORWARD = "        loss = F.mse_loss"
+NOT_SYNCHRONISED = f"        job.parallel.require_backward_grad_sync = len(losses) % 2 == 0\n{FORWARD}"
 WHERE, LAYERS = "if dist.is_initialized():\n            self", "bias=False)"
 WRONG_PROGRAMS = (
     ("gradients are not shared", _changed(WHERE, "if False:\n            self"), "differs by"),
     ("gradients are shared in every second step only",
-     _changed("        loss.backward()\n", NOT_SYNCHRONISED), "differs by"),
+     _changed(FORWARD, NOT_SYNCHRONISED), "differs by"),
     ("the first layer is not trained",
      _changed(LAYERS, f"{LAYERS}.requires_grad_(_ > 0)"), "is missing or new"),
     ("the loss of one rank",
@@ -219,10 +213,8 @@ def right_answers(facts: CommunicationFacts) -> dict[str, object]:
     for question in QUESTIONS:
         if question in NCCL_QUESTIONS and facts.choice is None:
             continue
-        right: Callable[[CommunicationFacts], object] = question.right
-        value = right(facts)
-        if isinstance(value, (float, int)):
-            found[question.key] = float(f"{value:.4g}")
+        if isinstance(question, Number):
+            found[question.key] = float(f"{question.right(facts):.4g}")
         else:
-            found[question.key] = next(iter(value))  # type: ignore[call-overload]
+            found[question.key] = next(iter(question.right(facts)))
     return found

@@ -42,7 +42,7 @@ class Job:
             self.parallel = DistributedDataParallel(
                 model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
             )
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         self.x, self.target = x, target
 
 
