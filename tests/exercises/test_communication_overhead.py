@@ -12,6 +12,7 @@ import pytest
 from exercises import rank_jobs
 from exercises.rank_jobs import LAYERS, Buckets, made_communication
 from exercises.readme_commands import run_all
+from package_root import PACKAGE_ROOT
 
 from profiling_lab.analysis.collectives.links import load, save
 from profiling_lab.cli import main
@@ -344,6 +345,7 @@ def test_profile_without_two_gpus_says_so(
 def test_commands_of_the_readme_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not RECORDED.is_file():
         pytest.skip("not recorded yet: tools/record_scaling_exercises.py does it on two GPUs")
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE_ROOT))
     assert len(run_all(EXERCISE, tmp_path, monkeypatch)) >= 8
 
 
