@@ -153,5 +153,5 @@ def _rank(rank: int, folder: str) -> None:
     module, _, name = task["call"].partition(":")
     found = getattr(import_module(module), name)(task["asked"])
     _result(folder, rank).write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()  # nobody leaves while another one still talks to it
+    dist.barrier()  # no rank leaves while another one still talks to it
     dist.destroy_process_group()

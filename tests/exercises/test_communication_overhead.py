@@ -278,11 +278,11 @@ def test_the_benchmark_on_gpus(
     made_communication(tmp_path / "made")
     commands: list[list[str]] = []
 
-    def run_(arguments: list[str], environment: dict[str, str] | None = None) -> None:
+    def run_(arguments: list[str], environment: dict[str, str] | None = None) -> str:
         commands.append(arguments)
         if "links" in arguments:
             (folder / "links.json").write_bytes((tmp_path / "made" / "links.json").read_bytes())
-            return
+            return ""
         assert environment is not None and environment["NCCL_DEBUG_SUBSYS"] == "INIT,TUNING"
         said = json.loads((tmp_path / "made" / "communication.json").read_text())["nccl"]
         file = Path(environment["NCCL_DEBUG_FILE"].replace("%p", "17"))
@@ -291,6 +291,7 @@ def test_the_benchmark_on_gpus(
         for rank in range(2):
             source = tmp_path / "made" / "communication_files" / f"run.rank{rank}.sqlite"
             (folder / f"{name}.rank{rank}.sqlite").write_bytes(source.read_bytes())
+        return ""
 
     benchmark = rank_repair.load(folder / grade.BENCHMARK, "communication_benchmark")
     monkeypatch.setattr(benchmark, "run", run_)

@@ -202,7 +202,7 @@ def test_recorded_starter_and_solution() -> None:
     assert after.late_rank == "", "ranks is silent on the solution"
     assert after.strong_percent >= 100 * grade.GOAL.efficiency_frac, "the goal, as measured"
     assert grade.difference(before, after) == ""
-    assert before.strong_percent < 80 < before.weak_percent
+    assert before.strong_percent < 85 < before.weak_percent
 
 
 # Repairs.
@@ -385,16 +385,17 @@ def test_what_the_benchmark_does_on_gpus(
     source = json.loads(made_scaling(tmp_path / "made", counts=(1, 2, 4)).read_text())
     commands: list[list[str]] = []
 
-    def run(arguments: list[str], environment: object = None) -> None:
+    def run(arguments: list[str], environment: object = None) -> str:
         commands.append(arguments)
         if "--times" in arguments:
             gpus = 1 if "--nproc-per-node" not in arguments else int(arguments[3])
             runs = [run for run in source["runs"] if run["gpus"] == gpus]
             Path(arguments[-1]).write_text(json.dumps(runs))
-            return
+            return ""
         for rank in range(4):
             name = tmp_path / "made" / "scaling_files" / f"run.rank{rank}.sqlite"
             (folder / f"scaling.rank{rank}.sqlite").write_bytes(name.read_bytes())
+        return ""
 
     benchmark = rank_repair.load(folder / grade.BENCHMARK, "scaling_benchmark")
     monkeypatch.setattr(benchmark, "run", run)

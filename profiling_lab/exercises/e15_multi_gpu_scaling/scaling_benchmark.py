@@ -26,16 +26,16 @@ from profiling_lab.measure.scaling import (
 PROGRAM = "train.py"
 STEPS, REPEATS, CPU_REPEATS = 5, 11, 3
 RECORDED_STEPS = "4:11"
-"""the first steps connect the ranks and grow memory"""
+"""of one measurement; the first steps connect the ranks and grow memory"""
 
 
 def timed(ranks, device):
-    """The times of train.py on so many ranks, strong and weak."""
+    """The times of train.py on a number of ranks, strong and weak."""
     repeats = str(CPU_REPEATS if device == "cpu" else REPEATS)
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder, "times.json")
         how = ["--scaling", "strong", "weak", "--steps", str(STEPS), "--repeats", repeats]
-        run([*on_ranks(ranks), PROGRAM, *how, "--device", device, "--times", str(times)])
+        print(run([*on_ranks(ranks), PROGRAM, *how, "--device", device, "--times", str(times)]), end="")
         return json.loads(times.read_text())
 
 
@@ -75,7 +75,7 @@ def main():
     runs = [run for count in counts for run in timed(count, device)]
     files = []
     if not args.cpu:
-        files = recorded(most, args.output.stem, [PROGRAM, "--repeats", "2"], RECORDED_STEPS)
+        files = recorded(most, args.output.stem, [PROGRAM, "--steps", "10"], RECORDED_STEPS)
     here = machine(device)
     facts = {"gpu": here.gpu, "driver": here.driver, "torch": here.torch, "date": here.date}
     args.output.write_text(json.dumps({**facts, "runs": runs, "recordings": files}, indent=1) + "\n")

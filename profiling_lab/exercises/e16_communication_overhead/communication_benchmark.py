@@ -26,7 +26,8 @@ RECORDED_STEPS = "4:11"
 def measured_links(ranks, cpu):
     """`profiling-lab links`, into the file LINKS."""
     how = ["--cpu", "--largest", "4"] if cpu else []
-    run(["-m", "profiling_lab", "links", "--ranks", str(ranks), "-o", LINKS, "--overwrite", *how])
+    command = ["-m", "profiling_lab", "links", "--ranks", str(ranks), "-o", LINKS, "--overwrite", *how]
+    print(run(command), end="")
 
 
 def traced(ranks, name, program):
@@ -63,7 +64,7 @@ def main():
     if not args.bucket_mb or not Path(LINKS).is_file():
         measured_links(ranks, args.cpu)
     if args.cpu:
-        run([*on_ranks(ranks), PROGRAM, "--device", "cpu"])
+        print(run([*on_ranks(ranks), PROGRAM, "--device", "cpu"]), end="")
         return
     more = ["--bucket-mb", str(args.bucket_mb)] if args.bucket_mb else []
     files, nccl = traced(ranks, args.output.stem, [PROGRAM, *more])

@@ -25,7 +25,7 @@ GOAL = RankGoal(faster=1.15, steps=10)
 PREDICTION_FRAC = 0.1
 """by how much a prediction may differ from the second run"""
 PLANTED_EXPOSED_FRAC, PLANTED_MESSAGES = 0.12, 2
-"""of the unchanged program: at least so much of a step is exposed, in at most so many all-reduces"""
+"""of the unchanged program: the least part of a step that is exposed, and the most all-reduces"""
 CAUSES = (
     "nothing is left to hide it",
     "messages are too small",
