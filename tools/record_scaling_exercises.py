@@ -140,8 +140,8 @@ def _communication(target: Path, out: Path, console: list[str], row: Row) -> Non
             _kept(folder, name, target / there, links=LINKS)
         shutil.copy(folder / "links.json", target / workspace.RECORDED / LINKS)
     before, after = (communication_facts(target / n) for n in (communication.RECORDED, communication.SECOND))
-    _looks(target, console, ("links",), [LINKS])
-    _looks(target, console, ("links", "--by", "size"), [LINKS])
+    _looks(target, console, ("interconnect",), [LINKS])
+    _looks(target, console, ("interconnect", "--by", "size"), [LINKS])
     for facts in (before, after):
         files = [path.name for path in facts.recordings]
         _looks(target, console, ("ranks",), files)

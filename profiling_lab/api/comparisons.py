@@ -213,7 +213,7 @@ def collectives(
 ) -> Table[CollectivesResult]:
     """The collectives of a job: bytes, group, bandwidth, exposed and hidden time, and their lines.
 
-    traces ... device: as in `ranks`; one rank is enough. links: a file that `profiling-lab links -o`
+    traces ... device: as in `ranks`; one rank is enough. links: a file that `profiling-lab interconnect -o`
     wrote, to show what the links reach for the same messages. lines: the most lines under a row of
     the printed table.
 

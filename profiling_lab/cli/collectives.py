@@ -15,7 +15,7 @@ EXAMPLES = """\
   profiling-lab collectives recordings/ --by collective --step 3
   profiling-lab collectives node.sqlite --by group --rank 0   one nsys export with several processes
   profiling-lab collectives trace.json.gz --by kind --format csv
-  profiling-lab collectives recordings/ --links links.json    with what `profiling-lab links` measured
+  profiling-lab collectives recordings/ --links links.json    with what `profiling-lab interconnect` measured
 
 bandwidths are those of nccl-tests; they need bytes and group size, which nsys has with --trace=cuda,nvtx and
 `nsys export --include-blobs=true`; recordings of profiling-lab and torch.profiler have them
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--links",
         metavar="FILE",
-        help="also show what the links reach for the same messages: a file of `profiling-lab links -o FILE`",
+        help="also show what the links reach for the same messages: a file of `interconnect -o FILE`",
     )
     job.add_workers(parser)
     shared.add_steps_by(parser)

@@ -160,10 +160,13 @@ class _Group:
             for work in dist.batch_isend_irecv(pair):
                 work.wait()
 
+        # torch 2.13 gives two of them other names.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         calls: dict[str, Callable[[], Any]] = {
             "AllReduce": lambda: dist.all_reduce(whole, group=group),
-            "AllGather": lambda: dist.all_gather_into_tensor(target[:elements], whole[:part], group),
-            "ReduceScatter": lambda: dist.reduce_scatter_tensor(target[:part], whole, group=group),
+            "AllGather": lambda: gather(target[:elements], whole[:part], group=group),
+            "ReduceScatter": lambda: scatter(target[:part], whole, group=group),
             "AllToAll": lambda: dist.all_to_all_single(target[:elements], whole, group=group),
             "SendRecv": pass_on,
             "Broadcast": lambda: dist.broadcast(whole, 0, group),

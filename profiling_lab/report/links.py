@@ -86,7 +86,7 @@ def links_report(links: Links, by: str = "kind") -> Report:
         "topology": links.topology,
         "by": by,
     }
-    return Report("links", about, tuple(header), table, {})
+    return Report("interconnect", about, tuple(header), table, {})
 
 
 def _fitted(links: Links, kind: str, ranks: int) -> _Fitted:

@@ -280,7 +280,7 @@ def test_the_benchmark_on_gpus(
 
     def run_(arguments: list[str], environment: dict[str, str] | None = None) -> str:
         commands.append(arguments)
-        if "links" in arguments:
+        if "interconnect" in arguments:
             (folder / "links.json").write_bytes((tmp_path / "made" / "links.json").read_bytes())
             return ""
         assert environment is not None and environment["NCCL_DEBUG_SUBSYS"] == "INIT,TUNING"

@@ -158,7 +158,7 @@ def load(path: Path) -> Links:
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UnreadableInputError(
-            f"{path} does not hold times of links: expected what `profiling-lab links -o FILE` writes"
+            f"{path} does not hold times of links: expected what `profiling-lab interconnect -o FILE` writes"
         ) from None
     return links
 

@@ -24,9 +24,9 @@ RECORDED_STEPS = "4:11"
 
 
 def measured_links(ranks, cpu):
-    """`profiling-lab links`, into the file LINKS."""
+    """`profiling-lab interconnect`, into the file LINKS."""
     how = ["--cpu", "--largest", "4"] if cpu else []
-    command = ["-m", "profiling_lab", "links", "--ranks", str(ranks), "-o", LINKS, "--overwrite", *how]
+    command = ["-m", "profiling_lab", "interconnect", "--ranks", str(ranks), "-o", LINKS, "--overwrite", *how]
     print(run(command), end="")
 
 
@@ -43,7 +43,7 @@ def show(found):
     """What there is to look at."""
     print("\n".join(shown(nccl_facts("\n".join(found["nccl"])))))
     files = " ".join(found["recordings"])
-    print(f"profiling-lab links {found['links']}")
+    print(f"profiling-lab interconnect {found['links']}")
     print(f"profiling-lab collectives {files} --by kind --links {found['links']}")
     print(f"profiling-lab ranks {files}")
 

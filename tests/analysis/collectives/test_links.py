@@ -167,7 +167,9 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, spoil: object) -> N
     data = json.loads(path.read_text())
     spoil(data)  # type: ignore[operator]
     path.write_text(json.dumps(data))
-    with pytest.raises(UnreadableInputError, match="expected what `profiling-lab links -o FILE` writes"):
+    with pytest.raises(
+        UnreadableInputError, match="expected what `profiling-lab interconnect -o FILE` writes"
+    ):
         load(path)
 
 

@@ -50,7 +50,7 @@ def build(device, small=False, seed=0, dtype=torch.float32, bucket_mb=BUCKET_MB)
     """A model, the same on every rank, and data of this rank's own."""
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(seed)
-    width, layers, rows = (16, 3, 8) if small else (4096, 12, 1536)
+    width, layers, rows = (16, 3, 8) if small else (4096, 12, 1792)
     model = Network(width, layers).to(device, dtype)
     rank = dist.get_rank() if dist.is_initialized() else 0
     chance = torch.Generator(device).manual_seed(seed + rank)

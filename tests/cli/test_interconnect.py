@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""profiling-lab links"""
+"""profiling-lab interconnect"""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_a_fit_per_collective(gpus: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["links"]) == 0
+    assert main(["interconnect"]) == 0
     out = capsys.readouterr().out
     assert "2 x NVIDIA H200, NV18, nccl 2.28.9, driver 580.1: measured 2026-11-24" in out
     (row,) = (line.split() for line in out.splitlines() if line.startswith("AllReduce"))
@@ -66,16 +66,16 @@ def test_kept_and_printed_again(
     gpus: list[tuple[Any, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(tmp_path / "links.json")
-    assert main(["links", "-o", file, "--ranks", "2", "--largest", "64"]) == 0
+    assert main(["interconnect", "-o", file, "--ranks", "2", "--largest", "64"]) == 0
     first = capsys.readouterr().out
     assert gpus[0][1] == {"largest_bytes": 64 << 20}
-    assert main(["links", file]) == 0
+    assert main(["interconnect", file]) == 0
     assert capsys.readouterr().out == first and len(gpus) == 1, "nothing is measured"
-    assert main(["links", file, "--by", "size", "--format", "json"]) == 0
+    assert main(["interconnect", file, "--by", "size", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["trace"]["topology"] == "NV18" and len(data["data"]["rows"]) == 22
     assert data["data"]["rows"][0]["time_ns"] == 20_003
-    assert main(["links", file, "--by", "size", "--format", "csv"]) == 0
+    assert main(["interconnect", file, "--by", "size", "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("kind,ranks,size_bytes,time_ns,")
 
 
@@ -84,11 +84,11 @@ def test_a_file_is_not_replaced_by_accident(
 ) -> None:
     file = tmp_path / "links.json"
     file.write_text("mine")
-    assert main(["links", "-o", str(file)]) == 2
+    assert main(["interconnect", "-o", str(file)]) == 2
     assert "exists already" in capsys.readouterr().err and file.read_text() == "mine" and not gpus
-    assert main(["links", "-o", str(file), "--overwrite"]) == 0
+    assert main(["interconnect", "-o", str(file), "--overwrite"]) == 0
     assert load(file).gpu == "NVIDIA H200"
-    assert main(["links", str(file), "-o", str(tmp_path / "other.json")]) == 2
+    assert main(["interconnect", str(file), "-o", str(tmp_path / "other.json")]) == 2
     assert "got both" in capsys.readouterr().err
 
 
@@ -96,7 +96,7 @@ def test_one_gpu_has_no_link(
     gpus: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(local_ranks, "gpus", lambda: 1)
-    assert main(["links"]) == 2
+    assert main(["interconnect"]) == 2
     assert "expected at least two ranks, got 1: a link has two ends" in capsys.readouterr().err
 
 
@@ -117,7 +117,7 @@ def test_a_rank_of_a_job_measures_with_the_others(
         monkeypatch.setenv(name, value)
     for rank in (1, 0):
         monkeypatch.setenv("RANK", str(rank))
-        assert main(["links", "-o", str(tmp_path / "links.json")]) == 0
+        assert main(["interconnect", "-o", str(tmp_path / "links.json")]) == 0
         out = capsys.readouterr().out
         assert (tmp_path / "links.json").exists() == (rank == 0) == ("16 x NVIDIA H200" in out)
     assert joined == [(measured.on_each_rank, {"largest_bytes": 1 << 30}, "cuda")] * 2 and not gpus
@@ -126,7 +126,7 @@ def test_a_rank_of_a_job_measures_with_the_others(
 def test_gloo_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing replaced: processes, gloo, file, table."""
     file = tmp_path / "links.json"
-    assert main(["links", "--cpu", "--ranks", "2", "--largest", "1", "-o", str(file)]) == 0
+    assert main(["interconnect", "--cpu", "--ranks", "2", "--largest", "1", "-o", str(file)]) == 0
     out = capsys.readouterr().out
     assert "gloo: measured" in out and "AllReduce" in out
     assert {time.kind for time in load(file).times} >= {"AllReduce", "Broadcast", "SendRecv"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profiling-lab links`: what the links between the GPUs of this machine, or of a job, reach."""
+"""`profiling-lab interconnect`: what the links between the GPUs of this machine, or of a job, reach."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 HELP = "measure what the links between GPUs reach: latency and bandwidth of each collective, by size"
 EXAMPLES = """\
-  profiling-lab links                              every GPU of this machine; prints a fit per collective
-  profiling-lab links -o links.json                also keep the times, for `collectives --links links.json`
-  profiling-lab links links.json --by size         print what was measured before, with every size
-  profiling-lab links --ranks 2 --largest 64       two GPUs, messages up to 64 MiB
-  profiling-lab links --cpu --ranks 2              two processes and gloo, to see what it does: needs no GPU
-  torchrun --nnodes 2 ... -m profiling_lab links -o links.json
-                                                   the ranks of a job; rank 0 prints and writes
+  profiling-lab interconnect                          every GPU of this machine; prints a fit per collective
+  profiling-lab interconnect -o links.json            keep the times, for `collectives --links links.json`
+  profiling-lab interconnect links.json --by size     print what was measured before, with every size
+  profiling-lab interconnect --ranks 2 --largest 64   two GPUs, messages up to 64 MiB
+  profiling-lab interconnect --cpu --ranks 2          two processes and gloo, to see what it does: no GPU
+  torchrun --nnodes 2 ... -m profiling_lab interconnect -o links.json
+                                                      the ranks of a job; rank 0 prints and writes
 
 Takes some seconds, and memory for two messages of the largest size. Measure while the GPUs are idle.
 Bandwidths are the bus bandwidths of nccl-tests: what each link carries, comparable with its figure. The
@@ -29,7 +29,7 @@ latency is that of one call after another on the GPU; the time in which the host
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", nargs="?", help="print this file of `links -o`, measure nothing"
+        "file", metavar="FILE", nargs="?", help="print this file of `interconnect -o`, measure nothing"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="also write the times to this file")
     parser.add_argument("--overwrite", action="store_true", help="replace that file if it exists")
