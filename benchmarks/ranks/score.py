@@ -101,33 +101,33 @@ def step_times(path: Path) -> dict[str, dict[str, float]]:
 def score(case: Case, folder: Path, times: dict[str, float]) -> list[Scored]:
     """times: of this case. A row per delay; one for a job without."""
     answer = _ask("ranks", folder)
-    counted = _collectives(case, folder)
-    if answer is None:
-        names = [delay.name for delay in case.delays] or [""]
-        empty = dict.fromkeys(field.name for field in fields(Scored))
-        told = {"said": "gave up", "verdict": None if case.delays else False, "collectives": counted}
-        wrong = dict.fromkeys(("rank", "line", "cause"), False) if case.delays else {}
-        return [Scored(**empty | told | wrong | {"case": case.name, "delay": name}) for name in names]
-    summary, step_ms = answer["summary"], times.get(AS_IT_IS)
-    facts = {"collectives": counted, "step_ms": step_ms, "recorded_ms": answer["trace"]["step_ns"] / 1e6}
+    step_ms = times.get(AS_IT_IS)
 
     def gain_of(name: str) -> float | None:
         mended = times.get(f"without {name}")
         return step_ms - mended if step_ms is not None and mended is not None else None
 
+    gains = {delay.name: gain_of(delay.name) for delay in case.delays} or {"": gain_of("delay")}
+    facts = {"collectives": _collectives(case, folder), "step_ms": step_ms, "recorded_ms": None}
+    if answer is None:
+        wrong = False if case.delays else None
+        right = None if case.delays else False
+        return [
+            Scored(case.name, name, wrong, wrong, wrong, wrong, right, said="gave up", predicted_ms=None,
+                   most_ms=None, measured_ms=gain, **facts)
+            for name, gain in gains.items()
+        ]  # fmt: skip
+    summary = answer["summary"]
+    facts["recorded_ms"] = answer["trace"]["step_ns"] / 1e6
     if not case.delays:
-        measured = gain_of("delay")
+        measured = gains[""]
         predicted = summary["cost_ns"] / 1e6
-        right = _within(predicted, None, measured) if summary["kind"] == "transfer" else None
+        right = _within(predicted, measured) if summary["kind"] == "transfer" else None
         said = f"{summary['kind']} {_blame_text(summary['blame'])}".strip()
         return [Scored(case.name, "", None, None, None, right, summary["kind"] in case.kinds, said=said,
                        predicted_ms=predicted, most_ms=None, measured_ms=measured, **facts)]  # fmt: skip
-    gains = {delay.name: gain_of(delay.name) for delay in case.delays}
     blames = [each for each in (summary["blame"], *summary["also"]) if each]
-    return [
-        _of_delay(case, delay, gains, blames, f"{summary['kind']} {summary['rank']}", facts)
-        for delay in case.delays
-    ]
+    return [_of_delay(case, delay, gains, blames, summary, facts) for delay in case.delays]
 
 
 def _of_delay(
@@ -135,7 +135,7 @@ def _of_delay(
     delay: Delay,
     gains: dict[str, float | None],
     blames: Sequence[dict[str, Any]],
-    otherwise: str,
+    summary: dict[str, Any],
     facts: dict[str, Any],
 ) -> Scored:
     largest = max((gain for gain in gains.values() if gain is not None), default=0.0)
@@ -143,8 +143,9 @@ def _of_delay(
     mine = gains[delay.name]
     blame = next((each for each in blames if each["rank"] == delay.rank), None)
     if blame is None:
-        told = _blame_text(blames[0]) if blames else otherwise
-        return Scored(case.name, delay.name, False, False, False, None, None, said=told, predicted_ms=None,
+        named = not blames and summary["rank"] == delay.rank
+        told = _blame_text(blames[0]) if blames else summary["kind"] + f" rank {summary['rank']}" * named
+        return Scored(case.name, delay.name, named, False, False, False, None, said=told, predicted_ms=None,
                       most_ms=None, measured_ms=mine, **facts)  # fmt: skip
     predicted, most = blame["gain_ns"] / 1e6, blame["most_gain_ns"] / 1e6
     return Scored(
@@ -153,7 +154,7 @@ def _of_delay(
         rank=blames[0]["rank"] in top or delay.rank not in top,
         line=_is_line(blame["line"], case, delay),
         cause=blame["cause"] in delay.causes,
-        gain=_within(predicted, most, mine),
+        gain=_within(predicted, mine),
         verdict=None,
         said="; ".join(_blame_text(each) for each in blames),
         predicted_ms=predicted,
@@ -177,12 +178,10 @@ def _is_line(said: str, case: Case, delay: Delay) -> bool:
     return Path(file).stem == case.name and number.isdecimal() and int(number) in planted
 
 
-def _within(predicted: float, most: float | None, measured: float | None) -> bool | None:
-    """most: an upper limit that is given as well; between the two the truth may be."""
+def _within(predicted: float, measured: float | None) -> bool | None:
     if measured is None:
         return None
-    low, high = predicted / RIGHT_WITHIN, max(predicted, most or 0.0) * RIGHT_WITHIN
-    return measured > 0 and low <= measured <= high
+    return measured > 0 and predicted / RIGHT_WITHIN <= measured <= predicted * RIGHT_WITHIN
 
 
 def _blame_text(blame: dict[str, Any] | None) -> str:
@@ -235,17 +234,24 @@ def _ask(command: str, folder: Path, *options: str) -> dict[str, Any] | None:
     return data | {"trace": data.get("trace", answer.get("trace"))}
 
 
-def _keep(rows: Sequence[Scored], times: Path, output: Path) -> None:
-    """One line per answer: 1 is yes. The machine and the date are those of the recordings."""
+def machine_of(times: Path) -> Any:
+    """The machine of the recordings, the commit of today."""
     from profiling_lab.measure.device import Machine, machine
-    from profiling_lab.measure.results import ResultsFile
 
     recorded = json.loads(times.read_text().splitlines()[0])
     known = {field.name: recorded[field.name] for field in fields(Machine)}
-    results = ResultsFile(output, Machine(**known | {"git": machine("cpu").git}))
+    return Machine(**known | {"git": machine("cpu").git})
+
+
+def _keep(rows: Sequence[Scored], times: Path, output: Path) -> None:
+    """One line per answer: 1 is yes."""
+    from profiling_lab.measure.results import ResultsFile
+
+    results = ResultsFile(output, machine_of(times))
+    ranks = json.loads(times.read_text().splitlines()[0])["case"]["ranks"]
     for row in rows:
-        case = {"program": row.case, "delay": row.delay, "ranks": recorded["case"]["ranks"],
-                "counts": row.counts, "said": row.said}  # fmt: skip
+        case = {"program": row.case, "delay": row.delay, "ranks": ranks, "counts": row.counts,
+                "said": row.said}  # fmt: skip
         for metric in ("rank", "line", "cause", "gain", "verdict", "collectives"):
             if (value := getattr(row, metric)) is not None:
                 results.add("ranks", case, "profiling-lab ranks", metric, float(value), "bool")

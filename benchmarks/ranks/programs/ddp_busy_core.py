@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDP with small kernels: rank 1 is bound to one core, which another program keeps busy."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -34,7 +35,8 @@ class Neighbour:
             return
         self.here = here
         for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), self.core if here else self.cores)
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), self.core if here else self.cores)
         self.program.send_signal(signal.SIGCONT if here else signal.SIGSTOP)
 
     def end(self) -> None:

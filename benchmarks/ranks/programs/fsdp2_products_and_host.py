@@ -10,7 +10,7 @@ NOTE = "what a layer saw " * 1500
 
 def build(job: Job) -> Step:
     model = gpt2(job)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids = random_ids(job, 8, 512)
     size = job.pick(4096, 64)
     weight = torch.randn(size, size, device=job.device)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from shared.job import Job, Step, run
-from shared.models import random_tokens, transformer
+from shared.pipeline import Stage
 
 
 def graphed(job: Job, work: Callable[[], None]) -> Callable[[], None]:
@@ -27,15 +27,17 @@ def graphed(job: Job, work: Callable[[], None]) -> Callable[[], None]:
 
 
 def build(job: Job) -> Step:
-    model = transformer(job, width=1024)
-    tokens = random_tokens(job)
+    torch.manual_seed(0)
+    width, blocks, size = job.pick((1024, 6, 4096), (32, 1, 64))
+    with job.device:
+        model = Stage(width, blocks)
+        x = torch.randn(job.pick((8, 1024, width), (2, 8, width)))
+        matrix = torch.randn(size, size)
     weights = list(model.parameters())
-    size = job.pick(4096, 64)
-    matrix = torch.randn(size, size, device=job.device)
 
     def work(delayed: bool) -> None:
         with torch.autocast(job.device.type, torch.bfloat16, cache_enabled=False):
-            loss = model(tokens)
+            loss = model(x).float().square().mean()
         if delayed:
             for _ in range(2):
                 matrix @ matrix  # planted: delay

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 
 
 def build(job: Job) -> Step:
-    model = transformer(job, width=256, blocks=12, vocabulary=1024)
+    model = transformer(job, width=256, blocks=6, vocabulary=1024)
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
