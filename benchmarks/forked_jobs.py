@@ -16,13 +16,14 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 _END_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl"""
@@ -95,7 +96,7 @@ def run(
 def _started(
     start: Callable[[], Work], names: Sequence[str], ranks: int, log: Path, environment: dict[str, str]
 ) -> list[_Process]:
-    port = _free_port()
+    port = free_port()
     out = []
     for rank in range(ranks):
         reading, writing = os.pipe()
@@ -224,7 +225,25 @@ def _lead_a_group(process: int) -> None:
         os.setpgid(process, process)
 
 
-def _free_port() -> str:
+def run_command(words: Sequence[str], log: TextIO, limit_s: float, **options: Any) -> str:
+    """Run a command with a limit. Returns why it failed, "" if it did not. What it started ends with it.
+
+    options: of Popen.
+    """
+    log.flush()
+    with subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, **options) as process:
+        try:
+            code = process.wait(timeout=max(limit_s, 0))
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return "" if code == 0 else f"not done in {limit_s:.0f} s" if code is None else f"exit code {code}"
+
+
+def free_port() -> str:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return str(found.getsockname()[1])

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the golden cases of `profiling-lab ranks` on this machine's GPUs: timed, recorded, profiled.
 
-    python benchmarks/ranks/run.py --out OUT [--only NAME,NAME] [--parts times,profiler] [--limit 240]
+    python benchmarks/ranks/run.py --out OUT [--only NAME,NAME] [--parts times,recordings] [--limit 240]
 
 Each program has a delay planted on one rank. It is timed as it is and with the delay mended, in turns and
 without a recording: OUT/times.jsonl. Then it is recorded as it is, with the options that
 `profiling-lab record` has by default: OUT/recorded/NAME/run.rank0.sqlite and so on, which score.py compares
-with the times. In the part `profiler` torch.profiler sees it too, for peers.py: OUT/profiled/NAME.
+with the times. The part `command` records the first case once more, by
+`profiling-lab record -o run.sqlite torchrun ...`: OUT/command/NAME. In the part `profiler` torch.profiler sees
+the programs, too, for peers.py: OUT/profiled/NAME.
 
 The cases follow each other in the same processes, the most important first; one that fails, hangs or dies is
 left out and told at the end, with exit code 1. What is done when --limit seconds are over is kept. Without
@@ -16,15 +18,12 @@ GPUs (--device cpu) the programs run on gloo with tiny sizes, which only shows t
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from types import ModuleType
 from typing import Any
 
 from cases import PROGRAMS, Case, cases
@@ -33,14 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all benchma
 sys.path.insert(0, str(PROGRAMS))
 import forked_jobs
 
-PARTS = ("times", "recordings", "profiler")
-WARM, SETTLE, ROUNDS = 5, 4, 4
-"""steps before anything, steps after each change that are not timed, and how often each way is timed"""
-RECORDED, PROFILED = 10, 5
-BLOCK_S, MOST_STEPS, LEAST_STEPS = 0.25, 10, 4
-"""how long the steps of one timing take about, and how many there are"""
-SAMPLE_HZ = 200
-"""of `profiling-lab record`"""
+PARTS = ("times", "recordings", "command", "profiler")
+COMMAND_S = 90
+"""that the command may take"""
 TOGETHER = 8
 """cases that are timed and recorded in the same processes: what is there when the time is over is complete"""
 
@@ -82,9 +76,10 @@ def _prepare(device: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import gc
 
+    import parts  # noqa: F401
     import shared.models
-    import torch._dynamo
-    import torch.distributed.tensor.parallel  # noqa: F401
+    import torch._dynamo  # what the first optimizer imports
+    import torch.distributed.tensor.parallel
 
     import profiling_lab.recording.convert  # noqa: F401
 
@@ -92,6 +87,8 @@ def _prepare(device: str) -> None:
         import shared.gpt2  # noqa: F401
     except ImportError as error:
         print(f"cases with Hugging Face's GPT-2 will fail: {error}", file=sys.stderr)
+    if torch.cuda.is_initialized():
+        raise SystemExit("an import has started CUDA: processes that are forked now could not use it")
     gc.collect()
     gc.freeze()  # a collection of a process would go over all of these modules
 
@@ -107,35 +104,54 @@ class Runner:
         together = [case for case in chosen.values() if not case.alone]
         batches = [together[i : i + TOGETHER] for i in range(0, len(together), TOGETHER)]
         batches += [[case] for case in chosen.values() if case.alone]
-        first = [part for part in parts if part != "profiler"]
-        # torch.profiler keeps CUPTI for the rest of a process.
-        for of in (first, [part for part in parts if part == "profiler"]):
-            for batch in batches:
-                pieces = [f"{part} {case.name}" for part in of for case in batch]
-                for outcome in self._outcomes(pieces, chosen, dict(batch[0].environment)):
-                    self._take(outcome, chosen, results)
+        plan = [(part, batch) for batch in batches for part in PARTS[:2]]
+        plan += [("command", batches[0][:1]), *(("profiler", batch) for batch in batches)]
+        for part, batch in plan:
+            if part not in parts:
+                continue
+            if part == "command":
+                self._take(self._command(batch[0]), results)
+                continue
+            # Each in processes of its own: a recording must begin before NCCL's first NVTX range, and
+            # torch.profiler keeps CUPTI for the rest of a process.
+            outcomes = forked_jobs.run(
+                lambda part=part: _worker(part, chosen, self.out),
+                [f"{part} {case.name}" for case in batch],
+                self.ranks,
+                self.out / "log.txt",
+                environment=batch[0].environment,
+                until=self.until,
+            )
+            for outcome in outcomes:
+                self._take(outcome, results)
         (self.out / "failures.txt").write_text("".join(f"{line}\n" for line in self.failures))
         print(f"{len(self.took)} pieces done, {len(self.failures)} not", flush=True)
         for line in self.failures:
             print(f"  {line}", flush=True)
         return 1 if self.failures else 0
 
-    def _outcomes(
-        self, pieces: list[str], chosen: dict[str, Case], environment: dict[str, str]
-    ) -> Iterable[forked_jobs.Outcome]:
-        if not pieces:
-            return ()
-        log = self.out / "log.txt"
-        return forked_jobs.run(
-            lambda: _worker(chosen, self.out),
-            pieces,
-            self.ranks,
-            log,
-            environment=environment,
-            until=self.until,
-        )
+    def _command(self, case: Case) -> forked_jobs.Outcome:
+        """As a user types it."""
+        folder = self.out / "command" / case.name
+        folder.mkdir(parents=True, exist_ok=True)
+        words = [
+            sys.executable,
+            "-m",
+            "profiling_lab",
+            "record",
+            "--overwrite",
+            "-o",
+            str(folder / "run.sqlite"),
+        ]
+        words += ["torchrun", "--nproc-per-node", str(self.ranks), "--master-port", forked_jobs.free_port()]
+        began = time.monotonic()
+        with (self.out / "log.txt").open("a") as log:
+            ended = forked_jobs.run_command(
+                [*words, str(case.path), "--steps", "15"], log, min(COMMAND_S, self.until - began)
+            )
+        return forked_jobs.Outcome(f"command {case.name}", (None,), ended, time.monotonic() - began)
 
-    def _take(self, outcome: forked_jobs.Outcome, chosen: dict[str, Case], results: Any) -> None:
+    def _take(self, outcome: forked_jobs.Outcome, results: Any) -> None:
         part, name = outcome.name.split(" ", 1)
         if outcome.failure:
             self.failures.append(f"{outcome.name}: {outcome.failure}")
@@ -166,111 +182,18 @@ class Runner:
         return ResultsFile(self.out / "times.jsonl", Machine(**outcome.results[0]))
 
 
+def _worker(part: str, chosen: dict[str, Case], out: Path) -> forked_jobs.Work:
+    """In each process."""
+    from parts import worker
+
+    do = worker(part, out)
+    return lambda piece: do(chosen[piece.split(" ", 1)[1]])
+
+
 def _machine(device: str) -> dict[str, Any]:
     from profiling_lab.measure.device import machine
 
     return asdict(machine(device))
-
-
-def _worker(chosen: dict[str, Case], out: Path) -> forked_jobs.Work:
-    """In each process."""
-    from shared.job import Job
-
-    job = Job()
-    do: dict[str, Callable[[Job, Case, Path], Any]] = {
-        "times": _times,
-        "recordings": _recording,
-        "profiler": _profile,
-    }
-
-    def work(piece: str) -> Any:
-        part, name = piece.split(" ", 1)
-        try:
-            return do[part](job, chosen[name], out)
-        finally:
-            job.end_program()
-            job.barrier()
-
-    return work
-
-
-def _program(case: Case) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(case.name, case.path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[case.name] = module  # where pickling looks for it
-    spec.loader.exec_module(module)
-    return module
-
-
-def _step(job: Any, case: Case) -> Callable[[], object]:
-    """One that is warm."""
-    step: Callable[[], object] = _program(case).build(job)
-    for _ in range(WARM):
-        step()
-    job.barrier()
-    return step
-
-
-def _times(job: Any, case: Case, _: Path) -> dict[str, list[float]]:
-    """Milliseconds of a step in each way, as the slowest rank saw it."""
-    step = _step(job, case)
-    once_s = _timed(job, step, LEAST_STEPS)
-    steps = max(LEAST_STEPS, min(MOST_STEPS, int(BLOCK_S / once_s)))
-    samples: dict[str, list[float]] = {way: [] for way in case.ways}
-    for turn in range(ROUNDS if len(case.ways) > 1 else 1):
-        for way, mended in list(case.ways.items())[:: 1 if turn % 2 else -1]:
-            job.mend(mended)
-            for _ in range(SETTLE):
-                step()
-            samples[way].append(1e3 * _timed(job, step, steps))
-    return samples
-
-
-def _timed(job: Any, step: Callable[[], object], steps: int) -> float:
-    job.barrier()
-    began = time.perf_counter()
-    for _ in range(steps):
-        step()
-    job.synchronize()
-    return float(job.longest(time.perf_counter() - began)) / steps
-
-
-def _recording(job: Any, case: Case, out: Path) -> float:
-    """All of the program, as `profiling-lab record` does. Returns milliseconds of a recorded step."""
-    from profiling_lab import record
-
-    folder = out / "recorded" / case.name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "steps.txt").write_text(f"{WARM + RECORDED}\n")
-    path = folder / f"run.rank{job.rank}.sqlite"
-    options = {"sample_hz": SAMPLE_HZ, "graph_nodes": case.graph_nodes, "script": str(case.path)}
-    with record(path, overwrite=True, **options):
-        step = _step(job, case)
-        began = time.perf_counter()
-        for _ in range(RECORDED):
-            step()
-        job.synchronize()
-        took_s = time.perf_counter() - began
-    return 1e3 * float(job.longest(took_s)) / RECORDED
-
-
-def _profile(job: Any, case: Case, out: Path) -> None:
-    from torch.profiler import ProfilerActivity, profile, schedule
-
-    folder = out / "profiled" / case.name
-    folder.mkdir(parents=True, exist_ok=True)
-    step = _step(job, case)
-    path = str(folder / f"rank{job.rank}.json.gz")
-    with profile(
-        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if job.on_gpu else [])],
-        schedule=schedule(wait=0, warmup=1, active=PROFILED),
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(path),
-    ) as profiler:
-        for _ in range(1 + PROFILED):
-            step()
-            profiler.step()
-        job.synchronize()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,15 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 DELAYS = ("delay", "host")
 """names of what may be planted; most programs have the first alone"""
+TIMEOUT_S = 60
+"""of a collective"""
 Step = Callable[[], object]
 Build = Callable[["Job"], Step]
 T = TypeVar("T")
@@ -26,18 +28,21 @@ class Job:
     process has a GPU, else gloo on the CPU, with tiny sizes.
     """
 
-    def __init__(self, timeout_s: float = 60) -> None:
+    def __init__(self, store: dist.Store | None = None) -> None:
+        """store: where the processes meet, if not where the environment says."""
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         place = int(os.environ.get("LOCAL_RANK", self.rank))
         self.on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= self.world
         self.device = torch.device("cuda", place) if self.on_gpu else torch.device("cpu")
-        timeout = timedelta(seconds=timeout_s)
+        options: dict[str, Any] = {"timeout": timedelta(seconds=TIMEOUT_S)}
+        if store is not None:
+            options |= {"store": store, "rank": self.rank, "world_size": self.world}
         if self.on_gpu:
             torch.cuda.set_device(self.device)
-            dist.init_process_group("nccl", timeout=timeout, device_id=self.device)
+            dist.init_process_group("nccl", device_id=self.device, **options)
         else:
             torch.set_num_threads(1)
-            dist.init_process_group("gloo", timeout=timeout)
+            dist.init_process_group("gloo", **options)
         # Workers of a data loader see what is mended, too.
         self._mended = torch.zeros(len(DELAYS), dtype=torch.bool).share_memory_()
         self._at_end: list[Callable[[], object]] = []
@@ -87,6 +92,12 @@ class Job:
         if self.on_gpu:
             torch.cuda.empty_cache()
 
+    def leave(self) -> None:
+        """When programs are over. What then holds the group, as FSDP2's hooks do, would abort the process."""
+        self.barrier()
+        gc.collect()
+        dist.destroy_process_group()
+
 
 def run(build: Build) -> None:
     """Train, as the command line says, and print what a step takes."""
@@ -110,4 +121,4 @@ def run(build: Build) -> None:
         print(f"step_ms {step_ms:.3f}", flush=True)
     del step
     job.end_program()
-    dist.destroy_process_group()
+    job.leave()
