@@ -28,7 +28,7 @@ from profiling_lab.analysis.coverage import AT_THE_END, IN_HOOKS, Coverage
 
 WAYS = ("single", "ddp", "fsdp2", "tensor", "zero3", "zero1", "zero2")
 SIZES = {
-    "cuda": "--width 1024 --head-dim 64 --blocks 4 --words 8192 --length 512 --batch 16 --steps 6 --autocast",
+    "cuda": "--width 1024 --head-dim 64 --blocks 4 --words 8192 --length 512 --batch 16 --steps 6",
     "cpu": "--steps 4",
 }
 TOLERANCE = {"cuda": 0.02, "cpu": 2e-5}

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 train_model.py --way ddp                or fsdp2, tensor
     torchrun --nproc-per-node 2 train_model.py --way zero3              or zero1, zero2: needs deepspeed
     profiling-lab record -o run.sqlite torchrun --nproc-per-node 2 train_model.py --way ddp
-    ... --width 1024 --head-dim 64 --blocks 4 --words 8192 --length 512 --lr 0.05 --autocast        for a GPU
+    ... --width 1024 --head-dim 64 --blocks 4 --words 8192 --length 512        for a GPU
 
 Every way sees the same batches and prints the loss of each step, the mean over all processes: it must be the
 reference's. Processes use NCCL where each has a GPU, else gloo on the CPU.
@@ -146,7 +146,7 @@ def main(argv=None):
     parser.add_argument("--length", type=int, default=16, help="of a sequence (16)")
     parser.add_argument("--lr", type=float, default=0.5)
     parser.add_argument(
-        "--autocast", action="store_true", help="compute in bfloat16 where torch's autocast does"
+        "--autocast", action="store_true", help="compute in bfloat16 where torch's autocast does, as on GPUs"
     )
     parser.add_argument("--local_rank", "--local-rank", type=int, help="given by some launchers")
     args = parser.parse_args(argv)
@@ -186,7 +186,8 @@ def main(argv=None):
     tokens = tokens.chunk(parts)[rank % parts].to(device)
     for number in range(args.steps):
         model.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=args.autocast):
+        # On GPUs the kernels of attention compute in 16 bits.
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.autocast or on_gpu):
             scores = model(tokens[:, :-1])
             loss = F.cross_entropy(scores, tokens[:, 1:].flatten())
         backward(loss)
