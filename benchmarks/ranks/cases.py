@@ -55,10 +55,12 @@ class Case:
     graph_nodes: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     collectives: tuple[Expected, ...] = ()
+    program: str = ""
+    """its name, where that is not the case's"""
 
     @property
     def path(self) -> Path:
-        return PROGRAMS / f"{self.name}.py"
+        return PROGRAMS / f"{self.program or self.name}.py"
 
     @property
     def ways(self) -> dict[str, tuple[str, ...]]:

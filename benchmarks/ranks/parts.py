@@ -127,10 +127,10 @@ def _timed(job: Job, step: Callable[[], object], steps: int) -> float:
 
 
 def _program(case: Case) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(case.name, case.path)
+    spec = importlib.util.spec_from_file_location(case.path.stem, case.path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[case.name] = module  # where pickling looks for it
+    sys.modules[case.path.stem] = module  # where pickling looks for it
     spec.loader.exec_module(module)
     return module
 

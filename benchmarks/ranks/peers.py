@@ -91,7 +91,7 @@ def _judged(case: Case, answer: Answer) -> tuple[bool | None, bool | None]:
     if not case.delays:
         return answer.rank is None, None
     delay = case.delays[0]
-    named = {int(n) for n in re.findall(rf"\b{case.name}\.py[:(](\d+)", answer.said)}
+    named = {int(n) for n in re.findall(rf"\b{case.path.stem}\.py[:(](\d+)", answer.said)}
     return answer.rank == delay.rank, bool(named & set(case.lines(delay.name))) if delay.line else None
 
 

@@ -7,8 +7,8 @@ Each program has a delay planted on one rank. It is timed as it is and with the 
 without a recording: OUT/times.jsonl. Then it is recorded as it is, with the options that
 `profiling-lab record` has by default: OUT/recorded/NAME/run.rank0.sqlite and so on, which score.py compares
 with the times. The part `command` records the first case once more, by
-`profiling-lab record -o run.sqlite torchrun ...`: OUT/command/NAME. In the part `profiler` torch.profiler sees
-the programs, too, for peers.py: OUT/profiled/NAME.
+`profiling-lab record -o run.sqlite torchrun ...`: OUT/command/NAME. In the part `profiler` torch.profiler
+sees the programs, too, for peers.py: OUT/profiled/NAME.
 
 The cases follow each other in the same processes, the most important first; one that fails, hangs or dies is
 left out and told at the end, with exit code 1. What is done when --limit seconds are over is kept. Without

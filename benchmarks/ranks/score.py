@@ -101,6 +101,20 @@ def step_times(path: Path) -> dict[str, dict[str, float]]:
 def score(case: Case, folder: Path, times: dict[str, float]) -> list[Scored]:
     """times: of this case. A row per delay; one for a job without."""
     answer = _ask("ranks", folder)
+    collectives = _collectives(case, folder)
+    if answer is None:
+        return judge(case, None, times, None, collectives)
+    return judge(case, answer["summary"], times, answer["trace"]["step_ns"] / 1e6, collectives)
+
+
+def judge(
+    case: Case,
+    summary: dict[str, Any] | None,
+    times: dict[str, float],
+    recorded_ms: float | None = None,
+    collectives: bool | None = None,
+) -> list[Scored]:
+    """summary: the verdict as `ranks --format json` gives it, None where it gave up."""
     step_ms = times.get(AS_IT_IS)
 
     def gain_of(name: str) -> float | None:
@@ -108,8 +122,8 @@ def score(case: Case, folder: Path, times: dict[str, float]) -> list[Scored]:
         return step_ms - mended if step_ms is not None and mended is not None else None
 
     gains = {delay.name: gain_of(delay.name) for delay in case.delays} or {"": gain_of("delay")}
-    facts = {"collectives": _collectives(case, folder), "step_ms": step_ms, "recorded_ms": None}
-    if answer is None:
+    facts = {"collectives": collectives, "step_ms": step_ms, "recorded_ms": recorded_ms}
+    if summary is None:
         wrong = False if case.delays else None
         right = None if case.delays else False
         return [
@@ -117,8 +131,6 @@ def score(case: Case, folder: Path, times: dict[str, float]) -> list[Scored]:
                    most_ms=None, measured_ms=gain, **facts)
             for name, gain in gains.items()
         ]  # fmt: skip
-    summary = answer["summary"]
-    facts["recorded_ms"] = answer["trace"]["step_ns"] / 1e6
     if not case.delays:
         measured = gains[""]
         predicted = summary["cost_ns"] / 1e6
@@ -171,11 +183,11 @@ def _is_line(said: str, case: Case, delay: Delay) -> bool:
     planted = case.lines(delay.name)
     if between := _BETWEEN.fullmatch(said):
         stems = {Path(between[side]).stem for side in ("first", "last")}
-        return stems == {case.name} and any(
+        return stems == {case.path.stem} and any(
             int(between["from"]) <= line <= int(between["to"]) for line in planted
         )
     file, _, number = said.rpartition(":")
-    return Path(file).stem == case.name and number.isdecimal() and int(number) in planted
+    return Path(file).stem == case.path.stem and number.isdecimal() and int(number) in planted
 
 
 def _within(predicted: float, measured: float | None) -> bool | None:
