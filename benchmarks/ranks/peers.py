@@ -96,7 +96,7 @@ def _judged(case: Case, answer: Answer) -> tuple[bool | None, bool | None]:
 
 
 def hta(out: Path, case: Case) -> Answer | None:
-    traces = sorted((out / "profiled" / case.name).glob("rank*.json.gz"))
+    traces = sorted((out / "profiled" / case.name).glob("rank*.json*"))
     if not traces:
         return None
     text = _run(["python", "-c", HTA, *(str(trace.resolve()) for trace in traces)])
@@ -126,8 +126,8 @@ def nsys_ai(out: Path, case: Case) -> Answer | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder, "job.sqlite")
-        merge = [sys.executable, "-m", "profiling_lab", "merge", *map(str, recordings), "-o", str(whole)]
-        _run(merge)
+        files = (str(path.resolve()) for path in recordings)
+        _run([sys.executable, "-m", "profiling_lab", "merge", *files, "-o", str(whole)], folder)
         if not whole.is_file():
             return Answer(None, "the recordings could not be merged")
         text = _run(["nsys-ai", "diagnose", str(whole), "--format", "json"], folder)

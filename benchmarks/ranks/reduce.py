@@ -61,6 +61,7 @@ def main() -> int:
         if said.startswith("kept") and name in times:
             known[name] = {way: round(ms, 3) for way, ms in times[name].items()}
     kept.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+    (args.to / "README.md").write_text(_readme(args.out / "times.jsonl"))
     return 1 if failed else 0
 
 
@@ -82,6 +83,17 @@ def _reduced(case: Case, recordings: list[Path], target: Path, most_bytes: int) 
                 return f"kept {steps} steps, {len(data)} bytes: {_text(part)}"
             why = f"with {steps} steps: {apart}"
     return f"NOT KEPT: {why}"
+
+
+def _readme(times: Path) -> str:
+    row = json.loads(times.read_text().splitlines()[0])
+    return (
+        f"Jobs of {row['case']['ranks']} x {row['gpu']} (driver {row['driver']}, torch {row['torch']}, "
+        f"{row['date'][:10]}): the programs of `benchmarks/ranks/programs`, one process a GPU,\n"
+        "recorded by `benchmarks/ranks/run.py` and cut and reduced by `benchmarks/ranks/reduce.py`. `times.json` has "
+        "the milliseconds of a step as it is\nand mended, without a recording; every sample is in "
+        "`benchmarks/results/ranks_times.jsonl`.\n"
+    )
 
 
 def _folder_of(recording: Path) -> Path:

@@ -132,7 +132,7 @@ class Runner:
 
     def _command(self, case: Case) -> forked_jobs.Outcome:
         """As a user types it."""
-        folder = self.out / "command" / case.name
+        folder = self.out.resolve() / "command" / case.name
         folder.mkdir(parents=True, exist_ok=True)
         words = [
             sys.executable,
@@ -147,7 +147,7 @@ class Runner:
         began = time.monotonic()
         with (self.out / "log.txt").open("a") as log:
             ended = forked_jobs.run_command(
-                [*words, str(case.path), "--steps", "15"], log, min(COMMAND_S, self.until - began)
+                [*words, str(case.path), "--steps", "15"], log, min(COMMAND_S, self.until - began), cwd=folder
             )
         return forked_jobs.Outcome(f"command {case.name}", (None,), ended, time.monotonic() - began)
 

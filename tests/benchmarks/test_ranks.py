@@ -242,7 +242,7 @@ def test_a_reduced_job_says_the_same(filled: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "straggler rank 1 unequal work model.py:21" in done.stdout
     assert sorted(path.name for path in target.iterdir()) == [
-        "ddp_forward.tar.xz", "healthy_ddp.tar.xz", "times.json",
+        "README.md", "ddp_forward.tar.xz", "healthy_ddp.tar.xz", "times.json",
     ]  # fmt: skip
     assert set(json.loads((target / "times.json").read_text())) == {"ddp_forward"}
     done = run(FOLDER / "reduce.py", str(filled), "--to", str(target), "--bytes", "100")
