@@ -87,13 +87,13 @@ def _reduced(case: Case, recordings: list[Path], target: Path, most_bytes: int) 
 
 def _readme(times: Path) -> str:
     row = json.loads(times.read_text().splitlines()[0])
-    return (
-        f"Jobs of {row['case']['ranks']} x {row['gpu']} (driver {row['driver']}, torch {row['torch']}, "
-        f"{row['date'][:10]}): the programs of `benchmarks/ranks/programs`, one process a GPU,\n"
-        "recorded by `benchmarks/ranks/run.py` and cut and reduced by `benchmarks/ranks/reduce.py`. `times.json` has "
-        "the milliseconds of a step as it is\nand mended, without a recording; every sample is in "
-        "`benchmarks/results/ranks_times.jsonl`.\n"
-    )
+    machine = f"{row['gpu']} (driver {row['driver']}, torch {row['torch']})"
+    return f"""\
+Jobs of {row["case"]["ranks"]} x {machine}, {row["date"][:10]}: the programs of benchmarks/ranks, one
+process a GPU, recorded by `benchmarks/ranks/run.py`, cut and reduced by `benchmarks/ranks/reduce.py`.
+`times.json` has the milliseconds of a step as it is and mended, without a recording;
+`benchmarks/results/ranks_times.jsonl` has every sample.
+"""
 
 
 def _folder_of(recording: Path) -> Path:

@@ -9,9 +9,9 @@ NOTE = "what a layer saw " * 1500
 
 
 def build(job: Job) -> Step:
-    model = gpt2(job)
+    model = gpt2(job, layers=6)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    ids = random_ids(job, 8, 512)
+    ids = random_ids(job, 16, 512)
     size = job.pick(4096, 64)
     weight = torch.randn(size, size, device=job.device)
 

@@ -7,7 +7,7 @@ from shared.job import Job, Step, run
 
 
 def build(job: Job) -> Step:
-    model = gpt2(job)
+    model = gpt2(job, layers=6)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids = random_ids(job, 32, 1024)
 

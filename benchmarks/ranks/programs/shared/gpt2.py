@@ -25,8 +25,7 @@ def gpt2(job: Job, layers: int = 12, width: int = 768) -> GPT2LMHeadModel:
         eos_token_id=0,
         use_cache=False,
     )
-    with job.device:
-        model = GPT2LMHeadModel(config)
+    model = GPT2LMHeadModel(config).to(job.device)
     for block in model.transformer.h:
         fully_shard(block)
     return fully_shard(model)
