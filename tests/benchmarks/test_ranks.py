@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.golden_cases import FOLDER, load
 from conftest import REPO
-from golden_cases import FOLDER, load
 from made_traces import jobs
 from made_traces.cluster import Cluster, Conditions
 from package_root import PACKAGE_ROOT

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from benchmarks.golden_cases import load
 from conftest import REPO
-from golden_cases import load
 
 from profiling_lab.analysis.ranks import LocalPool, ranks
 

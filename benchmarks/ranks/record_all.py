@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything about many GPUs that needs several of them, the most important first.
 
-python tools/record_ranks.py --out DIR [--part NAME,NAME] [--seconds 450] [--ranks 2]
+python benchmarks/ranks/record_all.py --out DIR [--part NAME,NAME] [--seconds 450] [--ranks 2]
 
 cases      the golden cases of `ranks`: timed and recorded     DIR/cases.tar.xz.0 benchmarks/ranks/run.py
 ways       train_model.py in each way, plain and recorded      DIR/ways.tar.xz.0  benchmarks/distributed
@@ -26,10 +26,10 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all benchmarks share
 from forked_jobs import run_command
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 RANKS, DISTRIBUTED = REPO / "benchmarks" / "ranks", REPO / "benchmarks" / "distributed"
 # What a part may take of the time, at most, in seconds.
 LIMITS = {"cases": 280, "ways": 120, "tests": 100, "command": 60, "profiler": 200}
