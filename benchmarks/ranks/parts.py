@@ -17,9 +17,9 @@ import torch.distributed as dist
 from cases import Case
 from shared.job import Job
 
-WARM, SETTLE, ROUNDS = 5, 4, 4
+WARM, SETTLE, ROUNDS = 4, 4, 4
 """steps before anything, steps after each change that are not timed, and how often each way is timed"""
-RECORDED, PROFILED = 10, 3
+RECORDED, PROFILED = 10, 2
 BLOCK_S, MOST_STEPS, LEAST_STEPS = 0.25, 10, 4
 """how long the steps of one timing take about, and how many there are"""
 SAMPLE_HZ = 200

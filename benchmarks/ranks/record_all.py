@@ -10,7 +10,7 @@ command    the first case by `record ... torchrun`             DIR/command.tar.x
 profiler   the cases under torch.profiler, for peers.py        DIR/profiler.tar.xz.0
 
 A part that fails or takes too long is told, and the next one runs; what it has done by then is kept. All
-that was printed is in DIR/said.txt. Archives are in pieces of 15 MiB: cat DIR/cases.tar.xz.* | tar xJ.
+that was printed is in DIR/said.txt. Archives are in pieces of 15.9 MB: cat DIR/cases.tar.xz.* | tar xJ.
 --device cpu tries it on a machine without GPUs.
 """
 
@@ -33,7 +33,7 @@ REPO = Path(__file__).resolve().parents[2]
 RANKS, DISTRIBUTED = REPO / "benchmarks" / "ranks", REPO / "benchmarks" / "distributed"
 # What a part may take of the time, at most, in seconds.
 LIMITS = {"cases": 280, "ways": 120, "tests": 100, "command": 60, "profiler": 200}
-PIECE_BYTES = 15 << 20
+PIECE_BYTES = 15_900_000
 LEAST_S = 10
 TESTS = (
     "tests/ops/in_models/test_two_gpus.py",

@@ -35,7 +35,7 @@ import forked_jobs
 PARTS = ("times", "recordings", "command", "profiler")
 COMMAND_S = 90
 """that the command may take"""
-TOGETHER = 8
+TOGETHER = 10
 """cases that are timed and recorded in the same processes: what is there when the time is over is complete"""
 
 
