@@ -63,9 +63,10 @@ def main() -> int:
     parts = args.parts.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+    until = time.monotonic() + args.limit
     _prepare(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
-    return Runner(args.out, args.ranks, time.monotonic() + args.limit, args.device).run(chosen, parts)
+    return Runner(args.out, args.ranks, until, args.device).run(chosen, parts)
 
 
 def _prepare(device: str) -> None:
