@@ -18,6 +18,7 @@ from profiling_lab.exercises.exercise import CheckStatus, Exercise, GradedCheck,
 from profiling_lab.rules import COUNTER_RULES, RULES
 
 EXERCISES = catalogue()
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 SECTIONS = ("Symptom", "Task", "Steps", "Hints")
 NOT_FOR_LEARNERS = {"__init__.py", "grade.py", "repair.py", "solutions", "__pycache__"}
 NOT_FOR_LEARNERS |= {

@@ -16,6 +16,7 @@ again without a fault it tells what mending that fault would have won.
 from __future__ import annotations
 
 import random
+import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class Operation:
     """when its launch has come to the GPU"""
     behind: list[Operation]
     meeting: Meeting | None = None
+    size_bytes: int = -1
+    """the message of a collective, if NCCL tells it"""
     start_ns: int = -1
     end_ns: int = -1
 
@@ -175,6 +178,7 @@ class Rank:
         group: object = "all",
         stream: int = COMMUNICATION,
         thread: int = 1,
+        size_bytes: int = -1,
     ) -> None:
         """One that all members of a group make in the same order."""
         ns = round(ns * self.conditions.link_factor)
@@ -184,7 +188,7 @@ class Rank:
 
         def meet() -> bool:
             meeting = self.cluster.meetings.setdefault(place, Meeting(members, ns))
-            return self._launch(line, name, ns, stream, 24, None, meeting)
+            return self._launch(line, name, ns, stream, 24, None, meeting, size_bytes)
 
         self.thread = thread
         self._then(meet)
@@ -281,6 +285,7 @@ class Rank:
         blocks: int,
         node: int | None = None,
         meeting: Meeting | None = None,
+        size_bytes: int = -1,
     ) -> bool:
         full = self.operations[-QUEUE] if len(self.operations) >= QUEUE else None
         if full is not None and full.start_ns < 0:
@@ -299,6 +304,7 @@ class Rank:
             reached_ns=self.now_ns + call_ns + self._about(line, LATENCY_NS - CALL_NS, 0.1),
             behind=self.waiting.pop(stream, []),
             meeting=meeting,
+            size_bytes=size_bytes,
         )
         self._call("cudaLaunchKernel", line, call_ns, operation=made, node=node)
         self.operations.append(made)
@@ -388,6 +394,8 @@ class Cluster:
         builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=EPOCH_NS + self.clocks_ns[rank.number % 8])
         for name, value in (("rank", rank.number), ("world_size", self.ranks), ("samples_per_second", 1000)):
             builder.row("PYREC_META", name=name, value=str(value))
+        if any(one.size_bytes >= 0 for one in rank.operations):
+            _tell_group(builder, self.ranks)
         for call in rank.calls:
             if call.start_ns + call.ns < end_ns:
                 _record(builder, call, end_ns)
@@ -421,6 +429,34 @@ def _record(builder: TraceBuilder, call: Call, end_ns: int) -> None:
     if 0 <= one.end_ns < end_ns:
         how |= {"start_ns": one.start_ns, "stream": one.stream, "blocks": one.blocks, "call_ns": call.ns}
         builder.launch(one.name, one.end_ns - one.start_ns, **how)  # type: ignore[arg-type]
+        if one.size_bytes >= 0:
+            kind = one.name.split("_")[1]
+            payload = _payload(_CALL, struct.pack("<QQ", _COMMUNICATOR, one.size_bytes))
+            begin_ns, stop_ns = call.start_ns - 200, call.start_ns + call.ns + 200
+            builder.range(
+                f"nccl{kind}", begin_ns, stop_ns, thread=call.thread, domainId=1, binaryData=payload
+            )
+
+
+_COMMUNICATOR, _CALL, _INIT = 0xABCDEF, 16777220, 16777218
+_FIELDS = {
+    _CALL: (("NCCL communicator ID", 18, 0), ("Message size [bytes]", 22, 8)),
+    _INIT: (("NCCL communicator ID", 18, 0), ("No. of ranks", 5, 8), ("Rank", 5, 12)),
+}
+
+
+def _tell_group(builder: TraceBuilder, ranks: int) -> None:
+    """What NCCL's ranges say of a group of all ranks, as it is made."""
+    for schema, fields in _FIELDS.items():
+        for i, (name, kind, offset) in enumerate(fields):
+            builder.row("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=schema, idx=i, type=kind,
+                        name=name, offset=offset)  # fmt: skip
+    payload = _payload(_INIT, struct.pack("<Qiii", _COMMUNICATOR, ranks, 0, 0))
+    builder.range("ncclCommInitRankConfig", 1_000, 2_000, domainId=1, binaryData=payload)
+
+
+def _payload(schema: int, fields: bytes) -> bytes:
+    return struct.pack("<IIIIQQ", 1, 0, schema, 0, len(fields), 32 + len(fields)) + fields
 
 
 def _stack(line: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profiling_lab.analysis.collectives.calls import calls_of
+from profiling_lab.analysis.collectives.links import Links
 from profiling_lab.analysis.collectives.rows import (
     GROUPINGS,
     By,
@@ -52,6 +53,7 @@ class CollectivesResult:
     window: tuple[tuple[str, str], ...]
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
+    links: Links | None = None
 
     @property
     def exposed_ns(self) -> int:
@@ -67,13 +69,15 @@ def collectives(
     done: Done = lambda _: None,
     only: tuple[int, ...] = (),
     devices: tuple[int, ...] = (),
+    links: Links | None = None,
 ) -> CollectivesResult:
     """Sum the collectives of the ranks in these files, which are of one job.
 
-    by: what distinguishes rows; limit: the most rows; pool, done, only, devices: see `ranks`.
+    by: what distinguishes rows; limit: the most rows; pool, done, only, devices: see `ranks`; links: what
+    the links of the job's machine reach, to compare with.
 
-    Raises UsageError for ranks that there are not, NotEnoughDataError if there is no collective or the files
-    belong to several jobs, UnreadableInputError if no file could be read.
+    Raises UsageError for ranks that there are not and for links of other GPUs, NotEnoughDataError if there
+    is no collective or the files belong to several jobs, UnreadableInputError if no file could be read.
     """
     if by not in GROUPINGS:
         raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")
@@ -86,10 +90,12 @@ def collectives(
     ranks = sorted((rank for file in files for rank in file.ranks), key=lambda rank: rank.facts.rank or 0)
     facts = tuple(rank.facts for rank in ranks)
     check_own(options.own, facts)
+    if links is not None:
+        _check_same_gpu(links, facts)
     if not any(rank.collectives.series or rank.collectives.alone for rank in ranks):
         raise NotEnoughDataError(_none(facts))
     calls = calls_of(ranks, job.met)
-    rows, total = sums(calls, by, limit)
+    rows, total = sums(calls, by, limit, links)
     busy, hidden = busy_and_hidden(calls, np.zeros(len(calls), dtype=np.int64), 1)
     sizes = np.array([series.size for series in calls.all_series])
     return CollectivesResult(
@@ -108,7 +114,16 @@ def collectives(
         window=options.asked,
         failures=job.failures,
         notes=_notes(job, ranks),
+        links=links,
     )
+
+
+def _check_same_gpu(links: Links, facts: Sequence[RankFacts]) -> None:
+    """Raises UsageError if the links join other GPUs than those of the recordings."""
+    known = {rank.gpu for rank in facts if rank.gpu}
+    if known and links.gpu not in known:
+        recorded = ", ".join(sorted(known))
+        raise UsageError(f"the links were measured between {links.gpu}, but the recording is from {recorded}")
 
 
 def _none(facts: Sequence[RankFacts]) -> str:

@@ -23,6 +23,7 @@ def collectives_report(result: CollectivesResult, lines: int = 2) -> Report:
         "size_median_bytes busy_ns exposed_ns hidden_ns",
         "algorithm_bytes_per_s bus_bytes_per_s",
         "spread_ns last_rank arrived_bus_bytes_per_s" if several else "",
+        "links_bus_bytes_per_s links_reached_frac" if result.links else "",
     )
     table = table_of(
         _FIELDS,
@@ -40,6 +41,7 @@ def collectives_report(result: CollectivesResult, lines: int = 2) -> Report:
             "world_size": result.assignments.world_size,
             "ranks_said_by": result.assignments.said_by,
             "clocks": asdict(result.clocks),
+            "links": str(result.links) if result.links else None,
         },
         header=_header(result),
         table=table,
@@ -97,6 +99,8 @@ _FIELDS = (
     Field("last_rank", "last", Unit.COUNT, value="arrivals.last_rank"),
     Field("last_frac", unit=Unit.FRAC, value="arrivals.last_frac"),
     Field("arrived_bus_bytes_per_s", "busbw then", Unit.RATE, value="arrivals.bus_bytes_per_s"),
+    Field("links_bus_bytes_per_s", "links", Unit.RATE, value="links.bus_bytes_per_s"),
+    Field("links_reached_frac", "of links", Unit.FRAC, value="links.reached_frac"),
     Field("phase", value=lambda row: row.places[0].phase),
     *place_fields(),
 )
@@ -132,6 +136,11 @@ def _header(result: CollectivesResult) -> tuple[str, ...]:
             "  spread: from the first rank's arrival to that of the last, which is named; busbw then: from "
             "the last arrival on"
         )
+    if result.links:
+        begin = (
+            "the last arrival" if any(row.arrivals.compared for row in result.rows) else "a rank's arrival"
+        )
+        lines.append(f"  links: what {result.links}, reach for these messages; of links: from {begin} on")
     job = result.assignments
     head = job_lines(
         result.ranks,
