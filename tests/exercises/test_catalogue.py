@@ -36,7 +36,7 @@ def solved(exercise: Exercise, folder: Path) -> answers.Answers:
 
 
 def skip_without_recording(exercise: Exercise) -> None:
-    if exercise.recording and not (exercise.folder / exercise.recording).is_file():
+    if exercise.recording and not (exercise.folder / exercise.recording).exists():
         pytest.skip(f"{exercise.label} has not been recorded yet: a tools/record_*.py does it on a GPU")
 
 
@@ -183,5 +183,5 @@ def test_a_verdict_without_a_single_pass_is_no_pass() -> None:
 
 def test_recordings_are_small() -> None:
     for exercise in EXERCISES:
-        for path in (exercise.folder / "recorded").glob("*"):
+        for path in (exercise.folder / "recorded").rglob("*.*"):
             assert path.stat().st_size < 1_000_000, f"{path.name} is too large to ship"

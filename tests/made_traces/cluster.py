@@ -16,6 +16,7 @@ again without a fault it tells what mending that fault would have won.
 from __future__ import annotations
 
 import random
+import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ QUEUE = 1_000
 SAMPLE_NS = 500_000
 COMPUTE, COMMUNICATION = 7, 20
 _CLOCKS_NS = (0, 310_000, -180_000, 1_000_000_000, 95_000, -420_000, 7_000, 260_000)
+_NCCL_DOMAIN, _NCCL_SCHEMA, _COMMUNICATOR = 1, 16777220, 0xABCDEF
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
@@ -66,6 +68,7 @@ class Operation:
     """when its launch has come to the GPU"""
     behind: list[Operation]
     meeting: Meeting | None = None
+    message_bytes: int | None = None
     start_ns: int = -1
     end_ns: int = -1
 
@@ -76,6 +79,7 @@ class Meeting:
 
     members: int
     ns: int
+    message_bytes: int | None = None
     come: list[Operation] = field(default_factory=list)
 
 
@@ -175,15 +179,16 @@ class Rank:
         group: object = "all",
         stream: int = COMMUNICATION,
         thread: int = 1,
+        message_bytes: int | None = None,
     ) -> None:
-        """One that all members of a group make in the same order."""
+        """One that all members of a group make in the same order. message_bytes: as NCCL notes it."""
         ns = round(ns * self.conditions.link_factor)
         name = f"ncclDevKernel_{kind}(ncclDevKernelArgsStorage<4096ul>)"
         place = (kind, group, self.made[kind, group])
         self.made[kind, group] += 1
 
         def meet() -> bool:
-            meeting = self.cluster.meetings.setdefault(place, Meeting(members, ns))
+            meeting = self.cluster.meetings.setdefault(place, Meeting(members, ns, message_bytes))
             return self._launch(line, name, ns, stream, 24, None, meeting)
 
         self.thread = thread
@@ -299,6 +304,7 @@ class Rank:
             reached_ns=self.now_ns + call_ns + self._about(line, LATENCY_NS - CALL_NS, 0.1),
             behind=self.waiting.pop(stream, []),
             meeting=meeting,
+            message_bytes=None if meeting is None else meeting.message_bytes,
         )
         self._call("cudaLaunchKernel", line, call_ns, operation=made, node=node)
         self.operations.append(made)
@@ -318,6 +324,8 @@ class Cluster:
     """of the host, on its way to each launch"""
     samples: bool = False
     clocks_ns: tuple[int, ...] = _CLOCKS_NS
+    caller: str = "/app/train.py:30 main"
+    """of the lines that are not in train.py"""
 
     def run(self, steps: int = 8) -> Cluster:
         self.steps = steps
@@ -390,20 +398,23 @@ class Cluster:
             builder.row("PYREC_META", name=name, value=str(value))
         for call in rank.calls:
             if call.start_ns + call.ns < end_ns:
-                _record(builder, call, end_ns)
+                _record(builder, call, end_ns, self.caller)
         steps = [("training_step", *each) for each in zip(rank.step_ns, rank.step_ns[1:], strict=False)]
         for name, start_ns, stop_ns in (*steps, *rank.ranges):
             if stop_ns < end_ns:
                 builder.range(name, start_ns, stop_ns - 1)
         for at, line in rank.samples:
-            builder.sample(at, _stack(line))
+            builder.sample(at, _stack(line, self.caller))
         return str(builder.write(folder / f"run.rank{rank.number}.sqlite"))
 
 
-def _record(builder: TraceBuilder, call: Call, end_ns: int) -> None:
+def _record(builder: TraceBuilder, call: Call, end_ns: int, caller: str) -> None:
     builder.now_ns = call.start_ns
     forward = call.thread == 1
-    how: dict[str, object] = {"thread": call.thread, "stack": _stack(call.line) if forward else ""}
+    how: dict[str, object] = {
+        "thread": call.thread,
+        "stack": _stack(call.line, caller) if forward else "",
+    }
     one = call.operation
     if one is None:
         builder.call(call.api, call_ns=call.ns, **how)  # type: ignore[arg-type]
@@ -420,9 +431,24 @@ def _record(builder: TraceBuilder, call: Call, end_ns: int) -> None:
         how |= {"peek": call.node + 1} if forward else in_backward
     if 0 <= one.end_ns < end_ns:
         how |= {"start_ns": one.start_ns, "stream": one.stream, "blocks": one.blocks, "call_ns": call.ns}
+        if one.message_bytes is not None:
+            _noted_by_nccl(builder, call, one)
         builder.launch(one.name, one.end_ns - one.start_ns, **how)  # type: ignore[arg-type]
 
 
-def _stack(line: str) -> str:
+def _noted_by_nccl(builder: TraceBuilder, call: Call, one: Operation) -> None:
+    """The range of the call, with communicator and message size."""
+    if not builder.rows.get("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
+        for i, (name, kind) in enumerate((("NCCL communicator ID", 18), ("Message size [bytes]", 22))):
+            builder.row("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=_NCCL_DOMAIN, schemaId=_NCCL_SCHEMA, idx=i,
+                        type=kind, name=name, offset=8 * i)  # fmt: skip
+    fields = struct.pack("<QQ", _COMMUNICATOR, one.message_bytes)
+    header = struct.pack("<IIIIQQ", _NCCL_DOMAIN, 0, _NCCL_SCHEMA, 0, len(fields), 32 + len(fields))
+    name = f"nccl{one.name.removeprefix('ncclDevKernel_').partition('_')[0]}"
+    builder.range(name, call.start_ns - 500, call.start_ns + call.ns + 100, domainId=_NCCL_DOMAIN,
+                  globalTid=builder.tid(call.thread), binaryData=header + fields)  # fmt: skip
+
+
+def _stack(line: str, caller: str) -> str:
     """Lines of the model are called by the program."""
-    return f"/app/{line} main" if line.startswith("train") else f"/app/train.py:30 main > /app/{line} forward"
+    return f"/app/{line} main" if line.startswith("train.py") else f"{caller} > /app/{line} forward"
