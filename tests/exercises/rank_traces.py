@@ -5,10 +5,12 @@ chosen here. They stand in for recordings of GPUs in tests, and are never shippe
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 from exercises.clinic_traces import line_of
+from job_builder import Job
 from made_traces.cluster import COMMUNICATION, COMPUTE, Cluster, Conditions, Rank
 
 from profiling_lab.exercises import find
@@ -67,10 +69,95 @@ def ddp_training(one_bucket: bool) -> Program:
     return step
 
 
+BLOCK_MIB, SHARD_MIB = 128.0, 64.0
+SORT_NS = 900_000
+BOOKS_NS, POSTS_NS = 30_000_000, 250_000
+
+
+def train_ddp(shared: bool) -> Program:
+    """E11: one rank sorts the weights of all layers after each step, or each rank those of a half."""
+    at = lines_in("distributed-profiling", "train_ddp.py")
+    up, down, sort = at("hidden = F.relu("), at("return x + self.down("), at(".sort().values")
+    optimizer = at("job.optimizer.step()")
+
+    def step(rank: Rank) -> None:
+        for block in range(4):
+            rank.kernel(up, "nvjet_hsh_gemm_up", 350_000, node=10 * block)
+            rank.kernel(up, "relu_kernel", 40_000, node=10 * block + 1)
+            rank.kernel(down, "nvjet_hsh_gemm_down", 330_000, node=10 * block + 2)
+        for block in reversed(range(4)):
+            for _ in range(2):
+                rank.backward(down, "nvjet_hsh_gemm_down_bwd", 330_000, 10 * block + 2)
+            rank.backward(up, "relu_bwd_kernel", 60_000, 10 * block + 1)
+            for _ in range(2):
+                rank.backward(up, "nvjet_hsh_gemm_up_bwd", 340_000, 10 * block)
+            reduced(rank, BLOCK_MIB)
+        rank.wait("train.py:1", COMPUTE, COMMUNICATION)
+        for _ in range(3):
+            rank.kernel(optimizer, "multi_tensor_apply_kernel", 220_000)
+        layers = range(rank.number, 8, 2) if shared else range(8 if rank.number == 0 else 0)
+        for _ in layers:
+            rank.kernel(sort, "abs_kernel", 30_000)
+            rank.kernel(sort, "DeviceRadixSortOnesweepKernel", SORT_NS)
+
+    return step
+
+
+def train_fsdp(cropped: bool) -> Program:
+    """E11: the host of one rank numbers whole books, or all of them only what is used."""
+    at = lines_in("distributed-profiling", "train_fsdp.py")
+    up, down, numbers = at("hidden = F.relu("), at("return x + self.down("), at("return [NUMBERS.get(")
+    forward, backward = at("loss = job.model(letters)"), at("loss.backward()")
+    upload, optimizer = at("letters = batch("), at("job.optimizer.step()")
+
+    def step(rank: Rank) -> None:
+        world = rank.cluster.ranks
+        rank.host(numbers, BOOKS_NS if rank.number and not cropped else POSTS_NS)
+        rank.kernel(upload, "embedding_kernel", 20_000)
+        for block in range(4):
+            rank.collective(forward, "AllGather_RING_LL", 210_000, members=world,
+                            message_bytes=round(SHARD_MIB / 2 * MIB))  # fmt: skip
+            rank.wait(forward, COMPUTE, COMMUNICATION)
+            rank.kernel(up, "nvjet_hsh_gemm_up", 360_000, node=10 * block)
+            rank.kernel(down, "nvjet_hsh_gemm_down", 330_000, node=10 * block + 2)
+        for block in reversed(range(4)):
+            rank.collective(backward, "AllGather_RING_LL", 210_000, members=world, thread=2,
+                            message_bytes=round(SHARD_MIB / 2 * MIB))  # fmt: skip
+            rank.wait(backward, COMPUTE, COMMUNICATION)
+            for _ in range(2):
+                rank.backward(down, "nvjet_hsh_gemm_down_bwd", 330_000, 10 * block + 2)
+            rank.backward(up, "relu_bwd_kernel", 60_000, 10 * block)
+            rank.backward(up, "layer_norm_bwd_kernel", 40_000, 10 * block)
+            for _ in range(2):
+                rank.backward(up, "nvjet_hsh_gemm_up_bwd", 340_000, 10 * block)
+            rank.wait(backward, COMMUNICATION, COMPUTE)
+            rank.collective(backward, "ReduceScatter_Sum_f32_RING_LL", 420_000, members=world, thread=2,
+                            message_bytes=round(SHARD_MIB * MIB))  # fmt: skip
+        rank.wait(backward, COMPUTE, COMMUNICATION)
+        rank.kernel(optimizer, "multi_tensor_apply_kernel", 300_000)
+        rank.sync(upload)
+
+    return step
+
+
 def made(program: Program, folder: Path, caller: str, samples: bool = False) -> Path:
     """The recordings of two ranks in this folder."""
     cluster = Cluster(2, program, Conditions(), samples=samples, caller=caller)
     cluster.run(STEPS).write(folder)
+    return folder
+
+
+def made_distributed(folder: Path, solved: bool = False) -> Path:
+    """Of E11's jobs as they are, or of the solution. The traces of torch.profiler are those of a job of the same
+    kind in another format.
+    """
+    for name, program in (("ddp", train_ddp(solved)), ("fsdp2", train_fsdp(solved))):
+        made(program, folder / name, f"/app/train_{name.rstrip('2')}.py:1 main", samples=name == "fsdp2")
+    job = Job(ranks=2, steps=3, clock_error=defaultdict(int, {1: 300_000}))
+    if not solved:
+        job.slow_compute[0] = 4_000_000
+    (folder / "torch").mkdir()
+    job.write_torch(folder / "torch")
     return folder
 
 
