@@ -140,6 +140,35 @@ def train_fsdp(cropped: bool) -> Program:
     return step
 
 
+COLD_NS, READS_NS, TRANSFER_NS = 380_000_000, 10_800_000, 31_000
+
+
+def cold(warm: bool) -> Program:
+    """E38: the first call makes the communicator; before the second one a rank reads many samples."""
+    at = lines_in("cold-collectives", "cold_collectives.py")
+    read, reduce = at("[json.loads(line)"), at("dist.all_reduce(link.gradient)")
+
+    def step(rank: Rank) -> None:
+        if rank.step == 1 and not warm:
+            rank.host(read, READS_NS if rank.number else READS_NS // 50)
+
+        def call() -> None:
+            if rank.step == 0:
+                rank.host(reduce, COLD_NS)
+            rank.collective(reduce, "AllReduce_Sum_f32_RING_LL", TRANSFER_NS, members=2, message_bytes=4 * MIB)
+
+        rank.named(f"all_reduce {rank.step}", call)
+
+    return step
+
+
+def made_cold(folder: Path, solved: bool = False) -> Path:
+    """Of E38's job, or of one whose ranks come together."""
+    cluster = Cluster(2, cold(solved), samples=True, caller="/app/cold_collectives.py:1 main", step_name="step {}")
+    cluster.run(10).write(folder)
+    return folder
+
+
 def made(program: Program, folder: Path, caller: str, samples: bool = False) -> Path:
     """The recordings of two ranks in this folder."""
     cluster = Cluster(2, program, Conditions(), samples=samples, caller=caller)

@@ -32,7 +32,14 @@ QUEUE = 1_000
 SAMPLE_NS = 500_000
 COMPUTE, COMMUNICATION = 7, 20
 _CLOCKS_NS = (0, 310_000, -180_000, 1_000_000_000, 95_000, -420_000, 7_000, 260_000)
-_NCCL_DOMAIN, _NCCL_SCHEMA, _COMMUNICATOR = 1, 16777220, 0xABCDEF
+_NCCL_DOMAIN, _NCCL_CALL, _NCCL_INIT, _COMMUNICATOR = 1, 16777220, 16777218, 0xABCDEF
+_NCCL_FIELDS = (
+    (_NCCL_CALL, "NCCL communicator ID", 18, 0),
+    (_NCCL_CALL, "Message size [bytes]", 22, 8),
+    (_NCCL_INIT, "NCCL communicator ID", 18, 0),
+    (_NCCL_INIT, "No. of ranks", 5, 8),
+)
+"""schema, name, type and offset, as NCCL declares them"""
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
@@ -207,6 +214,22 @@ class Rank:
 
         self._then(order)
 
+    def named(self, name: str, fill: Callable[[], None]) -> None:
+        """A range around what `fill` puts down."""
+        began: list[int] = []
+
+        def begin() -> bool:
+            began.append(self.now_ns)
+            return True
+
+        def end() -> bool:
+            self.ranges.append((name, began[0], self.now_ns))
+            return True
+
+        self._then(begin)
+        fill()
+        self._then(end)
+
     def sync(self, line: str, stream: int = COMPUTE) -> None:
         """The host waits for a stream."""
 
@@ -326,6 +349,8 @@ class Cluster:
     clocks_ns: tuple[int, ...] = _CLOCKS_NS
     caller: str = "/app/train.py:30 main"
     """of the lines that are not in train.py"""
+    step_name: str = "training_step"
+    """of the ranges of steps; {} is the number of one"""
 
     def run(self, steps: int = 8) -> Cluster:
         self.steps = steps
@@ -399,7 +424,8 @@ class Cluster:
         for call in rank.calls:
             if call.start_ns + call.ns < end_ns:
                 _record(builder, call, end_ns, self.caller)
-        steps = [("training_step", *each) for each in zip(rank.step_ns, rank.step_ns[1:], strict=False)]
+        spans = zip(rank.step_ns, rank.step_ns[1:], strict=False)
+        steps = [(self.step_name.format(number), *each) for number, each in enumerate(spans)]
         for name, start_ns, stop_ns in (*steps, *rank.ranges):
             if stop_ns < end_ns:
                 builder.range(name, start_ns, stop_ns - 1)
@@ -437,16 +463,24 @@ def _record(builder: TraceBuilder, call: Call, end_ns: int, caller: str) -> None
 
 
 def _noted_by_nccl(builder: TraceBuilder, call: Call, one: Operation) -> None:
-    """The range of the call, with communicator and message size."""
+    """The range of the call, with communicator and message size; before the first that of the communicator."""
+    tid = builder.tid(call.thread)
     if not builder.rows.get("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
-        for i, (name, kind) in enumerate((("NCCL communicator ID", 18), ("Message size [bytes]", 22))):
-            builder.row("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=_NCCL_DOMAIN, schemaId=_NCCL_SCHEMA, idx=i,
-                        type=kind, name=name, offset=8 * i)  # fmt: skip
-    fields = struct.pack("<QQ", _COMMUNICATOR, one.message_bytes)
-    header = struct.pack("<IIIIQQ", _NCCL_DOMAIN, 0, _NCCL_SCHEMA, 0, len(fields), 32 + len(fields))
+        for schema, name, kind, offset in _NCCL_FIELDS:
+            builder.row("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=_NCCL_DOMAIN, schemaId=schema, idx=offset // 8,
+                        type=kind, name=name, offset=offset)  # fmt: skip
+        made = struct.pack("<Qi", _COMMUNICATOR, one.meeting.members if one.meeting else 1)
+        builder.range("ncclCommInitRankConfig", call.start_ns - 900, call.start_ns - 600, domainId=_NCCL_DOMAIN,
+                      globalTid=tid, binaryData=_payload(_NCCL_INIT, made))  # fmt: skip
     name = f"nccl{one.name.removeprefix('ncclDevKernel_').partition('_')[0]}"
-    builder.range(name, call.start_ns - 500, call.start_ns + call.ns + 100, domainId=_NCCL_DOMAIN,
-                  globalTid=builder.tid(call.thread), binaryData=header + fields)  # fmt: skip
+    fields = struct.pack("<QQ", _COMMUNICATOR, one.message_bytes)
+    builder.range(name, call.start_ns - 500, call.start_ns + call.ns + 100, domainId=_NCCL_DOMAIN, globalTid=tid,
+                  binaryData=_payload(_NCCL_CALL, fields))  # fmt: skip
+
+
+def _payload(schema: int, fields: bytes) -> bytes:
+    """As nsys exports it: header of domain, schema and sizes, then the fields."""
+    return struct.pack("<IIIIQQ", _NCCL_DOMAIN, 0, schema, 0, len(fields), 32 + len(fields)) + fields
 
 
 def _stack(line: str, caller: str) -> str:
