@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings of the exercises on several GPUs, made on a simulated cluster: the real lines of their programs, times
-chosen here. They stand in for recordings of GPUs in tests, and are never shipped.
+"""Recordings of the exercises on several GPUs, made on a simulated cluster: the real lines of their programs,
+times chosen here. They stand in for recordings of GPUs in tests, and are never shipped.
 """
 
 from __future__ import annotations
@@ -155,7 +155,9 @@ def cold(warm: bool) -> Program:
         def call() -> None:
             if rank.step == 0:
                 rank.host(reduce, COLD_NS)
-            rank.collective(reduce, "AllReduce_Sum_f32_RING_LL", TRANSFER_NS, members=2, message_bytes=4 * MIB)
+            rank.collective(
+                reduce, "AllReduce_Sum_f32_RING_LL", TRANSFER_NS, members=2, message_bytes=4 * MIB
+            )
 
         rank.named(f"all_reduce {rank.step}", call)
 
@@ -164,7 +166,9 @@ def cold(warm: bool) -> Program:
 
 def made_cold(folder: Path, solved: bool = False) -> Path:
     """Of E38's job, or of one whose ranks come together."""
-    cluster = Cluster(2, cold(solved), samples=True, caller="/app/cold_collectives.py:1 main", step_name="step {}")
+    cluster = Cluster(
+        2, cold(solved), samples=True, caller="/app/cold_collectives.py:1 main", step_name="step {}"
+    )
     cluster.run(10).write(folder)
     return folder
 
@@ -177,8 +181,8 @@ def made(program: Program, folder: Path, caller: str, samples: bool = False) -> 
 
 
 def made_distributed(folder: Path, solved: bool = False) -> Path:
-    """Of E11's jobs as they are, or of the solution. The traces of torch.profiler are those of a job of the same
-    kind in another format.
+    """Of E11's jobs as they are, or of the solution. The traces of torch.profiler are those of a job of the
+    same kind in another format.
     """
     for name, program in (("ddp", train_ddp(solved)), ("fsdp2", train_fsdp(solved))):
         made(program, folder / name, f"/app/train_{name.rstrip('2')}.py:1 main", samples=name == "fsdp2")

@@ -16,13 +16,13 @@ again without a fault it tells what mending that fault would have won.
 from __future__ import annotations
 
 import random
-import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from builders import VM, TraceBuilder
+from made_traces.nccl_ranges import noted_by_nccl
 
 EPOCH_NS = 1_780_000_000_000_000_000
 BEGIN_NS = 50_000_000
@@ -32,14 +32,6 @@ QUEUE = 1_000
 SAMPLE_NS = 500_000
 COMPUTE, COMMUNICATION = 7, 20
 _CLOCKS_NS = (0, 310_000, -180_000, 1_000_000_000, 95_000, -420_000, 7_000, 260_000)
-_NCCL_DOMAIN, _NCCL_CALL, _NCCL_INIT, _COMMUNICATOR = 1, 16777220, 16777218, 0xABCDEF
-_NCCL_FIELDS = (
-    (_NCCL_CALL, "NCCL communicator ID", 18, 0),
-    (_NCCL_CALL, "Message size [bytes]", 22, 8),
-    (_NCCL_INIT, "NCCL communicator ID", 18, 0),
-    (_NCCL_INIT, "No. of ranks", 5, 8),
-)
-"""schema, name, type and offset, as NCCL declares them"""
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
@@ -75,7 +67,6 @@ class Operation:
     """when its launch has come to the GPU"""
     behind: list[Operation]
     meeting: Meeting | None = None
-    message_bytes: int | None = None
     start_ns: int = -1
     end_ns: int = -1
 
@@ -327,7 +318,6 @@ class Rank:
             reached_ns=self.now_ns + call_ns + self._about(line, LATENCY_NS - CALL_NS, 0.1),
             behind=self.waiting.pop(stream, []),
             meeting=meeting,
-            message_bytes=None if meeting is None else meeting.message_bytes,
         )
         self._call("cudaLaunchKernel", line, call_ns, operation=made, node=node)
         self.operations.append(made)
@@ -457,30 +447,12 @@ def _record(builder: TraceBuilder, call: Call, end_ns: int, caller: str) -> None
         how |= {"peek": call.node + 1} if forward else in_backward
     if 0 <= one.end_ns < end_ns:
         how |= {"start_ns": one.start_ns, "stream": one.stream, "blocks": one.blocks, "call_ns": call.ns}
-        if one.message_bytes is not None:
-            _noted_by_nccl(builder, call, one)
+        if one.meeting is not None and one.meeting.message_bytes is not None:
+            span_ns = (call.start_ns, call.start_ns + call.ns)
+            noted_by_nccl(
+                builder, call.thread, one.name, span_ns, one.meeting.members, one.meeting.message_bytes
+            )
         builder.launch(one.name, one.end_ns - one.start_ns, **how)  # type: ignore[arg-type]
-
-
-def _noted_by_nccl(builder: TraceBuilder, call: Call, one: Operation) -> None:
-    """The range of the call, with communicator and message size; before the first that of the communicator."""
-    tid = builder.tid(call.thread)
-    if not builder.rows.get("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
-        for schema, name, kind, offset in _NCCL_FIELDS:
-            builder.row("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=_NCCL_DOMAIN, schemaId=schema, idx=offset // 8,
-                        type=kind, name=name, offset=offset)  # fmt: skip
-        made = struct.pack("<Qi", _COMMUNICATOR, one.meeting.members if one.meeting else 1)
-        builder.range("ncclCommInitRankConfig", call.start_ns - 900, call.start_ns - 600, domainId=_NCCL_DOMAIN,
-                      globalTid=tid, binaryData=_payload(_NCCL_INIT, made))  # fmt: skip
-    name = f"nccl{one.name.removeprefix('ncclDevKernel_').partition('_')[0]}"
-    fields = struct.pack("<QQ", _COMMUNICATOR, one.message_bytes)
-    builder.range(name, call.start_ns - 500, call.start_ns + call.ns + 100, domainId=_NCCL_DOMAIN, globalTid=tid,
-                  binaryData=_payload(_NCCL_CALL, fields))  # fmt: skip
-
-
-def _payload(schema: int, fields: bytes) -> bytes:
-    """As nsys exports it: header of domain, schema and sizes, then the fields."""
-    return struct.pack("<IIIIQQ", _NCCL_DOMAIN, 0, schema, 0, len(fields), 32 + len(fields)) + fields
 
 
 def _stack(line: str, caller: str) -> str:

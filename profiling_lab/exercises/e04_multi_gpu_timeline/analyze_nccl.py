@@ -51,7 +51,12 @@ def report(path):
     computes = union((start, end) for start, end, kind in spans if kind == OperationClass.COMPUTE)
     busy = union(talks)
     hidden = shared(busy, computes)
-    parts = (("summed", length(talks)), ("any", length(busy)), ("hidden", hidden), ("exposed", length(busy) - hidden))
+    parts = (
+        ("summed", length(talks)),
+        ("any", length(busy)),
+        ("hidden", hidden),
+        ("exposed", length(busy) - hidden),
+    )
     print(f"{path}: {len(talks)} kernels", *(f"{name} {ns / 1e6:.3f} ms" for name, ns in parts), sep=", ")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import ncu_questions, rank_repair
+from profiling_lab.exercises import job_repair, ncu_questions
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import explanation
 from profiling_lab.exercises.entries import entry
@@ -58,7 +58,8 @@ QUESTIONS = (
     Number("timeline.exposed_ms", lambda facts: facts.rank(0).exposed_ns / 1e6,
            "exposed communication of rank 0 in ms per step, from `profiling-lab ranks`", slack_frac=0.05),
     Number("timeline.bus_gb_s", bus_gb_s,
-           "GB/s from the last rank's arrival on, from `profiling-lab ranks --by collective`", slack_frac=0.05),
+           "GB/s from the last rank's arrival on, from `profiling-lab ranks --by collective`",
+           slack_frac=0.05),
     Name("timeline.runs", lambda _: ("after backward",),
          "where is the all-reduce on the timeline: which kernels run next to it?", choices=WHEN),
     Number("timeline.at_best_ms", step_without_exposed_ms,
@@ -79,7 +80,11 @@ def findings(workspace: Path, answers: Answers) -> list[GradedCheck]:
         wrong, checks = f"{error}. `profiling-lab exercise profile` makes new recordings", []
     if wrong:
         reason = "there are no usable recordings to check it against"
-        return [failed("recording", wrong), *(not_checked(name, reason) for name in LATER), explanation(answers)]
+        return [
+            failed("recording", wrong),
+            *(not_checked(name, reason) for name in LATER),
+            explanation(answers),
+        ]
     ours = is_ours(path, ENTRY.folder / STARTER)
     whose = "the ones that came with the exercise" if ours else "your own"
     return [passed("recording", whose), *checks, _line(facts, answers), explanation(answers)]
@@ -107,7 +112,7 @@ def _line(facts: JobFacts, answers: Answers) -> GradedCheck:
 
 def repair(workspace: Path, answers: Answers) -> list[GradedCheck]:
     """The checks "result", "speed" and "overlap"."""
-    checks = rank_repair.checks(ENTRY.folder / PROGRAM, workspace / PROGRAM, GOAL)
+    checks = job_repair.checks(ENTRY.folder / PROGRAM, workspace / PROGRAM, GOAL)
     return [*checks, overlap(workspace, answers)]
 
 

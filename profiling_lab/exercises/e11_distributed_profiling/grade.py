@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grade E11. The right answers are computed from the learner's own recordings of two jobs, one file per rank."""
+"""Grade E11. The right answers are computed from the learner's own recordings of two jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from profiling_lab.analysis.ranks import JobResult
 from profiling_lab.analysis.ranks.blame import SLOW_GPU, SLOW_HOST, UNEQUAL_WORK, Blame
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import ncu_questions, rank_repair
+from profiling_lab.exercises import job_repair, ncu_questions
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import explanation
 from profiling_lab.exercises.entries import entry
@@ -67,9 +67,11 @@ def questions(name: str) -> tuple[Question, ...]:
         Name(f"{name}.rank", lambda job: (str(blame(job).rank),),
              "which rank do the others wait for? It has no reason to wait itself", choices=RANKS),
         Name(f"{name}.cause", lambda job: (blame(job).cause,),
-             "does its GPU compute longer, and for the same kernels, or does it wait for its host?", choices=CAUSES),
+             "does its GPU compute longer, and for the same kernels, or does it wait for its host?",
+             choices=CAUSES),
         Number(f"{name}.waits_ms", _other_waits_ms(name),
-               "ms per step that the other rank waits in collectives, from `profiling-lab ranks`", slack_frac=0.05),
+               "ms per step that the other rank waits in collectives, from `profiling-lab ranks`",
+               slack_frac=0.05),
         Number(f"{name}.saved_ms", lambda job: blame(job).gain_ns / 1e6,
                "ms per step that the slow rank costs, as `profiling-lab ranks` estimates it", slack_frac=0.1),
     )  # fmt: skip
@@ -94,7 +96,9 @@ def folder_of(workspace: Path, answers: Answers) -> Path:
 
 
 def findings(workspace: Path, answers: Answers) -> list[GradedCheck]:
-    """For each job "recording", one check for each question, and "line"; those of torch.profiler; "explanation"."""
+    """For each job "recording", one check for each question, and "line"; those of torch.profiler; and
+    "explanation".
+    """
     folder = folder_of(workspace, answers)
     checks = [check for planted in JOBS for check in _of_job(planted, folder, answers)]
     return [*checks, *_of_torch(folder, answers), explanation(answers)]
@@ -108,15 +112,20 @@ def _of_job(planted: Planted, folder: Path, answers: Answers) -> list[GradedChec
     if job and (blame is None or blame.cause != planted.cause):
         wrong = f"{folder.name}/{name} does not show the problem: was it recorded after the repair?"
     elif blame is not None and ":" not in blame.line:
-        wrong = f"{folder.name}/{name} has no line for the problem: record it with our recorder, with Python stacks"
+        wrong = f"{folder.name}/{name} has no line for the problem: record it with `profiling-lab record`"
     if wrong or job is None or blame is None:
         reason = "there are no usable recordings to check it against"
-        return [failed(recording, wrong), *(not_checked(key, reason) for key in (*(q.key for q in asked), line))]
+        return [
+            failed(recording, wrong),
+            *(not_checked(key, reason) for key in (*(q.key for q in asked), line)),
+        ]
     whose = "the ones that came with the exercise" if _is_ours(folder, name) else "your own"
     return [
         passed(recording, whose),
         *(ncu_questions.graded(each, job, answers) for each in asked),
-        line_check(line, answers, _line(blame), key=name, advice="which line does `profiling-lab ranks` name?"),
+        line_check(
+            line, answers, _line(blame), key=name, advice="which line does `profiling-lab ranks` name?"
+        ),
     ]
 
 
@@ -154,7 +163,7 @@ def repair(workspace: Path, answers: Answers) -> list[GradedCheck]:
     checks = []
     for planted in JOBS:
         programs = (ENTRY.folder / planted.program, workspace / planted.program)
-        checks += rank_repair.checks(*programs, planted.goal, planted.name)
+        checks += job_repair.checks(*programs, planted.goal, planted.name)
         checks.append(after(planted, workspace, answers))
     return checks
 
@@ -175,7 +184,9 @@ def after(planted: Planted, workspace: Path, answers: Answers) -> GradedCheck:
     if blame is None:
         return passed(name, f"{said}, and no rank holds it up")
     if blame.cause == planted.cause:
-        return failed(name, f"{said}, {blame.gain_ns / 1e6:.1f} of them because of {blame.cause} on rank {blame.rank}")
+        return failed(
+            name, f"{said}, {blame.gain_ns / 1e6:.1f} of them because of {blame.cause} on rank {blame.rank}"
+        )
     return passed(name, f"{said}; what is left is {blame.cause} on rank {blame.rank}")
 
 

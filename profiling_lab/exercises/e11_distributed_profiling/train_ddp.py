@@ -77,7 +77,7 @@ def build(device, small=False, seed=0, dtype=torch.float32):
 
 
 def train(job, steps, after_step=lambda: None):
-    """So many steps. Returns the loss of each, and the log: in the first process the sizes after each step."""
+    """So many steps. Returns the loss of each, and in the first process the sizes after each."""
     losses, log = [], []
     for _ in range(steps):
         job.optimizer.zero_grad()

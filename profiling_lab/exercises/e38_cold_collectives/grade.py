@@ -140,7 +140,11 @@ def findings(workspace: Path, answers: Answers) -> list[GradedCheck]:
         wrong = f"{error}. `profiling-lab exercise profile` makes new recordings"
     if wrong:
         reason = "there are no usable recordings to check it against"
-        return [failed("recording", wrong), *(not_checked(name, reason) for name in later), explanation(answers)]
+        return [
+            failed("recording", wrong),
+            *(not_checked(name, reason) for name in later),
+            explanation(answers),
+        ]
     ours = is_ours(path, ENTRY.folder / STARTER)
     return [
         passed("recording", "the ones that came with the exercise" if ours else "your own"),
@@ -152,7 +156,9 @@ def findings(workspace: Path, answers: Answers) -> list[GradedCheck]:
 
 def _line(facts: ColdFacts, answers: Answers) -> GradedCheck:
     if facts.line is None:
-        return not_checked("line", "these recordings have no samples of the host: record with --sample-python")
+        return not_checked(
+            "line", "these recordings have no samples of the host: record with --sample-python"
+        )
     advice = "where is the host of the late rank in this step?"
     return line_check("line", answers, facts.line, key="late", advice=advice)
 

@@ -16,8 +16,8 @@ from typing import Any
 from profiling_lab.exercises.child_process import ChildError, answer_of
 from profiling_lab.exercises.e38_cold_collectives.link import SimulatedLink, TorchLink
 from profiling_lab.exercises.exercise import GradedCheck, Need, failed, not_checked, passed
+from profiling_lab.exercises.job_repair import in_ranks
 from profiling_lab.exercises.program_repair import load
-from profiling_lab.exercises.rank_repair import in_ranks
 
 METHODS = ("all_reduce", "event", "us_between", "synchronize", "meet")
 LINKS = 6
@@ -76,7 +76,8 @@ def off(program: Any, link: SimulatedLink) -> str:
         parts.append("the making of the communicator, or the wait for a process that comes late")
     elif found > link.transfer_us:
         parts.append("some waiting")
-    return f"{found:.1f} us instead of {link.transfer_us:.1f} us on a simulated link: it holds {' and '.join(parts)}"
+    said = f"{found:.1f} us instead of {link.transfer_us:.1f} us on a simulated link"
+    return f"{said}: it holds {' and '.join(parts)}"
 
 
 def _measured(repaired: Path) -> GradedCheck:

@@ -117,8 +117,8 @@ def _waiting(met: Arrivals) -> list[str]:
         return []
     share = numbers.share(met.wait_ns / max(met.wait_ns + met.transfer_ns, 1))
     return [
-        f"  in {met.compared:,} that all ranks came to they waited {numbers.time(met.wait_ns)} for the last one "
-        f"({share} of the time in these); the transfers after that took {numbers.time(met.transfer_ns)}"
+        f"  in {met.compared:,} that all ranks came to they waited {numbers.time(met.wait_ns)} for the last "
+        f"one ({share} of the time in these); the transfers after that took {numbers.time(met.transfer_ns)}"
     ]
 
 

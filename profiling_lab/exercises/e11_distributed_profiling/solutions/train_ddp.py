@@ -49,8 +49,8 @@ class Network(nn.Module):
 
 @torch.no_grad()
 def sizes(model, part=0.99):
-    """Of the weights of each layer, the size that this part of them does not exceed. Each process looks at its
-    share of the layers, and all get the sizes of all.
+    """Of the weights of each layer, the size that this part of them does not exceed. Each process looks at
+    its share of the layers, and all get the sizes of all.
     """
     weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     found = torch.zeros(len(weights), device=weights[0].device, dtype=weights[0].dtype)
@@ -81,7 +81,7 @@ def build(device, small=False, seed=0, dtype=torch.float32):
 
 
 def train(job, steps, after_step=lambda: None):
-    """So many steps. Returns the loss of each, and the log: in the first process the sizes after each step."""
+    """So many steps. Returns the loss of each, and in the first process the sizes after each."""
     losses, log = [], []
     for _ in range(steps):
         job.optimizer.zero_grad()

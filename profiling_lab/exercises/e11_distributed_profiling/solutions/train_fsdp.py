@@ -51,7 +51,7 @@ class Network(nn.Module):
 
 
 def sharded(model, on_gpu):
-    """The model with its weights divided among the processes; those of a block are gathered before it runs."""
+    """The model, whose weights are divided among the processes; a block gathers its own before it runs."""
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
     for block in model.blocks:
         fully_shard(block, mp_policy=policy)

@@ -16,19 +16,22 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from profiling_lab.exercises.child_process import ChildError, answer_of
 from profiling_lab.exercises.exercise import GradedCheck, Need, failed, not_checked, passed
-from profiling_lab.exercises.program_repair import TRAININGS, Goal, judged, load
+from profiling_lab.exercises.program_repair import TRAININGS, Goal, differs, judged, load
 
 RANKS = 2
 ROUNDS = 3
 PATIENCE_S = 60.0
 FOUND = "found"
-MOVED_FRAC = 0.1
+RETURNED_FRAC = 2e-3
+"""by how much what train returns may differ at full size"""
+MOVED_FRAC = 0.25
 """of the way that parameters have gone in training, how far two full-size runs may be apart"""
 
 
@@ -41,14 +44,16 @@ def checks(starter: Path, repaired: Path, goal: Goal, name: str = "") -> list[Gr
         return [failed(result, f"{repaired.name} is unchanged: nothing is repaired yet")]
     subject = f"{repaired.name} has"
     try:
-        wrong = answer_of("rank_repair", "compare", str(starter), str(repaired), str(goal.rounding), what=subject)
+        wrong = answer_of(
+            "job_repair", "compare", str(starter), str(repaired), str(goal.rounding), what=subject
+        )
         if wrong:
             reason = "the speed does not matter while the result differs"
             return [failed(result, wrong), not_checked(speed, reason)]
         found = passed(result, f"{RANKS} processes: results, parameters and gradients agree with FP64")
         if missing := Need.TWO_GPUS.missing():
             return [found, not_checked(speed, f"{missing}, and a time on the CPU says nothing about GPUs")]
-        raced = answer_of("rank_repair", "race", str(starter), str(repaired), str(goal.steps), what=subject)
+        raced = answer_of("job_repair", "race", str(starter), str(repaired), str(goal.steps), what=subject)
     except ChildError as error:
         return [failed(result, f"{repaired.name}: {error}")]
     if raced["wrong"]:
@@ -62,11 +67,11 @@ def child(what: str, starter: str, repaired: str, number: str) -> None:
     """In a process of its own: writes what rank 0 has found as its last line."""
     seeds = [secrets.randbelow(2**31) for _ in range(ROUNDS)]
 
-    def of_rank(rank: int) -> Any:
+    def of_rank(_: int) -> Any:
         programs = load(Path(starter), "starter_program"), load(Path(repaired), "repaired_program")
         if what == "compare":
             return difference(*programs, seeds[0], float(number))
-        return race(*programs, seeds, int(number), f"cuda:{rank}")
+        return race(*programs, seeds, int(number), "cuda")
 
     print(json.dumps(in_ranks(of_rank, "gloo" if what == "compare" else "nccl")))
 
@@ -104,7 +109,7 @@ def in_ranks(
         for rank in range(ranks):
             pid = os.fork()
             if not pid:
-                os._exit(_status(rank, lambda rank=rank: as_rank(rank, folder), folder))
+                os._exit(_status(rank, partial(as_rank, rank, folder), folder))
             children.append(pid)
         statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
         errors = sorted(folder.glob("error*"), key=lambda path: path.stat().st_mtime_ns)
@@ -139,22 +144,8 @@ def difference(before: ModuleType, after: ModuleType, seed: int, rounding: float
     exact = outcome(before, seed, torch.float64)
     old, new = (outcome(program, seed, torch.float32) for program in (before, after))
     everywhere: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(everywhere, _differs(exact, old, new, rounding))
+    distributed.all_gather_object(everywhere, differs(exact, old, new, rounding))
     return next((f"on rank {rank} {text}" for rank, text in enumerate(everywhere) if text), "")
-
-
-def _differs(exact: dict[str, Any], old: dict[str, Any], new: dict[str, Any], rounding: float) -> str:
-    if exact.keys() != new.keys():
-        name = sorted(exact.keys() ^ new.keys())[0]
-        return f"{name} is missing or new: the program must train as before"
-    for name, exactly in exact.items():
-        if new[name].shape != exactly.shape:
-            return f"{name} has {new[name].numel()} values, expected {exactly.numel()}"
-        distance = _largest(new[name] - exactly)
-        bound = 4 * _largest(old[name] - exactly) + 16 * rounding * _largest(exactly)
-        if not distance <= bound:  # written so that NaN fails
-            return f"{name} differs by {distance:.1e}; rounding explains up to {bound:.1e}"
-    return ""
 
 
 def outcome(program: ModuleType, seed: int, dtype: Any) -> dict[str, Any]:
@@ -162,8 +153,8 @@ def outcome(program: ModuleType, seed: int, dtype: Any) -> dict[str, Any]:
     import torch
 
     job = program.build("cpu", small=True, seed=seed, dtype=dtype)
-    printed = [_numbers(program.train(job, steps)) for steps in TRAININGS]
-    found = {"the return value of train": torch.tensor(sum(printed, []), dtype=torch.float64)}
+    printed = [number for steps in TRAININGS for number in _numbers(program.train(job, steps))]
+    found = {"the return value of train": torch.tensor(printed, dtype=torch.float64)}
     for name, parameter in named_parameters(job):
         found[f"the parameter {name} after training"] = whole(parameter.detach()).double()
         if parameter.grad is not None:
@@ -174,7 +165,7 @@ def outcome(program: ModuleType, seed: int, dtype: Any) -> dict[str, Any]:
 def _numbers(returned: Any) -> list[float]:
     """Of any nest of lists."""
     if isinstance(returned, (list, tuple)):
-        return sum(map(_numbers, returned), [])
+        return [number for each in returned for number in _numbers(each)]
     return [float(returned)]
 
 
@@ -188,10 +179,6 @@ def whole(tensor: Any) -> Any:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def _largest(tensor: Any) -> float:
-    return float(tensor.abs().max()) if tensor.numel() else 0.0
-
-
 def race(before: ModuleType, after: ModuleType, seeds: list[int], steps: int, device: str) -> dict[str, Any]:
     """Train full-size jobs of both programs alternately, with new data each time: seconds of rank 0 for each,
     and what differs on any rank.
@@ -200,46 +187,61 @@ def race(before: ModuleType, after: ModuleType, seeds: list[int], steps: int, de
 
     times, wrong = [], ""
     for turn, seed in enumerate(seeds):
-        took, ended = [0.0, 0.0], [{}, {}]  # type: tuple[list[float], list[dict[str, Any]]]
-        for program, index in [(before, 0), (after, 1)][:: 1 if turn % 2 else -1]:
-            took[index], began, ended[index] = _timed(program, seed, steps, device)
-        times.append(took)
+        runs = [_Run(before), _Run(after)]
+        for run in runs if turn % 2 else runs[::-1]:
+            run.train(seed, steps, device)
+        times.append([run.seconds for run in runs])
         everywhere: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(everywhere, _apart(began, *ended))
+        distributed.all_gather_object(everywhere, _apart(*runs))
         wrong = wrong or next((f"on rank {r} {text}" for r, text in enumerate(everywhere) if text), "")
     return {"times": times, "wrong": wrong}
 
 
-def _timed(program: ModuleType, seed: int, steps: int, device: str) -> tuple[float, Any, Any]:
-    """The seconds, and the parameters before and after."""
-    import torch
-    from torch import distributed
+class _Run:
+    """A full-size job of a program on this rank."""
 
-    on_gpu = device.startswith("cuda")
-    job = program.build(device.partition(":")[0], small=not on_gpu, seed=seed, dtype=torch.float32)
-    began = _parameters(job)
-    program.train(job, 2)  # warm up: allocations and autotuning
-    distributed.barrier()
-    if on_gpu:
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    program.train(job, steps)
-    if on_gpu:
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin, began, _parameters(job)
+    def __init__(self, program: ModuleType) -> None:
+        self._program = program
+        self.seconds = 0.0
+        self.returned: list[float] = []
+        self.began: dict[str, Any] = {}
+        self.ended: dict[str, Any] = {}
+
+    def train(self, seed: int, steps: int, device: str) -> None:
+        import torch
+        from torch import distributed
+
+        on_gpu = device == "cuda"
+        wait = torch.cuda.synchronize if on_gpu else lambda: None
+        job = self._program.build(device, small=not on_gpu, seed=seed, dtype=torch.float32)
+        self.began = _parameters(job)
+        self._program.train(job, 2)  # warm up: allocations and autotuning
+        distributed.barrier()
+        wait()
+        begin = time.perf_counter()
+        returned = self._program.train(job, steps)
+        wait()
+        self.seconds = time.perf_counter() - begin
+        self.returned, self.ended = _numbers(returned), _parameters(job)
 
 
 def _parameters(job: Any) -> dict[str, Any]:
     return {name: whole(parameter.detach()).float().clone() for name, parameter in named_parameters(job)}
 
 
-def _apart(began: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> str:
-    """What differs at full size, where sums are of low precision: as a part of what training has changed."""
-    for name, before in began.items():
-        if name not in new:
+def _apart(old: _Run, new: _Run) -> str:
+    """What differs at full size, where sums are of low precision: parameters as a part of what training has
+    changed.
+    """
+    if len(old.returned) != len(new.returned):
+        return f"train returns {len(new.returned)} values at full size, not {len(old.returned)}"
+    for before, after in zip(old.returned, new.returned, strict=True):
+        if not abs(after - before) <= RETURNED_FRAC * max(abs(before), 1.0):
+            return f"train returns {after:g} at full size, expected {before:g}"
+    for name, began in old.began.items():
+        if name not in new.ended:
             return f"{name} is missing"
-        way = float((old[name] - before).norm())
-        if not float((new[name] - old[name]).norm()) <= MOVED_FRAC * max(way, 1e-6):
-            return f"at full size the parameter {name} is another one after training"
+        way = float((old.ended[name] - began).norm())
+        if not float((new.ended[name] - old.ended[name]).norm()) <= MOVED_FRAC * max(way, 1e-6):
+            return f"the parameter {name} is another one after training at full size"
     return ""
-
