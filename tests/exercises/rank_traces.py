@@ -11,7 +11,7 @@ from pathlib import Path
 
 from exercises.clinic_traces import line_of
 from job_builder import Job
-from made_traces.cluster import COMMUNICATION, COMPUTE, Cluster, Conditions, Rank
+from made_traces.cluster import COMMUNICATION, COMPUTE, Cluster, Rank
 
 from profiling_lab.exercises import find
 
@@ -22,10 +22,12 @@ STEPS = 7
 Program = Callable[[Rank], None]
 
 
-def lines_in(slug: str, file: str) -> Callable[[str], str]:
-    """The place of a text in a program of the exercise, as the cluster names it."""
+def lines_in(slug: str, file: str, shift: int = 0) -> Callable[[str], str]:
+    """The place of a text in a program of the exercise, as the cluster names it. shift: by how many lines it
+    has moved in an edited program.
+    """
     path = find(slug).folder / file
-    return lambda text: f"{file}:{line_of(slug, text, path)}"
+    return lambda text: f"{file}:{line_of(slug, text, path) + shift}"
 
 
 def reduced(rank: Rank, mib: float, line: str = "train.py:1") -> None:
@@ -35,9 +37,9 @@ def reduced(rank: Rank, mib: float, line: str = "train.py:1") -> None:
                     thread=2, message_bytes=round(mib * MIB))  # fmt: skip
 
 
-def ddp_training(one_bucket: bool) -> Program:
+def ddp_training(one_bucket: bool, shift: int) -> Program:
     """E04: blocks of few and of many weights; the latter come first in backward."""
-    at = lines_in("multi-gpu-timeline", "ddp_training.py")
+    at = lines_in("multi-gpu-timeline", "ddp_training.py", shift)
     up, down = at("hidden = F.relu("), at("return x + self.down(")
     wrapped, optimizer = at("DistributedDataParallel(model"), at("job.optimizer.step()")
     blocks = (32.0, 32.0, 128.0, 128.0, 128.0, 128.0)
@@ -74,9 +76,9 @@ SORT_NS = 900_000
 BOOKS_NS, POSTS_NS = 30_000_000, 250_000
 
 
-def train_ddp(shared: bool) -> Program:
+def train_ddp(shared: bool, shift: int) -> Program:
     """E11: one rank sorts the weights of all layers after each step, or each rank those of a half."""
-    at = lines_in("distributed-profiling", "train_ddp.py")
+    at = lines_in("distributed-profiling", "train_ddp.py", shift)
     up, down, sort = at("hidden = F.relu("), at("return x + self.down("), at(".sort().values")
     optimizer = at("job.optimizer.step()")
 
@@ -103,9 +105,9 @@ def train_ddp(shared: bool) -> Program:
     return step
 
 
-def train_fsdp(cropped: bool) -> Program:
+def train_fsdp(cropped: bool, shift: int) -> Program:
     """E11: the host of one rank numbers whole books, or all of them only what is used."""
-    at = lines_in("distributed-profiling", "train_fsdp.py")
+    at = lines_in("distributed-profiling", "train_fsdp.py", shift)
     up, down, numbers = at("hidden = F.relu("), at("return x + self.down("), at("return [NUMBERS.get(")
     forward, backward = at("loss = job.model(letters)"), at("loss.backward()")
     upload, optimizer = at("letters = batch("), at("job.optimizer.step()")
@@ -143,9 +145,9 @@ def train_fsdp(cropped: bool) -> Program:
 COLD_NS, READS_NS, TRANSFER_NS = 380_000_000, 10_800_000, 31_000
 
 
-def cold(warm: bool) -> Program:
+def cold(warm: bool, shift: int) -> Program:
     """E38: the first call makes the communicator; before the second one a rank reads many samples."""
-    at = lines_in("cold-collectives", "cold_collectives.py")
+    at = lines_in("cold-collectives", "cold_collectives.py", shift)
     read, reduce = at("[json.loads(line)"), at("dist.all_reduce(link.gradient)")
 
     def step(rank: Rank) -> None:
@@ -164,28 +166,22 @@ def cold(warm: bool) -> Program:
     return step
 
 
-def made_cold(folder: Path, solved: bool = False) -> Path:
+def made_cold(folder: Path, solved: bool = False, shift: int = 0) -> Path:
     """Of E38's job, or of one whose ranks come together."""
-    cluster = Cluster(
-        2, cold(solved), samples=True, caller="/app/cold_collectives.py:1 main", step_name="step {}"
-    )
+    caller = "/app/cold_collectives.py:1 main"
+    cluster = Cluster(2, cold(solved, shift), samples=True, caller=caller, step_name="step {}")
     cluster.run(10).write(folder)
     return folder
 
 
-def made(program: Program, folder: Path, caller: str, samples: bool = False) -> Path:
-    """The recordings of two ranks in this folder."""
-    cluster = Cluster(2, program, Conditions(), samples=samples, caller=caller)
-    cluster.run(STEPS).write(folder)
-    return folder
-
-
-def made_distributed(folder: Path, solved: bool = False) -> Path:
+def made_distributed(folder: Path, solved: bool = False, shift: int = 0) -> Path:
     """Of E11's jobs as they are, or of the solution. The traces of torch.profiler are those of a job of the
     same kind in another format.
     """
-    for name, program in (("ddp", train_ddp(solved)), ("fsdp2", train_fsdp(solved))):
-        made(program, folder / name, f"/app/train_{name.rstrip('2')}.py:1 main", samples=name == "fsdp2")
+    programs = {"ddp": train_ddp(solved, shift), "fsdp2": train_fsdp(solved, shift)}
+    for name, program in programs.items():
+        caller = f"/app/train_{name.rstrip('2')}.py:1 main"
+        Cluster(2, program, samples=name == "fsdp2", caller=caller).run(STEPS).write(folder / name)
     job = Job(ranks=2, steps=3, clock_error=defaultdict(int, {1: 300_000}))
     if not solved:
         job.slow_compute[0] = 4_000_000
@@ -194,7 +190,22 @@ def made_distributed(folder: Path, solved: bool = False) -> Path:
     return folder
 
 
-def made_ddp_training(folder: Path, solved: bool = False) -> Path:
+def made_ddp_training(folder: Path, solved: bool = False, shift: int = 0) -> Path:
     """Of E04's program as it is, or of the solution."""
-    at = lines_in("multi-gpu-timeline", "ddp_training.py")
-    return made(ddp_training(not solved), folder, f"/app/{at('loss = F.cross_entropy(')} train")
+    caller = "/app/ddp_training.py:1 train"
+    Cluster(2, ddp_training(not solved, shift), caller=caller).run(STEPS).write(folder)
+    return folder
+
+
+MADE = {
+    "multi-gpu-timeline": made_ddp_training,
+    "distributed-profiling": made_distributed,
+    "cold-collectives": made_cold,
+}
+
+
+def recordings(slug: str, folder: Path, solved: bool = False) -> Path:
+    """Those of two GPUs that come with the exercise, if they are there; else made ones, in this folder."""
+    name = "solution_h200" if solved else "starter_h200"
+    recorded = find(slug).folder / "recorded" / name
+    return recorded if recorded.is_dir() else MADE[slug](folder, solved)

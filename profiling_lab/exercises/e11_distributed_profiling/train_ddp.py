@@ -123,6 +123,8 @@ def main():
         losses, _ = train(job, max(args.steps, TRACED), after_step)
         took_ms = 1e3 * (time.perf_counter() - begin) / max(args.steps, TRACED)
     print(f"rank {dist.get_rank()}: loss {losses[-1]:.4f}, {took_ms:.2f} ms per step")
+    del job  # DDP holds the process group
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -44,6 +44,7 @@ def main():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
     show(TorchLink(args.device))
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -56,6 +56,7 @@ def main():
         print(f"all-reduce of {MIB} MiB in each step, us: {' '.join(f'{us:.0f}' for us in took_us)}")
         mean_us = sum(took_us) / len(took_us)
         print(f"on average {mean_us:.0f} us, {MIB * 2**20 / mean_us / 1e3:.2f} GB/s; {len(samples)} samples")
+    dist.barrier()
     dist.destroy_process_group()
 
 

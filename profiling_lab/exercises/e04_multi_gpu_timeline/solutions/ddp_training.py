@@ -102,6 +102,8 @@ def main():
     took_ms = 1e3 * (time.perf_counter() - begin) / args.steps
     if dist.get_rank() == 0:
         print(f"loss {losses[-1]:.4f}, {took_ms:.2f} ms per step")
+    del job  # DDP holds the process group
+    dist.barrier()
     dist.destroy_process_group()
 
 

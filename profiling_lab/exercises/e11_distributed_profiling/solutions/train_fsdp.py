@@ -123,6 +123,7 @@ def main():
     print(f"rank {dist.get_rank()}: loss {losses[-1]:.4f}, {took_ms:.2f} ms per step")
     del job  # FSDP2's hooks hold the process group
     gc.collect()
+    dist.barrier()
     dist.destroy_process_group()
 
 
