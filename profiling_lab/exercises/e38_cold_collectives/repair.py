@@ -96,13 +96,14 @@ def _measured(repaired: Path) -> GradedCheck:
 
 def child(repaired: str) -> None:
     """On two GPUs, in a process of its own: writes both measurements as its last line."""
+    print(json.dumps(in_ranks(lambda _: measured(Path(repaired)), "nccl")))
 
-    def of_rank(_: int) -> dict[str, float]:
-        link = TorchLink("cuda")
-        given = float(load(Path(repaired), "repaired_bandwidth").measure(link))
-        return {"given": given, "right": reference(link)}
 
-    print(json.dumps(in_ranks(of_rank, "nccl")))
+def measured(repaired: Path) -> dict[str, float]:
+    """On one of the ranks: what the program measures on a cold link, and what we do afterwards."""
+    link = TorchLink("cuda")
+    given = float(load(repaired, "repaired_bandwidth").measure(link))
+    return {"given": given, "right": reference(link)}
 
 
 def reference(link: TorchLink | SimulatedLink) -> float:
