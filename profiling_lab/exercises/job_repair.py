@@ -44,9 +44,7 @@ def checks(starter: Path, repaired: Path, goal: Goal, name: str = "") -> list[Gr
         return [failed(result, f"{repaired.name} is unchanged: nothing is repaired yet")]
     subject = f"{repaired.name} has"
     try:
-        wrong = answer_of(
-            "job_repair", "compare", str(starter), str(repaired), str(goal.rounding), what=subject
-        )
+        wrong = _compared(starter, repaired, goal.rounding, subject)
         if wrong:
             reason = "the speed does not matter while the result differs"
             return [failed(result, wrong), not_checked(speed, reason)]
@@ -61,6 +59,18 @@ def checks(starter: Path, repaired: Path, goal: Goal, name: str = "") -> list[Gr
     ratios = [old / new for old, new in raced["times"]]
     check = judged(ratios, raced["times"], goal)
     return [found, GradedCheck(speed, check.status, check.message)]
+
+
+_found: dict[tuple[bytes, bytes, float], str] = {}
+
+
+def _compared(starter: Path, repaired: Path, rounding: float, subject: str) -> str:
+    """The first difference on any rank, empty if there is none. The same two programs are compared once."""
+    key = (starter.read_bytes(), repaired.read_bytes(), rounding)
+    if key not in _found:
+        paths = (str(starter), str(repaired))
+        _found[key] = answer_of("job_repair", "compare", *paths, str(rounding), what=subject)
+    return _found[key]
 
 
 def child(what: str, starter: str, repaired: str, number: str) -> None:
