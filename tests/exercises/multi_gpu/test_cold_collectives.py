@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import warm_torch
 from exercises.clinic_traces import line_of
-from exercises.rank_answers import answers_in, copy_of, failed_in, graded, run_commands, run_on_two
-from exercises.rank_traces import COLD_NS, READS_NS, TRANSFER_NS, made_cold, recordings
+from exercises.multi_gpu.rank_answers import answers_in, copy_of, failed_in, graded, run_commands, run_on_two
+from exercises.multi_gpu.rank_traces import COLD_NS, READS_NS, TRANSFER_NS, made_cold, recordings
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.analysis.collectives import collectives

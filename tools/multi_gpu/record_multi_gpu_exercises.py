@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records E04, E11 and E38 on two GPUs, starter and solution, and judges them. It takes about two minutes.
 
-    python tools/record_multi_gpu_exercises.py --out recordings/ [--tar recordings.tar.gz] [--only SLUG,...]
+    python tools/multi_gpu/record_multi_gpu_exercises.py --out recordings/ --tar recordings.tar.gz
+
+`--only SLUG,...` records some of them.
 
 `--out` gets the folders of profiling_lab/exercises with what belongs there: recorded/starter_h200 and
 solution_h200 with a file for each rank, recorded/console.txt, solutions/answer.toml with the figures of these
@@ -31,12 +33,14 @@ from pathlib import Path
 from typing import Any
 
 import rank_runs
-from ncu_solutions import filled
 
 from profiling_lab.exercises import answers as answers_file
 from profiling_lab.exercises import find, job_repair, ncu_questions, workspace
 from profiling_lab.exercises.exercise import CheckStatus, Exercise
 from profiling_lab.exercises.program_repair import Goal, judged, load
+
+sys.path.append(str(rank_runs.REPO / "tools"))
+from ncu_solutions import filled
 
 SLUGS = ("multi-gpu-timeline", "distributed-profiling", "cold-collectives")
 JOBS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from exercises.clinic_traces import line_of
-from exercises.rank_answers import answers_in, copy_of, failed_in, graded, run_commands, run_on_two
-from exercises.rank_traces import made_distributed, recordings
+from exercises.multi_gpu.rank_answers import answers_in, copy_of, failed_in, graded, run_commands, run_on_two
+from exercises.multi_gpu.rank_traces import made_distributed, recordings
 
 from profiling_lab.cli import main
 from profiling_lab.exercises import find, workspace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/record_multi_gpu_exercises.py without GPUs: made recordings stand in for what it would record."""
+"""record_multi_gpu_exercises.py without GPUs: made recordings stand in for what it would record."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 from conftest import REPO
-from exercises.rank_traces import MADE
+from exercises.multi_gpu.rank_traces import MADE
 
 from profiling_lab.exercises import answers, find
 from profiling_lab.exercises.exercise import CheckStatus
 
-TOOLS = REPO / "tools"
+TOOLS = REPO / "tools" / "multi_gpu"
 FASTER = {"times": [[0.03, 0.01]] * 3, "wrong": "", "given": 31.0, "right": 30.0}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import warm_torch
 from exercises.clinic_traces import line_of
-from exercises.rank_answers import answers_in, copy_of, failed_in, graded, run_commands, run_on_two
-from exercises.rank_traces import made_ddp_training, recordings
+from exercises.multi_gpu.rank_answers import answers_in, copy_of, failed_in, graded, run_commands, run_on_two
+from exercises.multi_gpu.rank_traces import made_ddp_training, recordings
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.cli import main
