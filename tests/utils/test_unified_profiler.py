@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,10 +33,11 @@ from profiling_lab.utils.unified_profiler import (
 
 def run(*arguments: str, folder: Path, as_file: bool = False) -> subprocess.CompletedProcess[str]:
     how = [str(unified_profiler.__file__)] if as_file else ["-m", "profiling_lab.utils.unified_profiler"]
+    paths = os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, *how, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
     )
@@ -216,6 +218,19 @@ def test_several_machines_meet(tmp_path: Path) -> None:
     assert [machine.returncode for machine in machines] == [0, 0], told
     said = sorted((tmp_path / f"rank.{rank}").read_text() for rank in range(2))
     assert said == ["0 0 2 0 --lr 1", "1 0 2 1 --lr 1"]
+
+
+@pytest.mark.skipif(shutil.which("deepspeed") is None, reason="deepspeed is not on the PATH")
+def test_deepspeed_itself_starts_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without GPUs on the CPU."""
+    if torch.cuda.device_count() < 2:
+        monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    (tmp_path / "train.py").write_text(RANK)
+    monkeypatch.setenv("GROUP_RANK", "0")  # torchrun's own
+    done = run("--mode", "deepspeed", "--gpus", "2", "train.py", "--lr", "1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = sorted((tmp_path / f"rank.{rank}").read_text() for rank in range(2))
+    assert said == [f"{rank} {rank} 2 0 --local_rank={rank} --lr 1" for rank in range(2)]
 
 
 TWO_GPUS = """
