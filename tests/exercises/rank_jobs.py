@@ -68,7 +68,7 @@ def scaling_step(share: float, norms: Callable[[int, int], float]) -> Callable[[
                 rank.backward(forward, "gemm_bwd", of_kernel * 2 / 3, 1 + KERNELS * block + node)
             if world > 1:
                 rank.wait(backward, COMMUNICATION, COMPUTE)
-                rank.collective(backward, REDUCE, REDUCED_NS, members=world, thread=2, size_bytes=33 << 20)
+                rank.collective(backward, REDUCE, REDUCED_NS, members=world, thread=2, message_bytes=33 << 20)
         if world > 1:
             rank.wait(backward, COMPUTE, COMMUNICATION)
         rank.kernel(step, "multi_tensor_apply", OPTIMIZER_NS)
@@ -163,7 +163,7 @@ def communicating_step(buckets: Buckets) -> Callable[[Rank], None]:
             if layer % buckets.layers == 0:
                 rank.wait(backward, COMMUNICATION, COMPUTE)
                 rank.collective(
-                    backward, REDUCE, transfer_ns(size, world), members=world, thread=2, size_bytes=size
+                    backward, REDUCE, transfer_ns(size, world), members=world, thread=2, message_bytes=size
                 )
         rank.wait(backward, COMPUTE, COMMUNICATION)
         rank.kernel(step, "multi_tensor_apply", PLAIN_NS)

@@ -16,13 +16,13 @@ again without a fault it tells what mending that fault would have won.
 from __future__ import annotations
 
 import random
-import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from builders import VM, TraceBuilder
+from made_traces.nccl_ranges import noted_by_nccl
 
 EPOCH_NS = 1_780_000_000_000_000_000
 BEGIN_NS = 50_000_000
@@ -67,8 +67,6 @@ class Operation:
     """when its launch has come to the GPU"""
     behind: list[Operation]
     meeting: Meeting | None = None
-    size_bytes: int = -1
-    """the message of a collective, if NCCL tells it"""
     start_ns: int = -1
     end_ns: int = -1
 
@@ -79,6 +77,7 @@ class Meeting:
 
     members: int
     ns: int
+    message_bytes: int | None = None
     come: list[Operation] = field(default_factory=list)
 
 
@@ -178,17 +177,17 @@ class Rank:
         group: object = "all",
         stream: int = COMMUNICATION,
         thread: int = 1,
-        size_bytes: int = -1,
+        message_bytes: int | None = None,
     ) -> None:
-        """One that all members of a group make in the same order."""
+        """One that all members of a group make in the same order. message_bytes: as NCCL notes it."""
         ns = round(ns * self.conditions.link_factor)
         name = f"ncclDevKernel_{kind}(ncclDevKernelArgsStorage<4096ul>)"
         place = (kind, group, self.made[kind, group])
         self.made[kind, group] += 1
 
         def meet() -> bool:
-            meeting = self.cluster.meetings.setdefault(place, Meeting(members, ns))
-            return self._launch(line, name, ns, stream, 24, None, meeting, size_bytes)
+            meeting = self.cluster.meetings.setdefault(place, Meeting(members, ns, message_bytes))
+            return self._launch(line, name, ns, stream, 24, None, meeting)
 
         self.thread = thread
         self._then(meet)
@@ -205,6 +204,22 @@ class Rank:
             return True
 
         self._then(order)
+
+    def named(self, name: str, fill: Callable[[], None]) -> None:
+        """A range around what `fill` puts down."""
+        began: list[int] = []
+
+        def begin() -> bool:
+            began.append(self.now_ns)
+            return True
+
+        def end() -> bool:
+            self.ranges.append((name, began[0], self.now_ns))
+            return True
+
+        self._then(begin)
+        fill()
+        self._then(end)
 
     def sync(self, line: str, stream: int = COMPUTE) -> None:
         """The host waits for a stream."""
@@ -285,7 +300,6 @@ class Rank:
         blocks: int,
         node: int | None = None,
         meeting: Meeting | None = None,
-        size_bytes: int = -1,
     ) -> bool:
         full = self.operations[-QUEUE] if len(self.operations) >= QUEUE else None
         if full is not None and full.start_ns < 0:
@@ -304,7 +318,6 @@ class Rank:
             reached_ns=self.now_ns + call_ns + self._about(line, LATENCY_NS - CALL_NS, 0.1),
             behind=self.waiting.pop(stream, []),
             meeting=meeting,
-            size_bytes=size_bytes,
         )
         self._call("cudaLaunchKernel", line, call_ns, operation=made, node=node)
         self.operations.append(made)
@@ -324,6 +337,10 @@ class Cluster:
     """of the host, on its way to each launch"""
     samples: bool = False
     clocks_ns: tuple[int, ...] = _CLOCKS_NS
+    caller: str = "/app/train.py:30 main"
+    """of the lines that are not in train.py"""
+    step_name: str = "training_step"
+    """of the ranges of steps; {} is the number of one"""
 
     def run(self, steps: int = 8) -> Cluster:
         self.steps = steps
@@ -394,24 +411,26 @@ class Cluster:
         builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=EPOCH_NS + self.clocks_ns[rank.number % 8])
         for name, value in (("rank", rank.number), ("world_size", self.ranks), ("samples_per_second", 1000)):
             builder.row("PYREC_META", name=name, value=str(value))
-        if any(one.size_bytes >= 0 for one in rank.operations):
-            _tell_group(builder, self.ranks)
         for call in rank.calls:
             if call.start_ns + call.ns < end_ns:
-                _record(builder, call, end_ns)
-        steps = [("training_step", *each) for each in zip(rank.step_ns, rank.step_ns[1:], strict=False)]
+                _record(builder, call, end_ns, self.caller)
+        spans = zip(rank.step_ns, rank.step_ns[1:], strict=False)
+        steps = [(self.step_name.format(number), *each) for number, each in enumerate(spans)]
         for name, start_ns, stop_ns in (*steps, *rank.ranges):
             if stop_ns < end_ns:
                 builder.range(name, start_ns, stop_ns - 1)
         for at, line in rank.samples:
-            builder.sample(at, _stack(line))
+            builder.sample(at, _stack(line, self.caller))
         return str(builder.write(folder / f"run.rank{rank.number}.sqlite"))
 
 
-def _record(builder: TraceBuilder, call: Call, end_ns: int) -> None:
+def _record(builder: TraceBuilder, call: Call, end_ns: int, caller: str) -> None:
     builder.now_ns = call.start_ns
     forward = call.thread == 1
-    how: dict[str, object] = {"thread": call.thread, "stack": _stack(call.line) if forward else ""}
+    how: dict[str, object] = {
+        "thread": call.thread,
+        "stack": _stack(call.line, caller) if forward else "",
+    }
     one = call.operation
     if one is None:
         builder.call(call.api, call_ns=call.ns, **how)  # type: ignore[arg-type]
@@ -428,37 +447,14 @@ def _record(builder: TraceBuilder, call: Call, end_ns: int) -> None:
         how |= {"peek": call.node + 1} if forward else in_backward
     if 0 <= one.end_ns < end_ns:
         how |= {"start_ns": one.start_ns, "stream": one.stream, "blocks": one.blocks, "call_ns": call.ns}
-        builder.launch(one.name, one.end_ns - one.start_ns, **how)  # type: ignore[arg-type]
-        if one.size_bytes >= 0:
-            kind = one.name.split("_")[1]
-            payload = _payload(_CALL, struct.pack("<QQ", _COMMUNICATOR, one.size_bytes))
-            begin_ns, stop_ns = call.start_ns - 200, call.start_ns + call.ns + 200
-            builder.range(
-                f"nccl{kind}", begin_ns, stop_ns, thread=call.thread, domainId=1, binaryData=payload
+        if one.meeting is not None and one.meeting.message_bytes is not None:
+            span_ns = (call.start_ns, call.start_ns + call.ns)
+            noted_by_nccl(
+                builder, call.thread, one.name, span_ns, one.meeting.members, one.meeting.message_bytes
             )
+        builder.launch(one.name, one.end_ns - one.start_ns, **how)  # type: ignore[arg-type]
 
 
-_COMMUNICATOR, _CALL, _INIT = 0xABCDEF, 16777220, 16777218
-_FIELDS = {
-    _CALL: (("NCCL communicator ID", 18, 0), ("Message size [bytes]", 22, 8)),
-    _INIT: (("NCCL communicator ID", 18, 0), ("No. of ranks", 5, 8), ("Rank", 5, 12)),
-}
-
-
-def _tell_group(builder: TraceBuilder, ranks: int) -> None:
-    """What NCCL's ranges say of a group of all ranks, as it is made."""
-    for schema, fields in _FIELDS.items():
-        for i, (name, kind, offset) in enumerate(fields):
-            builder.row("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=schema, idx=i, type=kind,
-                        name=name, offset=offset)  # fmt: skip
-    payload = _payload(_INIT, struct.pack("<Qiii", _COMMUNICATOR, ranks, 0, 0))
-    builder.range("ncclCommInitRankConfig", 1_000, 2_000, domainId=1, binaryData=payload)
-
-
-def _payload(schema: int, fields: bytes) -> bytes:
-    return struct.pack("<IIIIQQ", 1, 0, schema, 0, len(fields), 32 + len(fields)) + fields
-
-
-def _stack(line: str) -> str:
+def _stack(line: str, caller: str) -> str:
     """Lines of the model are called by the program."""
-    return f"/app/{line} main" if line.startswith("train") else f"/app/train.py:30 main > /app/{line} forward"
+    return f"/app/{line} main" if line.startswith("train.py") else f"{caller} > /app/{line} forward"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profiling_lab.analysis.collectives.bandwidth import Arrivals, Bandwidth
 from profiling_lab.analysis.collectives.calls import calls_of
 from profiling_lab.analysis.collectives.links import Links
 from profiling_lab.analysis.collectives.rows import (
@@ -46,6 +47,8 @@ class CollectivesResult:
     """in which a rank communicated, summed over ranks: once, where it did so several times at once"""
     hidden_ns: int
     """of it, while its GPU computed"""
+    arrivals: Arrivals
+    """of all collectives that could be compared: waiting and transfer"""
     assignments: Assignments
     clocks: Clocks
     files: int
@@ -108,6 +111,7 @@ def collectives(
         grouped=int((sizes[calls.series] > 0).sum()),
         busy_ns=busy[0],
         hidden_ns=hidden[0],
+        arrivals=Bandwidth(calls).after_arrival(np.flatnonzero(calls.compared)),
         assignments=job.assignments,
         clocks=job.clocks,
         files=len(job.chosen),
