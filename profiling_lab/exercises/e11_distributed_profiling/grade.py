@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ STARTER, SOLUTION = "recorded/starter_h200", "recorded/solution_h200"
 TORCH = "torch"
 CAUSES = (SLOW_GPU, SLOW_HOST, UNEQUAL_WORK, "slow link")
 RANKS = ("0", "1")
+LINE = re.compile(r"(?!between )\S.*\.py:\d+")
 MATTERS_FRAC = 0.05
 """of a step, what mending a rank must save"""
 
@@ -111,7 +113,7 @@ def _of_job(planted: Planted, folder: Path, answers: Answers) -> list[GradedChec
     blame = straggler(job) if job else None
     if job and (blame is None or blame.cause != planted.cause):
         wrong = f"{folder.name}/{name} does not show the problem: was it recorded after the repair?"
-    elif blame is not None and ":" not in blame.line:
+    elif blame is not None and not LINE.fullmatch(blame.line):  # none, or between two lines
         wrong = f"{folder.name}/{name} has no line for the problem: record it with `profiling-lab record`"
     if wrong or job is None or blame is None:
         reason = "there are no usable recordings to check it against"
@@ -169,7 +171,7 @@ def repair(workspace: Path, answers: Answers) -> list[GradedCheck]:
 
 
 def after(planted: Planted, workspace: Path, answers: Answers) -> GradedCheck:
-    """What the recordings of the repaired program must show: nobody waits for the planted line any more."""
+    """What the recordings of the repaired program must show: no rank waits for the planted line any more."""
     name, given = f"{planted.name} after", answers.text("fix.after")
     if given is None:
         return not_checked(name, "no recordings of the repaired program: [fix] after (the last step)")
