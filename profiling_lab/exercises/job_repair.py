@@ -83,7 +83,8 @@ def child(what: str, starter: str, repaired: str, number: str) -> None:
             return difference(*programs, seeds[0], float(number))
         return race(*programs, seeds, int(number), "cuda")
 
-    print(json.dumps(in_ranks(of_rank, "gloo" if what == "compare" else "nccl")))
+    found = in_ranks(of_rank, "gloo" if what == "compare" else "nccl")
+    sys.stdout.write(f"{json.dumps(found)}\n")
 
 
 def in_ranks(

@@ -103,16 +103,18 @@ def run(program: Path, arguments: Sequence[str], folder: Path) -> str:
     return on_ranks(rank)
 
 
-def small_copies(source: Path, target: Path, strip: Sequence[Path], name: str = "") -> list[int]:
+def small_copies(
+    source: Path, target: Path, strip: Sequence[Path], name: str = "", samples: bool = False
+) -> list[int]:
     """Reduced copies of the recordings or traces in a folder, packed; their sizes. strip: folders of the
-    program; name: instead of `run` in file names.
+    program; name: instead of `run` in file names; samples: those of Python stacks are kept.
     """
     target.mkdir(parents=True, exist_ok=True)
     sizes = []
     for path in sorted(source.iterdir()):
         if path.suffix == ".sqlite":
             small = target / f"{path.name.replace('run.', f'{name}.', 1) if name else path.name}.gz"
-            small.write_bytes(gzip.compress(_reduced(path, strip), 9, mtime=0))
+            small.write_bytes(gzip.compress(_reduced(path, strip, samples), 9, mtime=0))
         elif path.name.endswith(".json.gz"):
             small = target / path.name
             small.write_bytes(gzip.compress(small_trace(gzip.decompress(path.read_bytes())), 9, mtime=0))
@@ -122,7 +124,7 @@ def small_copies(source: Path, target: Path, strip: Sequence[Path], name: str = 
     return sizes
 
 
-def _reduced(path: Path, strip: Sequence[Path]) -> bytes:
+def _reduced(path: Path, strip: Sequence[Path], samples: bool) -> bytes:
     spec = importlib.util.spec_from_file_location("reduce_trace", REPO / "benchmarks" / "reduce_trace.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -130,7 +132,7 @@ def _reduced(path: Path, strip: Sequence[Path]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "small.sqlite"
         folders = dict.fromkeys(str(each) for one in strip for each in (one, os.path.realpath(one)))
-        module.reduce(path, target, (*folders, str(REPO)), samples=True)
+        module.reduce(path, target, (*folders, str(REPO)), samples=samples)
         return target.read_bytes()
 
 

@@ -79,10 +79,12 @@ class Recorded:
     def keep(self, job: str = "", program: str = "run") -> None:
         """Small copies of the recordings of starter and solution into recorded/."""
         strip = [self.raw / COPY, self.raw / "solved"]
+        samples = job == "fsdp2" or bool(self.exercise.record_options)  # where the host is at fault
         for name in (STARTER, SOLUTION):
             if (source := self.raw / name / job).is_dir():
                 target = self.out / workspace.RECORDED / name / job
-                self.row[f"{name}/{job} bytes"] = rank_runs.small_copies(source, target, strip, program)
+                sizes = rank_runs.small_copies(source, target, strip, program, samples)
+                self.row[f"{name}/{job} bytes"] = sizes
 
 
 def main() -> int:
@@ -177,8 +179,8 @@ def _distributed(one: Recorded) -> None:
     grade = importlib.import_module("profiling_lab.exercises.e11_distributed_profiling.grade")
     for planted in grade.JOBS:
         for name, solved in ((STARTER, False), (SOLUTION, True)):
-            program = one.program(planted.program, solved)
-            text = rank_runs.record(one.raw / name / planted.name, program)
+            program, fewer = one.program(planted.program, solved), ("--steps", "2") if solved else ()
+            text = rank_runs.record(one.raw / name / planted.name, program, arguments=fewer)
             one.say(f"{planted.program} of the {name.partition('_')[0]}, recorded", text)
     traces = one.raw / STARTER / grade.TORCH
     text = rank_runs.run(one.program("train_ddp.py", False), ["--trace", str(traces)], one.raw / STARTER)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ STARTER, SOLUTION = "recorded/starter_h200", "recorded/solution_h200"
 TORCH = "torch"
 CAUSES = (SLOW_GPU, SLOW_HOST, UNEQUAL_WORK, "slow link")
 RANKS = ("0", "1")
+LINE = re.compile(r"(?!between )\S.*\.py:\d+")
 MATTERS_FRAC = 0.05
 """of a step, what mending a rank must save"""
 
@@ -111,7 +113,7 @@ def _of_job(planted: Planted, folder: Path, answers: Answers) -> list[GradedChec
     blame = straggler(job) if job else None
     if job and (blame is None or blame.cause != planted.cause):
         wrong = f"{folder.name}/{name} does not show the problem: was it recorded after the repair?"
-    elif blame is not None and ":" not in blame.line:
+    elif blame is not None and not LINE.fullmatch(blame.line):  # none, or between two lines
         wrong = f"{folder.name}/{name} has no line for the problem: record it with `profiling-lab record`"
     if wrong or job is None or blame is None:
         reason = "there are no usable recordings to check it against"
@@ -169,7 +171,7 @@ def repair(workspace: Path, answers: Answers) -> list[GradedCheck]:
 
 
 def after(planted: Planted, workspace: Path, answers: Answers) -> GradedCheck:
-    """What the recordings of the repaired program must show: nobody waits for the planted line any more."""
+    """What the recordings of the repaired program must show: no rank waits for the planted line any more."""
     name, given = f"{planted.name} after", answers.text("fix.after")
     if given is None:
         return not_checked(name, "no recordings of the repaired program: [fix] after (the last step)")
@@ -204,13 +206,13 @@ EXERCISE = Exercise(
         Mistake("the rank whose collectives are long", {"ddp.rank": "1"}, "ddp.rank"),
         Mistake("long collectives, so a slow link", {"ddp.cause": "slow link"}, "ddp.cause"),
         Mistake("longer compute, so a slow GPU", {"ddp.cause": "slow GPU"}, "ddp.cause"),
-        Mistake("the line with most GPU time", {"ddp.line": 34}, "ddp line"),
+        Mistake("the line with most GPU time", {"ddp.line": 32}, "ddp line"),
         Mistake("a line of the other program", {"ddp.file": "train_fsdp.py"}, "ddp line"),
         Mistake("the time of all steps", {"ddp.waits_ms": 500.0}, "ddp.waits_ms"),
         Mistake("all of the step", {"ddp.saved_ms": 100.0}, "ddp.saved_ms"),
         Mistake("the rank that waits", {"fsdp2.rank": "0"}, "fsdp2.rank"),
         Mistake("other documents, so other work for the GPU", {"fsdp2.cause": "unequal work"}, "fsdp2.cause"),
-        Mistake("where the host's time becomes visible", {"fsdp2.line": 112}, "fsdp2 line"),
+        Mistake("where the host's time becomes visible", {"fsdp2.line": 98}, "fsdp2 line"),
         Mistake("seconds", {"fsdp2.saved_ms": 0.03}, "fsdp2.saved_ms"),
         Mistake("the rank that the others wait for", {"torch.longest": "0"}, "torch.longest"),
         Mistake("one kernel", {"torch.nccl_ms": 0.05}, "torch.nccl_ms"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a network with FSDP2: every process has a part of the weights, and documents of its own.
 
-torchrun --nproc-per-node 2 train_fsdp.py --steps 4
+torchrun --nproc-per-node 2 train_fsdp.py --steps 3
 """
 
 import argparse
@@ -106,7 +106,7 @@ def train(job, steps):
 
 def main():
     parser = argparse.ArgumentParser(description="Train a network with FSDP2.")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     if "RANK" not in os.environ:

@@ -31,7 +31,7 @@ RANKS = ("0", "1")
 FIRST, WARM_FROM = 0, 2
 """steps: with the making of the communicator; from which on all is warm"""
 COLD_TIMES = 20
-"""the longest wait is at least so many transfers, while the problem is there"""
+"""the longest wait by the transfer, at least, while the problem is there"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E38: initialisation, waiting and transfer are told apart; a measurement is judged on known links."""
+"""E38: it distinguishes initialisation, waiting and transfer; a measurement is judged on known links."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_one_rank_alone_is_not_enough(copy: Path) -> None:
 def first_row(folder: Path, after_step: int = 0) -> tuple[float, float, int | None]:
     """Of the collective that exposes most: its spread and its transfer in us, and who came last."""
     result = collectives(files_of([str(folder)]), "collective", pool=LocalPool(1))
-    row = next(r for r in result.rows if r.step is None or r.step >= after_step)
+    row = next(r for r in result.rows if r.step is not None and r.step >= after_step)
     met = row.arrivals
     return (met.spread_ns or 0) / 1e3, (met.transfer_ns or 0) / 2e3, met.last_rank
 

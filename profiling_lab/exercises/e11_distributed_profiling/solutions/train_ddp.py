@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a network with DistributedDataParallel, and note how large its weights are.
 
-torchrun --nproc-per-node 2 train_ddp.py --steps 4
+torchrun --nproc-per-node 2 train_ddp.py --steps 3
 torchrun --nproc-per-node 2 train_ddp.py --trace traces     # with torch.profiler: a trace for each rank
 """
 
@@ -110,7 +110,7 @@ def traced(folder):
 
 def main():
     parser = argparse.ArgumentParser(description="Train a network with DistributedDataParallel.")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--trace", metavar="FOLDER", help="write traces of torch.profiler into it")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
