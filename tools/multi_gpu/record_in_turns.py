@@ -45,6 +45,7 @@ LEFT_ALONE_S = 2.0
 START, GPU, GROUP = "start", "gpu", "group"
 """where a rank waits for its turn: before all, with its GPU set, in its process group"""
 SCALING, COMMUNICATION, COLD = "multi-gpu-scaling", "communication-overhead", "cold-collectives"
+TIMELINE, DISTRIBUTED = "multi-gpu-timeline", "distributed-profiling"
 COPY, SOLVED = "copy", "solved"
 STEPS = "4:11"
 BUCKET_MB = 64
@@ -77,6 +78,7 @@ def pieces(cpu: bool, repeats: int, starter: bool) -> list[Piece]:
     """The most valuable first. starter: also of E15."""
     on_cpu = ("--device", "cpu") if cpu else ()
     scaling = ("--scaling", "strong", "weak", "--steps", "5", "--repeats", str(repeats), *on_cpu)
+    ten = ("--steps", "10", *on_cpu)
     bucket, steps = ("--bucket-mb", str(BUCKET_MB)), ("--steps", STEPS)
 
     def of_scaling(name: str, solved: bool) -> list[Piece]:
@@ -86,21 +88,29 @@ def pieces(cpu: bool, repeats: int, starter: bool) -> list[Piece]:
             )
             for n, where in ((1, GPU), (2, GROUP))
         ]
-        ten = ("--steps", "10", *on_cpu)
         return [*timed, Piece(name, SCALING, "train.py", solved, 2, GROUP, ten, steps)]
 
-    cold, cold_options = "cold_collectives.py", find(COLD).record_options
+    def both(name: str, slug: str, program: str, *more: Any) -> list[Piece]:
+        ends = ((f"{name}_starter", False), (f"{name}_solution", True))
+        return [Piece(each, slug, program, solved, 2, *more) for each, solved in ends]
+
+    cold = find(COLD).record_options
+    cold_starter = Piece("cold_starter", COLD, "cold_collectives.py", False, 2, START, on_cpu, cold)
+    cold_solution = Piece("cold_solution", COLD, "bandwidth.py", True, 2, START, on_cpu, cold)
     return [
         Piece("links", COMMUNICATION, "", False, 2, GROUP, ("--cpu", "--largest", "1") if cpu else ()),
         Piece("communication", COMMUNICATION, "train.py", False, 2, GROUP, on_cpu, steps, True),
         Piece("second", COMMUNICATION, "train.py", False, 2, GROUP, (*bucket, *on_cpu), steps, True),
         *(of_scaling("scaling", False) if starter else []),
         *of_scaling("after", True),
+        *both("fsdp2", DISTRIBUTED, "train_fsdp.py", GROUP, ten, steps),
         # These wait before all, because the making of the communicator, or the host, is recorded too.
-        Piece("starter", COLD, cold, False, 2, START, on_cpu, cold_options),
-        Piece("naive", COLD, "bandwidth.py", False, 2, GROUP, on_cpu),
-        Piece("measured", COLD, "", True, 2, GROUP),
-        Piece("solution", COLD, "bandwidth.py", True, 2, START, on_cpu, cold_options),
+        cold_starter,
+        Piece("cold_naive", COLD, "bandwidth.py", False, 2, GROUP, on_cpu),
+        Piece("cold_measured", COLD, "", True, 2, GROUP),
+        cold_solution,
+        *both("timeline", TIMELINE, "ddp_training.py", START, ten, steps),
+        *both("ddp", DISTRIBUTED, "train_ddp.py", START, ten, steps),
     ]
 
 
@@ -242,7 +252,7 @@ def work(piece: Piece, program: Path, cpu: bool) -> int:
 
     if piece.name == "links":
         return int(profiling_lab(["interconnect", "-o", "links.json", *piece.arguments]))
-    if piece.name == "measured":
+    if piece.name == "cold_measured":
         return measured(cpu)
     if piece.record is None:
         sys.argv[:] = [str(program), *piece.arguments]
@@ -264,7 +274,7 @@ def measured(cpu: bool) -> int:
     distributed.init_process_group("nccl")
     found = repair.measured(find(COLD).folder / workspace.SOLUTIONS / "bandwidth.py")
     if not distributed.get_rank():
-        Path("measured.json").write_text(json.dumps(found))
+        Path("cold_measured.json").write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()
     return 0
@@ -334,7 +344,7 @@ def end(piece: Piece) -> None:
 
 def describe(piece: Piece, folder: Path) -> None:
     """The JSON that the benchmark of the exercise writes next to its recordings."""
-    if piece.slug == COLD:
+    if piece.slug not in (COMMUNICATION, SCALING):
         return
     here = json.loads((folder / MACHINE).read_text())
     facts = {name: here[name] for name in ("gpu", "driver", "torch", "date")}
