@@ -28,7 +28,7 @@ from profiling_lab.trace import Trace
 
 EXERCISE = find("communication-overhead")
 RECORDED = EXERCISE.folder / grade.RECORDED
-SMS = 132  # of an H200
+SMS = 132  # of an H100
 BUCKET_BYTES = grade.BUCKET_MIB << 20
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")

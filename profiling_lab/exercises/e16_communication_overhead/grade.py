@@ -19,7 +19,7 @@ from profiling_lab.exercises.rank_repair import RankGoal
 
 ENTRY = entry("communication-overhead")
 PROGRAM, BENCHMARK = "train.py", "communication_benchmark.py"
-RECORDED, SECOND = "recorded/starter_h200.json", "recorded/solution_h200.json"
+RECORDED, SECOND = "recorded/starter_h100.json", "recorded/solution_h100.json"
 BUCKET_MIB = 64
 GOAL = RankGoal(faster=1.12, steps=10)
 PREDICTION_FRAC = 0.1
