@@ -47,7 +47,7 @@ def reduced(source: Path, target: Path, *, samples: bool = False, last_steps: in
         part = source
         if last_steps:
             part = Path(folder) / source.name
-            module(REPO / "benchmarks" / "ranks" / "reduce.py").cut(source, part, last_steps)
+            module(REPO / "benchmarks" / "ranks" / "reduce.py").cut(source, part, last_steps, rest=False)
         target.parent.mkdir(parents=True, exist_ok=True)
         reduce_trace.reduce(part, target, tuple(folders_of(source)), samples=samples)
 

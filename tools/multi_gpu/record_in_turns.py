@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records on two GPUs what E16, E15 and E38 need, within a minute; what comes back is assembled elsewhere.
+"""Records on two GPUs what the exercises on several GPUs need; what comes back is assembled without a GPU.
 
     python tools/multi_gpu/record_in_turns.py --out raw/ --tar raw.tar.gz --seconds 50
-    python tools/record_scaling_exercises.py --from raw/ --out recordings/
-    python tools/multi_gpu/record_multi_gpu_exercises.py --from raw/ --out recordings/ --only cold-collectives
+    python tools/multi_gpu/assemble_scaling.py raw/ --out recordings/      E15, E16
+    python tools/multi_gpu/assemble_exercises.py raw/ --out recordings/    E04, E11, E38
 
 Most of a run's ten seconds goes into imports, CUDA contexts and NCCL's communicators. So all runs are forks
 of one process that has imported torch, they prepare at the same time, and then have the GPUs in turns:
@@ -28,12 +28,11 @@ import subprocess
 import sys
 import tarfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-import rank_runs
 
 from profiling_lab.analysis.collectives.nccl_text import VARIABLES, telling_lines
 from profiling_lab.exercises import find, workspace
@@ -193,11 +192,34 @@ def start(piece: Piece, port: str, out: Path, cpu: bool) -> None:
         shutil.copy(source / piece.program, program)
     with open(folder / f"{piece.name}.txt", "wb") as printed:
         for rank in range(piece.ranks):
-            pid = rank_runs._fork(
+            pid = fork(
                 lambda rank: in_rank(piece, rank, program, folder, cpu),
                 rank, piece.ranks, port, printed.fileno(),
             )  # fmt: skip
             piece.pids[pid] = rank
+
+
+def fork(work: Callable[[int], int], rank: int, ranks: int, port: str, out: int) -> int:
+    """A process that does work(rank), with torchrun's variables set; it prints into the file `out`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(out, number)
+            setattr(sys, name, os.fdopen(number, "w", buffering=1, closefd=False))
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port}
+        os.environ |= {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
+        code = work(rank)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def in_rank(piece: Piece, rank: int, program: Path, folder: Path, cpu: bool) -> int:
