@@ -17,7 +17,7 @@ from package_root import PACKAGE_ROOT
 from profiling_lab.analysis.collectives.links import load, save
 from profiling_lab.cli import main
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import answers, find, rank_repair, workspace
+from profiling_lab.exercises import answers, find, job_repair, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.e16_communication_overhead import grade
 from profiling_lab.exercises.e16_communication_overhead.samples import communication_facts, predicted_ms
@@ -232,7 +232,7 @@ def test_recorded_starter_and_solution() -> None:
 
 def checks_of(text: str, folder: Path) -> list[GradedCheck]:
     (folder / grade.PROGRAM).write_text(text)
-    return rank_repair.checks(EXERCISE.folder / grade.PROGRAM, folder / grade.PROGRAM, grade.GOAL)
+    return job_repair.checks(EXERCISE.folder / grade.PROGRAM, folder / grade.PROGRAM, grade.GOAL)
 
 
 def test_solution_computes_the_same_on_both_ranks(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_the_benchmark_on_gpus(
             (folder / f"{name}.rank{rank}.sqlite").write_bytes(source.read_bytes())
         return ""
 
-    benchmark = rank_repair.load(folder / grade.BENCHMARK, "communication_benchmark")
+    benchmark = job_repair.load(folder / grade.BENCHMARK, "communication_benchmark")
     monkeypatch.setattr(benchmark, "run", run_)
     monkeypatch.setattr("profiling_lab.exercises.rank_programs.run", run_)
     monkeypatch.setattr(benchmark, "gpus", lambda: 2)
@@ -326,7 +326,7 @@ def test_the_benchmark_on_two_processes(
 ) -> None:
     """Nothing replaced: the links of gloo, and torchrun with the program."""
     monkeypatch.chdir(workspace.start(EXERCISE, tmp_path / "copy"))
-    benchmark = rank_repair.load(Path(grade.BENCHMARK), "communication_benchmark")
+    benchmark = job_repair.load(Path(grade.BENCHMARK), "communication_benchmark")
     monkeypatch.setattr("sys.argv", [grade.BENCHMARK, "--cpu"])
     benchmark.main()
     out = capsys.readouterr().out

@@ -294,7 +294,7 @@ def measured(cpu: bool) -> int:
         return 0
     cuda.set_device(int(os.environ["LOCAL_RANK"]))
     distributed.init_process_group("nccl")
-    found = repair.measured(find(COLD).folder / workspace.SOLUTIONS / "bandwidth.py")
+    found = repair.measured(str(find(COLD).folder / workspace.SOLUTIONS / "bandwidth.py"))
     if not distributed.get_rank():
         Path("cold_measured.json").write_text(json.dumps(found))
     distributed.barrier()

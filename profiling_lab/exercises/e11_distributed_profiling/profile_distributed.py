@@ -3,8 +3,8 @@
 
 python profile_distributed.py run1
 
-writes run1/ddp, run1/fsdp2 and run1/torch, each with a file for every rank. GPUS=4 starts four ranks. The first
-steps are not recorded: they make communicators, load kernels and grow memory.
+writes run1/ddp, run1/fsdp2 and run1/torch, each with a file for every rank. GPUS=4 starts four ranks. The
+first steps are not recorded: they make communicators, load kernels and grow memory.
 """
 
 import os

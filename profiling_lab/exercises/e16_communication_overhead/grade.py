@@ -8,20 +8,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import ncu_questions, rank_repair
+from profiling_lab.exercises import job_repair, ncu_questions
 from profiling_lab.exercises.answers import Answers, is_near
 from profiling_lab.exercises.clinic import explanation
 from profiling_lab.exercises.e16_communication_overhead.samples import CommunicationFacts, communication_facts
 from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake, failed, not_checked, passed
+from profiling_lab.exercises.job_repair import JobGoal
 from profiling_lab.exercises.ncu_questions import Name, Number, Question
-from profiling_lab.exercises.rank_repair import RankGoal
 
 ENTRY = entry("communication-overhead")
 PROGRAM, BENCHMARK = "train.py", "communication_benchmark.py"
 RECORDED, SECOND = "recorded/starter_h100.json", "recorded/solution_h100.json"
 BUCKET_MIB = 64
-GOAL = RankGoal(faster=1.12, steps=10)
+GOAL = JobGoal(faster=1.12, steps=10)
 PREDICTION_FRAC = 0.1
 """by how much a prediction may differ from the second run"""
 PLANTED_EXPOSED_FRAC, PLANTED_MESSAGES = 0.12, 2
@@ -153,7 +153,7 @@ def _unlike(first: CommunicationFacts, second: CommunicationFacts) -> str:
 
 def repair(workspace: Path, _: Answers) -> list[GradedCheck]:
     """The checks "result" and "speed"."""
-    return rank_repair.checks(ENTRY.folder / PROGRAM, workspace / PROGRAM, GOAL)
+    return job_repair.checks(ENTRY.folder / PROGRAM, workspace / PROGRAM, GOAL)
 
 
 def _changed(old: str, new: str) -> dict[str, str]:
