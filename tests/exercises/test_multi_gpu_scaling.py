@@ -19,7 +19,7 @@ from profiling_lab.errors import LabError
 from profiling_lab.exercises import answers, find, job_repair, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.e15_multi_gpu_scaling import grade
-from profiling_lab.exercises.e15_multi_gpu_scaling.samples import scaling_facts
+from profiling_lab.exercises.e15_multi_gpu_scaling.samples import scaling_facts, scaling_times
 from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Need
 from profiling_lab.measure import local_ranks
 
@@ -195,13 +195,15 @@ def test_ranks_names_the_planted_line_and_is_silent_on_the_solution(
 
 def test_recorded_starter_and_solution() -> None:
     if not RECORDED.is_file():
-        pytest.skip("not recorded yet: tools/record_scaling_exercises.py does it on two GPUs")
-    before, after = scaling_facts(RECORDED), scaling_facts(EXERCISE.folder / grade.SOLUTION)
+        pytest.skip("not recorded yet: see tools/multi_gpu")
+    before, after = scaling_facts(RECORDED), scaling_times(EXERCISE.folder / grade.SOLUTION)
     assert (before.late_rank, before.late_line) == ("0", ("train.py", LINE))
     assert grade.CAUSES[before.cause] == grade.CHOICES[0]
-    assert after.late_rank == "", "ranks is silent on the solution"
     assert after.strong_percent >= 100 * grade.GOAL.efficiency_frac, "the goal, as measured"
-    assert grade.difference(before, after) == ""
+    assert before.strong[-1].median_ns >= grade.GOAL.faster * after.strong[-1].median_ns
+    if after.recordings:
+        assert after.late_rank == "", "ranks is silent on the solution"
+        assert grade.difference(before, after) == ""
     assert before.strong_percent < 85 < before.weak_percent
 
 
@@ -299,7 +301,7 @@ GOAL = grade.GOAL
 @pytest.mark.parametrize(
     ("times_ms", "status", "said"),
     [
-        ({1: [38, 38], 2: [26, 19.5]}, CheckStatus.PASSED, "19.50 ms after, on 2 GPUs: 1.33 times, efficiency 97 %"),
+        ({1: [38, 38], 2: [26, 19.5]}, CheckStatus.PASSED, "on 2 GPUs: 1.33 times, efficiency 97 %"),
         ({1: [38, 38], 2: [26, 21.5]}, CheckStatus.FAILED, "efficiency 88 %; the goal is 90 %"),
         ({1: [38, 45], 2: [26, 23.0]}, CheckStatus.FAILED, "slow on one GPU is no gain"),
         ({1: [38, 38], 2: [22.5, 19.5]}, CheckStatus.FAILED, "the goal is 1.2 times"),
@@ -426,7 +428,7 @@ def test_profile_without_two_gpus_says_so(
 
 def test_commands_of_the_readme_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not RECORDED.is_file():
-        pytest.skip("not recorded yet: tools/record_scaling_exercises.py does it on two GPUs")
+        pytest.skip("not recorded yet: see tools/multi_gpu")
     monkeypatch.setenv("PYTHONPATH", str(PACKAGE_ROOT))
     assert len(run_all(EXERCISE, tmp_path, monkeypatch)) >= 8
 

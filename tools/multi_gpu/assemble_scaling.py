@@ -24,9 +24,10 @@ from typing import Any
 import assembly
 from ncu_solutions import filled, tabled
 
+from profiling_lab.analysis.collectives.nccl_text import telling_lines
 from profiling_lab.exercises import answers, workspace
 from profiling_lab.exercises.e15_multi_gpu_scaling import grade as scaling
-from profiling_lab.exercises.e15_multi_gpu_scaling.samples import scaling_facts
+from profiling_lab.exercises.e15_multi_gpu_scaling.samples import scaling_facts, scaling_times
 from profiling_lab.exercises.e16_communication_overhead import grade as communication
 from profiling_lab.exercises.e16_communication_overhead.samples import (
     CommunicationFacts,
@@ -90,9 +91,9 @@ def of_scaling(raw: Path, target: Path, out: Path, console: list[str], row: Row)
     ):
         kept(raw, name, target / there)
         console.append(printed(exercise, scaling.BENCHMARK, target / there, note))
-    before, after = (scaling_facts(target / name) for name in (scaling.RECORDED, scaling.SOLUTION))
-    recorded = target / workspace.RECORDED
-    for facts in (before, after):
+    before, after = scaling_facts(target / scaling.RECORDED), scaling_times(target / scaling.SOLUTION)
+    recorded, is_recorded = target / workspace.RECORDED, bool(after.recordings)
+    for facts in (before, after) if is_recorded else (before,):
         console.append(assembly.shown(recorded, "ranks", *(path.name for path in facts.recordings)))
     console.append(assembly.shown(recorded, "lines", "--limit", "5", before.recordings[0].name))
     row |= {
@@ -102,13 +103,13 @@ def of_scaling(raw: Path, target: Path, out: Path, console: list[str], row: Row)
         "Amdahl": f"{before.amdahl}; repaired {after.amdahl}",
         "Gustafson": f"{before.gustafson}; repaired {after.gustafson}",
         "ranks": f"rank {before.late_rank}, {before.late_line}, {before.cause}, {before.saved_ms:.3f} ms",
-        "ranks on the solution": f"rank {after.late_rank}" if after.late_rank else "nobody",
+        "ranks on the solution": (after.late_rank or "nobody") if is_recorded else "not recorded",
         "check": [first(path) for path in before.recordings],
         "check on the solution": [first(path) for path in after.recordings],
-        "difference": scaling.difference(before, after),
+        "difference": scaling.difference(before, after) if is_recorded else "not recorded",
     }
-    results = results_file(raw, out)
-    for facts, provider in ((before, "starter"), (after, "solution")):
+    for facts, name, provider in ((before, "scaling", "starter"), (after, "after", "solution")):
+        results = results_file(raw, out, name)
         for kind, points, efficiency in (
             ("strong", facts.strong, strong_efficiency),
             ("weak", facts.weak, weak_efficiency),
@@ -119,7 +120,7 @@ def of_scaling(raw: Path, target: Path, out: Path, console: list[str], row: Row)
                 results.add("scaling", case, provider, "efficiency", round(frac, 5), "fraction")
     write_solutions(exercise, target, scaling.right_answers(before))
     row["graded"] = graded(exercise, target, {"fix.after": scaling.SOLUTION}, console)
-    row["good"] = not row["difference"] and not row["graded"] and not after.late_rank
+    row["good"] = not row["difference"] and not row["graded"]
 
 
 def of_communication(raw: Path, target: Path, out: Path, console: list[str], row: Row) -> None:
@@ -157,7 +158,7 @@ def of_communication(raw: Path, target: Path, out: Path, console: list[str], row
         "check": [first(path) for path in before.recordings],
         "check on the solution": [first(path) for path in after.recordings],
     }
-    results = results_file(raw, out)
+    results = results_file(raw, out, "communication")
     case: Row = {"exercise": exercise.slug, "ranks": before.ranks}
     for provider, value in (
         ("starter", before.step_ms),
@@ -186,12 +187,31 @@ PARTS: dict[Any, Callable[[Path, Path, Path, list[str], Row], None]] = {
 
 def kept(raw: Path, name: str, target: Path, **changes: str) -> None:
     """The JSON and the recordings that it names, reduced, under the names that the exercise ships."""
-    data = json.loads((raw / f"{name}.json").read_text())
+    data = described(raw, name)
+    data.pop("git", None)
     files = []
     for rank, file in enumerate(data["recordings"]):
         files.append(f"{target.stem}.rank{rank}.sqlite")
         assembly.reduced(raw / file, target.with_name(files[-1]))
     target.write_text(json.dumps({**data, "recordings": files, **changes}, indent=1) + "\n")
+
+
+def described(raw: Path, name: str) -> Row:
+    """What the exercise's benchmark would have written: as it is, or put together from what there is."""
+    whole = raw / f"{name}.json"
+    if whole.is_file():
+        found: Row = json.loads(whole.read_text())
+        return found
+    here = json.loads((raw / "machine.json").read_text())
+    facts = {key: here[key] for key in ("gpu", "driver", "torch", "date")}
+    files = sorted(path.name for path in raw.glob(f"{name}.rank*.sqlite"))
+    if times := sorted(raw.glob(f"{name}[0-9].json")):
+        runs = [run for path in times for run in json.loads(path.read_text())]
+        return {**facts, "runs": runs, "recordings": files}
+    texts = [path.read_text(errors="replace") for path in sorted(raw.glob(f"{name}.nccl.*"))]
+    nccl = telling_lines("\n".join(texts))
+    bucket_mb = communication.BUCKET_MIB if name == "second" else 0
+    return {**facts, "bucket_mb": bucket_mb, "links": "links.json", "recordings": files, "nccl": nccl}
 
 
 def printed(exercise: Exercise, program: str, path: Path, more: str) -> str:
@@ -215,11 +235,11 @@ def sms(facts: CommunicationFacts) -> int:
         return max(gpu.multiprocessors for gpu in trace.gpus)  # word: quoted
 
 
-def results_file(raw: Path, out: Path) -> ResultsFile:
-    """Lines of the machine that measured."""
-    return ResultsFile(
-        out / "results" / "scaling.jsonl", Machine(**json.loads((raw / "machine.json").read_text()))
-    )
+def results_file(raw: Path, out: Path, name: str) -> ResultsFile:
+    """Lines of the machine that measured, when it did."""
+    machine, measured = json.loads((raw / "machine.json").read_text()), described(raw, name)
+    machine |= {key: measured[key] for key in machine if key in measured}
+    return ResultsFile(out / "results" / "scaling.jsonl", Machine(**machine))
 
 
 def write_solutions(exercise: Exercise, target: Path, right: dict[str, object]) -> None:

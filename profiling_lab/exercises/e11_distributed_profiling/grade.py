@@ -188,9 +188,9 @@ def after(planted: Planted, workspace: Path, answers: Answers) -> GradedCheck:
     if blame is None:
         return passed(name, f"{said}, and no rank holds it up")
     left = f"{blame.gain_ns / 1e6:.1f} of them because of {blame.cause} on rank {blame.rank}"
-    if was is not None and (blame.rank, blame.cause) == (was.rank, was.cause):
-        if blame.gain_ns > LEFT_FRAC * was.gain_ns:
-            return failed(name, f"{said}, {left}")
+    same_ns = was.gain_ns if was and (blame.rank, blame.cause) == (was.rank, was.cause) else None
+    if same_ns is not None and blame.gain_ns > LEFT_FRAC * same_ns:
+        return failed(name, f"{said}, {left}")
     return passed(name, f"{said}; what is left: {left}")
 
 
