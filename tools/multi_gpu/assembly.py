@@ -56,7 +56,7 @@ def folders_of(recording: Path) -> list[str]:
     """Where the program lay when it was recorded."""
     with sqlite3.connect(recording) as file:
         meta = dict(file.execute("SELECT name, value FROM PYREC_META"))
-        script = f"/{Path(str(meta['script'])).name}"
+        script = f"/{Path(str(meta.get('script', 'no program'))).name}"
         frames = "SELECT DISTINCT s.value FROM PYREC_FRAME f JOIN StringIds s ON s.id = f.fileId"
         found = [str(name) for (name,) in file.execute(frames) if str(name).endswith(script)]
     file.close()

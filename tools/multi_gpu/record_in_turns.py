@@ -339,7 +339,8 @@ def take_turn(piece: Piece, out: Path, until: float) -> None:
     for mark in (*folder.glob(f"{piece.name}.ready*"), folder / f"{piece.name}.go"):
         mark.unlink(missing_ok=True)
     if piece.failed:
-        print((folder / f"{piece.name}.txt").read_text(errors="replace")[-1500:], flush=True)
+        said = (folder / f"{piece.name}.txt").read_text(errors="replace")
+        print(said if len(said) < 3000 else f"{said[:1500]}\n...\n{said[-1500:]}", flush=True)
         for path in (*folder.glob(f"{piece.name}.rank*"), folder / f"{piece.name}.txt"):
             path.unlink()
 
