@@ -69,6 +69,18 @@ struct RowOrder {
   float inverse_cols;
 };
 
+/// How packed rows (portable/packed.cuh) are dealt to blocks.
+struct Packing {
+  int cols;
+  int rows_per_bundle;  // the fewest that begin and end at 16 bytes
+  int rows;             // of a step: whole bundles, at most as many as a block has threads
+  int lanes_per_row_log2;  // of the threads that add up a row's sums
+  float inverse_cols;
+  int64_t steps;  // of the matrix; the last one may have fewer rows
+  int64_t steps_per_block;
+  bool interleaved;  // block b has steps b, b + blocks, ... instead of consecutive ones
+};
+
 /// A CUDA launch, planned before anything runs.
 struct Plan {
   const void* kernel = nullptr;  // null: no rows, or rows that the kernels of this folder do not support
@@ -76,9 +88,10 @@ struct Plan {
   int threads = 0;  // of a block
   int shared_bytes = 0;
   int cluster = 0;  // blocks of a cluster; 0: the kernel uses no clusters
-  /// The kernel's argument after the params: the order of its rows, 1 / cols alone, or none.
+  /// The kernel's argument after the params. kInverseCols: order.inverse_cols alone.
+  enum class Argument { kOrder, kInverseCols, kPacking } argument = Argument::kOrder;
   RowOrder order{};
-  bool takes_order = true;
+  Packing packing{};
   int64_t workspace_rows = 0;  // what BackwardParams::partial must have
 };
 

@@ -12,6 +12,7 @@
 #include <vector_functions.h>
 #include <vector_types.h>
 
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <cmath>
@@ -48,6 +49,13 @@ inline Barrier cluster;
 inline thread_local unsigned rank = 0;  // of this thread's block in its cluster
 inline float lanes[32][32];             // of the warps of all blocks of a cluster
 inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.x / 32; }
+
+/// A 32-bit address of a static object, counted from one of them, and back.
+alignas(256) inline char origin;
+inline std::uint32_t to_shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(static_cast<const char*>(pointer) - &origin);
+}
+inline void* from_shared_address(std::uint32_t address) { return &origin + static_cast<std::int32_t>(address); }
 
 /// Runs `kernel` as a grid, `size` blocks at a time.
 template <class Kernel>
@@ -112,6 +120,18 @@ template <class T>
 T __ldcg(const T* address) {
   return *address;
 }
+inline int __syncthreads_or(int value) {
+  static std::atomic<int> any[2];
+  static thread_local unsigned calls = 0;
+  std::atomic<int>& now = any[calls++ % 2];
+  if (value) now = 1;
+  __syncthreads();
+  const int result = now;
+  __syncthreads();
+  if (threadIdx.x == 0) now = 0;  // read again two calls from now, behind another barrier
+  return result;
+}
+inline std::uint32_t __cvta_generic_to_shared(const void* pointer) { return on_cpu::to_shared_address(pointer); }
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }

@@ -42,10 +42,7 @@ struct ForwardConfig {
       Group::kIsWarp ? kWarpsPerBlock * cuda::kWarpSize / Group::kLanes : 1;
   /// Of forward_direct_kernel: a group has one row. Only rows of a few vectors are too short for that.
   static constexpr bool kOneRow = !Group::kIsWarp || Tile::kVecs > 1;
-  /// One-pass mean and variance cancel if the mean is large compared with the spread. 16-bit rows for which this
-  /// matters are detected and get two passes; fp32 rows always get two.
-  static constexpr bool kTwoPasses = sizeof(Element) == 4;
-  static constexpr float kOnePassLimit = 8.0f;  // (mean / std)^2
+  static constexpr bool kTwoPasses = sizeof(Element) == 4;  // always; else where one pass is not enough
   using FirstPass = std::conditional_t<kTwoPasses, MeanShare<Tile>, Moments<Tile>>;
 
   static constexpr int weight_bytes(int threads_per_row) {

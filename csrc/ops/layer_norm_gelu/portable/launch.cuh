@@ -222,7 +222,9 @@ void launch(Plan plan, Params params, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = plan.cluster > 0 ? 1 : 0;
-  void* second = plan.takes_order ? static_cast<void*>(&plan.order) : &plan.order.inverse_cols;
+  void* second = plan.argument == Plan::Argument::kPacking        ? static_cast<void*>(&plan.packing)
+                 : plan.argument == Plan::Argument::kInverseCols ? &plan.order.inverse_cols
+                                                                 : static_cast<void*>(&plan.order);
   void* arguments[] = {&params, second};
   PLAB_CUDA_CHECK(cudaLaunchKernelExC(&config, plan.kernel, arguments));
 }

@@ -180,7 +180,7 @@ Plan plan_backward_few(const BackwardParams& params, int threads) {
   plan.threads = threads;
   plan.shared_bytes = static_cast<int>(2 * params.cols * sizeof(float));
   plan.order.inverse_cols = 1.0f / static_cast<float>(params.cols);
-  plan.takes_order = false;
+  plan.argument = Plan::Argument::kInverseCols;
   // Lets the kernel have that much shared memory.
   static_cast<void>(cuda::blocks_per_sm<kKernel>(threads, plan.shared_bytes));
   return plan;

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs layer_norm_gelu's kernels for packed rows on the CPU; a line for each case, as layer_norm_gelu_problem.h
+// writes it.
+#include "layer_norm_gelu_problem.h"
+#include "ops/layer_norm_gelu/portable/packed_backward.cuh"
+#include "ops/layer_norm_gelu/portable/packed_forward.cuh"
+
+namespace plab::ops::layer_norm_gelu {
+
+alignas(16) float4 shared[16384];
+
+namespace {
+
+/// How rows are dealt: threads of a block, bundles of a step, blocks, and whether these take every n-th step.
+struct Dealt {
+  unsigned threads, bundles;
+  int64_t blocks;
+  bool interleaved;
+  int lanes_log2;
+};
+
+template <class Element, GeluForm kForm, bool kBulk, bool kResidual = false>
+void run(const std::string& name, const Shape& shape, const Dealt& dealt) {
+  Problem<Element> problem(shape);
+  int rows = 1;
+  while (rows * shape.cols % cuda::kVecSize<Element> != 0) ++rows;
+  Packing packing{};
+  packing.cols = static_cast<int>(shape.cols);
+  packing.rows_per_bundle = rows;
+  packing.rows = rows * static_cast<int>(dealt.bundles);
+  packing.lanes_per_row_log2 = dealt.lanes_log2;
+  packing.inverse_cols = 1.0f / static_cast<float>(shape.cols);
+  packing.steps = (shape.rows + packing.rows - 1) / packing.rows;
+  packing.steps_per_block = (packing.steps + dealt.blocks - 1) / dealt.blocks;
+  packing.interleaved = dealt.interleaved;
+  const int64_t blocks = dealt.interleaved ? std::min(dealt.blocks, packing.steps)
+                                           : (packing.steps + packing.steps_per_block - 1) / packing.steps_per_block;
+  using Forward = PackedForwardConfig<Element, kForm, kResidual>;
+  using Backward = PackedBackwardConfig<Element, kForm, kResidual>;
+  for (const int columns : {Forward::Tile::kVecs * Forward::Tile::kVecSize, Backward::Tile::kVecs * Backward::Tile::kVecSize}) {
+    if (packing.rows * packing.cols > static_cast<int>(dealt.threads) * columns || packing.rows > static_cast<int>(dealt.threads)) std::abort();
+  }
+  const auto launch = [&](auto&& kernel) {
+    std::memset(shared, 0xff, sizeof shared);
+    on_cpu::launch(static_cast<unsigned>(blocks), dealt.threads, kernel);
+  };
+  launch([&] { packed_forward<Forward, kBulk>(problem.forward, packing); });
+  problem.make_workspace(blocks);
+  launch([&] { packed_backward<Backward, kBulk>(problem.backward, packing); });
+  problem.add_partials(blocks);
+  problem.report(name, kForm);
+}
+
+void run_all() {
+  using Bf16 = __nv_bfloat16;
+  constexpr auto kErf = GeluForm::kErf, kTanh = GeluForm::kTanh;
+  run<Bf16, kErf, true>("bf16 four vectors a row", {37, 32, 32, 0, 0, 0.5f, true}, {64, 8, 2, true, 0});
+  run<Bf16, kErf, true>("bf16 33 columns", {43, 33, 33, 0, 0, 0.5f, true}, {64, 2, 2, false, 1});
+  run<Bf16, kErf, false>("bf16 33 columns, without bulk copies", {43, 33, 33, 0, 0, 0.5f, true}, {64, 3, 2, true, 2});
+  run<__half, kTanh, true>("fp16 tanh, 12 columns, no bias", {41, 12, 12, 0, 0, 0.5f, false}, {32, 8, 3, false, 0});
+  run<float, kErf, true>("fp32 5 columns", {45, 5, 5, 0, 0, 0.5f, true}, {64, 8, 2, true, 1});
+  run<float, kErf, false>("fp32 129 columns, without bulk copies", {9, 129, 129, 0, 0, 0.5f, true}, {64, 1, 2, true, 5});
+  run<float, kErf, true>("fp32 six columns, far from its first element", {20, 6, 6, 0, 0, 20, true, 1000}, {32, 2, 2, true, 0});
+  run<Bf16, kErf, true>("bf16 far from zero, two passes", {21, 40, 40, 0, 0, 30, true}, {32, 4, 2, true, 3});
+  run<Bf16, kErf, true>("bf16 odd and far from zero, two passes", {30, 37, 37, 0, 0, 300, true}, {64, 1, 2, true, 3});
+  run<Bf16, kErf, true>("bf16 rows apart", {23, 136, 144, 0, 0, 0.5f, true}, {64, 3, 2, true, 2});
+  run<Bf16, kErf, false>("bf16 rows apart, without bulk copies", {23, 136, 144, 0, 0, 0.5f, true}, {64, 3, 2, true, 2});
+  run<Bf16, kErf, true, true>("bf16 residual, 35 columns", {29, 35, 35, 0, 0, 0.5f, true, 0, true}, {64, 2, 2, true, 2});
+  run<float, kTanh, true, true>("fp32 tanh residual, rows apart", {11, 12, 16, 0, 0, 0.5f, true, 0, true}, {32, 4, 1, true, 0});
+  run<Bf16, kErf, true>("bf16 one block, a long row each step", {3, 1032, 1032, 0, 0, 0.5f, true}, {96, 1, 1, true, 5});
+  run<Bf16, kErf, true>("bf16 fewer rows than a step", {3, 65, 65, 0, 0, 0.5f, true}, {64, 1, 1, true, 3});
+}
+
+}  // namespace
+}  // namespace plab::ops::layer_norm_gelu
+
+int main() { plab::ops::layer_norm_gelu::run_all(); }
