@@ -67,6 +67,7 @@ struct RowOrder {
   bool interleaved;      // group g has rows g, g + groups, ... instead of consecutive rows
   int64_t groups_ahead;  // the group that starts next is likely to be this number of groups ahead
   float inverse_cols;
+  int vecs_each;  // that a thread uses of those it could; of shifted rows
 };
 
 /// How packed rows (portable/packed.cuh) are dealt to blocks.

@@ -52,8 +52,11 @@ inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.
 
 /// A 32-bit address of a static object, counted from one of them, and back.
 alignas(256) inline char origin;
+inline bool by_region = false;  // in clusters: what has an address lies in a region for each block (mma_sync.cuh)
 inline std::uint32_t to_shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(static_cast<const char*>(pointer) - &origin);
+  const auto offset = static_cast<std::uint32_t>(static_cast<const char*>(pointer) - &origin);
+  constexpr std::uint32_t kRegion = 256 << 10;
+  return by_region ? rank * kRegion + offset % kRegion : offset;
 }
 inline void* from_shared_address(std::uint32_t address) { return &origin + static_cast<std::int32_t>(address); }
 

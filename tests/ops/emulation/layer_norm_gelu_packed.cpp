@@ -7,7 +7,7 @@
 
 namespace plab::ops::layer_norm_gelu {
 
-alignas(16) float4 shared[16384];
+
 
 namespace {
 
@@ -41,7 +41,7 @@ void run(const std::string& name, const Shape& shape, const Dealt& dealt) {
     if (packing.rows * packing.cols > static_cast<int>(dealt.threads) * columns || packing.rows > static_cast<int>(dealt.threads)) std::abort();
   }
   const auto launch = [&](auto&& kernel) {
-    std::memset(shared, 0xff, sizeof shared);
+    cuda::ptx::clear_dynamic_shared();
     on_cpu::launch(static_cast<unsigned>(blocks), dealt.threads, kernel);
   };
   launch([&] { packed_forward<Forward, kBulk>(problem.forward, packing); });

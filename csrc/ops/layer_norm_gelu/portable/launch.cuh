@@ -49,33 +49,22 @@ bool is_aligned(const BackwardParams& p) {
                     {p.dy_row_stride, p.x_row_stride, p.dsum_row_stride, p.cols}, sizeof(Element));
 }
 
-/// How a row is split among the threads that share it.
+/// How a row that starts at 16 bytes is split among the threads that share it.
 struct RowSplit {
   int threads;  // per row, a multiple of 32; 32 means that a warp has the row to itself
-  int vecs;     // 16-byte vectors per thread; 0: the row is too long for a block
-  Access access;
+  int vecs;     // 16-byte vectors per thread; 0: no kExact kernel can do such rows
 };
 
-/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
-/// first; kVector ones exist for 1 and the first choice, kScalar ones for 1. `aligned`: every row of every
-/// tensor starts at a multiple of 16 bytes.
+/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kernels exist, the best first.
+/// `aligned`: every row of every tensor starts at a multiple of 16 bytes.
 inline RowSplit split_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned) {
-  const auto warps_of = [](int64_t threads) { return static_cast<int>((threads + 31) / 32 * 32); };
-  const int64_t vecs_per_row = (cols + vec_size - 1) / vec_size;
-  if (aligned && cols % vec_size == 0) {
-    for (const int vecs : choices) {
-      const int64_t threads = vecs_per_row / vecs;
-      if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow)
-        return {static_cast<int>(threads), vecs, Access::kExact};
-    }
-    if (vecs_per_row <= 32) return {32, 1, Access::kVector};
-    const int most = *choices.begin();
-    if (vecs_per_row <= most * kMaxThreadsPerRow)
-      return {warps_of((vecs_per_row + most - 1) / most), most, Access::kVector};
-  } else if (vecs_per_row <= kMaxThreadsPerRow) {
-    return {warps_of(vecs_per_row), 1, Access::kScalar};
+  const int64_t vecs_per_row = cols / vec_size;
+  for (const int vecs : choices) {
+    const int64_t threads = vecs_per_row / vecs;
+    if (aligned && cols % (vec_size * vecs * 32) == 0 && threads <= kMaxThreadsPerRow)
+      return {static_cast<int>(threads), vecs};
   }
-  return {kMaxThreadsPerRow, 0, Access::kScalar};
+  return {0, 0};
 }
 
 /// function.operator()<kForm>()
@@ -85,28 +74,17 @@ Plan dispatch_form(GeluForm form, Function&& function) {
   return function.template operator()<GeluForm::kTanh>();
 }
 
-/// function(Tag<Tile>, Tag<Group>) for a split whose row fits a block (split.vecs > 0). kChoices as in
-/// split_row.
-template <class Element, int kFirst, int... kOthers, class Function>
+/// function(Tag<Tile>, Tag<Group>) for a split. kChoices as in split_row.
+template <class Element, int... kChoices, class Function>
 Plan dispatch_tile(const RowSplit& split, Function&& function) {
-  const auto with_vecs = [&]<int kVecs, Access kAccess>() -> Plan {
-    using Tile = RowTile<Element, kVecs, kAccess>;
-    if (split.threads == cuda::kWarpSize) return function(Tag<Tile>{}, Tag<cuda::WarpPairSum>{});
-    return function(Tag<Tile>{}, Tag<cuda::BlockPairSum>{});
-  };
-  if (split.access == Access::kScalar) return with_vecs.template operator()<1, Access::kScalar>();
-  if (split.access == Access::kVector) {
-    static_assert(kFirst > 1);  // so one vector a thread means a row of at most 32 vectors, which is a warp's
-    if (split.vecs == 1)
-      return function(Tag<RowTile<Element, 1, Access::kVector>>{}, Tag<cuda::WarpPairSum>{});
-    return with_vecs.template operator()<kFirst, Access::kVector>();
-  }
   Plan plan;
   const auto if_exact = [&]<int kVecs>(Constant<kVecs>) {
-    if (split.vecs == kVecs) plan = with_vecs.template operator()<kVecs, Access::kExact>();
+    using Tile = RowTile<Element, kVecs, Access::kExact>;
+    if (split.vecs != kVecs) return;
+    plan = split.threads == cuda::kWarpSize ? function(Tag<Tile>{}, Tag<cuda::WarpPairSum>{})
+                                            : function(Tag<Tile>{}, Tag<cuda::BlockPairSum>{});
   };
-  if_exact(Constant<kFirst>{});
-  (if_exact(Constant<kOthers>{}), ...);
+  (if_exact(Constant<kChoices>{}), ...);
   return plan;
 }
 
@@ -155,7 +133,7 @@ inline Plan plan_grid(const KernelFacts& facts, int64_t rows, int64_t cols, int 
   plan.threads = facts.threads;
   plan.shared_bytes = facts.shared_bytes;
   plan.cluster = facts.cluster > 1 ? facts.cluster : 0;
-  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
+  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols), 0};
   return plan;
 }
 
@@ -167,7 +145,7 @@ template <class Element>
 RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
   if (rows <= kFewRows) {
     const RowSplit split = split_row(cols, cuda::kVecSize<Element>, {1, 2}, aligned);
-    if (split.access == Access::kExact) return split;
+    if (split.vecs > 0) return split;
   }
   if constexpr (sizeof(Element) == 2) return split_row(cols, 8, {2, 3, 1}, aligned);
   return split_row(cols, 4, {4, 6, 2, 1}, aligned);

@@ -13,6 +13,7 @@
 
 #include "cuda/math.cuh"
 #include "cuda/ptx/dependent_launch.cuh"
+#include "cuda/ptx/dynamic_shared.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/portable/packed.cuh"
 
@@ -60,7 +61,7 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
   using Floats = typename Tile::Floats;
   constexpr int kVecs = Tile::kVecs, kVecSize = Tile::kVecSize, kQuads = kVecSize / 4;
   static __shared__ typename Ring::Barriers barriers;
-  extern __shared__ float4 shared[];
+  float4* shared = cuda::ptx::dynamic_shared();
   const float inverse_cols = packing.inverse_cols;
   const Tile tile(packing);
   Ring ring(tile, packing, shared, barriers);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "cuda/math.cuh"
+#include "cuda/ptx/dynamic_shared.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/portable/packed.cuh"
 #include "ops/layer_norm_gelu/portable/statistics.cuh"
@@ -51,7 +52,7 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
   using Floats = typename Tile::Floats;
   constexpr int kVecs = Tile::kVecs, kVecSize = Tile::kVecSize;
   static __shared__ typename Ring::Barriers barriers;
-  extern __shared__ float4 shared[];
+  float4* shared = cuda::ptx::dynamic_shared();
   const float eps = static_cast<float>(params.eps), inverse_cols = packing.inverse_cols;
   const Tile tile(packing);
   Ring ring(tile, packing, shared, barriers);
